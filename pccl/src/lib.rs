@@ -1,0 +1,1 @@
+//! Fault-tolerant collective communication for training across unreliable machines.

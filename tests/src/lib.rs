@@ -1,0 +1,1 @@
+//! Simulation, end-to-end and tidiness tests of PCCL.

@@ -1,0 +1,1 @@
+//! Park and wake one thread: a token with three states over a futex.

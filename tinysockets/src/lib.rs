@@ -1,0 +1,1 @@
+//! Sockets and their threads: listeners, queued sockets, packet streams and the multiplexed data link.

@@ -1,1 +1,5 @@
 //! Sockets and their threads: listeners, queued sockets, packet streams and the multiplexed data link.
+//!
+//! This crate moves bytes and knows none of PCCL's packets. [`wire`] holds the encoding that packets are written in.
+
+pub mod wire;

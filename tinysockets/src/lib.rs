@@ -2,4 +2,8 @@
 //!
 //! This crate moves bytes and knows none of PCCL's packets. [`wire`] holds the encoding that packets are written in.
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+pub mod sys;
 pub mod wire;

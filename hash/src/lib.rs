@@ -1,1 +1,27 @@
 //! State hashes: tree XXH3-128, simplehash and CRC-32C.
+//!
+//! * [`tree`] is the default: 128 bits, bound to order and length, at the speed of memory, the same value for
+//!   every thread count, CPU level and alignment. Its first level gives one digest per MiB, so that two holders of
+//!   almost equal data find out cheaply which MiBs differ.
+//! * [`simplehash`] is the 32-bit hash of PCCL v1, bit-exact, kept for peers that speak that protocol.
+//! * [`crc32c`] is CRC-32C (Castagnoli).
+//!
+//! None of them resists a peer that forges data on purpose: they detect faults, not attacks.
+
+pub mod crc32c;
+mod digest;
+mod kernels;
+mod kind;
+mod level;
+pub mod simplehash;
+pub mod tree;
+mod xxh3;
+
+pub use crc32c::{crc32c, crc32c_append};
+pub use digest::Digest128;
+pub use kind::HashKind;
+pub use level::SimdLevel;
+pub use simplehash::simplehash;
+pub use tree::{
+    TreeHasher, differing_mebibytes, level1_digests, root_from_level1, tree_hash, tree_hash_parallel,
+};

@@ -1,0 +1,2 @@
+//! Speed of the hashes.
+fn main() {}

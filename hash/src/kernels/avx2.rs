@@ -1,0 +1,120 @@
+//! AVX2: XXH3-128 leaves and simplehash rows.
+
+use std::arch::x86_64::{
+    __m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_mul_epu32, _mm256_set1_epi64x,
+    _mm256_shuffle_epi32, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
+};
+
+use crate::simplehash::{self, Lanes, Row};
+use crate::xxh3::{
+    INITIAL_ACCUMULATORS, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
+    SECRET, STRIPE_BYTES, STRIPES_PER_BLOCK, merge,
+};
+
+/// The eight accumulators of XXH3.
+type Accumulators = [__m256i; 2];
+
+/// XXH3-128 (seed 0) of each leaf; stops at the shorter of the two.
+#[target_feature(enable = "avx2")]
+pub(super) fn full_leaves(leaves: &[[u8; LEAF_BYTES]], out: &mut [[u8; 16]]) {
+    for (leaf, digest) in leaves.iter().zip(out) {
+        *digest = full_leaf(leaf);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn full_leaf(leaf: &[u8; LEAF_BYTES]) -> [u8; 16] {
+    let (stripes, _) = leaf.as_chunks::<STRIPE_BYTES>();
+    let (blocks, _) = stripes.as_chunks::<STRIPES_PER_BLOCK>();
+    let [start_low, start_high] = halves(&INITIAL_ACCUMULATORS);
+    let mut acc = [load_words(start_low), load_words(start_high)];
+    for block in &blocks[..SCRAMBLED_BLOCKS] {
+        for (i, stripe) in block.iter().enumerate() {
+            acc = accumulate(acc, stripe, key(8 * i));
+        }
+        acc = scramble(acc);
+    }
+    for (i, stripe) in blocks[SCRAMBLED_BLOCKS][..STRIPES_PER_BLOCK - 1].iter().enumerate() {
+        acc = accumulate(acc, stripe, key(8 * i));
+    }
+    acc = accumulate(acc, &blocks[SCRAMBLED_BLOCKS][STRIPES_PER_BLOCK - 1], key(LAST_STRIPE_SECRET));
+    merge(&store(acc))
+}
+
+/// The 64 bytes of the secret that start at `at`.
+#[inline]
+fn key(at: usize) -> &'static [u8; STRIPE_BYTES] {
+    SECRET[at..].first_chunk().expect("all callers stay 64 bytes before the end of the secret")
+}
+
+#[inline]
+fn halves(words: &[u64; 8]) -> [&[u64; 4]; 2] {
+    let (halves, _) = words.as_chunks::<4>();
+    [&halves[0], &halves[1]]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_words(words: &[u64; 4]) -> __m256i {
+    // SAFETY: the array is 32 readable bytes; loadu needs no alignment.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
+/// Loads 64 bytes at any alignment.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(bytes: &[u8; STRIPE_BYTES]) -> [__m256i; 2] {
+    let start = bytes.as_ptr().cast::<__m256i>();
+    // SAFETY: the array is 64 readable bytes, of which each load takes one half; loadu needs no alignment.
+    unsafe { [_mm256_loadu_si256(start), _mm256_loadu_si256(start.add(1))] }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(acc: Accumulators) -> [u64; 8] {
+    let mut words = [0u64; 8];
+    let start = words.as_mut_ptr().cast::<__m256i>();
+    // SAFETY: the array is 64 writable bytes, of which each store fills one half; storeu needs no alignment.
+    unsafe {
+        _mm256_storeu_si256(start, acc[0]);
+        _mm256_storeu_si256(start.add(1), acc[1]);
+    }
+    words
+}
+
+/// Each lane takes the product of the two halves of its keyed word, and its neighbour's word.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn accumulate(acc: Accumulators, stripe: &[u8; STRIPE_BYTES], key: &[u8; STRIPE_BYTES]) -> Accumulators {
+    let data = load(stripe);
+    let key = load(key);
+    let step = |i: usize| {
+        let keyed = _mm256_xor_si256(data[i], key[i]);
+        let product = _mm256_mul_epu32(keyed, _mm256_srli_epi64::<32>(keyed));
+        let swapped = _mm256_shuffle_epi32::<0b01_00_11_10>(data[i]);
+        _mm256_add_epi64(acc[i], _mm256_add_epi64(product, swapped))
+    };
+    [step(0), step(1)]
+}
+
+/// acc = (acc ^ acc >> 47 ^ key) * PRIME32_1, modulo 2^64.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn scramble(acc: Accumulators) -> Accumulators {
+    let key = load(key(SCRAMBLE_SECRET));
+    let prime = _mm256_set1_epi64x(PRIME32_1 as i64);
+    let step = |i: usize| {
+        let mixed = _mm256_xor_si256(_mm256_xor_si256(acc[i], _mm256_srli_epi64::<47>(acc[i])), key[i]);
+        let low = _mm256_mul_epu32(mixed, prime);
+        let high = _mm256_mul_epu32(_mm256_srli_epi64::<32>(mixed), prime);
+        _mm256_add_epi64(low, _mm256_slli_epi64::<32>(high))
+    };
+    [step(0), step(1)]
+}
+
+/// The portable rows of simplehash, compiled for AVX2: its inner loop over lanes vectorises.
+#[target_feature(enable = "avx2")]
+pub(super) fn simplehash_rows(rows: &[Row], lanes: &mut Lanes) {
+    simplehash::mix_rows(rows, lanes);
+}

@@ -1,0 +1,112 @@
+//! The 32-bit state hash of PCCL v1, bit-exact.
+//!
+//! Use it only towards peers of that version: it does not bind the length (1 to 3 zero bytes at the end go
+//! unseen), collides on sparse data far more often than 32 bits should, and is easy to forge.
+//!
+//! The data is cut into vectors of four little-endian u32 words and those into at most 960 blocks. In a block
+//! vector i belongs to lane i mod 256, and each lane mixes its words in order; trees of mixes join the lanes to a
+//! block's hash and the blocks' hashes to one; the words and bytes after the last vector are mixed in at the end.
+
+use crate::{SimdLevel, kernels};
+
+const LANES: usize = 256;
+const WARP: usize = 32;
+const MAX_BLOCKS: usize = 960;
+const VECTOR_BYTES: usize = 16;
+const ROW_BYTES: usize = LANES * VECTOR_BYTES;
+
+/// One vector for each lane.
+pub(crate) type Row = [u8; ROW_BYTES];
+/// The accumulators of a block.
+pub(crate) type Lanes = [u32; LANES];
+
+/// The hash of `data`, which may have any alignment and length; 0 for empty data.
+pub fn simplehash(data: &[u8]) -> u32 {
+    simplehash_at(SimdLevel::best(), data)
+}
+
+/// [`simplehash`] with the kernel of `level`.
+pub fn simplehash_at(level: SimdLevel, data: &[u8]) -> u32 {
+    let (vectors, tail) = data.as_chunks::<VECTOR_BYTES>();
+    let mut hash = hash_vectors(level, vectors);
+    let (words, bytes) = tail.as_chunks::<4>();
+    for word in words {
+        hash = mix(hash, u32::from_le_bytes(*word));
+    }
+    if !bytes.is_empty() {
+        let mut last = [0; 4];
+        last[..bytes.len()].copy_from_slice(bytes);
+        hash = mix(hash, u32::from_le_bytes(last));
+    }
+    hash
+}
+
+/// Takes the word `b` into the state `a`.
+#[inline(always)]
+fn mix(a: u32, b: u32) -> u32 {
+    (a ^ b.wrapping_add(0x9e37_79b1)).rotate_left(7).wrapping_mul(0x85eb_ca6b)
+}
+
+fn hash_vectors(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
+    if vectors.is_empty() {
+        return 0;
+    }
+    let blocks = vectors.len().div_ceil(LANES).min(MAX_BLOCKS);
+    let per_block = vectors.len().div_ceil(blocks);
+    let mut slots = [0; LANES];
+    for block in 0..blocks {
+        // Blocks near the end may be short or empty; an empty one still is mixed in.
+        let start = (block * per_block).min(vectors.len());
+        let end = (start + per_block).min(vectors.len());
+        let slot = &mut slots[block % LANES];
+        *slot = mix(*slot, hash_block(level, &vectors[start..end]));
+    }
+    join_lanes(&slots)
+}
+
+fn hash_block(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
+    let mut lanes = [0; LANES];
+    let (rows, rest) = vectors.as_flattened().as_chunks::<ROW_BYTES>();
+    if !kernels::simplehash_rows(level, rows, &mut lanes) {
+        mix_rows(rows, &mut lanes);
+    }
+    for (lane, vector) in lanes.iter_mut().zip(rest.as_chunks::<VECTOR_BYTES>().0) {
+        *lane = mix_vector(*lane, vector);
+    }
+    join_lanes(&lanes)
+}
+
+/// The hot loop. Inlined into its callers so that each compiles it for its own instruction set.
+#[inline(always)]
+pub(crate) fn mix_rows(rows: &[Row], lanes: &mut Lanes) {
+    for row in rows {
+        for (lane, vector) in lanes.iter_mut().zip(row.as_chunks::<VECTOR_BYTES>().0) {
+            *lane = mix_vector(*lane, vector);
+        }
+    }
+}
+
+#[inline(always)]
+fn mix_vector(lane: u32, vector: &[u8; VECTOR_BYTES]) -> u32 {
+    let [a, b, c, d] = *vector.as_chunks::<4>().0 else { return lane };
+    [a, b, c, d].into_iter().fold(lane, |lane, word| mix(lane, u32::from_le_bytes(word)))
+}
+
+/// Joins 32 lanes to one: each half of the lanes takes in the other, five times.
+fn join_warp(mut lanes: [u32; WARP]) -> u32 {
+    for offset in [16, 8, 4, 2, 1] {
+        for i in 0..offset {
+            lanes[i] = mix(lanes[i], lanes[i + offset]);
+        }
+    }
+    lanes[0]
+}
+
+/// Joins all lanes of a block: first each 32, then the eight results padded with zeros.
+fn join_lanes(lanes: &Lanes) -> u32 {
+    let mut results = [0; WARP];
+    for (result, warp) in results.iter_mut().zip(lanes.as_chunks::<WARP>().0) {
+        *result = join_warp(*warp);
+    }
+    join_warp(results)
+}

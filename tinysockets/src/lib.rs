@@ -4,6 +4,10 @@
 
 #![deny(unsafe_code)]
 
+pub mod address;
+pub mod link;
+pub mod preamble;
 #[allow(unsafe_code)]
 pub mod sys;
+mod threads;
 pub mod wire;

@@ -1,0 +1,226 @@
+//! The caller's memory in the hands of the link's threads. The only module of the link with unsafe code.
+//!
+//! An operation lends ranges of its caller's buffers as [`Lent`] objects, all behind one [`Gate`]. Each accessor takes
+//! a pass, touches the memory, and gives the pass back; none of them can block in between: system calls are made with
+//! `MSG_DONTWAIT`. So after [`Gate::close`] the memory is free again as soon as the calls under way return
+//! ([`Gate::wait_drained`]), no matter what any peer does, and no connection has to be broken for it.
+//!
+//! # Who may touch which range
+//!
+//! | accessor | touches | may run at the same time, on the same bytes, as |
+//! |---|---|---|
+//! | [`Lent::view`] | reads through `&[u8]` | `view`, `send` |
+//! | [`Lent::update`] | writes through `&mut [u8]` | nothing |
+//! | [`Lent::send`] | the kernel reads | `view`, `send`, `receive` |
+//! | [`Lent::receive`] | the kernel writes | `send` |
+//!
+//! `send` and `receive` make no reference to the bytes, only the kernel touches them. A neighbour may send the
+//! gathered value of a range as soon as it *has* the old one, which can be before the sending thread here has returned
+//! from its call; both calls then meet on the same bytes, with nothing left to send that matters.
+
+use std::{fmt, io, ops::Range, os::fd::BorrowedFd, sync::Arc};
+
+pub use super::gate::{Gate, Pass};
+use crate::sys;
+
+/// A range of the caller's memory that is lent to the threads of links until its gate closes.
+pub struct Lent {
+    start: *mut u8,
+    len: usize,
+    writable: bool,
+    gate: Arc<Gate>,
+}
+
+// SAFETY: a `Lent` is an address with a length. Memory is reached only through accessors, under a pass of the gate, and
+// `new` obliges its caller to keep the memory valid for all threads until the gate is drained.
+unsafe impl Send for Lent {}
+// SAFETY: as above; `new` also obliges its caller to see to it that concurrent accesses are compatible.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// Lends `len` bytes from `start` on, for reading, and for writing if `writable`.
+    ///
+    /// # Safety
+    ///
+    /// - From now until `gate` is closed and drained, the bytes are valid for reads (and writes, if `writable`) from any
+    ///   thread, and nobody accesses them in a way that conflicts with the accessors, except through `Lent` objects.
+    /// - Whoever shares this object, and others for the same bytes, sees to it that accessors run at the same time on
+    ///   the same bytes only where the table in the module's documentation allows it.
+    /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.
+    #[must_use]
+    pub unsafe fn new(start: *mut u8, len: usize, writable: bool, gate: Arc<Gate>) -> Self {
+        Self { start, len, writable, gate }
+    }
+
+    /// Lends `len` bytes from `start` on, for reading only.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lent::new`], with `writable` false.
+    #[must_use]
+    pub unsafe fn read_only(start: *const u8, len: usize, gate: Arc<Gate>) -> Self {
+        Self { start: start.cast_mut(), len, writable: false, gate }
+    }
+
+    /// Bytes lent.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is lent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the memory may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The gate in front of the memory.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// Whether `range` lies within the memory lent. Accessors return `None` for a range that does not.
+    pub fn contains(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end && range.end <= self.len
+    }
+
+    /// Runs `read` on the bytes of `range`. `None` if the gate is closed or the range is out of bounds. `read` must not
+    /// block: closing the gate waits for it.
+    pub fn view<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let (_pass, start) = self.open(&range)?;
+        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
+        // the bytes are valid, and nobody writes them now.
+        let bytes = unsafe { std::slice::from_raw_parts(start, range.len()) };
+        Some(read(bytes))
+    }
+
+    /// Runs `write` on the bytes of `range`. `None` if the gate is closed, the range is out of bounds or the memory was
+    /// lent for reading only. `write` must not block: closing the gate waits for it.
+    pub fn update<R>(&self, range: Range<usize>, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        let (_pass, start) = self.open_writable(&range)?;
+        // SAFETY: as in `view`; the memory is writable, and by the contract of `new` nobody else touches these bytes now.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, range.len()) };
+        Some(write(bytes))
+    }
+
+    /// Sends `header` and then the bytes of `range`, as far as the socket takes them without blocking: one system call,
+    /// which returns the number of bytes taken of both together, or `WouldBlock`. `None` if the gate is closed or the
+    /// range is out of bounds; nothing was sent then.
+    pub fn send(&self, range: Range<usize>, fd: BorrowedFd<'_>, header: &[u8]) -> Option<io::Result<usize>> {
+        let (_pass, start) = self.open(&range)?;
+        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
+        // the bytes are mapped. There is no reference to them, and a concurrent `receive` may change them.
+        Some(unsafe { sys::send_header_raw(fd, header, start, range.len(), true) })
+    }
+
+    /// Receives into `range` what the socket has, without blocking: one system call, which returns the number of bytes
+    /// received (0 for an empty range, or at the end of the stream), or `WouldBlock`. `None` if the gate is closed, the
+    /// range is out of bounds or the memory was lent for reading only; nothing was received then.
+    pub fn receive(&self, range: Range<usize>, fd: BorrowedFd<'_>) -> Option<io::Result<usize>> {
+        let (_pass, start) = self.open_writable(&range)?;
+        // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
+        // `new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
+        Some(unsafe { sys::recv_raw(fd, start, range.len(), true) })
+    }
+
+    /// Checks the bounds, takes a pass, and returns the address of the first byte of `range`.
+    fn open(&self, range: &Range<usize>) -> Option<(Pass<'_>, *mut u8)> {
+        debug_assert!(self.contains(range), "range {range:?} exceeds {} lent bytes", self.len);
+        if !self.contains(range) {
+            return None;
+        }
+        let pass = self.gate.enter()?;
+        // SAFETY: the offset is within the memory lent, which by the contract of `new` is one object of at most
+        // `isize::MAX` bytes; the pass keeps it alive.
+        Some((pass, unsafe { self.start.add(range.start) }))
+    }
+
+    fn open_writable(&self, range: &Range<usize>) -> Option<(Pass<'_>, *mut u8)> {
+        debug_assert!(self.writable, "memory lent for reading only is not written");
+        if self.writable { self.open(range) } else { None }
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent")
+            .field("len", &self.len)
+            .field("writable", &self.writable)
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        os::fd::AsFd,
+    };
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let one = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
+        (one, listener.accept().expect("accept").0)
+    }
+
+    fn lend(bytes: &mut [u8], gate: &Arc<Gate>) -> Lent {
+        // SAFETY: the tests keep the slice alive and untouched while its `Lent` is in use, on one thread.
+        unsafe { Lent::new(bytes.as_mut_ptr(), bytes.len(), true, Arc::clone(gate)) }
+    }
+
+    #[test]
+    fn a_closed_gate_shuts_every_accessor() {
+        let (one, mut other) = pair();
+        other.write_all(b"data").expect("send");
+        let (gate, mut bytes) = (Arc::new(Gate::new()), *b"0123456789");
+        let lent = lend(&mut bytes, &gate);
+        assert_eq!(lent.view(2..4, <[u8]>::to_vec), Some(b"23".to_vec()));
+        assert_eq!(lent.update(0..2, |bytes| bytes.copy_from_slice(b"ab")), Some(()));
+        gate.close();
+        assert_eq!(lent.view(2..4, <[u8]>::len), None);
+        assert_eq!(lent.update(2..4, |bytes| bytes.len()), None);
+        assert!(lent.send(0..4, one.as_fd(), b"header").is_none());
+        assert!(lent.receive(0..4, one.as_fd()).is_none());
+        assert!(gate.wait_drained(None));
+        assert_eq!(&bytes, b"ab23456789");
+    }
+
+    #[test]
+    fn sends_header_and_range_and_receives_into_a_range() {
+        let (one, mut other) = pair();
+        let (gate, mut bytes) = (Arc::new(Gate::new()), *b"0123456789");
+        let lent = lend(&mut bytes, &gate);
+        let sent = lent.send(3..6, one.as_fd(), b"head").expect("open").expect("room");
+        assert_eq!(sent, 7);
+        assert_eq!(lent.send(9..10, one.as_fd(), b"").expect("open").expect("room"), 1);
+        let mut got = [0; 8];
+        other.read_exact(&mut got).expect("receive");
+        assert_eq!(&got, b"head3459");
+
+        let nothing = lent.receive(0..4, one.as_fd()).expect("open").expect_err("nothing was sent");
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        drop(other);
+        crate::sys::poll_fd(one.as_fd(), crate::sys::Interest::Read, None).expect("poll");
+        assert_eq!(lent.receive(0..4, one.as_fd()).expect("open").expect("end"), 0);
+        drop(lent);
+        assert_eq!(&bytes, b"0123456789");
+    }
+
+    #[test]
+    fn bounds_are_those_of_the_range_lent() {
+        let (gate, mut bytes) = (Arc::new(Gate::new()), [0; 4]);
+        let lent = lend(&mut bytes, &gate);
+        assert!(lent.contains(&(0..4)) && lent.contains(&(4..4)));
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = 3..2;
+        assert!(!lent.contains(&(0..5)) && !lent.contains(&(5..5)) && !lent.contains(&reversed));
+        assert_eq!(lent.view(4..4, <[u8]>::len), Some(0));
+    }
+}

@@ -1,0 +1,197 @@
+//! The data link: one neighbour of a ring, reached by several connections in the direction of flow.
+//!
+//! **What for.** An operation is cut into *frames*: a [`FrameHeader`] with the operation's identity, and up to 1 MiB of
+//! payload. At the sending end an [`OutLink`] holds one queue from which all its connections' TX threads pull, so one
+//! operation uses every connection, and a slow connection simply takes fewer frames. At the receiving end an [`InLink`]
+//! has one RX thread per connection, which looks up the operation of each frame in a [`Directory`] and moves the payload
+//! where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. What a frame means, who sends
+//! it on, and when an operation is complete is the business of the transfer; the link knows none of it.
+//!
+//! **What holds.**
+//! - Frames are independent and arrive in any order. A frame is given to one connection, once: a link never sends
+//!   anything again. When one connection of a link breaks, the whole link is broken, and every transfer with a frame on
+//!   it or in its queue is told ([`Transfer::link_failed`]).
+//! - Each frame pushed is released ([`Transfer::released`]) exactly once, whatever happens.
+//! - The caller's memory is touched under a pass of its [`Gate`] only, and no thread waits for anything while it holds
+//!   one (see [`memory`]). After the gate is closed, a frame already begun is completed with zeros on the sending end
+//!   and read into scratch memory on the receiving end, so the other operations on the link go on.
+//! - RX threads never wait for TX threads, a queue, or a lock that is held during input or output. Idle threads sleep in
+//!   the kernel; nothing polls or spins.
+//!
+//! **Callbacks** run on the link's threads, or on the thread that calls into the link. They must not block. They may
+//! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in a
+//! callback breaks the link with [`FaultKind::Internal`] and goes no further.
+
+pub mod frame;
+mod gate;
+#[allow(unsafe_code)]
+pub mod memory;
+mod primitive;
+
+use std::{fmt, sync::Arc};
+
+pub use frame::{FLAG_CHECKSUM, FLAGS_FOR_USER, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
+pub use memory::{Gate, Lent, Pass};
+
+/// Finds the transfer that a received frame belongs to. One object per [`InLink`].
+pub trait Directory: Send + Sync {
+    /// Looks up the operation of a frame. Called once per frame; must not block.
+    fn find(&self, op: &OpKey) -> Lookup;
+}
+
+/// What a [`Directory`] knows of an operation.
+pub enum Lookup {
+    /// It is under way.
+    Active(Arc<dyn Transfer>),
+    /// It is over; its frames are read and thrown away.
+    Retired,
+    /// It was never announced. The peer is out of step: the link is broken.
+    Unknown,
+}
+
+impl fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active(_) => "Active",
+            Self::Retired => "Retired",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
+/// What to do with the payload of an admitted frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landing {
+    /// Receive it piecewise into scratch memory and hand the pieces to [`Transfer::fold`].
+    Fold,
+    /// Receive it straight into [`Transfer::target`].
+    Direct,
+    /// Read it and throw it away.
+    Discard,
+}
+
+/// Why a frame was not admitted: it is a duplicate, or not part of the plan. Breaks the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// What is wrong with the frame, for the log.
+    pub text: String,
+}
+
+/// One operation, as the links see it: where payloads come from and go to.
+///
+/// All methods may be called from several threads at once, for different frames. None may block, nor hold a lock while
+/// it calls into a link.
+pub trait Transfer: Send + Sync {
+    /// A frame begins to arrive. Books it, once per frame, and says where its payload goes.
+    fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation>;
+
+    /// The next piece of a [`Landing::Fold`] frame: the payload from byte `done` on. Pieces are whole elements
+    /// ([`granule_bytes`](Self::granule_bytes)), come in order, and begin at an address divisible by 64. `false` says
+    /// that the operation has stopped: the rest is thrown away, and neither `arrived` nor `corrupt` will follow.
+    ///
+    /// With a checksum, pieces are folded before it is known to be good.
+    fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool;
+
+    /// Size of one element in bytes: at least 1, at most 4,096. A [`Landing::Fold`] frame whose length is not a multiple
+    /// of it breaks the link.
+    fn granule_bytes(&self, header: &FrameHeader) -> usize;
+
+    /// Where the payload of a [`Landing::Direct`] frame goes: the memory, and the offset in it of the payload's first
+    /// byte.
+    fn target(&self, header: &FrameHeader) -> (&Lent, usize);
+
+    /// Where the payload of a frame to be sent comes from: the memory, and the offset in it of the payload's first byte.
+    fn source(&self, header: &FrameHeader) -> (&Lent, usize);
+
+    /// The payload of an admitted frame is where it belongs, and its checksum is good if it has one.
+    fn arrived(&self, header: &FrameHeader);
+
+    /// The payload of an admitted frame was damaged on its way. The attempt is lost, the link is not.
+    fn corrupt(&self, header: &FrameHeader);
+
+    /// The sending link is done with a pushed frame: it was sent, filled up because the gate was closed, or dropped
+    /// because the link ended. Exactly once per frame pushed.
+    fn released(&self, header: &FrameHeader);
+
+    /// The link ended while a frame of this transfer was being received, being sent, or queued, or before it was
+    /// pushed. Such a frame did not arrive whole. May be called several times; comes before `released` of the frames
+    /// concerned. With [`FaultKind::Closed`] this side has closed the link itself.
+    fn link_failed(&self, fault: &LinkFault);
+}
+
+/// A frame to be sent. Its payload comes from [`Transfer::source`]; flag and checksum are filled in by the link.
+pub struct Outgoing {
+    /// The operation that the frame belongs to.
+    pub transfer: Arc<dyn Transfer>,
+    /// Which frame.
+    pub header: FrameHeader,
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// Hears of the end of a link.
+pub trait LinkEvents: Send + Sync {
+    /// The link is broken. Called once per link, with the first fault, and not at all if the link was closed by this side
+    /// before. Must not block; may close the link.
+    fn broken(&self, fault: &LinkFault);
+}
+
+/// Which end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The receiving end.
+    In,
+    /// The sending end.
+    Out,
+}
+
+/// What broke a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The peer closed the connection.
+    Eof,
+    /// The operating system reported an error.
+    Io,
+    /// The peer sent what it must not send.
+    Violation,
+    /// No byte moved for too long. The link does not judge this itself, see `OutLink::fail`.
+    Stalled,
+    /// This side closed the link. Not reported to [`LinkEvents`].
+    Closed,
+    /// A defect on this side: a callback panicked, or named memory that is out of bounds.
+    Internal,
+}
+
+/// Why a link is broken, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkFault {
+    /// Which end of the link this is.
+    pub direction: Direction,
+    /// The peer at the other end.
+    pub peer: u128,
+    /// The generation of the link, as given at its start.
+    pub generation: u64,
+    /// Index of the connection where the fault occurred.
+    pub connection: u16,
+    /// What broke it.
+    pub kind: FaultKind,
+    /// What happened, for the log and the verdict.
+    pub text: String,
+}
+
+impl fmt::Display for LinkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = match self.direction {
+            Direction::In => "link from",
+            Direction::Out => "link to",
+        };
+        let Self { peer, generation, connection, text, .. } = self;
+        write!(f, "{end} peer {peer:032x} (generation {generation}, connection {connection}): {text}")
+    }
+}
+
+impl std::error::Error for LinkFault {}

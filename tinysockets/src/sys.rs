@@ -336,36 +336,51 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-/// Sends all of `bytes` before `deadline`, waiting in `poll` while the socket buffer is full. On `TimedOut` an unknown
-/// part of them is on its way, so the stream is of no further use for framed data.
-pub fn send_all(stream: &TcpStream, mut bytes: &[u8], deadline: Option<Instant>) -> io::Result<()> {
-    while !bytes.is_empty() {
+/// Sends at least one byte from `bytes`, waiting in `poll` while the socket buffer is full; returns how many were taken.
+pub fn send_some(stream: &TcpStream, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
+    loop {
         match send(stream.as_fd(), bytes, true) {
-            Ok(n) => bytes = &bytes[n..],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if !poll_fd(stream.as_fd(), Interest::Write, deadline)?.any() {
                     return Err(timed_out("sending", bytes.len()));
                 }
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
+    }
+}
+
+/// Receives at least one byte into `buffer`, waiting in `poll`; 0 is the end of the stream.
+pub fn recv_some(stream: &TcpStream, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
+    loop {
+        match recv(stream.as_fd(), buffer, true) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !poll_fd(stream.as_fd(), Interest::Read, deadline)?.any() {
+                    return Err(timed_out("receiving", buffer.len()));
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Sends all of `bytes` before `deadline`. On `TimedOut` an unknown part of them is on its way, so the stream is of no
+/// further use for framed data.
+pub fn send_all(stream: &TcpStream, mut bytes: &[u8], deadline: Option<Instant>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = send_some(stream, bytes, deadline)?;
+        bytes = &bytes[n..];
     }
     Ok(())
 }
 
-/// Fills `buffer` before `deadline`, waiting in `poll`. An end of the stream before that is `UnexpectedEof`.
+/// Fills `buffer` before `deadline`. An end of the stream before that is `UnexpectedEof`.
 pub fn recv_all(stream: &TcpStream, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<()> {
     let mut done = 0;
     while done < buffer.len() {
-        match recv(stream.as_fd(), &mut buffer[done..], true) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => done += n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !poll_fd(stream.as_fd(), Interest::Read, deadline)?.any() {
-                    return Err(timed_out("receiving", buffer.len() - done));
-                }
-            }
-            Err(error) => return Err(error),
+        match recv_some(stream, &mut buffer[done..], deadline)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => done += n,
         }
     }
     Ok(())

@@ -1,0 +1,454 @@
+//! The fixed bytes with which every connection starts, and the fixed answer to them.
+//!
+//! The dialling side sends a [`Preamble`]; the accepting side answers with a [`Reply`]; only then does anything else
+//! flow. Thus a port that was reused by somebody else, a role that does not fit, and bytes that are no preamble at all
+//! are found out before any state is built for a connection. All integers are big-endian.
+//!
+//! | offset | field | | offset | field |
+//! |---|---|---|---|---|
+//! | 0 | magic, 8 bytes | | 64 | group, `u32` |
+//! | 8 | protocol version, `u16` | | 68 | epoch, `u64` |
+//! | 10 | role, `u8` | | 76 | connection index, `u16` |
+//! | 11 | security mode, `u8` | | 78 | connection count, `u16` |
+//! | 12 | feature bits, `u32` | | 80 | link generation, `u64` |
+//! | 16 | run id, `u128` | | 88 | CRC-32C of bytes 0 to 87, `u32` |
+//! | 32 | own peer id, `u128` | | | |
+//! | 48 | destination peer id, `u128` | | | |
+//!
+//! Magic and version keep their places in all versions of the protocol, and so does the whole of the reply.
+//! Codec only: no I/O happens here, so that blocking and non-blocking servers share it.
+
+use crate::wire::{Decode, Encode, Reader, WireError};
+
+/// Size of an encoded [`Preamble`] in bytes.
+pub const PREAMBLE_BYTES: usize = 92;
+/// Size of an encoded [`Reply`] in bytes.
+pub const REPLY_BYTES: usize = 16;
+/// Version of the protocol that this build speaks.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// The security mode of a connection that is neither authenticated nor encrypted, the only one there is for now.
+pub const SECURITY_NONE: u8 = 0;
+
+/// Not text, and with both kinds of line end: neither a terminal nor another protocol sends it by accident.
+const MAGIC: [u8; 8] = *b"\xffPCCL\r\n\0";
+const REPLY_MAGIC: [u8; 4] = *b"\xffPCR";
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Packets between a peer and the master.
+    Control = 1,
+    /// Frames of collective operations from one peer to the next in the ring.
+    Data = 2,
+    /// Shared state from a peer that has it to one that needs it.
+    State = 3,
+    /// Bandwidth measurement.
+    Probe = 4,
+}
+
+impl Role {
+    fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Control),
+            2 => Some(Self::Data),
+            3 => Some(Self::State),
+            4 => Some(Self::Probe),
+            _ => None,
+        }
+    }
+}
+
+/// Who connects, to whom, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// Protocol version of the sender.
+    pub version: u16,
+    /// What the connection is for.
+    pub role: Role,
+    /// Security mode; what is not [`SECURITY_NONE`] is refused.
+    pub security: u8,
+    /// Optional abilities of the sender; bits that the receiver does not know are to be ignored.
+    pub features: u32,
+    /// The run that the sender belongs to; 0 on its first control connection.
+    pub run: u128,
+    /// Peer id of the sender; 0 while it has none.
+    pub from: u128,
+    /// Peer id of the one that the sender means to reach; 0 for the master.
+    pub to: u128,
+    /// Peer group of the sender.
+    pub group: u32,
+    /// Epoch of the world in which the connection is made.
+    pub epoch: u64,
+    /// Index of this connection in its pool, from 0.
+    pub connection_index: u16,
+    /// Number of connections in the pool.
+    pub connection_count: u16,
+    /// Which incarnation of the link between the two peers this connection belongs to.
+    pub link_generation: u64,
+}
+
+/// Why bytes are no acceptable preamble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PreambleError {
+    /// Something else than this protocol.
+    #[error("the connection does not start with the magic bytes of this protocol")]
+    Magic,
+    /// Another version of this protocol.
+    #[error("protocol version {0} is not supported, this side speaks version {PROTOCOL_VERSION}")]
+    Version(u16),
+    /// The bytes were altered on their way, or made by a broken program.
+    #[error("the check word of the preamble does not match")]
+    Check,
+    /// A role without a meaning.
+    #[error("undefined role {0}")]
+    Role(u8),
+    /// A security mode that this build does not have.
+    #[error("security mode {0} is not supported")]
+    Security(u8),
+}
+
+impl PreambleError {
+    /// The answer that the sender should get; `None` if it does not speak this protocol and gets none.
+    #[must_use]
+    pub fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Magic | Self::Check => None,
+            Self::Version(_) => Some(Refusal::UnsupportedVersion),
+            Self::Role(_) => Some(Refusal::WrongRole),
+            Self::Security(_) => Some(Refusal::UnsupportedSecurity),
+        }
+    }
+}
+
+impl Preamble {
+    /// A preamble of this build's version for `role`, every other field 0.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        Self {
+            version: PROTOCOL_VERSION,
+            role,
+            security: SECURITY_NONE,
+            features: 0,
+            run: 0,
+            from: 0,
+            to: 0,
+            group: 0,
+            epoch: 0,
+            connection_index: 0,
+            connection_count: 0,
+            link_generation: 0,
+        }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
+        let mut out = Vec::with_capacity(PREAMBLE_BYTES);
+        MAGIC.encode(&mut out);
+        self.version.encode(&mut out);
+        (self.role as u8).encode(&mut out);
+        self.security.encode(&mut out);
+        self.features.encode(&mut out);
+        self.run.encode(&mut out);
+        self.from.encode(&mut out);
+        self.to.encode(&mut out);
+        self.group.encode(&mut out);
+        self.epoch.encode(&mut out);
+        self.connection_index.encode(&mut out);
+        self.connection_count.encode(&mut out);
+        self.link_generation.encode(&mut out);
+        seal(&out)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. The version is looked at before everything behind it, because
+    /// another version may mean something else by those bytes.
+    pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Self, PreambleError> {
+        if !could_be_preamble(bytes) {
+            return Err(PreambleError::Magic);
+        }
+        let version = u16::from_be_bytes([bytes[8], bytes[9]]);
+        if version != PROTOCOL_VERSION {
+            return Err(PreambleError::Version(version));
+        }
+        if !is_sealed(bytes) {
+            return Err(PreambleError::Check);
+        }
+        let role = Role::from_byte(bytes[10]).ok_or(PreambleError::Role(bytes[10]))?;
+        if bytes[11] != SECURITY_NONE {
+            return Err(PreambleError::Security(bytes[11]));
+        }
+        let security = bytes[11];
+        read_fields(version, role, security, &mut Reader::new(&bytes[12..PREAMBLE_BYTES - 4]))
+            .map_err(|_: WireError| PreambleError::Check)
+    }
+}
+
+fn read_fields(
+    version: u16,
+    role: Role,
+    security: u8,
+    reader: &mut Reader<'_>,
+) -> Result<Preamble, WireError> {
+    Ok(Preamble {
+        version,
+        role,
+        security,
+        features: Decode::decode(reader)?,
+        run: Decode::decode(reader)?,
+        from: Decode::decode(reader)?,
+        to: Decode::decode(reader)?,
+        group: Decode::decode(reader)?,
+        epoch: Decode::decode(reader)?,
+        connection_index: Decode::decode(reader)?,
+        connection_count: Decode::decode(reader)?,
+        link_generation: Decode::decode(reader)?,
+    })
+}
+
+/// Whether a preamble of any version may start with `prefix`. As soon as this is `false`, a connection is not worth
+/// another byte.
+#[must_use]
+pub fn could_be_preamble(prefix: &[u8]) -> bool {
+    prefix.iter().zip(&MAGIC).all(|(byte, wanted)| byte == wanted)
+}
+
+/// Why a connection is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u16)]
+pub enum Refusal {
+    /// The peer that was meant does not live here: somebody else has its port now.
+    #[error("another peer listens on this port than the one that was meant")]
+    WrongDestination = 1,
+    /// This port serves another role.
+    #[error("this port serves another kind of connection")]
+    WrongRole = 2,
+    /// Both belong to different runs.
+    #[error("this peer belongs to another run")]
+    WrongRun = 3,
+    /// The versions differ.
+    #[error("the other side speaks another version of the protocol")]
+    UnsupportedVersion = 4,
+    /// The security mode is not available.
+    #[error("the other side does not support the requested security mode")]
+    UnsupportedSecurity = 5,
+    /// Nobody waits for this connection, or not any more.
+    #[error("the other side does not expect this connection")]
+    NotExpected = 6,
+    /// No room for another one.
+    #[error("the other side has no room for another connection")]
+    Full = 7,
+    /// The other side is going away.
+    #[error("the other side is shutting down")]
+    ShuttingDown = 8,
+}
+
+impl Refusal {
+    /// All refusals, in the order of their codes from 1.
+    pub const ALL: [Self; 8] = [
+        Self::WrongDestination,
+        Self::WrongRole,
+        Self::WrongRun,
+        Self::UnsupportedVersion,
+        Self::UnsupportedSecurity,
+        Self::NotExpected,
+        Self::Full,
+        Self::ShuttingDown,
+    ];
+}
+
+/// The answer to a preamble: magic (4 bytes), version `u16`, code `u16` (0 = accepted, else the refusal), four bytes
+/// of 0, CRC-32C of the bytes before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// The connection is taken; what its role prescribes comes next.
+    Accepted,
+    /// It is not; the connection is closed.
+    Refused(Refusal),
+}
+
+/// Why bytes are no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// Not the bytes of a reply.
+    #[error("the answer is not one of this protocol")]
+    NotAReply,
+    /// A code that this version does not know.
+    #[error("the answer has the undefined code {0}")]
+    Code(u16),
+}
+
+impl Reply {
+    /// The bytes to send.
+    #[must_use]
+    pub fn encode(self) -> [u8; REPLY_BYTES] {
+        let code = match self {
+            Self::Accepted => 0,
+            Self::Refused(refusal) => refusal as u16,
+        };
+        let mut out = Vec::with_capacity(REPLY_BYTES);
+        REPLY_MAGIC.encode(&mut out);
+        PROTOCOL_VERSION.encode(&mut out);
+        code.encode(&mut out);
+        0u32.encode(&mut out);
+        seal(&out)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote, in this or any other version.
+    pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self, ReplyError> {
+        if bytes[..4] != REPLY_MAGIC || !is_sealed(bytes) {
+            return Err(ReplyError::NotAReply);
+        }
+        match u16::from_be_bytes([bytes[6], bytes[7]]) {
+            0 => Ok(Self::Accepted),
+            code => Refusal::ALL
+                .get(usize::from(code) - 1)
+                .map(|refusal| Self::Refused(*refusal))
+                .ok_or(ReplyError::Code(code)),
+        }
+    }
+}
+
+/// Copies `content`, which is four bytes shorter than the result, and adds its check word.
+fn seal<const N: usize>(content: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out[..N - 4].copy_from_slice(content);
+    let check = crc32c(&out[..N - 4]).to_be_bytes();
+    out[N - 4..].copy_from_slice(&check);
+    out
+}
+
+fn is_sealed<const N: usize>(bytes: &[u8; N]) -> bool {
+    crc32c(&bytes[..N - 4]).to_be_bytes() == bytes[N - 4..]
+}
+
+/// CRC-32C (Castagnoli, RFC 3720 appendix B.4), bit by bit: a hundred bytes per connection need no table.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL_REFLECTED: u32 = 0x82f6_3b78;
+    !bytes.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            if crc & 1 == 1 { (crc >> 1) ^ POLYNOMIAL_REFLECTED } else { crc >> 1 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn preamble() -> impl Strategy<Value = Preamble> {
+        let ids = (any::<u128>(), any::<u128>(), any::<u128>());
+        let rest = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u16>(), any::<u64>());
+        (1u8..=4, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
+            features: rest.0,
+            run,
+            from,
+            to,
+            group: rest.1,
+            epoch: rest.2,
+            connection_index: rest.3,
+            connection_count: rest.4,
+            link_generation: rest.5,
+            ..Preamble::new(Role::from_byte(role).unwrap())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_preamble_survives_its_encoding(preamble in preamble()) {
+            let bytes = preamble.encode();
+            prop_assert_eq!(Preamble::decode(&bytes), Ok(preamble));
+            prop_assert!((0..bytes.len()).all(|n| could_be_preamble(&bytes[..n])));
+        }
+
+        #[test]
+        fn one_altered_byte_is_always_noticed(preamble in preamble(), at in 0..PREAMBLE_BYTES, flip in 1u8..) {
+            let mut bytes = preamble.encode();
+            bytes[at] ^= flip;
+            prop_assert!(Preamble::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_never_a_preamble_or_a_reply(tail in prop::collection::vec(any::<u8>(), PREAMBLE_BYTES - 8)) {
+            let mut bytes = [0; PREAMBLE_BYTES];
+            bytes[8..].copy_from_slice(&tail);
+            prop_assert_eq!(Preamble::decode(&bytes), Err(PreambleError::Magic));
+            bytes[..8].copy_from_slice(&MAGIC);
+            prop_assert!(Preamble::decode(&bytes).is_err());
+            let mut reply = [0; REPLY_BYTES];
+            reply.copy_from_slice(&tail[..REPLY_BYTES]);
+            prop_assert_eq!(Reply::decode(&reply), Err(ReplyError::NotAReply));
+        }
+    }
+
+    #[test]
+    fn the_check_word_is_crc_32c() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let bytes = Preamble {
+            features: 2,
+            run: 3,
+            from: 4,
+            to: 5,
+            group: 6,
+            epoch: 7,
+            connection_index: 8,
+            connection_count: 9,
+            link_generation: 10,
+            ..Preamble::new(Role::State)
+        }
+        .encode();
+        let set: Vec<(usize, u8)> =
+            bytes[8..88].iter().enumerate().filter(|(_, b)| **b != 0).map(|(i, b)| (i + 8, *b)).collect();
+        let last_bytes = [
+            (9, 1),
+            (10, 3),
+            (15, 2),
+            (31, 3),
+            (47, 4),
+            (63, 5),
+            (67, 6),
+            (75, 7),
+            (77, 8),
+            (79, 9),
+            (87, 10),
+        ];
+        assert_eq!(set, last_bytes);
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        let wrong_version = Preamble { version: 7, ..Preamble::new(Role::Data) }.encode();
+        let error = Preamble::decode(&wrong_version).unwrap_err();
+        assert_eq!((error, error.refusal()), (PreambleError::Version(7), Some(Refusal::UnsupportedVersion)));
+
+        let secured = Preamble { security: 1, ..Preamble::new(Role::Data) }.encode();
+        let error = Preamble::decode(&secured).unwrap_err();
+        assert_eq!(
+            (error, error.refusal()),
+            (PreambleError::Security(1), Some(Refusal::UnsupportedSecurity))
+        );
+
+        let mut bytes = Preamble::new(Role::Data).encode();
+        bytes[10] = 9;
+        let no_role: [u8; PREAMBLE_BYTES] = seal(&bytes[..PREAMBLE_BYTES - 4]);
+        assert_eq!(Preamble::decode(&no_role), Err(PreambleError::Role(9)));
+        assert!(!could_be_preamble(b"GET / HTTP/1.1"));
+    }
+
+    #[test]
+    fn every_reply_survives_its_encoding_and_unknown_codes_are_named() {
+        assert_eq!(Reply::decode(&Reply::Accepted.encode()), Ok(Reply::Accepted));
+        for refusal in Refusal::ALL {
+            assert_eq!(Reply::decode(&Reply::Refused(refusal).encode()), Ok(Reply::Refused(refusal)));
+        }
+        let mut bytes = Reply::Accepted.encode();
+        bytes[7] = 9;
+        let unknown: [u8; REPLY_BYTES] = seal(&bytes[..REPLY_BYTES - 4]);
+        assert_eq!(Reply::decode(&unknown), Err(ReplyError::Code(9)));
+    }
+}

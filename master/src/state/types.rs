@@ -1,0 +1,187 @@
+//! The values that go into and come out of the state machine.
+
+use core::net::IpAddr;
+use pccl_protocol::{C2m, M2c, PeerId, RunId, limits};
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A point in time, in microseconds since some fixed instant that the caller chose. The state machine has no clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// The instant `millis` milliseconds after the origin.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1000))
+    }
+
+    /// Microseconds since the origin.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(rhs.as_micros()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Timestamp {
+    type Output = Duration;
+
+    fn sub(self, rhs: Self) -> Duration {
+        self.since(rhs)
+    }
+}
+
+/// One control connection. The event loop gives the numbers and never uses one twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientKey(pub u64);
+
+impl fmt::Display for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {}", self.0)
+    }
+}
+
+/// Where the state machine takes its random identities from.
+pub trait IdSource {
+    /// A peer identity that was never given before.
+    fn peer_id(&mut self) -> PeerId;
+}
+
+/// Settings of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Identity of the run.
+    pub run: RunId,
+    /// A registered client that is silent for this long is dropped.
+    pub peer_timeout: Duration,
+    /// Peers are told to send a beat this often.
+    pub beat_interval: Duration,
+    /// Time for a connection to register.
+    pub registration_timeout: Duration,
+    /// Time for a member to confirm a ring plan.
+    pub ring_timeout: Duration,
+    /// How long a report about a connection between two peers is held back: the death of one of them, which explains
+    /// the report, may still be on its way.
+    pub edge_grace: Duration,
+    /// How long an edge that could not be built is kept out of new rings.
+    pub forbidden_expiry: Duration,
+    /// Peers that a collective or a sync needs in the world.
+    pub min_world_size: u32,
+    /// Most registered peers.
+    pub max_peers: usize,
+    /// Most clients that wait for admission.
+    pub max_pending: usize,
+    /// Most collectives of one group in flight.
+    pub max_tags_in_flight: usize,
+    /// Tags with an outcome in one epoch of a group, after which a new epoch begins.
+    pub max_tag_history: usize,
+}
+
+impl Options {
+    /// The defaults of [`limits`] for `run`.
+    pub const fn new(run: RunId) -> Self {
+        Self {
+            run,
+            peer_timeout: Duration::from_millis(limits::DEFAULT_PEER_TIMEOUT_MS),
+            beat_interval: Duration::from_millis(limits::DEFAULT_BEAT_INTERVAL_MS),
+            registration_timeout: Duration::from_millis(limits::REGISTRATION_TIMEOUT_MS),
+            ring_timeout: Duration::from_millis(limits::DEFAULT_RING_TIMEOUT_MS),
+            edge_grace: Duration::from_millis(250),
+            forbidden_expiry: Duration::from_secs(60),
+            min_world_size: 1,
+            max_peers: limits::MAX_PEERS,
+            max_pending: limits::MAX_PENDING_PEERS,
+            max_tags_in_flight: limits::MAX_TAGS_IN_FLIGHT,
+            max_tag_history: limits::MAX_TAG_HISTORY,
+        }
+    }
+
+    /// A peer that has not been heard for this long may be dead; nobody else is blamed while it is not known.
+    pub(super) fn suspicion(&self) -> Duration {
+        (self.beat_interval * 3).min(self.peer_timeout / 2)
+    }
+}
+
+/// A fact for the state machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A connection with a valid preamble of the control role.
+    Connected {
+        /// The connection.
+        client: ClientKey,
+        /// Source address of the connection.
+        remote: IpAddr,
+        /// Address of the master that the client reached.
+        local: IpAddr,
+    },
+    /// A packet that could be decoded.
+    Packet {
+        /// The connection.
+        client: ClientKey,
+        /// The packet.
+        packet: C2m,
+    },
+    /// Bytes that are no packet.
+    Malformed {
+        /// The connection.
+        client: ClientKey,
+        /// What is wrong with them.
+        error: String,
+    },
+    /// A client that does not read what is sent to it.
+    SlowReader {
+        /// The connection.
+        client: ClientKey,
+    },
+    /// The connection has ended.
+    Disconnected {
+        /// The connection.
+        client: ClientKey,
+        /// How it ended, for instance "connection reset".
+        text: String,
+    },
+    /// A deadline has passed. Only this input makes the machine judge deadlines, so a caller that has read everything
+    /// that its sockets held before it sends a tick never has somebody dropped whose beat had arrived.
+    Tick,
+    /// The caller itself stood still for this long: every deadline moves by it.
+    LoopGap(Duration),
+    /// The master stops: everybody is told.
+    Stop,
+}
+
+/// Something for the caller of the state machine to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Queue a packet.
+    Send {
+        /// To whom.
+        client: ClientKey,
+        /// The packet.
+        packet: M2c,
+    },
+    /// Close the connection after everything that was queued has been written. The machine has forgotten the client:
+    /// nothing more is sent to it, and later inputs for it are ignored.
+    Close {
+        /// The connection.
+        client: ClientKey,
+    },
+    /// A line for the log.
+    Log {
+        /// Its level.
+        level: log::Level,
+        /// The line.
+        text: String,
+    },
+}

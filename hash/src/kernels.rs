@@ -9,39 +9,42 @@ mod avx2;
 mod sse42;
 
 use crate::SimdLevel;
-use crate::simplehash::{Lanes, Row};
+use crate::simplehash::VECTOR_BYTES;
 use crate::xxh3::LEAF_BYTES;
 
 /// XXH3-128 of each leaf; stops at the shorter of the two.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn full_leaves(level: SimdLevel, leaves: &[[u8; LEAF_BYTES]], out: &mut [[u8; 16]]) -> bool {
-    if level < SimdLevel::Avx2 || !SimdLevel::Avx2.is_available() {
-        return false;
+    match level.clamped() {
+        SimdLevel::Portable => return false,
+        // SAFETY: clamped() returns this level only where it has seen SSE4.2 on this machine.
+        SimdLevel::Sse42 => unsafe { sse42::full_leaves(leaves, out) },
+        // SAFETY: clamped() returns this level only where it has seen AVX2 on this machine.
+        SimdLevel::Avx2 => unsafe { avx2::full_leaves(leaves, out) },
     }
-    // SAFETY: is_available() has just seen AVX2 on this machine.
-    unsafe { avx2::full_leaves(leaves, out) };
     true
 }
 
-/// Mixes rows of 256 vectors into the 256 lanes.
+/// The hash of one block of simplehash.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn simplehash_rows(level: SimdLevel, rows: &[Row], lanes: &mut Lanes) -> bool {
-    if level < SimdLevel::Avx2 || !SimdLevel::Avx2.is_available() {
-        return false;
+pub(crate) fn simplehash_block(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> Option<u32> {
+    match level.clamped() {
+        SimdLevel::Portable => None,
+        // SAFETY: clamped() returns this level only where it has seen SSE4.2 on this machine.
+        SimdLevel::Sse42 => Some(unsafe { sse42::simplehash_block(vectors) }),
+        // SAFETY: clamped() returns this level only where it has seen AVX2 on this machine.
+        SimdLevel::Avx2 => Some(unsafe { avx2::simplehash_block(vectors) }),
     }
-    // SAFETY: is_available() has just seen AVX2 on this machine.
-    unsafe { avx2::simplehash_rows(rows, lanes) };
-    true
 }
 
 /// Advances the CRC register (no inversion at either end) over `data`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn crc32c_update(level: SimdLevel, register: u32, data: &[u8]) -> Option<u32> {
-    if level < SimdLevel::Sse42 || !SimdLevel::Sse42.is_available() {
-        return None;
+    match level.clamped() {
+        SimdLevel::Portable => None,
+        // SAFETY: clamped() returns these levels only where it has seen SSE4.2 on this machine.
+        SimdLevel::Sse42 | SimdLevel::Avx2 => Some(unsafe { sse42::crc32c_update(register, data) }),
     }
-    // SAFETY: is_available() has just seen SSE4.2 on this machine.
-    Some(unsafe { sse42::crc32c_update(register, data) })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -50,8 +53,8 @@ pub(crate) fn full_leaves(_: SimdLevel, _: &[[u8; LEAF_BYTES]], _: &mut [[u8; 16
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn simplehash_rows(_: SimdLevel, _: &[Row], _: &mut Lanes) -> bool {
-    false
+pub(crate) fn simplehash_block(_: SimdLevel, _: &[[u8; VECTOR_BYTES]]) -> Option<u32> {
+    None
 }
 
 #[cfg(not(target_arch = "x86_64"))]

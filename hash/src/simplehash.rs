@@ -12,13 +12,8 @@ use crate::{SimdLevel, kernels};
 const LANES: usize = 256;
 const WARP: usize = 32;
 const MAX_BLOCKS: usize = 960;
-const VECTOR_BYTES: usize = 16;
-const ROW_BYTES: usize = LANES * VECTOR_BYTES;
-
-/// One vector for each lane.
-pub(crate) type Row = [u8; ROW_BYTES];
-/// The accumulators of a block.
-pub(crate) type Lanes = [u32; LANES];
+/// Bytes that a lane takes in at a time.
+pub(crate) const VECTOR_BYTES: usize = 16;
 
 /// The hash of `data`, which may have any alignment and length; 0 for empty data.
 pub fn simplehash(data: &[u8]) -> u32 {
@@ -59,31 +54,29 @@ fn hash_vectors(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
         let start = (block * per_block).min(vectors.len());
         let end = (start + per_block).min(vectors.len());
         let slot = &mut slots[block % LANES];
-        *slot = mix(*slot, hash_block(level, &vectors[start..end]));
+        *slot = mix(*slot, hash_block_at(level, &vectors[start..end]));
     }
     join_lanes(&slots)
 }
 
-fn hash_block(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
-    let mut lanes = [0; LANES];
-    let (rows, rest) = vectors.as_flattened().as_chunks::<ROW_BYTES>();
-    if !kernels::simplehash_rows(level, rows, &mut lanes) {
-        mix_rows(rows, &mut lanes);
-    }
-    for (lane, vector) in lanes.iter_mut().zip(rest.as_chunks::<VECTOR_BYTES>().0) {
-        *lane = mix_vector(*lane, vector);
-    }
-    join_lanes(&lanes)
+fn hash_block_at(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
+    kernels::simplehash_block(level, vectors).unwrap_or_else(|| hash_block(vectors))
 }
 
 /// The hot loop. Inlined into its callers so that each compiles it for its own instruction set.
 #[inline(always)]
-pub(crate) fn mix_rows(rows: &[Row], lanes: &mut Lanes) {
+pub(crate) fn hash_block(vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
+    let mut lanes = [0; LANES];
+    let (rows, rest) = vectors.as_chunks::<LANES>();
     for row in rows {
-        for (lane, vector) in lanes.iter_mut().zip(row.as_chunks::<VECTOR_BYTES>().0) {
+        for (lane, vector) in lanes.iter_mut().zip(row) {
             *lane = mix_vector(*lane, vector);
         }
     }
+    for (lane, vector) in lanes.iter_mut().zip(rest) {
+        *lane = mix_vector(*lane, vector);
+    }
+    join_lanes(&lanes)
 }
 
 #[inline(always)]
@@ -93,6 +86,7 @@ fn mix_vector(lane: u32, vector: &[u8; VECTOR_BYTES]) -> u32 {
 }
 
 /// Joins 32 lanes to one: each half of the lanes takes in the other, five times.
+#[inline(always)]
 fn join_warp(mut lanes: [u32; WARP]) -> u32 {
     for offset in [16, 8, 4, 2, 1] {
         for i in 0..offset {
@@ -103,7 +97,8 @@ fn join_warp(mut lanes: [u32; WARP]) -> u32 {
 }
 
 /// Joins all lanes of a block: first each 32, then the eight results padded with zeros.
-fn join_lanes(lanes: &Lanes) -> u32 {
+#[inline(always)]
+fn join_lanes(lanes: &[u32; LANES]) -> u32 {
     let mut results = [0; WARP];
     for (result, warp) in results.iter_mut().zip(lanes.as_chunks::<WARP>().0) {
         *result = join_warp(*warp);

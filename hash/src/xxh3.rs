@@ -36,12 +36,24 @@ const PRIME64_5: u64 = 0x27D4_EB2F_1656_67C5;
 const PRIME_MX1: u64 = 0x1656_6791_9E37_79F9;
 
 /// The accumulators before the first stripe.
-pub(crate) const INITIAL_ACCUMULATORS: [u64; 8] =
+const INITIAL_ACCUMULATORS: [u64; 8] =
     [PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1];
+
+/// [`INITIAL_ACCUMULATORS`] as they lie in the memory of a little-endian machine.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const INITIAL_BYTES: [u8; STRIPE_BYTES] = {
+    let mut bytes = [0; STRIPE_BYTES];
+    let mut i = 0;
+    while i < STRIPE_BYTES {
+        bytes[i] = INITIAL_ACCUMULATORS[i / 8].to_le_bytes()[i % 8];
+        i += 1;
+    }
+    bytes
+};
 
 /// The default secret of XXH3 ("kSecret").
 #[rustfmt::skip]
-pub(crate) const SECRET: [u8; 192] = [
+const SECRET: [u8; 192] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -63,10 +75,12 @@ pub(crate) fn node(input: &[u8], seed: u64) -> Digest128 {
 
 /// Writes XXH3-128 (seed 0) of each leaf to `out`, 16 bytes each. Stops at the shorter of the two.
 pub(crate) fn full_leaves(level: SimdLevel, leaves: &[[u8; LEAF_BYTES]], out: &mut [[u8; 16]]) {
-    if !kernels::full_leaves(level, leaves, out) {
-        for (leaf, digest) in leaves.iter().zip(out) {
-            *digest = portable_leaf(leaf);
-        }
+    if kernels::full_leaves(level, leaves, out) {
+        return;
+    }
+    for (leaf, digest) in leaves.iter().zip(out) {
+        // Where this crate has no kernels twox-hash may have one (NEON).
+        *digest = if cfg!(target_arch = "x86_64") { portable_leaf(leaf) } else { node(leaf, 0).0 };
     }
 }
 
@@ -95,6 +109,13 @@ fn accumulate(acc: &mut [u64; 8], stripe: &[u8; STRIPE_BYTES], secret_at: usize)
         acc[lane ^ 1] = acc[lane ^ 1].wrapping_add(value);
         acc[lane] = acc[lane].wrapping_add((keyed & 0xffff_ffff).wrapping_mul(keyed >> 32));
     }
+}
+
+/// The 64 bytes of the secret that start at `at`.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn key(at: usize) -> &'static [u8; STRIPE_BYTES] {
+    SECRET[at..].first_chunk().expect("all callers stay 64 bytes before the end of the secret")
 }
 
 #[inline]

@@ -1,15 +1,20 @@
-//! AVX2: XXH3-128 leaves and simplehash rows.
+//! AVX2: XXH3-128 leaves and simplehash blocks.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_mul_epu32, _mm256_set1_epi64x,
-    _mm256_shuffle_epi32, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
+    __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi64, _mm256_loadu_si256, _mm256_mul_epu32,
+    _mm256_set1_epi64x, _mm256_shuffle_epi32, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256,
+    _mm256_xor_si256,
 };
 
-use crate::simplehash::{self, Lanes, Row};
+use crate::simplehash::{self, VECTOR_BYTES};
 use crate::xxh3::{
-    INITIAL_ACCUMULATORS, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
-    SECRET, STRIPE_BYTES, STRIPES_PER_BLOCK, merge,
+    INITIAL_BYTES, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
+    STRIPE_BYTES, STRIPES_PER_BLOCK, key, merge,
 };
+
+/// How far ahead of its use a cache line is asked for (the distance that xxHash uses): enough to hide the latency of
+/// memory; from 640 on it got slower on Zen 4.
+const PREFETCH_BYTES: usize = 384;
 
 /// The eight accumulators of XXH3.
 type Accumulators = [__m256i; 2];
@@ -27,8 +32,7 @@ pub(super) fn full_leaves(leaves: &[[u8; LEAF_BYTES]], out: &mut [[u8; 16]]) {
 fn full_leaf(leaf: &[u8; LEAF_BYTES]) -> [u8; 16] {
     let (stripes, _) = leaf.as_chunks::<STRIPE_BYTES>();
     let (blocks, _) = stripes.as_chunks::<STRIPES_PER_BLOCK>();
-    let [start_low, start_high] = halves(&INITIAL_ACCUMULATORS);
-    let mut acc = [load_words(start_low), load_words(start_high)];
+    let mut acc = load(&INITIAL_BYTES);
     for block in &blocks[..SCRAMBLED_BLOCKS] {
         for (i, stripe) in block.iter().enumerate() {
             acc = accumulate(acc, stripe, key(8 * i));
@@ -40,25 +44,6 @@ fn full_leaf(leaf: &[u8; LEAF_BYTES]) -> [u8; 16] {
     }
     acc = accumulate(acc, &blocks[SCRAMBLED_BLOCKS][STRIPES_PER_BLOCK - 1], key(LAST_STRIPE_SECRET));
     merge(&store(acc))
-}
-
-/// The 64 bytes of the secret that start at `at`.
-#[inline]
-fn key(at: usize) -> &'static [u8; STRIPE_BYTES] {
-    SECRET[at..].first_chunk().expect("all callers stay 64 bytes before the end of the secret")
-}
-
-#[inline]
-fn halves(words: &[u64; 8]) -> [&[u64; 4]; 2] {
-    let (halves, _) = words.as_chunks::<4>();
-    [&halves[0], &halves[1]]
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_words(words: &[u64; 4]) -> __m256i {
-    // SAFETY: the array is 32 readable bytes; loadu needs no alignment.
-    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
 /// Loads 64 bytes at any alignment.
@@ -83,10 +68,24 @@ fn store(acc: Accumulators) -> [u64; 8] {
     words
 }
 
+/// Asks for the cache line [`PREFETCH_BYTES`] after `stripe`: the processor's own prefetching stops at the end of a
+/// page, and leaves are as long as pages.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn prefetch(stripe: &[u8; STRIPE_BYTES]) {
+    let ahead = stripe.as_ptr().wrapping_add(PREFETCH_BYTES);
+    #[allow(unused_unsafe, reason = "older compilers count it as unsafe")]
+    // SAFETY: a prefetch is a hint that never faults, whatever the address.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(ahead.cast())
+    };
+}
+
 /// Each lane takes the product of the two halves of its keyed word, and its neighbour's word.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn accumulate(acc: Accumulators, stripe: &[u8; STRIPE_BYTES], key: &[u8; STRIPE_BYTES]) -> Accumulators {
+    prefetch(stripe);
     let data = load(stripe);
     let key = load(key);
     let step = |i: usize| {
@@ -113,8 +112,8 @@ fn scramble(acc: Accumulators) -> Accumulators {
     [step(0), step(1)]
 }
 
-/// The portable rows of simplehash, compiled for AVX2: its inner loop over lanes vectorises.
+/// The portable code of a block of simplehash, compiled for AVX2: its loops over lanes vectorise.
 #[target_feature(enable = "avx2")]
-pub(super) fn simplehash_rows(rows: &[Row], lanes: &mut Lanes) {
-    simplehash::mix_rows(rows, lanes);
+pub(super) fn simplehash_block(vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
+    simplehash::hash_block(vectors)
 }

@@ -1,7 +1,7 @@
 //! The tree hash of data that arrives in pieces.
 
-use super::{ARITY, LEAF_BYTES, MEBIBYTE, finish, fold, mebibyte_digest};
-use crate::{Digest128, xxh3};
+use super::{ARITY, LEAF_BYTES, finish, fold};
+use crate::{Digest128, SimdLevel, xxh3};
 
 /// Computes [`super::tree_hash`] of data that arrives in pieces of any size, in about 4 KiB of memory plus up to 255
 /// digests per level of the tree.
@@ -13,12 +13,19 @@ pub struct TreeHasher {
     /// Per level the digests that have no parent yet, always fewer than [`ARITY`].
     open: Vec<Vec<Digest128>>,
     length_bytes: u64,
+    simd: SimdLevel,
 }
 
 impl TreeHasher {
     /// A hasher that has seen no data.
     pub fn new() -> Self {
-        Self { leaf: Box::new([0; LEAF_BYTES]), filled: 0, open: vec![Vec::new(); 2], length_bytes: 0 }
+        Self {
+            leaf: Box::new([0; LEAF_BYTES]),
+            filled: 0,
+            open: vec![Vec::new(); 2],
+            length_bytes: 0,
+            simd: SimdLevel::best(),
+        }
     }
 
     /// Takes in the next bytes.
@@ -35,18 +42,19 @@ impl TreeHasher {
             self.push(0, xxh3::node(&self.leaf[..], 0));
             self.filled = 0;
         }
-        while data.len() >= LEAF_BYTES {
-            if self.open[0].is_empty() && data.len() >= MEBIBYTE {
-                self.push(1, mebibyte_digest(data));
-                data = &data[MEBIBYTE..];
-                continue;
+        let (mut leaves, tail) = data.as_chunks::<LEAF_BYTES>();
+        while !leaves.is_empty() {
+            // As many as complete the open node of level 1.
+            let (now, later) = leaves.split_at(leaves.len().min(ARITY - self.open[0].len()));
+            let mut digests = [[0u8; Digest128::BYTES]; ARITY];
+            xxh3::full_leaves(self.simd, now, &mut digests);
+            for digest in &digests[..now.len()] {
+                self.push(0, Digest128(*digest));
             }
-            let (leaf, rest) = data.split_at(LEAF_BYTES);
-            self.push(0, xxh3::node(leaf, 0));
-            data = rest;
+            leaves = later;
         }
-        self.leaf[..data.len()].copy_from_slice(data);
-        self.filled = data.len();
+        self.leaf[..tail.len()].copy_from_slice(tail);
+        self.filled = tail.len();
     }
 
     /// Appends a digest to a level and closes every node that this fills.

@@ -5,7 +5,9 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod dial;
 pub mod link;
+pub mod listener;
 pub mod preamble;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -51,7 +51,7 @@ fn equals_the_model_around_the_kernels_block_sizes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn appending_equals_one_call(data in proptest::collection::vec(any::<u8>(), 0..60_000), cut in 0.0..=1.0f64) {
         let cut = (data.len() as f64 * cut) as usize;

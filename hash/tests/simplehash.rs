@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, full, lcg_bytes};
+use common::{Rng, lcg_bytes};
 use pccl_hash::SimdLevel;
 use pccl_hash::simplehash::{simplehash, simplehash_at};
 
@@ -48,9 +48,7 @@ fn golden_values() {
     }
 }
 
-/// Takes some seconds: run with `cargo test -p pccl-hash --release -- --ignored`.
 #[test]
-#[ignore = "155 MB; run with --release -- --ignored"]
 fn golden_value_of_155_megabytes() {
     assert_eq!(simplehash(&lcg_bytes(154_533_888)), 3_391_090_508);
 }
@@ -114,10 +112,7 @@ fn equals_the_model() {
     let big = 960 * 4096;
     let mut lens: Vec<usize> = (0..=70).collect();
     lens.extend(4080..=4112);
-    lens.extend([big - 16, big - 1, big, big + 1, big + 16]);
-    if full() {
-        lens.extend([2 * big + 48, data.len()]);
-    }
+    lens.extend([big - 16, big - 1, big, big + 1, big + 16, 2 * big + 48, data.len()]);
     for len in lens {
         let expected = model(&data[..len]);
         for level in SimdLevel::ALL {

@@ -210,7 +210,7 @@ fn lists_of_different_length_differ_in_the_excess() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_data_equals_the_model(seed: u64, len in 0usize..300_000, piece in 1usize..50_000, threads in 0usize..5) {
         let data = Rng(seed).bytes(len);

@@ -3,10 +3,12 @@
 //! * [`tree`] is the default: 128 bits, bound to order and length, at the speed of memory, the same value for
 //!   every thread count, CPU level and alignment. Its first level gives one digest per MiB, so that two holders of
 //!   almost equal data find out cheaply which MiBs differ.
-//! * [`simplehash`] is the 32-bit hash of PCCL v1, bit-exact, kept for peers that speak that protocol.
-//! * [`crc32c`] is CRC-32C (Castagnoli).
+//! * [`mod@simplehash`] is the 32-bit hash of PCCL v1, bit-exact, kept for peers that speak that protocol.
+//! * [`mod@crc32c`] is CRC-32C (Castagnoli).
 //!
 //! None of them resists a peer that forges data on purpose: they detect faults, not attacks.
+
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "parts that only the x86-64 kernels use"))]
 
 pub mod crc32c;
 mod digest;

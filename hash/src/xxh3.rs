@@ -40,7 +40,6 @@ const INITIAL_ACCUMULATORS: [u64; 8] =
     [PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1];
 
 /// [`INITIAL_ACCUMULATORS`] as they lie in the memory of a little-endian machine.
-#[cfg(target_arch = "x86_64")]
 pub(crate) const INITIAL_BYTES: [u8; STRIPE_BYTES] = {
     let mut bytes = [0; STRIPE_BYTES];
     let mut i = 0;
@@ -113,7 +112,6 @@ fn accumulate(acc: &mut [u64; 8], stripe: &[u8; STRIPE_BYTES], secret_at: usize)
 
 /// The 64 bytes of the secret that start at `at`.
 #[inline]
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn key(at: usize) -> &'static [u8; STRIPE_BYTES] {
     SECRET[at..].first_chunk().expect("all callers stay 64 bytes before the end of the secret")
 }

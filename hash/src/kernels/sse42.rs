@@ -1,8 +1,8 @@
 //! SSE4.2: XXH3-128 leaves, simplehash blocks, CRC-32C.
 //!
-//! The instruction for CRC-32C takes 8 bytes per cycle but has a latency of 3 cycles, so three streams run at a time and are
-//! joined with a table that advances a CRC register over as many zero bytes as a stream is long. Source of the
-//! method: Mark Adler's crc32c.c (2013).
+//! The instruction for CRC-32C takes 8 bytes per cycle but has a latency of 3 cycles, so three streams run at a
+//! time and are joined with a table that advances a CRC register over as many zero bytes as a stream is long.
+//! Source of the method: Mark Adler's crc32c.c (2013).
 
 use std::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_add_epi64, _mm_crc32_u8, _mm_crc32_u64, _mm_loadu_si128, _mm_mul_epu32,

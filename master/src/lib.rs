@@ -1,5 +1,13 @@
 //! The authority of a run: pure state machine, event loop and the pccl-master binary.
+//!
+//! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
+//! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 #![forbid(unsafe_code)]
 
+mod event_loop;
+mod handle;
+mod random;
 pub mod state;
 pub mod topology;
+
+pub use handle::{Master, MasterConfig, MasterError, StopHandle};

@@ -1,0 +1,329 @@
+//! A master that runs in this process.
+
+use crate::{
+    event_loop::{EventLoop, Setup, Stopper, bind_all},
+    random::RandomIds,
+    state::{MasterState, Options},
+};
+use parking_lot::{Condvar, Mutex};
+use pccl_protocol::{RunId, limits};
+use std::{
+    any::Any,
+    io,
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+use tinysockets::address::{AddressError, HostPort};
+
+/// Time in which the name of the address to listen on must be resolved.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Settings of a [`Master`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterConfig {
+    /// `host:port` to listen on. Port 0 takes a free one. `[::]` means every address of the machine, of both families;
+    /// `0.0.0.0` every IPv4 address; a name every address that it stands for.
+    pub listen: String,
+    /// A peer that is silent for this long is dropped.
+    pub peer_timeout: Duration,
+    /// Peers are told to send a sign of life this often. The default is a tenth of the peer time-out, a second at most.
+    pub beat_interval: Option<Duration>,
+    /// Time within which a peer must have connected to its neighbours in a new ring.
+    pub ring_timeout: Duration,
+    /// How long a report of a broken connection is held back until its cause is judged: the death of one end, which
+    /// would explain it, may be noticed a little later.
+    pub edge_grace: Duration,
+    /// Collectives and syncs fail while the run has fewer peers.
+    pub min_world_size: u32,
+    /// Time that a new connection has for its preamble, and again for its registration.
+    pub registration_timeout: Duration,
+    /// Bytes that may wait for a client that does not read; then it is dropped.
+    pub client_queue_bytes: usize,
+}
+
+impl Default for MasterConfig {
+    fn default() -> Self {
+        let options = Options::new(RunId(0));
+        Self {
+            listen: format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT),
+            peer_timeout: options.peer_timeout,
+            beat_interval: None,
+            ring_timeout: options.ring_timeout,
+            edge_grace: options.edge_grace,
+            min_world_size: options.min_world_size,
+            registration_timeout: options.registration_timeout,
+            client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
+        }
+    }
+}
+
+impl MasterConfig {
+    fn options(&self, run: RunId) -> Options {
+        let defaults = Options::new(run);
+        Options {
+            peer_timeout: self.peer_timeout,
+            beat_interval: self
+                .beat_interval
+                .unwrap_or_else(|| (self.peer_timeout / 10).min(defaults.beat_interval)),
+            registration_timeout: self.registration_timeout,
+            ring_timeout: self.ring_timeout,
+            edge_grace: self.edge_grace,
+            min_world_size: self.min_world_size,
+            ..defaults
+        }
+    }
+
+    /// Refuses settings with which no run could work.
+    fn check(&self) -> Result<(), MasterError> {
+        let shortest = Duration::from_millis(10);
+        let times = [
+            ("peer time-out", self.peer_timeout),
+            ("ring time-out", self.ring_timeout),
+            ("registration time-out", self.registration_timeout),
+        ];
+        if let Some((name, time)) = times.into_iter().find(|(_, time)| *time < shortest) {
+            return Err(MasterError::Setting(format!(
+                "the {name} of {time:?} is too short, use at least {shortest:?}"
+            )));
+        }
+        match self.beat_interval {
+            Some(beat) if beat.is_zero() || beat > self.peer_timeout / 2 => {
+                Err(MasterError::Setting(format!(
+                    "a beat interval of {beat:?} does not fit a peer time-out of {:?}: use more than nothing and at most half of it",
+                    self.peer_timeout
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why a master could not start, or why it ended by itself.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MasterError {
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// The address to listen on cannot be understood or resolved.
+    #[error("cannot listen on {listen:?}: {reason}")]
+    Address {
+        /// The address as given.
+        listen: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The address is fine, but the system does not let this process listen on it.
+    #[error("cannot listen on {listen:?}: {error}{}", hint(error))]
+    Listen {
+        /// The address as given.
+        listen: String,
+        /// The system's error.
+        error: Arc<io::Error>,
+    },
+    /// The system has no random numbers for identities.
+    #[error("cannot read random numbers from /dev/urandom: {0}")]
+    Random(Arc<io::Error>),
+    /// The system refused what the event loop needs.
+    #[error("the master's event loop cannot run: {0}")]
+    EventLoop(Arc<io::Error>),
+    /// A defect of the master: its thread panicked. All clients have lost their connection.
+    #[error("the master ended by an internal error, please report it: {0}")]
+    Panicked(String),
+}
+
+/// What to do about the usual reasons not to be able to listen.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there (another master?): stop it or choose another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "; this machine does not have that address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges, choose a higher one",
+        _ => "",
+    }
+}
+
+/// How the thread of a master ended, once it has.
+#[derive(Default)]
+struct Ending {
+    result: Mutex<Option<Result<(), MasterError>>>,
+    ended: Condvar,
+}
+
+/// A running master. It listens and serves on a thread of its own until it is stopped; dropping it stops it.
+pub struct Master {
+    local_addr: SocketAddr,
+    run: RunId,
+    stopper: Stopper,
+    ending: Arc<Ending>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Master {
+    /// Starts a master. When this returns, clients can connect.
+    pub fn launch(config: MasterConfig) -> Result<Self, MasterError> {
+        config.check()?;
+        let (ids, run) = RandomIds::open().map_err(|error| MasterError::Random(Arc::new(error)))?;
+        let listeners = listen(&config.listen)?;
+        let event_loop_error = |error| MasterError::EventLoop(Arc::new(error));
+        let first = listeners.first().ok_or_else(|| event_loop_error(io::ErrorKind::NotFound.into()))?;
+        let local_addr = first.local_addr().map_err(event_loop_error)?;
+        let state = MasterState::new(config.options(run), Box::new(ids));
+        let (event_loop, stopper) = EventLoop::new(Setup {
+            listeners,
+            state,
+            run,
+            preamble_timeout: config.registration_timeout,
+            queue_limit_bytes: config.client_queue_bytes,
+        })
+        .map_err(event_loop_error)?;
+        let ending = Arc::new(Ending::default());
+        let for_thread = Arc::clone(&ending);
+        let thread = thread::Builder::new()
+            .name("pccl-master".into())
+            .spawn(move || {
+                let result = run_caught(|| event_loop.run());
+                if let Err(error) = &result {
+                    log::error!("{error}");
+                }
+                *for_thread.result.lock() = Some(result);
+                for_thread.ended.notify_all();
+            })
+            .map_err(event_loop_error)?;
+        log::info!("run {run} listens on {local_addr}");
+        Ok(Self { local_addr, run, stopper, ending, thread: Some(thread) })
+    }
+
+    /// The address that it listens on, with the real port. If it listens on several, the first of them.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Identity of the run that this master leads.
+    pub fn run_id(&self) -> RunId {
+        self.run
+    }
+
+    /// Asks the master to stop and returns at once: it tells all clients, then ends (see [`wait`](Self::wait)). Takes no lock
+    /// and allocates nothing. May be called any number of times.
+    pub fn stop(&self) {
+        self.stopper.stop();
+    }
+
+    /// A handle with which another thread can stop this master.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(self.stopper.clone())
+    }
+
+    /// Waits until the master has ended: `Ok` if it was stopped. May be called from several threads.
+    pub fn wait(&self) -> Result<(), MasterError> {
+        let mut result = self.ending.result.lock();
+        loop {
+            if let Some(result) = &*result {
+                return result.clone();
+            }
+            self.ending.ended.wait(&mut result);
+        }
+    }
+
+    /// Whether the master has ended; [`wait`](Self::wait) returns at once then.
+    pub fn has_ended(&self) -> bool {
+        self.ending.result.lock().is_some()
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // The thread catches its panics and stores its result, so nothing is lost here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Master")
+            .field("local_addr", &self.local_addr)
+            .field("run", &self.run)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Stops a [`Master`] from elsewhere.
+#[derive(Clone)]
+pub struct StopHandle(Stopper);
+
+impl StopHandle {
+    /// As [`Master::stop`].
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+impl std::fmt::Debug for StopHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StopHandle")
+    }
+}
+
+fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {
+    let address_error = |reason: String| MasterError::Address { listen: listen.to_owned(), reason };
+    // Port 0, a free one, is no port that one could connect to, so `HostPort` does not take it from text.
+    let (text, free_port) = match listen.strip_suffix(":0") {
+        Some(host) => (format!("{host}:1"), true),
+        None => (listen.to_owned(), false),
+    };
+    let mut host_port: HostPort =
+        text.parse().map_err(|error: AddressError| address_error(error.to_string()))?;
+    if free_port {
+        host_port.port = 0;
+    }
+    let addresses = host_port
+        .resolve(Instant::now() + RESOLVE_TIMEOUT)
+        .map_err(|error| address_error(error.to_string()))?;
+    bind_all(&addresses)
+        .map_err(|error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) })
+}
+
+/// Runs `body`; a panic of it becomes an error. Nothing of what `body` owned is used afterwards.
+fn run_caught(body: impl FnOnce() -> io::Result<()>) -> Result<(), MasterError> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result.map_err(|error| MasterError::EventLoop(Arc::new(error))),
+        Err(payload) => Err(MasterError::Panicked(panic_text(&*payload))),
+    }
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("panic without a text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let error = run_caught(|| panic!("rule {} failed", 3)).unwrap_err();
+        assert!(error.to_string().contains("rule 3 failed"), "{error}");
+        let error = run_caught(|| Err(io::Error::other("no queue"))).unwrap_err();
+        assert!(error.to_string().contains("no queue"), "{error}");
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        let config = MasterConfig { peer_timeout: Duration::ZERO, ..MasterConfig::default() };
+        assert!(matches!(config.check(), Err(MasterError::Setting(_))));
+        let config = MasterConfig { beat_interval: Some(Duration::from_secs(9)), ..MasterConfig::default() };
+        assert!(matches!(config.check(), Err(MasterError::Setting(_))));
+        let config = MasterConfig { peer_timeout: Duration::from_secs(2), ..MasterConfig::default() };
+        config.check().unwrap();
+        assert_eq!(config.options(RunId(1)).beat_interval, Duration::from_millis(200));
+    }
+}

@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod acceptor;
 pub mod address;
 pub mod dial;
 pub mod link;

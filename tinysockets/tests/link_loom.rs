@@ -36,9 +36,17 @@ impl Guarded {
     }
 }
 
+/// Every interleaving with at most `switches` forced ones; two already find every bug that needs a certain order of two
+/// steps, and with three threads there is no end to all of them.
+fn check(switches: Option<usize>, program: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = switches;
+    model.check(program);
+}
+
 #[test]
 fn after_the_wait_the_memory_is_the_owners_alone() {
-    loom::model(|| {
+    check(Some(2), || {
         let guarded = Guarded::new();
         let borrowers: Vec<_> = (0..2)
             .map(|_| {
@@ -58,7 +66,7 @@ fn after_the_wait_the_memory_is_the_owners_alone() {
 
 #[test]
 fn a_waiter_that_does_not_close_is_woken_whoever_comes_last() {
-    loom::model(|| {
+    check(Some(2), || {
         let guarded = Guarded::new();
         let borrower = {
             let guarded = Arc::clone(&guarded);
@@ -76,8 +84,23 @@ fn a_waiter_that_does_not_close_is_woken_whoever_comes_last() {
 }
 
 #[test]
+fn one_borrower_and_the_owner_in_every_interleaving() {
+    check(None, || {
+        let guarded = Guarded::new();
+        let borrower = {
+            let guarded = Arc::clone(&guarded);
+            thread::spawn(move || guarded.read_as_borrower())
+        };
+        guarded.gate.close();
+        assert!(guarded.gate.wait_drained(None));
+        guarded.write_as_owner();
+        borrower.join().expect("no panic");
+    });
+}
+
+#[test]
 fn two_waiters_are_both_woken() {
-    loom::model(|| {
+    check(Some(3), || {
         let guarded = Guarded::new();
         let other = {
             let guarded = Arc::clone(&guarded);

@@ -22,16 +22,28 @@
 //! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in a
 //! callback breaks the link with [`FaultKind::Internal`] and goes no further.
 
+mod core;
 pub mod frame;
 mod gate;
+pub mod incoming;
 #[allow(unsafe_code)]
 pub mod memory;
+pub mod outgoing;
 mod primitive;
+mod scratch;
+pub mod tuning;
 
 use std::{fmt, sync::Arc};
 
 pub use frame::{FLAG_CHECKSUM, FLAGS_FOR_USER, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
+pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Pass};
+pub use outgoing::{Backlog, OutConfig, OutLink};
+pub use tuning::tune_data_socket;
+
+/// Computes a checksum piece by piece: from that of the bytes so far (0 for none) and the bytes that follow. CRC-32C is
+/// meant; the link only compares.
+pub type ChecksumAppend = fn(u32, &[u8]) -> u32;
 
 /// Finds the transfer that a received frame belongs to. One object per [`InLink`].
 pub trait Directory: Send + Sync {
@@ -158,7 +170,7 @@ pub enum FaultKind {
     Io,
     /// The peer sent what it must not send.
     Violation,
-    /// No byte moved for too long. The link does not judge this itself, see `OutLink::fail`.
+    /// No byte moved for too long. The link does not judge this itself, see [`OutLink::fail`].
     Stalled,
     /// This side closed the link. Not reported to [`LinkEvents`].
     Closed,

@@ -1,0 +1,346 @@
+//! The receiving end of a link.
+
+use std::{
+    io,
+    net::TcpStream,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{
+    ChecksumAppend, Direction, Directory, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents,
+    LinkFault, Lookup, Transfer,
+    core::{Core, Fault, guarded},
+    outgoing::{payload_range, report_failure},
+    scratch::Scratch,
+};
+use crate::sys::{self, Interest};
+
+/// Least and most scratch memory of a connection.
+const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
+
+/// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then come
+/// with one system call; of a large one this much is copied once more.
+const READ_AHEAD_BYTES: usize = 8 << 10;
+
+/// Most bytes of one receive into the caller's memory: bounds the time under a pass, and keeps the bytes in the cache
+/// until they are checksummed.
+const DIRECT_PIECE_BYTES: usize = 256 << 10;
+
+/// Largest element that a fold may ask for.
+const GRANULE_BYTES_MAX: usize = 4096;
+
+/// How an [`InLink`] is set up.
+pub struct InConfig {
+    /// The peer at the sending end.
+    pub peer: u128,
+    /// Generation of the link, for reports.
+    pub generation: u64,
+    /// How payloads are checksummed, if the sender has done so.
+    pub checksum: ChecksumAppend,
+    /// Scratch memory per connection, 64 to 128 KiB being sensible: it should stay in the L2 cache. Clamped to 32 to
+    /// 512 KiB.
+    pub scratch_bytes: usize,
+    /// Hears of the end of the link.
+    pub events: Arc<dyn LinkEvents>,
+    /// Thread names begin with this; the operating system shows the first 15 bytes.
+    pub name: String,
+}
+
+/// The receiving end of a link: an RX thread per connection.
+///
+/// Dropping it closes it.
+pub struct InLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    core: Core,
+    directory: Arc<dyn Directory>,
+    checksum: ChecksumAppend,
+    received_bytes: AtomicU64,
+}
+
+impl InLink {
+    /// Starts the threads of a link over `streams`, on which frames are about to arrive. Frames are looked up in
+    /// `directory`.
+    pub fn start(
+        streams: Vec<TcpStream>,
+        config: InConfig,
+        directory: Arc<dyn Directory>,
+    ) -> io::Result<Arc<Self>> {
+        let InConfig { peer, generation, checksum, scratch_bytes, events, name } = config;
+        let scratch_bytes = scratch_bytes.clamp(*SCRATCH_BYTES.start(), *SCRATCH_BYTES.end());
+        let core = Core::new(Direction::In, peer, generation, streams, events)?;
+        let connections = core.connections() as u16;
+        let shared = Arc::new(Shared { core, directory, checksum, received_bytes: AtomicU64::new(0) });
+        // From here on an early return drops the link, which ends the threads started so far.
+        let link = Arc::new(Self { shared: Arc::clone(&shared) });
+        for connection in 0..connections {
+            let own = Arc::clone(&shared);
+            let run = move || own.run(connection, Scratch::new(scratch_bytes));
+            shared.core.spawn(&format!("{name}-rx{connection}"), run)?;
+        }
+        Ok(link)
+    }
+
+    /// Whether the link has ended, broken or closed.
+    pub fn is_broken(&self) -> bool {
+        self.shared.core.fault().is_some()
+    }
+
+    /// Why the link has ended; [`FaultKind::Closed`] if by [`close`](Self::close).
+    pub fn fault(&self) -> Option<LinkFault> {
+        self.shared.core.fault().cloned()
+    }
+
+    /// Breaks the link for a reason that the caller has found. No effect on a link that has ended.
+    pub fn fail(&self, connection: u16, kind: FaultKind, text: impl Into<String>) {
+        self.shared.end(connection, Fault::new(kind, text));
+    }
+
+    /// Closes the link: shuts the connections down and waits until the threads are gone. On return no callback of this
+    /// link runs or will run; only on the thread of a link, or within a callback, it does not wait. Closing twice is
+    /// harmless.
+    ///
+    /// The caller must not hold a lock that a callback takes.
+    pub fn close(&self) {
+        self.shared.end(0, Fault::new(FaultKind::Closed, "closed by this side"));
+        self.shared.core.wait_until_gone();
+    }
+
+    /// Bytes received so far, headers included.
+    pub fn received_bytes(&self) -> u64 {
+        self.shared.received_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for InLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// An RX thread: takes frames until the link ends.
+    fn run(&self, connection: u16, scratch: Scratch) {
+        let mut receiver = Receiver { shared: self, fd: self.core.fd(connection), scratch };
+        loop {
+            // The transfer of the frame under way is kept outside, so that it can be told of a failure in it.
+            let mut transfer = None;
+            let received = guarded(|| {
+                receiver.frame(&mut transfer)?;
+                // Within the fence, for this may be the last handle of the transfer.
+                transfer = None;
+                Ok(())
+            });
+            if let Err(fault) = received.and_then(|received| received) {
+                let first = self.end(connection, fault);
+                if let Some(transfer) = transfer {
+                    report_failure(&transfer, first);
+                }
+                return;
+            }
+        }
+    }
+
+    fn end(&self, connection: u16, fault: Fault) -> &LinkFault {
+        self.core.end(connection, fault, |_| {})
+    }
+}
+
+/// One connection's receiving.
+struct Receiver<'a> {
+    shared: &'a Shared,
+    fd: BorrowedFd<'a>,
+    scratch: Scratch,
+}
+
+/// What became of a payload.
+enum Payload {
+    /// It is where it belongs; this is its checksum, or 0 if the sender made none.
+    Landed(u32),
+    /// The operation has stopped, the payload was thrown away.
+    Discarded,
+}
+
+impl Receiver<'_> {
+    /// Receives one frame. Puts its transfer into `transfer` as soon as it is known.
+    fn frame(&mut self, transfer: &mut Option<Arc<dyn Transfer>>) -> Result<(), Fault> {
+        let header = self.header()?;
+        let found = match self.shared.directory.find(&header.op) {
+            Lookup::Active(found) => &*transfer.insert(found),
+            Lookup::Retired => return self.discard(&header, header.len as usize).map(|_| ()),
+            Lookup::Unknown => {
+                let text = format!("frame of an operation that was never announced: {}", describe(&header));
+                return Err(Fault::new(FaultKind::Violation, text));
+            }
+        };
+        let landing = found.admit(&header).map_err(|violation| {
+            let text = format!("frame out of plan, {}: {}", describe(&header), violation.text);
+            Fault::new(FaultKind::Violation, text)
+        })?;
+        let payload = match landing {
+            Landing::Fold => self.fold(&header, &**found)?,
+            Landing::Direct => self.direct(&header, &**found)?,
+            Landing::Discard => self.discard(&header, header.len as usize)?,
+        };
+        match payload {
+            Payload::Landed(checksum) if header.has_checksum() && checksum != header.checksum => {
+                log::warn!("payload damaged on its way, {}", describe(&header));
+                found.corrupt(&header);
+            }
+            Payload::Landed(_) => found.arrived(&header),
+            Payload::Discarded => {}
+        }
+        Ok(())
+    }
+
+    fn header(&mut self) -> Result<FrameHeader, Fault> {
+        loop {
+            let buffered = self.scratch.buffered();
+            if let Some((header, _)) = buffered.split_first_chunk::<FRAME_HEADER_BYTES>() {
+                let header = FrameHeader::decode(header)
+                    .map_err(|error| Fault::new(FaultKind::Violation, error.to_string()))?;
+                self.scratch.consume(FRAME_HEADER_BYTES);
+                return Ok(header);
+            }
+            let is_boundary = buffered.is_empty();
+            if self.fill(READ_AHEAD_BYTES)? == 0 {
+                let place = if is_boundary { "between two frames" } else { "inside a frame header" };
+                return Err(Fault::new(FaultKind::Eof, format!("the peer closed the connection {place}")));
+            }
+        }
+    }
+
+    /// Receives the payload through scratch memory, piece by piece.
+    fn fold(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
+        let (len, granule) = (header.len as usize, transfer.granule_bytes(header));
+        if granule == 0 || granule > GRANULE_BYTES_MAX {
+            let text = format!("elements of {granule} bytes cannot be folded");
+            return Err(Fault::new(FaultKind::Internal, text));
+        }
+        if len % granule != 0 {
+            let text = format!("length is no multiple of {granule} bytes: {}", describe(header));
+            return Err(Fault::new(FaultKind::Violation, text));
+        }
+        let (mut done, mut checksum) = (0, 0);
+        while done < len {
+            self.scratch.align();
+            let buffered = self.scratch.buffered();
+            let available = buffered.len().min(len - done);
+            let whole = available - available % granule;
+            if whole == 0 {
+                self.fill_or_eof(header, len - done - available + READ_AHEAD_BYTES)?;
+                continue;
+            }
+            let piece = &buffered[..whole];
+            if header.has_checksum() {
+                checksum = (self.shared.checksum)(checksum, piece);
+            }
+            let goes_on = transfer.fold(header, done, piece);
+            self.scratch.consume(whole);
+            done += whole;
+            if !goes_on {
+                return self.discard(header, len - done);
+            }
+        }
+        Ok(Payload::Landed(checksum))
+    }
+
+    /// Receives the payload straight into its place, apart from what was read together with the header.
+    fn direct(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
+        let (memory, base) = transfer.target(header);
+        let range = payload_range(header, memory, base)?;
+        if !memory.is_writable() {
+            return Err(Fault::new(FaultKind::Internal, "memory lent for reading is no place to receive"));
+        }
+        let append = header.has_checksum().then_some(self.shared.checksum);
+        let mut checksum = 0;
+        let mut at = range.start;
+
+        let buffered = self.scratch.buffered();
+        let early = &buffered[..buffered.len().min(range.len())];
+        if !early.is_empty() {
+            if memory.update(at..at + early.len(), |place| place.copy_from_slice(early)).is_none() {
+                return self.discard(header, range.len());
+            }
+            checksum = append.map_or(0, |append| append(0, early));
+            at += early.len();
+            let copied = early.len();
+            self.scratch.consume(copied);
+        }
+        while at < range.end {
+            let piece = at..range.end.min(at + DIRECT_PIECE_BYTES);
+            match memory.receive(piece, self.fd) {
+                None => return self.discard(header, range.end - at),
+                Some(Ok(0)) => return Err(eof_in(header)),
+                Some(Ok(count)) => {
+                    self.count(count);
+                    let fresh = at..at + count;
+                    at += count;
+                    if let Some(append) = append {
+                        match memory.view(fresh, |bytes| append(checksum, bytes)) {
+                            Some(appended) => checksum = appended,
+                            None => return self.discard(header, range.end - at),
+                        }
+                    }
+                }
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sys::poll_fd(self.fd, Interest::Read, None)
+                        .map_err(|error| Fault::io("waiting to receive", &error))?;
+                }
+                Some(Err(error)) => return Err(Fault::io("receiving failed", &error)),
+            }
+        }
+        Ok(Payload::Landed(checksum))
+    }
+
+    /// Reads the next `left` bytes of a frame and throws them away.
+    fn discard(&mut self, header: &FrameHeader, mut left: usize) -> Result<Payload, Fault> {
+        loop {
+            let here = self.scratch.buffered().len().min(left);
+            self.scratch.consume(here);
+            left -= here;
+            if left == 0 {
+                return Ok(Payload::Discarded);
+            }
+            self.fill_or_eof(header, left + READ_AHEAD_BYTES)?;
+        }
+    }
+
+    fn fill_or_eof(&mut self, header: &FrameHeader, at_most: usize) -> Result<(), Fault> {
+        if self.fill(at_most)? == 0 { Err(eof_in(header)) } else { Ok(()) }
+    }
+
+    /// Receives into scratch memory; waits until there is something. 0 is the end of the stream.
+    fn fill(&mut self, at_most: usize) -> Result<usize, Fault> {
+        let fd = self.fd;
+        let count = self
+            .scratch
+            .fill(at_most, |place| sys::recv(fd, place, false))
+            .map_err(|error| Fault::io("receiving failed", &error))?;
+        self.count(count);
+        Ok(count)
+    }
+
+    fn count(&self, bytes: usize) {
+        self.shared.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+fn eof_in(header: &FrameHeader) -> Fault {
+    let text = format!("the peer closed the connection inside a frame, {}", describe(header));
+    Fault::new(FaultKind::Eof, text)
+}
+
+fn describe(header: &FrameHeader) -> String {
+    let FrameHeader { op, part, stage, offset, len, .. } = header;
+    format!(
+        "epoch {} tag {} attempt {}, part {part}, stage {stage}, bytes {offset}+{len}",
+        op.epoch, op.tag, op.attempt
+    )
+}

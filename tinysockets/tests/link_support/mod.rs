@@ -1,0 +1,315 @@
+//! What the tests of the data link share: socket pairs, events that keep count, and a transfer that records everything.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::{
+    collections::HashMap,
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use tinysockets::link::{
+    Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault, Lookup,
+    OpKey, OutConfig, OutLink, Outgoing, Transfer, Violation,
+};
+
+/// Longer than anything here takes on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const PEER: u128 = 0xFEED_0000_0000_0000_0000_0000_0000_BEEF;
+
+pub fn socket_pairs(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let pair = |_| {
+        let one = TcpStream::connect(address).expect("connect");
+        let (other, _) = listener.accept().expect("accept");
+        (one, other)
+    };
+    (0..count).map(pair).unzip()
+}
+
+/// A checksum that is good enough to notice damage, and can be continued.
+pub fn checksum(before: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(before, |sum, &byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte) + 1))
+}
+
+/// A value under a lock, with waiting until it satisfies a condition.
+#[derive(Default)]
+pub struct Watched<T> {
+    value: Mutex<T>,
+    changed: Condvar,
+}
+
+impl<T> Watched<T> {
+    pub fn new(value: T) -> Self {
+        Self { value: Mutex::new(value), changed: Condvar::new() }
+    }
+
+    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.lock())
+    }
+
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let result = change(&mut self.lock());
+        self.changed.notify_all();
+        result
+    }
+
+    #[track_caller]
+    pub fn wait_until<R>(&self, what: &str, mut reached: impl FnMut(&T) -> Option<R>) -> R {
+        let deadline = Instant::now() + PATIENCE;
+        let mut value = self.lock();
+        loop {
+            if let Some(result) = reached(&value) {
+                return result;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "waited in vain until {what}");
+            value = self.changed.wait_timeout(value, left).expect("no panic under the lock").0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Events that keep every fault.
+#[derive(Default)]
+pub struct Events {
+    pub faults: Watched<Vec<LinkFault>>,
+}
+
+impl Events {
+    #[track_caller]
+    pub fn wait_for_fault(&self) -> LinkFault {
+        self.faults.wait_until("the link broke", |faults| faults.first().cloned())
+    }
+}
+
+impl LinkEvents for Events {
+    fn broken(&self, fault: &LinkFault) {
+        self.faults.change(|faults| faults.push(fault.clone()));
+    }
+}
+
+/// A directory that can be changed at any time.
+#[derive(Default)]
+pub struct Book {
+    entries: Mutex<HashMap<OpKey, Option<Arc<dyn Transfer>>>>,
+}
+
+impl Book {
+    pub fn announce(&self, op: OpKey, transfer: Arc<dyn Transfer>) {
+        self.entries.lock().expect("no panic").insert(op, Some(transfer));
+    }
+
+    pub fn retire(&self, op: OpKey) {
+        self.entries.lock().expect("no panic").insert(op, None);
+    }
+}
+
+impl Directory for Book {
+    fn find(&self, op: &OpKey) -> Lookup {
+        match self.entries.lock().expect("no panic").get(op) {
+            Some(Some(transfer)) => Lookup::Active(Arc::clone(transfer)),
+            Some(None) => Lookup::Retired,
+            None => Lookup::Unknown,
+        }
+    }
+}
+
+pub fn op(tag: u64) -> OpKey {
+    OpKey { epoch: 1, tag, attempt: 0 }
+}
+
+pub fn frame(tag: u64, offset: usize, len: usize) -> FrameHeader {
+    FrameHeader {
+        op: op(tag),
+        part: 0,
+        stage: 0,
+        offset: offset as u64,
+        len: len as u32,
+        flags: 0,
+        checksum: 0,
+    }
+}
+
+pub fn out_config(events: &Arc<Events>, with_checksum: bool) -> OutConfig {
+    OutConfig {
+        peer: PEER,
+        generation: 3,
+        checksum: with_checksum.then_some(checksum),
+        events: Arc::<Events>::clone(events),
+        name: "test".to_owned(),
+    }
+}
+
+pub fn in_config(events: &Arc<Events>) -> InConfig {
+    InConfig {
+        peer: PEER,
+        generation: 3,
+        checksum,
+        scratch_bytes: 64 << 10,
+        events: Arc::<Events>::clone(events),
+        name: "test".to_owned(),
+    }
+}
+
+pub fn start_in(streams: Vec<TcpStream>, book: &Arc<Book>) -> (Arc<InLink>, Arc<Events>) {
+    let events = Arc::new(Events::default());
+    let directory: Arc<dyn Directory> = Arc::<Book>::clone(book);
+    (InLink::start(streams, in_config(&events), directory).expect("start"), events)
+}
+
+pub fn start_out(streams: Vec<TcpStream>, with_checksum: bool) -> (Arc<OutLink>, Arc<Events>) {
+    let events = Arc::new(Events::default());
+    (OutLink::start(streams, out_config(&events, with_checksum)).expect("start"), events)
+}
+
+/// What happened to a [`Recorder`], frame by frame (named by its offset).
+#[derive(Default, Debug)]
+pub struct Record {
+    pub admitted: Vec<u64>,
+    pub folded: HashMap<u64, Vec<u8>>,
+    pub arrived: Vec<u64>,
+    pub corrupt: Vec<u64>,
+    pub released: HashMap<u64, usize>,
+    pub failures: Vec<LinkFault>,
+}
+
+type Hook = Box<dyn Fn(&Recorder, &FrameHeader) + Send + Sync>;
+
+/// A transfer over memory of its own: one buffer, frames at their offsets.
+pub struct Recorder {
+    pub record: Watched<Record>,
+    pub gate: Arc<Gate>,
+    pub landing: Landing,
+    pub granule: usize,
+    lent: Lent,
+    memory: *mut [u8],
+    /// Called at the end of `arrived` and `released`.
+    pub hook: Watched<Option<Hook>>,
+}
+
+// SAFETY: the memory is reached through `lent` only while the gate is open, and through `bytes` only after it drained.
+unsafe impl Send for Recorder {}
+// SAFETY: as above.
+unsafe impl Sync for Recorder {}
+
+impl Recorder {
+    pub fn new(bytes: Vec<u8>, landing: Landing, granule: usize) -> Arc<Self> {
+        let gate = Arc::new(Gate::new());
+        let memory = Box::into_raw(bytes.into_boxed_slice());
+        // SAFETY: the memory is freed in `drop` after the gate was drained. Frames of these tests do not overlap.
+        let lent = unsafe { Lent::new(memory.cast(), memory.len(), true, Arc::clone(&gate)) };
+        let (record, hook) = (Watched::default(), Watched::default());
+        Arc::new(Self { record, gate, landing, granule, lent, memory, hook })
+    }
+
+    pub fn on_event(&self, hook: impl Fn(&Self, &FrameHeader) + Send + Sync + 'static) {
+        self.hook.change(|slot| *slot = Some(Box::new(hook)));
+    }
+
+    fn run_hook(&self, header: &FrameHeader) {
+        // Taken out meanwhile, so that the hook may lead back here.
+        let Some(hook) = self.hook.change(Option::take) else { return };
+        hook(self, header);
+        self.hook.change(|slot| *slot = Some(hook));
+    }
+
+    /// The memory, after closing the gate.
+    pub fn bytes(&self) -> &[u8] {
+        self.gate.close();
+        assert!(self.gate.wait_drained(Some(Instant::now() + PATIENCE)), "a pass was never given back");
+        // SAFETY: drained, so nobody else has access any more.
+        unsafe { &*self.memory }
+    }
+
+    pub fn outgoing(self: &Arc<Self>, header: FrameHeader) -> Outgoing {
+        Outgoing { transfer: Arc::<Self>::clone(self), header }
+    }
+
+    #[track_caller]
+    pub fn wait_for_arrivals(&self, count: usize) {
+        self.record.wait_until("frames arrived", |record| (record.arrived.len() >= count).then_some(()));
+    }
+
+    #[track_caller]
+    pub fn wait_for_releases(&self, count: usize) {
+        self.record
+            .wait_until("frames were released", |record| (record.released.len() >= count).then_some(()));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.bytes();
+        // SAFETY: from `Box::into_raw`, and nobody refers to it any more.
+        drop(unsafe { Box::from_raw(self.memory) });
+    }
+}
+
+impl Transfer for Recorder {
+    fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
+        self.record.change(|record| {
+            if record.admitted.contains(&header.offset) {
+                return Err(Violation { text: "duplicate".to_owned() });
+            }
+            record.admitted.push(header.offset);
+            Ok(self.landing)
+        })
+    }
+
+    fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool {
+        assert_eq!(payload.as_ptr() as usize % 64, 0, "pieces are aligned");
+        assert_eq!(payload.len() % self.granule, 0, "pieces are whole elements");
+        self.record.change(|record| {
+            let folded = record.folded.entry(header.offset).or_default();
+            assert_eq!(folded.len(), done, "pieces come in order");
+            folded.extend_from_slice(payload);
+        });
+        !self.gate.is_closed()
+    }
+
+    fn granule_bytes(&self, _header: &FrameHeader) -> usize {
+        self.granule
+    }
+
+    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+        (&self.lent, header.offset as usize)
+    }
+
+    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
+        (&self.lent, header.offset as usize)
+    }
+
+    fn arrived(&self, header: &FrameHeader) {
+        self.record.change(|record| record.arrived.push(header.offset));
+        self.run_hook(header);
+    }
+
+    fn corrupt(&self, header: &FrameHeader) {
+        self.record.change(|record| record.corrupt.push(header.offset));
+    }
+
+    fn released(&self, header: &FrameHeader) {
+        self.record.change(|record| *record.released.entry(header.offset).or_default() += 1);
+        self.run_hook(header);
+    }
+
+    fn link_failed(&self, fault: &LinkFault) {
+        self.record.change(|record| record.failures.push(fault.clone()));
+    }
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(167) ^ ((at >> 8) as u8) ^ seed).collect()
+}
+
+/// The kinds of all faults, in order.
+pub fn kinds(faults: &[LinkFault]) -> Vec<FaultKind> {
+    faults.iter().map(|fault| fault.kind).collect()
+}

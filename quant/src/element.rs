@@ -1,0 +1,232 @@
+//! The element types at compile time: how one element is read, written, combined and divided.
+
+use half::{bf16, f16};
+
+use crate::{
+    DataType,
+    float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+};
+
+/// A Rust type that a tensor's elements may have. Sealed: these are the twelve types of [`DataType`].
+pub trait Element: Lane + Copy + Send + Sync + 'static {
+    /// The type as a run-time value.
+    const DATA_TYPE: DataType;
+}
+
+/// What the kernels need of an element; private, which seals [`Element`].
+///
+/// All of it is `inline(always)`, because a loop takes on the processor features of the function it ends up in.
+pub trait Lane: Sized + Copy {
+    /// The element as stored: a byte array, so that it may lie at any address.
+    type Bytes: Copy;
+
+    /// The whole elements of `bytes`.
+    fn elements(bytes: &[u8]) -> &[Self::Bytes];
+    /// The whole elements of `bytes`, to write to.
+    fn elements_mut(bytes: &mut [u8]) -> &mut [Self::Bytes];
+    /// Reads an element.
+    fn load(bytes: Self::Bytes) -> Self;
+    /// Writes an element.
+    fn store(self) -> Self::Bytes;
+
+    /// `self + received`.
+    fn sum(self, received: Self) -> Self;
+    /// `self * received`.
+    fn prod(self, received: Self) -> Self;
+    /// The greater.
+    fn max(self, received: Self) -> Self;
+    /// The less.
+    fn min(self, received: Self) -> Self;
+    /// `self / ranks`; `ranks` is at least 1.
+    fn divided(self, ranks: u32) -> Self;
+}
+
+/// The part that only the stored size decides.
+macro_rules! storage {
+    ($size:literal) => {
+        type Bytes = [u8; $size];
+
+        #[inline(always)]
+        fn elements(bytes: &[u8]) -> &[Self::Bytes] {
+            bytes.as_chunks().0
+        }
+
+        #[inline(always)]
+        fn elements_mut(bytes: &mut [u8]) -> &mut [Self::Bytes] {
+            bytes.as_chunks_mut().0
+        }
+
+        #[inline(always)]
+        fn load(bytes: Self::Bytes) -> Self {
+            Self::from_le_bytes(bytes)
+        }
+
+        #[inline(always)]
+        fn store(self) -> Self::Bytes {
+            self.to_le_bytes()
+        }
+    };
+}
+
+macro_rules! integer {
+    ($type:ty, $size:literal, $wide:ty, $data_type:ident) => {
+        impl Element for $type {
+            const DATA_TYPE: DataType = DataType::$data_type;
+        }
+
+        impl Lane for $type {
+            storage!($size);
+
+            #[inline(always)]
+            fn sum(self, received: Self) -> Self {
+                self.wrapping_add(received)
+            }
+
+            #[inline(always)]
+            fn prod(self, received: Self) -> Self {
+                self.wrapping_mul(received)
+            }
+
+            #[inline(always)]
+            fn max(self, received: Self) -> Self {
+                Ord::max(self, received)
+            }
+
+            #[inline(always)]
+            fn min(self, received: Self) -> Self {
+                Ord::min(self, received)
+            }
+
+            #[inline(always)]
+            fn divided(self, ranks: u32) -> Self {
+                // In 64 bits every number of ranks is positive, so the quotient is no greater than `self`: it fits.
+                (<$wide>::from(self) / <$wide>::from(ranks)) as Self
+            }
+        }
+    };
+}
+
+integer!(u8, 1, u64, Uint8);
+integer!(i8, 1, i64, Int8);
+integer!(i16, 2, i64, Int16);
+integer!(u16, 2, u64, Uint16);
+integer!(u32, 4, u64, Uint32);
+integer!(i32, 4, i64, Int32);
+integer!(u64, 8, u64, Uint64);
+integer!(i64, 8, i64, Int64);
+
+/// Every NaN result becomes the one quiet NaN, `$nan`.
+macro_rules! canonical {
+    ($result:expr, $type:ty, $nan:literal) => {{
+        let result: $type = $result;
+        <$type>::from_bits(if result.is_nan() { $nan } else { result.to_bits() })
+    }};
+}
+macro_rules! float {
+    ($type:ty, $size:literal, $data_type:ident, $nan:literal, $quiet:literal) => {
+        impl Element for $type {
+            const DATA_TYPE: DataType = DataType::$data_type;
+        }
+
+        impl Lane for $type {
+            storage!($size);
+
+            #[inline(always)]
+            fn sum(self, received: Self) -> Self {
+                canonical!(self + received, $type, $nan)
+            }
+
+            #[inline(always)]
+            fn prod(self, received: Self) -> Self {
+                canonical!(self * received, $type, $nan)
+            }
+
+            #[inline(always)]
+            fn max(self, received: Self) -> Self {
+                let (own_bits, received_bits) = (self.to_bits(), received.to_bits());
+                let greater = if self > received { own_bits } else { received_bits };
+                // Equal numbers have equal bits, but for the two zeros: `&` makes +0 of them.
+                let number = if self == received { own_bits & received_bits } else { greater };
+                let right = if received.is_nan() { received_bits | $quiet } else { number };
+                Self::from_bits(if self.is_nan() { own_bits | $quiet } else { right })
+            }
+
+            #[inline(always)]
+            fn min(self, received: Self) -> Self {
+                let (own_bits, received_bits) = (self.to_bits(), received.to_bits());
+                let less = if self < received { own_bits } else { received_bits };
+                // As above; `|` makes -0 of the two zeros.
+                let number = if self == received { own_bits | received_bits } else { less };
+                let right = if received.is_nan() { received_bits | $quiet } else { number };
+                Self::from_bits(if self.is_nan() { own_bits | $quiet } else { right })
+            }
+
+            #[inline(always)]
+            fn divided(self, ranks: u32) -> Self {
+                canonical!(self / ranks as Self, $type, $nan)
+            }
+        }
+    };
+}
+
+float!(f32, 4, Float32, 0x7FC0_0000, 0x0040_0000);
+float!(f64, 8, Float64, 0x7FF8_0000_0000_0000, 0x0008_0000_0000_0000);
+
+macro_rules! float16 {
+    ($type:ty, $data_type:ident, $widen:ident, $narrow:ident, $infinity:literal, $quiet:literal) => {
+        impl Element for $type {
+            const DATA_TYPE: DataType = DataType::$data_type;
+        }
+
+        impl Lane for $type {
+            storage!(2);
+
+            #[inline(always)]
+            fn sum(self, received: Self) -> Self {
+                Self::from_bits($narrow($widen(self.to_bits()) + $widen(received.to_bits())))
+            }
+
+            #[inline(always)]
+            fn prod(self, received: Self) -> Self {
+                Self::from_bits($narrow($widen(self.to_bits()) * $widen(received.to_bits())))
+            }
+
+            #[inline(always)]
+            fn max(self, received: Self) -> Self {
+                let (own, received) = (self.to_bits(), received.to_bits());
+                let number = if rank16(own) > rank16(received) { own } else { received };
+                Self::from_bits(first_nan16(own, received, number, $infinity, $quiet))
+            }
+
+            #[inline(always)]
+            fn min(self, received: Self) -> Self {
+                let (own, received) = (self.to_bits(), received.to_bits());
+                let number = if rank16(own) < rank16(received) { own } else { received };
+                Self::from_bits(first_nan16(own, received, number, $infinity, $quiet))
+            }
+
+            #[inline(always)]
+            fn divided(self, ranks: u32) -> Self {
+                Self::from_bits($narrow($widen(self.to_bits()) / ranks as f32))
+            }
+        }
+    };
+}
+
+/// An integer that orders 16-bit floats as their values, and -0 before +0: the magnitude's bits of a negative number
+/// are inverted.
+#[inline(always)]
+fn rank16(bits: u16) -> i16 {
+    let bits = bits as i16;
+    bits ^ ((bits >> 15) & 0x7FFF)
+}
+
+/// The NaN among the operands, the left one first, made quiet; `number` if there is none.
+#[inline(always)]
+fn first_nan16(own: u16, received: u16, number: u16, infinity: u16, quiet: u16) -> u16 {
+    let right = if received & 0x7FFF > infinity { received | quiet } else { number };
+    if own & 0x7FFF > infinity { own | quiet } else { right }
+}
+
+float16!(f16, Float16, f16_to_f32, f32_to_f16, 0x7C00, 0x0200);
+float16!(bf16, BFloat16, bf16_to_f32, f32_to_bf16, 0x7F80, 0x0040);

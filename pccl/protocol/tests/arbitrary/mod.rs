@@ -1,0 +1,228 @@
+//! Strategies for arbitrary values of every packet. Each struct is listed with all of its fields, so a new field does
+//! not compile until it is listed here.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use pccl_hash::Digest128;
+use pccl_protocol::*;
+use pccl_quant::{DataType, ReduceOp};
+use proptest::{
+    collection::vec,
+    option,
+    prelude::{BoxedStrategy, Strategy, any},
+    sample::select,
+    strategy::Union,
+};
+use tinysockets::wire::ListItem;
+
+/// A type with arbitrary values.
+pub(crate) trait Arb: Sized + std::fmt::Debug {
+    fn arb() -> BoxedStrategy<Self>;
+}
+
+/// Arbitrary values of the type that the context asks for.
+pub(crate) fn arb<T: Arb>() -> BoxedStrategy<T> {
+    T::arb()
+}
+
+/// A union of packets or bodies: one strategy per variant.
+pub(crate) trait ArbVariants: Sized {
+    fn variants() -> Vec<BoxedStrategy<Self>>;
+}
+
+macro_rules! arb_plain {
+    ($($ty:ty),*) => {$(
+        impl Arb for $ty {
+            fn arb() -> BoxedStrategy<Self> { any::<$ty>().boxed() }
+        }
+    )*};
+}
+
+macro_rules! arb_id {
+    ($($name:ident),*) => {$(
+        impl Arb for $name {
+            fn arb() -> BoxedStrategy<Self> { arb().prop_map($name).boxed() }
+        }
+    )*};
+}
+
+macro_rules! arb_code {
+    ($($name:ident),*) => {$(
+        impl Arb for $name {
+            fn arb() -> BoxedStrategy<Self> { select($name::ALL).boxed() }
+        }
+    )*};
+}
+
+macro_rules! arb_text {
+    ($($name:ident up to $max:expr),*) => {$(
+        impl Arb for $name {
+            fn arb() -> BoxedStrategy<Self> {
+                // Short ones mostly, and some that fill their kind.
+                let chars = Union::new_weighted(vec![
+                    (8, vec(any::<char>(), 0..12).boxed()),
+                    (1, vec(any::<char>(), $max / 4..$max).boxed()),
+                ]);
+                chars.prop_map(|chars| $name::new(chars.into_iter().collect::<String>())).boxed()
+            }
+        }
+    )*};
+}
+
+macro_rules! arb_struct {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl Arb for $name {
+            fn arb() -> BoxedStrategy<Self> {
+                ($(arb_struct!(@arb $field),)*).prop_map(|($($field,)*)| $name { $($field),* }).boxed()
+            }
+        }
+    )*};
+    (@arb $field:ident) => { arb() };
+}
+
+macro_rules! arb_union {
+    ($($name:ident { $($variant:ident),* })*) => {$(
+        impl ArbVariants for $name {
+            fn variants() -> Vec<BoxedStrategy<Self>> {
+                vec![$(arb().prop_map($name::$variant).boxed()),*]
+            }
+        }
+        impl Arb for $name {
+            fn arb() -> BoxedStrategy<Self> { Union::new(Self::variants()).boxed() }
+        }
+        // Does not compile while a variant is missing from the list.
+        const _: fn(&$name) = |value| match value { $($name::$variant(_) => {}),* };
+    )*};
+}
+
+arb_plain!(bool, u8, u16, u32, u64, u128);
+arb_id!(
+    RunId,
+    GroupId,
+    WorldEpoch,
+    GroupEpoch,
+    LinkGeneration,
+    SyncId,
+    Revision,
+    RequestId,
+    PeerId,
+    Digest128
+);
+arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, Cause, Phase);
+arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
+
+impl Arb for [u8; 16] {
+    fn arb() -> BoxedStrategy<Self> {
+        any::<[u8; 16]>().boxed()
+    }
+}
+
+impl Arb for Nothing {
+    fn arb() -> BoxedStrategy<Self> {
+        proptest::strategy::Just(Self {}).boxed()
+    }
+}
+
+impl Arb for DataType {
+    fn arb() -> BoxedStrategy<Self> {
+        select((0..=u8::MAX).filter_map(Self::from_code).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for ReduceOp {
+    fn arb() -> BoxedStrategy<Self> {
+        select((0..=u8::MAX).filter_map(Self::from_code).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl<T: Arb + Clone + 'static> Arb for Option<T> {
+    fn arb() -> BoxedStrategy<Self> {
+        option::of(T::arb()).boxed()
+    }
+}
+
+impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
+    fn arb() -> BoxedStrategy<Self> {
+        vec(T::arb(), 0..=T::MAX_ITEMS.min(4)).boxed()
+    }
+}
+
+arb_struct! {
+    OpId { epoch, tag, attempt }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, previous }
+    PreviousIdentity { run, peer, revision, unknown_outcome }
+    Beat { sequence, call, call_ms, operation, moved_bytes }
+    VoteTopology { request, wait_for_world }
+    RingReport { epoch, faults }
+    Initiate { op, descriptor }
+    Complete { op, fault, moved_bytes }
+    SyncInitiate { request, epoch, revision, strategy, entries }
+    SyncComplete { sync, report }
+    PartDescriptor { count, data_type, op }
+    Descriptor { parts, algorithm }
+    OpFault { kind, peer, generation, text }
+    Registered { run, peer, beat_interval_ms, peer_timeout_ms }
+    TopologyDone { request, sizes }
+    TopologyProgress { request, have, want, missing }
+    PendingAnswer { request, pending }
+    Stale { vote, epoch }
+    TooFewPeers { vote, have, need, need_in_group }
+    Commence { op, algorithm }
+    OpOutcome { op, outcome }
+    SyncPlanFor { request, plan }
+    SyncOutcomeFor { request, outcome }
+    Echo { sequence, blocked_on }
+    StateRequest { sync, key }
+    KickReason { code, detail }
+    StateEntry { key, count, data_type, allow_inequality, digest }
+    FetchItem { key, digest }
+    StateSource { peer, host, port }
+    SyncPlan { sync, revision, fetch, sources, serve }
+    SyncTraffic { tx_bytes, rx_bytes }
+    Culprit { peer, host }
+    Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
+    WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
+    RingMember { peer, host, p2p_port, state_port, generation, connections }
+    RingPlan { group, epoch, sizes, ring }
+    EdgeFault { from, to, generation, text }
+}
+
+arb_union! {
+    C2m {
+        Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
+        SyncInitiate, SyncComplete, Leave
+    }
+    M2c {
+        Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
+        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye
+    }
+    P2p { StateRequest, StateAnswer }
+    Outcome { Done, Aborted }
+    VoteRef { Collective, Sync }
+    Operation { AllReduce, Sync, Topology }
+    SyncReport { Ready, Failed }
+    SyncOutcome { Committed, Failed }
+    StateAnswer { Bytes, NotServing, UnknownKey }
+}
+
+/// The packets of one direction, so that one test serves all of them.
+pub(crate) trait Packets: ArbVariants + Arb + Clone + PartialEq + 'static {
+    const DIRECTION: &'static str;
+    const ALL_KINDS: &'static [u16];
+    fn kind_of(&self) -> u16;
+    fn frame(&self) -> Vec<u8>;
+    fn parse(kind: u16, body: &[u8]) -> Result<Self, WireError>;
+}
+
+macro_rules! packets {
+    ($($name:ident = $direction:literal),*) => {$(
+        impl Packets for $name {
+            const DIRECTION: &'static str = $direction;
+            const ALL_KINDS: &'static [u16] = $name::KINDS;
+            fn kind_of(&self) -> u16 { self.kind() }
+            fn frame(&self) -> Vec<u8> { self.to_frame() }
+            fn parse(kind: u16, body: &[u8]) -> Result<Self, WireError> { $name::from_frame(kind, body) }
+        }
+    )*};
+}
+
+packets!(C2m = "c2m", M2c = "m2c", P2p = "p2p");

@@ -1,2 +1,36 @@
 //! Every packet, identifier and limit that master and peers share.
+//!
+//! Hand-written, explicit encodings: each struct is encoded field by field in the order of its declaration (see
+//! [`tinysockets::wire`]), each enum starts with a code that never changes. Decoding is total: wrong bytes give a
+//! [`WireError`], never a panic, and never an allocation that a length field alone could cause.
+//!
+//! * [`C2m`]: what a peer tells the master; [`M2c`]: what the master tells a peer.
+//! * [`P2p`]: requests and answers between peers on a shared-state connection.
+//! * [`Verdict`]: why an operation failed, the same on every peer.
+//! * [`limits`]: every limit, in one file.
 #![forbid(unsafe_code)]
+
+#[macro_use]
+mod macros;
+
+mod c2m;
+mod collective;
+mod ids;
+pub mod limits;
+mod m2c;
+mod p2p;
+mod reasons;
+mod state;
+mod verdict;
+mod world;
+
+pub use c2m::*;
+pub use collective::*;
+pub use ids::*;
+pub use m2c::*;
+pub use p2p::*;
+pub use reasons::*;
+pub use state::*;
+pub use tinysockets::wire::WireError;
+pub use verdict::*;
+pub use world::*;

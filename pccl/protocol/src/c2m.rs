@@ -1,0 +1,172 @@
+//! Packets from a peer to the master.
+
+use crate::{
+    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, Nothing, OpFault, OpId, PeerId, RequestId, Revision, RunId, StateEntry,
+    SyncId, SyncReport, SyncStrategy,
+};
+
+packets! {
+    /// What a peer tells the master.
+    pub enum C2m {
+        /// First packet of a connection: ask to be let into the run.
+        Register(Register) = 1,
+        /// Sign of life, with progress.
+        Beat(Beat) = 2,
+        /// Vote to admit those who wait.
+        VoteTopology(VoteTopology) = 3,
+        /// Take a topology vote back (the caller's deadline passed).
+        WithdrawTopology(RequestId) = 4,
+        /// Vote of the pending query.
+        VotePending(RequestId) = 5,
+        /// Whether the edges of a ring plan stand.
+        RingReport(RingReport) = 6,
+        /// An edge of the installed ring broke.
+        EdgeBroken(EdgeFault) = 7,
+        /// Vote to begin a collective.
+        Initiate(Initiate) = 8,
+        /// Vote to complete a collective.
+        Complete(Complete) = 9,
+        /// Vote to begin a shared-state sync.
+        SyncInitiate(SyncInitiate) = 10,
+        /// End of this peer's part of a sync.
+        SyncComplete(SyncComplete) = 11,
+        /// Leave the run on purpose.
+        Leave(Nothing) = 12,
+    }
+}
+
+wire_struct! {
+    /// Registration.
+    pub struct Register {
+        /// The peer group to join.
+        pub group: GroupId,
+        /// Host under which others reach this peer; `None` means the source address that the master sees.
+        pub advertised_host: Option<Host>,
+        /// Port of the data listener.
+        pub p2p_port: u16,
+        /// Port of the shared-state listener.
+        pub state_port: u16,
+        /// Connections per ring edge that the caller asked for; 0 leaves it to the master.
+        pub pool_connections: u16,
+        /// What this process was before, if it was in a run before.
+        pub previous: Option<PreviousIdentity>,
+    }
+}
+
+wire_struct! {
+    /// What a reconnecting process was before.
+    pub struct PreviousIdentity {
+        /// The run it was in.
+        pub run: RunId,
+        /// Its identity there.
+        pub peer: PeerId,
+        /// The last committed revision that it saw.
+        pub revision: Option<Revision>,
+        /// An operation whose outcome it never learned, after it had voted complete.
+        pub unknown_outcome: Option<OpId>,
+    }
+}
+
+wire_code! {
+    /// What the caller's thread is doing.
+    pub enum CallKind {
+        /// Not in any call.
+        None = 0 => "no call",
+        /// connect
+        Connect = 1 => "connect",
+        /// update_topology
+        UpdateTopology = 2 => "update_topology",
+        /// are_peers_pending
+        ArePeersPending = 3 => "are_peers_pending",
+        /// wait_for_world
+        WaitForWorld = 4 => "wait_for_world",
+        /// all_reduce or waiting for an asynchronous one
+        AllReduce = 5 => "all_reduce",
+        /// sync_shared_state
+        Sync = 6 => "sync_shared_state",
+    }
+}
+
+wire_struct! {
+    /// Sign of life of a peer's I/O thread.
+    pub struct Beat {
+        /// Counts beats; the echo carries it back.
+        pub sequence: u64,
+        /// The call that the caller's thread is in.
+        pub call: CallKind,
+        /// Since when, in milliseconds.
+        pub call_ms: u64,
+        /// The oldest operation in flight, if any.
+        pub operation: Option<OpId>,
+        /// Bytes sent and received by all operations since the connection began.
+        pub moved_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// Vote to admit those who wait.
+    pub struct VoteTopology {
+        /// Names the answer.
+        pub request: RequestId,
+        /// 0: answer when this round ends. Otherwise keep the vote, round after round, until the world has this many peers.
+        pub wait_for_world: u32,
+    }
+}
+
+wire_struct! {
+    /// Whether the edges of a ring plan that touch this peer stand.
+    pub struct RingReport {
+        /// The epoch of the plan.
+        pub epoch: GroupEpoch,
+        /// Edges that could not be built; empty if all stand.
+        pub faults: Vec<EdgeFault>,
+    }
+}
+
+wire_struct! {
+    /// Vote to begin a collective. The sender can already receive frames of this attempt.
+    pub struct Initiate {
+        /// Identity of the attempt.
+        pub op: OpId,
+        /// What is to be done.
+        pub descriptor: Descriptor,
+    }
+}
+
+wire_struct! {
+    /// Vote to complete a collective.
+    pub struct Complete {
+        /// Identity of the attempt.
+        pub op: OpId,
+        /// `None`: this peer holds the whole result. Otherwise what stopped it.
+        pub fault: Option<OpFault>,
+        /// Bytes that this peer sent and received for the attempt.
+        pub moved_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// Vote to begin a shared-state sync.
+    pub struct SyncInitiate {
+        /// Names the answers.
+        pub request: RequestId,
+        /// Epoch of the group that the sender means.
+        pub epoch: GroupEpoch,
+        /// Revision of the sender's state.
+        pub revision: Revision,
+        /// Which part the sender takes.
+        pub strategy: SyncStrategy,
+        /// The sender's tensors, sorted by key, each key once.
+        pub entries: Vec<StateEntry>,
+    }
+}
+
+wire_struct! {
+    /// End of a peer's part of a sync.
+    pub struct SyncComplete {
+        /// The sync.
+        pub sync: SyncId,
+        /// How it ended here.
+        pub report: SyncReport,
+    }
+}

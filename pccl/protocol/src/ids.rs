@@ -1,0 +1,184 @@
+//! Identifiers. Each is a newtype, so that an epoch is never taken for a revision.
+
+use crate::limits;
+use std::fmt;
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError, put_string};
+
+macro_rules! id {
+    ($(#[$meta:meta])* $name:ident($ty:ty), $fmt:literal) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $ty);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $fmt, self.0)
+            }
+        }
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.0.encode(out);
+            }
+        }
+
+        impl Decode for $name {
+            fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self(Decode::decode(reader)?))
+            }
+        }
+    };
+}
+
+id!(
+    /// Identity of a run: chosen by the master when it starts.
+    RunId(u128), "{:032x}"
+);
+id!(
+    /// Number of a peer group, chosen by the caller.
+    GroupId(u32), "{}"
+);
+id!(
+    /// Counts changes of the membership of the run.
+    WorldEpoch(u64), "{}"
+);
+id!(
+    /// Counts changes of the ring of one group: each epoch has exactly one ring.
+    GroupEpoch(u64), "{}"
+);
+id!(
+    /// Generation of the connections of one ring edge; a rebuilt edge has a new one.
+    LinkGeneration(u64), "{}"
+);
+id!(
+    /// Number of a shared-state sync at the master.
+    SyncId(u64), "{}"
+);
+id!(
+    /// Revision of the shared state of a group.
+    Revision(u64), "{}"
+);
+id!(
+    /// Number that ties an answer to the request of one peer.
+    RequestId(u64), "{}"
+);
+
+/// Identity of a peer: random, given by the master at registration, never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PeerId(pub u128);
+
+/// Shows the first eight hexadecimal digits; `{:#}` shows all.
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { write!(f, "{:032x}", self.0) } else { write!(f, "{:08x}", self.0 >> 96) }
+    }
+}
+
+impl Encode for PeerId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for PeerId {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self(u128::decode(reader)?))
+    }
+}
+
+impl ListItem for PeerId {
+    const LIST: &'static str = "list of peers";
+    const MAX_ITEMS: usize = limits::MAX_PEERS;
+}
+
+/// Identity of one attempt of one collective.
+///
+/// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing that
+/// belongs to a dead attempt can be mistaken for its retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    /// Epoch of the group that runs the collective.
+    pub epoch: GroupEpoch,
+    /// The caller's tag.
+    pub tag: u64,
+    /// Outcomes that this tag had before in this epoch.
+    pub attempt: u32,
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tag {} (epoch {}, attempt {})", self.tag, self.epoch, self.attempt)
+    }
+}
+
+impl Encode for OpId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.epoch.encode(out);
+        self.tag.encode(out);
+        self.attempt.encode(out);
+    }
+}
+
+impl Decode for OpId {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { epoch: Decode::decode(reader)?, tag: Decode::decode(reader)?, attempt: Decode::decode(reader)? })
+    }
+}
+
+macro_rules! text {
+    ($(#[$meta:meta])* $name:ident, $max:expr, $what:literal) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text, cut at the limit of its kind (at a character boundary).
+            pub fn new(text: impl Into<String>) -> Self {
+                let mut text = text.into();
+                let mut end = text.len().min($max);
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                text.truncate(end);
+                Self(text)
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                put_string(out, &self.0);
+            }
+        }
+
+        impl Decode for $name {
+            fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self(reader.string($max, $what)?))
+            }
+        }
+    };
+}
+
+text!(
+    /// An explanatory sentence of at most [`limits::MAX_TEXT_BYTES`] bytes.
+    Text, limits::MAX_TEXT_BYTES, "text"
+);
+text!(
+    /// A host name or address of at most [`limits::MAX_HOST_BYTES`] bytes.
+    Host, limits::MAX_HOST_BYTES, "host"
+);
+text!(
+    /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes. Callers must check the length of a
+    /// user's key *before* they build one: two long keys with the same front would become equal.
+    Key, limits::MAX_KEY_BYTES, "shared-state key"
+);

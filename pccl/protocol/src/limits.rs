@@ -1,0 +1,58 @@
+//! Every limit of the protocol, in one place, with the relations between them checked at compile time.
+
+/// Most peers in one run.
+pub const MAX_PEERS: usize = 1024;
+/// Most clients that may wait for admission.
+pub const MAX_PENDING_PEERS: usize = 256;
+/// Most connections per ring edge.
+pub const MAX_POOL_CONNECTIONS: u16 = 64;
+/// Most tensors in one `all_reduce_many`.
+pub const MAX_PARTS: usize = 16_384;
+/// Most collectives that one group may have in flight.
+pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
+/// Outcomes per group and epoch after which the master starts a new epoch at a quiet moment, so that the counts of
+/// attempts that master and peers keep per tag stay bounded.
+pub const MAX_TAG_HISTORY: usize = 65_536;
+/// Most tensors in one shared state.
+pub const MAX_STATE_ENTRIES: usize = 16_384;
+/// Longest key of a shared-state tensor, in bytes.
+pub const MAX_KEY_BYTES: usize = 256;
+/// Longest host name or address text, in bytes.
+pub const MAX_HOST_BYTES: usize = 255;
+/// Longest explanatory text, in bytes.
+pub const MAX_TEXT_BYTES: usize = 1024;
+/// Largest packet (kind and body) on a control or state connection, in bytes.
+pub const MAX_PACKET_BYTES: usize = 8 << 20;
+/// Largest packet that a client may send before it is registered, in bytes.
+pub const MAX_FIRST_PACKET_BYTES: usize = 4096;
+/// Bytes queued towards one client after which the master drops it as a slow reader.
+pub const MAX_CLIENT_QUEUE_BYTES: usize = 64 << 20;
+/// Time for a client of the master to complete its preamble and its registration, in milliseconds.
+pub const REGISTRATION_TIMEOUT_MS: u64 = 5_000;
+/// Default first port of the master.
+pub const DEFAULT_MASTER_PORT: u16 = 48_148;
+/// First port tried by a peer's shared-state listener.
+pub const FIRST_STATE_PORT: u16 = 48_149;
+/// First port tried by a peer's data listener.
+pub const FIRST_P2P_PORT: u16 = 48_150;
+/// How many ports a listener tries before it gives up.
+pub const PORT_TRIES: u16 = 1024;
+/// Default time without a beat after which a peer is dropped, in milliseconds.
+pub const DEFAULT_PEER_TIMEOUT_MS: u64 = 10_000;
+/// Default time without an echo after which the master is lost, in milliseconds.
+pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 10_000;
+/// Default time between two beats of a peer, in milliseconds.
+pub const DEFAULT_BEAT_INTERVAL_MS: u64 = 1_000;
+/// Default time within which a ring must be confirmed by all of its members, in milliseconds.
+pub const DEFAULT_RING_TIMEOUT_MS: u64 = 15_000;
+/// Default time for one dial of a neighbour, in milliseconds.
+pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 5_000;
+
+// A vote that lists the largest shared state must fit into one packet: key, length, digest, count, type, flag.
+const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 < MAX_PACKET_BYTES);
+// So must a vote that lists the most tensors of one operation.
+const _: () = assert!(MAX_PARTS * 10 + 64 < MAX_PACKET_BYTES);
+// So must the plan of the largest ring.
+const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + 256 < MAX_PACKET_BYTES);
+const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
+const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);

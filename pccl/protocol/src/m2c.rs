@@ -1,0 +1,181 @@
+//! Packets from the master to a peer.
+
+use crate::{
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId, SyncOutcome, SyncPlan, Text,
+    WorldSizes,
+};
+
+packets! {
+    /// What the master tells a peer.
+    pub enum M2c {
+        /// Registration succeeded; the peer now waits for admission.
+        Registered(Registered) = 1,
+        /// The connection ends; why.
+        Kicked(KickReason) = 2,
+        /// A new ring for this peer's group: connect it and report.
+        RingPlan(RingPlan) = 3,
+        /// The sizes of the world changed.
+        Sizes(WorldSizes) = 4,
+        /// This peer is now a full member; `connect` returns.
+        Admitted(WorldSizes) = 5,
+        /// Answer to a topology vote.
+        TopologyDone(TopologyDone) = 6,
+        /// News for a topology vote that waits for a larger world.
+        TopologyProgress(TopologyProgress) = 7,
+        /// Answer to the pending query.
+        PendingAnswer(PendingAnswer) = 8,
+        /// A vote named an old epoch, or its epoch ended before the vote was complete: vote again.
+        Stale(Stale) = 9,
+        /// There are not enough peers for a vote.
+        TooFewPeers(TooFewPeers) = 10,
+        /// All have voted: the collective begins.
+        Commence(Commence) = 11,
+        /// How an attempt of a collective ended.
+        Outcome(OpOutcome) = 12,
+        /// What to do in a sync.
+        SyncPlan(SyncPlanFor) = 13,
+        /// How a sync ended.
+        SyncOutcome(SyncOutcomeFor) = 14,
+        /// Echo of a beat.
+        Echo(Echo) = 15,
+        /// Answer to a leave: the master has forgotten this peer.
+        Goodbye(Nothing) = 16,
+    }
+}
+
+wire_struct! {
+    /// Registration succeeded.
+    pub struct Registered {
+        /// The run.
+        pub run: RunId,
+        /// The identity given to this peer.
+        pub peer: PeerId,
+        /// Send a beat this often, in milliseconds.
+        pub beat_interval_ms: u64,
+        /// A peer that is silent for this long is dropped, in milliseconds.
+        pub peer_timeout_ms: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer to a topology vote.
+    pub struct TopologyDone {
+        /// The vote.
+        pub request: RequestId,
+        /// The world after the round.
+        pub sizes: WorldSizes,
+    }
+}
+
+wire_struct! {
+    /// News for a vote that waits for a larger world.
+    pub struct TopologyProgress {
+        /// The vote.
+        pub request: RequestId,
+        /// Accepted peers now.
+        pub have: u32,
+        /// Peers wanted.
+        pub want: u32,
+        /// Who or what is missing, in words.
+        pub missing: Text,
+    }
+}
+
+wire_struct! {
+    /// Answer to the pending query.
+    #[derive(Copy)]
+    pub struct PendingAnswer {
+        /// The query.
+        pub request: RequestId,
+        /// Whether somebody waits for admission.
+        pub pending: bool,
+    }
+}
+
+wire_union! {
+    /// The vote that an answer is for.
+    #[derive(Copy)]
+    pub enum VoteRef {
+        /// A vote to begin a collective.
+        Collective(OpId) = 1,
+        /// A vote to begin a sync.
+        Sync(RequestId) = 2,
+    }
+}
+
+wire_struct! {
+    /// A vote named an old epoch.
+    #[derive(Copy)]
+    pub struct Stale {
+        /// The vote.
+        pub vote: VoteRef,
+        /// The epoch of the group now; its ring plan was sent before this packet.
+        pub epoch: GroupEpoch,
+    }
+}
+
+wire_struct! {
+    /// There are not enough peers.
+    #[derive(Copy)]
+    pub struct TooFewPeers {
+        /// The vote.
+        pub vote: VoteRef,
+        /// Peers there are (of the group if `need_in_group`, of the world otherwise).
+        pub have: u32,
+        /// Peers needed.
+        pub need: u32,
+        /// Whether the group or the world is too small.
+        pub need_in_group: bool,
+    }
+}
+
+wire_struct! {
+    /// All have voted.
+    #[derive(Copy)]
+    pub struct Commence {
+        /// The attempt.
+        pub op: OpId,
+        /// How the data travels.
+        pub algorithm: Algorithm,
+    }
+}
+
+wire_struct! {
+    /// How an attempt of a collective ended.
+    pub struct OpOutcome {
+        /// The attempt.
+        pub op: OpId,
+        /// How it ended.
+        pub outcome: Outcome,
+    }
+}
+
+wire_struct! {
+    /// A sync plan with the vote that it answers.
+    pub struct SyncPlanFor {
+        /// The vote.
+        pub request: RequestId,
+        /// The plan.
+        pub plan: SyncPlan,
+    }
+}
+
+wire_struct! {
+    /// A sync outcome with the vote that it answers.
+    pub struct SyncOutcomeFor {
+        /// The vote.
+        pub request: RequestId,
+        /// The outcome.
+        pub outcome: SyncOutcome,
+    }
+}
+
+wire_struct! {
+    /// Echo of a beat.
+    pub struct Echo {
+        /// Sequence number of the beat.
+        pub sequence: u64,
+        /// If something that this peer voted for waits: for whom.
+        pub blocked_on: Option<Text>,
+    }
+}

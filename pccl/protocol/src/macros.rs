@@ -1,0 +1,129 @@
+//! Declarations of structs, codes and packet sets together with their encodings.
+
+/// A struct that is encoded field by field in the order of declaration.
+macro_rules! wire_struct {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident : $ty:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $ty),* }
+
+        impl tinysockets::wire::Encode for $name {
+            fn encode(&self, _out: &mut Vec<u8>) {
+                $(tinysockets::wire::Encode::encode(&self.$field, _out);)*
+            }
+        }
+
+        impl tinysockets::wire::Decode for $name {
+            fn decode(_reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
+                Ok(Self { $($field: tinysockets::wire::Decode::decode(_reader)?),* })
+            }
+        }
+    };
+}
+
+/// A fieldless enum with a fixed one-byte code per variant.
+macro_rules! wire_code {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal => $text:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$variant_meta])* $variant),* }
+
+        impl $name {
+            /// Every variant, in the order of the codes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The code on the wire.
+            pub const fn code(self) -> u8 {
+                match self { $(Self::$variant => $code),* }
+            }
+
+            /// The variant with this code.
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)* _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text),* })
+            }
+        }
+
+        impl tinysockets::wire::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.push(self.code());
+            }
+        }
+
+        impl tinysockets::wire::Decode for $name {
+            fn decode(reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
+                let code = <u8 as tinysockets::wire::Decode>::decode(reader)?;
+                Self::from_code(code).ok_or(tinysockets::wire::WireError::BadValue { what: stringify!($name), value: code.into() })
+            }
+        }
+    };
+}
+
+/// An enum whose variants carry one body each behind a code of type `$code_ty`.
+macro_rules! wire_union {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $code:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $($(#[$variant_meta])* $variant($body)),* }
+
+        impl tinysockets::wire::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$variant(body) => {
+                    out.push($code);
+                    tinysockets::wire::Encode::encode(body, out);
+                }),* }
+            }
+        }
+
+        impl tinysockets::wire::Decode for $name {
+            fn decode(reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
+                match <u8 as tinysockets::wire::Decode>::decode(reader)? {
+                    $($code => Ok(Self::$variant(tinysockets::wire::Decode::decode(reader)?)),)*
+                    other => Err(tinysockets::wire::WireError::BadValue { what: stringify!($name), value: other.into() }),
+                }
+            }
+        }
+    };
+}
+
+/// The packets of one direction: each variant has a body and a packet kind.
+macro_rules! packets {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $kind:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $($(#[$variant_meta])* $variant($body)),* }
+
+        impl $name {
+            /// Every packet kind of this direction.
+            pub const KINDS: &'static [u16] = &[$($kind),*];
+
+            /// The packet kind of this packet.
+            pub const fn kind(&self) -> u16 {
+                match self { $(Self::$variant(_) => $kind),* }
+            }
+
+            /// Name of the packet, for logs.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => stringify!($variant)),* }
+            }
+
+            /// The packet as one frame, ready to be written to a stream.
+            pub fn to_frame(&self) -> Vec<u8> {
+                match self { $(Self::$variant(body) => tinysockets::wire::frame($kind, body)),* }
+            }
+
+            /// Decodes the body of a frame of this kind; leftover bytes are an error.
+            pub fn from_frame(kind: u16, body: &[u8]) -> Result<Self, tinysockets::wire::WireError> {
+                match kind {
+                    $($kind => Ok(Self::$variant(tinysockets::wire::decode_exact(body)?)),)*
+                    other => Err(tinysockets::wire::WireError::BadValue { what: concat!(stringify!($name), " packet kind"), value: other.into() }),
+                }
+            }
+        }
+    };
+}

@@ -1,0 +1,59 @@
+//! Why the master refuses or drops a client. The client's caller sees it.
+
+use crate::Text;
+use std::fmt;
+
+wire_code! {
+    /// Kind of a refusal or drop.
+    pub enum KickCode {
+        /// A packet could not be decoded.
+        Malformed = 1 => "malformed packet",
+        /// A packet that no delay can explain.
+        Protocol = 2 => "protocol violation",
+        /// No beat for the peer time-out.
+        Silent = 3 => "silent",
+        /// Did not read what the master sent.
+        SlowReader = 4 => "slow reader",
+        /// Others could not connect to it, or it could not connect to others, and no ring goes without that edge.
+        Unreachable = 5 => "unreachable",
+        /// Its shared-state revision skips the next one of its group.
+        RevisionJump = 6 => "revision jump",
+        /// The run has no room.
+        Full = 7 => "run full",
+        /// It did not register in time.
+        RegistrationTimeout = 8 => "registration time-out",
+        /// It never confirmed a ring.
+        RingTimeout = 9 => "ring not confirmed",
+        /// The master is shutting down.
+        MasterStopping = 10 => "master stopping",
+        /// It belongs to another run.
+        WrongRun = 11 => "wrong run",
+    }
+}
+
+wire_struct! {
+    /// Why a client was refused or dropped.
+    pub struct KickReason {
+        /// Kind.
+        pub code: KickCode,
+        /// Details in words.
+        pub detail: Text,
+    }
+}
+
+impl KickReason {
+    /// A reason with details.
+    pub fn new(code: KickCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: Text::new(detail) }
+    }
+}
+
+impl fmt::Display for KickReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.code)?;
+        if !self.detail.as_str().is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Shared state: what peers vote on and what the master answers.
+
+use crate::collective::decode_data_type;
+use crate::{Host, Key, Nothing, PeerId, Revision, SyncId, Text, Verdict, limits};
+use pccl_hash::Digest128;
+use pccl_quant::DataType;
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
+
+wire_code! {
+    /// Which part a peer takes in a sync. Numbers as in the C interface.
+    pub enum SyncStrategy {
+        /// Adopt what the most peers hold.
+        EnforcePopular = 0 => "enforce-popular",
+        /// Only take state, never give any.
+        ReceiveOnly = 1 => "receive-only",
+        /// Only give state, never take any.
+        SendOnly = 2 => "send-only",
+    }
+}
+
+/// One tensor of a peer's shared state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateEntry {
+    /// Name, unique in the state.
+    pub key: Key,
+    /// Number of elements.
+    pub count: u64,
+    /// Element type.
+    pub data_type: DataType,
+    /// The content may differ between peers; it is moved only to peers whose revision is outdated.
+    pub allow_inequality: bool,
+    /// State hash of the content.
+    pub digest: Digest128,
+}
+
+impl Encode for StateEntry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.count.encode(out);
+        out.push(self.data_type.code());
+        self.allow_inequality.encode(out);
+        encode_digest(&self.digest, out);
+    }
+}
+
+impl Decode for StateEntry {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            key: Key::decode(reader)?,
+            count: u64::decode(reader)?,
+            data_type: decode_data_type(reader)?,
+            allow_inequality: bool::decode(reader)?,
+            digest: decode_digest(reader)?,
+        })
+    }
+}
+
+impl ListItem for StateEntry {
+    const LIST: &'static str = "shared-state entries";
+    const MAX_ITEMS: usize = limits::MAX_STATE_ENTRIES;
+}
+
+fn encode_digest(digest: &Digest128, out: &mut Vec<u8>) {
+    out.extend_from_slice(digest.as_bytes());
+}
+
+fn decode_digest(reader: &mut Reader<'_>) -> Result<Digest128, WireError> {
+    Ok(Digest128(<[u8; 16]>::decode(reader)?))
+}
+
+/// A tensor that a peer has to fetch: the content with this digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchItem {
+    /// Name of the tensor.
+    pub key: Key,
+    /// State hash that the fetched bytes must have.
+    pub digest: Digest128,
+}
+
+impl Encode for FetchItem {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        encode_digest(&self.digest, out);
+    }
+}
+
+impl Decode for FetchItem {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { key: Key::decode(reader)?, digest: decode_digest(reader)? })
+    }
+}
+
+impl ListItem for FetchItem {
+    const LIST: &'static str = "tensors to fetch";
+    const MAX_ITEMS: usize = limits::MAX_STATE_ENTRIES;
+}
+
+wire_struct! {
+    /// A peer that holds the elected content.
+    pub struct StateSource {
+        /// The peer.
+        pub peer: PeerId,
+        /// Host on which the receiver reaches it.
+        pub host: Host,
+        /// Port of its shared-state listener.
+        pub port: u16,
+    }
+}
+
+impl ListItem for StateSource {
+    const LIST: &'static str = "sources";
+    const MAX_ITEMS: usize = limits::MAX_PEERS;
+}
+
+wire_struct! {
+    /// What a peer has to do in a sync after the election.
+    pub struct SyncPlan {
+        /// Number of this sync; requests to sources carry it.
+        pub sync: SyncId,
+        /// The elected revision.
+        pub revision: Revision,
+        /// Tensors that this peer has to fetch; empty if its content is already the elected one.
+        pub fetch: Vec<FetchItem>,
+        /// Peers that hold all of them, best first; this peer is never among them.
+        pub sources: Vec<StateSource>,
+        /// Whether this peer serves others until the outcome.
+        pub serve: bool,
+    }
+}
+
+wire_union! {
+    /// What a peer reports when its part of a sync has ended.
+    pub enum SyncReport {
+        /// Everything that differed is here and verified (nothing has been replaced yet).
+        Ready(SyncTraffic) = 0,
+        /// No source gave what was needed.
+        Failed(Text) = 1,
+    }
+}
+
+wire_struct! {
+    /// Bytes that a peer moved in a sync.
+    #[derive(Copy, Default)]
+    pub struct SyncTraffic {
+        /// Bytes served to others.
+        pub tx_bytes: u64,
+        /// Bytes fetched.
+        pub rx_bytes: u64,
+    }
+}
+
+wire_union! {
+    /// How a sync ended, the same for all of the group.
+    pub enum SyncOutcome {
+        /// Everybody is ready: fetched tensors take their places, the revision is committed.
+        Committed(Revision) = 0,
+        /// Everybody stays where they were; the sync may be tried again.
+        Failed(Verdict) = 1,
+    }
+}
+
+wire_union! {
+    /// Answer of a source to a state request.
+    pub enum StateAnswer {
+        /// The bytes of the tensor follow: this many.
+        Bytes(u64) = 0,
+        /// This peer does not serve that sync (not begun yet, or over).
+        NotServing(Nothing) = 1,
+        /// This peer has no such tensor.
+        UnknownKey(Nothing) = 2,
+    }
+}

@@ -1,0 +1,131 @@
+//! Why an operation failed: decided by the master, identical on every peer.
+
+use crate::{Host, OpId, PeerId, Text, limits};
+use std::fmt;
+use tinysockets::wire::ListItem;
+
+wire_code! {
+    /// First cause of a failure.
+    pub enum Cause {
+        /// The control connection of a peer closed: its process ended or it broke the connection.
+        PeerDied = 1 => "peer died",
+        /// A peer sent no beat for the peer time-out.
+        PeerSilent = 2 => "peer silent",
+        /// A peer broke the protocol and was dropped.
+        PeerDropped = 3 => "peer dropped",
+        /// A connection between two living peers broke or could not be built.
+        EdgeBroken = 4 => "edge broken",
+        /// Peers called the same operation with different arguments.
+        MismatchedCall = 5 => "mismatched call",
+        /// A caller gave the operation up.
+        CallerAbort = 6 => "given up by a caller",
+        /// A peer left the run on purpose.
+        PeerLeft = 7 => "peer left",
+        /// Bytes were damaged on the way.
+        Corruption = 8 => "corrupt data",
+        /// No peer could give what a sync needed.
+        NoSource = 9 => "no source",
+        /// Something in one peer's process stopped the operation.
+        LocalFault = 10 => "local failure of a peer",
+        /// The master is shutting down.
+        MasterStopping = 11 => "master stopping",
+    }
+}
+
+wire_code! {
+    /// Where an operation was when it failed.
+    pub enum Phase {
+        /// Votes to begin were being collected.
+        Voting = 1 => "voting",
+        /// The ring was being connected.
+        Connecting = 2 => "connecting",
+        /// Data was moving.
+        Transfer = 3 => "transfer",
+        /// Votes to complete were being collected.
+        Completing = 4 => "completing",
+    }
+}
+
+wire_union! {
+    /// The operation that failed.
+    #[derive(Copy)]
+    pub enum Operation {
+        /// An all-reduce.
+        AllReduce(OpId) = 1,
+        /// A shared-state sync.
+        Sync(crate::SyncId) = 2,
+        /// Admission and connection of the ring.
+        Topology(crate::WorldEpoch) = 3,
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllReduce(id) => write!(f, "all-reduce {id}"),
+            Self::Sync(id) => write!(f, "shared-state sync {id}"),
+            Self::Topology(epoch) => write!(f, "topology update (world epoch {epoch})"),
+        }
+    }
+}
+
+wire_struct! {
+    /// A peer that a verdict names.
+    pub struct Culprit {
+        /// The peer.
+        pub peer: PeerId,
+        /// The address under which the master saw it.
+        pub host: Host,
+    }
+}
+
+impl ListItem for Culprit {
+    const LIST: &'static str = "culprits";
+    const MAX_ITEMS: usize = limits::MAX_PEERS;
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.peer, self.host)
+    }
+}
+
+wire_struct! {
+    /// One failure: the first cause, who caused it, and how far the operation was.
+    pub struct Verdict {
+        /// First cause.
+        pub cause: Cause,
+        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ.
+        pub culprits: Vec<Culprit>,
+        /// What failed.
+        pub operation: Operation,
+        /// Where it was.
+        pub phase: Phase,
+        /// Bytes that the participants had moved by their last beats or reports, added up.
+        pub bytes_done: u64,
+        /// How long the culprit had been silent, in milliseconds (0 where silence is not the cause).
+        pub silent_ms: u64,
+        /// Details in words.
+        pub detail: Text,
+    }
+}
+
+/// One line, complete.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed while {}: {}", self.operation, self.phase, self.cause)?;
+        for (index, culprit) in self.culprits.iter().enumerate() {
+            write!(f, "{}{culprit}", if index == 0 { ": " } else { " and " })?;
+        }
+        if self.silent_ms > 0 {
+            write!(f, ", silent for {} ms", self.silent_ms)?;
+        }
+        if self.bytes_done > 0 {
+            write!(f, ", {} bytes moved", self.bytes_done)?;
+        }
+        if !self.detail.as_str().is_empty() {
+            write!(f, " ({})", self.detail)?;
+        }
+        Ok(())
+    }
+}

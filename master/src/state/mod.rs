@@ -2,35 +2,268 @@
 //!
 //! Nothing here touches a socket, a thread, a clock or a random source, and every collection is ordered, so equal
 //! inputs give equal outputs.
+//!
+//! The machine is level-triggered. [`MasterState::handle`] first checks in one table whether the sender may send the
+//! packet now (`admit`), then records the fact (who is here, who voted for what, who was heard when), and then runs a
+//! fixed list of rules until none of them has anything left to do (`settle`). Nothing is decided where a fact is
+//! recorded: the loss of a peer is fewer facts, not another path through the code.
 
+mod admit;
+mod blocked;
+mod client;
+mod collective;
+mod election;
+mod group;
+mod liveness;
+mod ring;
+mod round;
+mod snapshot;
+mod sync;
 mod types;
+mod verdicts;
 
+#[cfg(test)]
+mod tests;
+
+pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
 pub use types::{Action, ClientKey, IdSource, Input, Options, Timestamp};
+
+use admit::Standing;
+use client::{Client, Peer, Phase};
+use group::Group;
+use pccl_protocol::{
+    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, SyncId, WorldEpoch,
+};
+use round::Round;
+use std::collections::BTreeMap;
 
 /// Everything that the master knows and decides.
 pub struct MasterState {
     options: Options,
     ids: Box<dyn IdSource + Send>,
+    /// Time of the present input.
+    now: Timestamp,
+    /// Time of the last tick: deadlines that end a grace are judged against it.
+    tick: Timestamp,
+    out: Vec<Action>,
+    clients: BTreeMap<ClientKey, Client>,
+    peers: BTreeMap<PeerId, Peer>,
+    groups: BTreeMap<GroupId, Group>,
+    round: Option<Round>,
+    world_epoch: WorldEpoch,
+    last_sync: SyncId,
+    registrations: u64,
 }
 
 impl MasterState {
     /// A master without clients.
     pub fn new(options: Options, ids: Box<dyn IdSource + Send>) -> Self {
-        Self { options, ids }
+        Self {
+            options,
+            ids,
+            now: Timestamp::default(),
+            tick: Timestamp::default(),
+            out: Vec::new(),
+            clients: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            round: None,
+            world_epoch: WorldEpoch(0),
+            last_sync: SyncId(0),
+            registrations: 0,
+        }
     }
 
     /// Takes one fact in at time `now` and appends what is to be done to `out`, in order.
     pub fn handle(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
-        let _ = (now, input, out, &self.options, &mut self.ids);
+        self.now = self.now.max(now);
+        match input {
+            Input::Connected { client, remote, local } => {
+                let fresh = Client { remote, local, connected_at: self.now, peer: None };
+                self.clients.entry(client).or_insert(fresh);
+            }
+            Input::Packet { client, packet } => self.take_packet(client, packet),
+            Input::Malformed { client, error } => {
+                self.refuse(client, KickReason::new(KickCode::Malformed, error));
+            }
+            Input::SlowReader { client } => {
+                let text = "did not read what the master sent";
+                self.refuse(client, KickReason::new(KickCode::SlowReader, text));
+            }
+            Input::Disconnected { client, text } => self.lose_client(client, &text),
+            Input::Tick => {
+                self.tick = self.now;
+                self.judge_deadlines();
+            }
+            Input::LoopGap(gap) => self.extend_deadlines(gap),
+            Input::Stop => self.stop(),
+        }
+        self.settle();
+        out.append(&mut self.out);
     }
 
     /// When an [`Input::Tick`] is due next; may lie in the past.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        None
+        self.earliest_deadline()
     }
 
-    /// One sentence for everything that waits, naming for whom.
-    pub fn blocked_on(&self) -> Vec<String> {
-        Vec::new()
+    /// Runs the rules until none of them has anything left to do. Rings come before whatever depends on them, so that
+    /// an answer about an operation never overtakes the ring and the sizes that explain it.
+    fn settle(&mut self) {
+        const RULES: &[fn(&mut MasterState) -> bool] = &[
+            MasterState::judge_faults,
+            MasterState::roll_history,
+            MasterState::begin_round,
+            MasterState::plan_rings,
+            MasterState::end_round,
+            MasterState::push_sizes,
+            MasterState::settle_collectives,
+            MasterState::settle_syncs,
+            MasterState::answer_pending_queries,
+            MasterState::report_progress,
+            MasterState::forget_the_world,
+        ];
+        // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
+        // happen without a rule that undoes what another one did.
+        let operations: usize = self.groups.values().map(|group| group.ops.len() + group.held.len()).sum();
+        let bound = 64 + 8 * (self.peers.len() + operations);
+        for _ in 0..bound {
+            if !RULES.iter().any(|rule| rule(self)) {
+                return;
+            }
+        }
+        debug_assert!(false, "the rules did not come to rest within {bound} steps");
+        self.out.push(Action::Log {
+            level: log::Level::Error,
+            text: format!("internal error: the rules did not come to rest within {bound} steps"),
+        });
+    }
+
+    fn take_packet(&mut self, client: ClientKey, packet: C2m) {
+        let Some(who) = self.standing(client) else { return };
+        if let Standing::Peer(id, ..) = who
+            && let Some(peer) = self.peers.get_mut(&id)
+        {
+            peer.heard_at = self.now;
+        }
+        match self.admit(who, &packet) {
+            Ok(()) => self.record(client, who, packet),
+            Err(reason) => self.refuse(client, reason),
+        }
+    }
+
+    /// Records the fact that an admitted packet states.
+    fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
+        match (who, packet) {
+            (Standing::Stranger, C2m::Register(register)) => self.register(client, register),
+            // The table admits nothing else from a stranger.
+            (Standing::Stranger, _) => {}
+            (Standing::Peer(id, group, _), packet) => self.record_of_peer(id, group, packet),
+        }
+    }
+
+    fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
+        match packet {
+            C2m::Register(_) => {}
+            C2m::Beat(beat) => self.record_beat(id, beat),
+            C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
+            C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),
+            C2m::VotePending(request) => {
+                let since = self.now;
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.pending = Some(client::PendingVote { request, since });
+                }
+            }
+            C2m::RingReport(report) => self.record_ring_report(id, group, report),
+            C2m::EdgeBroken(fault) => self.record_edge_broken(group, fault),
+            C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
+            C2m::Complete(complete) => self.record_complete(id, group, complete),
+            C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
+            C2m::SyncComplete(complete) => {
+                self.record_sync_complete(id, group, complete.sync, complete.report);
+            }
+            C2m::Leave(_) => self.leave(id),
+        }
+    }
+
+    fn register(&mut self, client: ClientKey, info: Register) {
+        let id = self.ids.peer_id();
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        known.peer = Some(id);
+        self.registrations += 1;
+        let peer = Peer {
+            client,
+            remote: known.remote,
+            local: known.local,
+            phase: Phase::Pending,
+            order: self.registrations,
+            heard_at: self.now,
+            beat: None,
+            topology: None,
+            pending: None,
+            reported: None,
+            sizes_told: None,
+            info,
+        };
+        let before = match &peer.info.previous {
+            Some(previous) => format!(", was {} of run {}", previous.peer, previous.run),
+            None => String::new(),
+        };
+        self.info(format!("{} registered for group {}{before}", peer.name(id), peer.group()));
+        self.peers.insert(id, peer);
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let answer = Registered {
+            run: self.options.run,
+            peer: id,
+            beat_interval_ms: millis(self.options.beat_interval),
+            peer_timeout_ms: millis(self.options.peer_timeout),
+        };
+        self.send(client, M2c::Registered(answer));
+    }
+
+    fn record_beat(&mut self, id: PeerId, beat: Beat) {
+        let sequence = beat.sequence;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.beat = Some((beat, self.now));
+        }
+        let blocked_on = self.blocked_for(id);
+        self.send_peer(id, M2c::Echo(Echo { sequence, blocked_on }));
+    }
+
+    fn stop(&mut self) {
+        let everybody: Vec<ClientKey> = self.clients.keys().copied().collect();
+        for client in everybody {
+            self.refuse(client, KickReason::new(KickCode::MasterStopping, ""));
+        }
+    }
+
+    /// Rule: a master without peers is as if it had just started.
+    fn forget_the_world(&mut self) -> bool {
+        if !self.peers.is_empty() || self.registrations == 0 {
+            return false;
+        }
+        self.round = None;
+        self.world_epoch = WorldEpoch(0);
+        self.last_sync = SyncId(0);
+        self.registrations = 0;
+        true
+    }
+
+    fn send(&mut self, client: ClientKey, packet: M2c) {
+        self.out.push(Action::Send { client, packet });
+    }
+
+    fn send_peer(&mut self, id: PeerId, packet: M2c) {
+        if let Some(peer) = self.peers.get(&id) {
+            self.out.push(Action::Send { client: peer.client, packet });
+        }
+    }
+
+    fn info(&mut self, text: String) {
+        self.out.push(Action::Log { level: log::Level::Info, text });
+    }
+
+    fn warn(&mut self, text: String) {
+        self.out.push(Action::Log { level: log::Level::Warn, text });
     }
 }

@@ -1,0 +1,168 @@
+//! Which packet is legal for whom and when: the whole table in one match.
+//!
+//! Only what no delay can explain is refused. A packet that was sent before its sender could know of a change is legal
+//! and is answered; see the rules of each vote.
+
+use super::MasterState;
+use super::client::Phase;
+use super::types::ClientKey;
+use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId};
+
+/// Where the sender of a packet stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Connected, not registered.
+    Stranger,
+    /// Registered.
+    Peer(PeerId, GroupId, Phase),
+}
+
+impl Standing {
+    const fn describe(self) -> &'static str {
+        match self {
+            Self::Stranger => "a client that has not registered",
+            Self::Peer(_, _, Phase::Pending) => "a peer that waits for admission",
+            Self::Peer(_, _, Phase::Connecting) => "a peer that is being admitted",
+            Self::Peer(_, _, Phase::Accepted) => "an accepted peer",
+        }
+    }
+}
+
+fn protocol(text: impl Into<String>) -> KickReason {
+    KickReason::new(KickCode::Protocol, text)
+}
+
+impl MasterState {
+    /// Where `client` stands; `None` if the machine does not know it (any more).
+    pub(super) fn standing(&self, client: ClientKey) -> Option<Standing> {
+        let Some(id) = self.clients.get(&client)?.peer else { return Some(Standing::Stranger) };
+        let peer = self.peers.get(&id)?;
+        Some(Standing::Peer(id, peer.group(), peer.phase))
+    }
+
+    /// Decides whether a client may send this packet now.
+    pub(super) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
+        use Phase::{Accepted, Connecting, Pending};
+        use Standing::{Peer, Stranger};
+        let illegal = || Err(protocol(format!("{} from {}", packet.name(), who.describe())));
+        match (packet, who) {
+            (C2m::Register(_), Stranger) => self.admit_registration(),
+            (C2m::Register(_), Peer(..)) => Err(protocol("registered twice on one connection")),
+
+            (C2m::Beat(_) | C2m::Leave(_), Peer(..)) => Ok(()),
+            (C2m::Beat(_) | C2m::Leave(_), Stranger) => illegal(),
+
+            (C2m::RingReport(report), Peer(id, group, Connecting | Accepted)) => {
+                self.admit_ring_report(id, group, report)
+            }
+            (C2m::EdgeBroken(fault), Peer(id, _, Connecting | Accepted)) => {
+                if fault.from == id || fault.to == id {
+                    Ok(())
+                } else {
+                    Err(protocol("reported an edge that is not its own"))
+                }
+            }
+            (C2m::RingReport(_) | C2m::EdgeBroken(_), Stranger | Peer(_, _, Pending)) => illegal(),
+
+            (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
+                self.admit_blocking_vote(id, group, packet.name())
+            }
+            // A withdrawal crosses the answer; a query may replace one whose caller gave up.
+            (C2m::WithdrawTopology(_) | C2m::VotePending(_), Peer(_, _, Accepted)) => Ok(()),
+            (
+                C2m::VoteTopology(_) | C2m::WithdrawTopology(_) | C2m::VotePending(_),
+                Stranger | Peer(_, _, Pending | Connecting),
+            ) => illegal(),
+
+            (C2m::Initiate(initiate), Peer(id, group, Accepted)) => {
+                self.admit_initiate(id, group, initiate.op)
+            }
+            (C2m::Complete(complete), Peer(id, group, Accepted)) => {
+                self.admit_complete(id, group, complete.op, complete.fault.is_some())
+            }
+            (C2m::Initiate(_) | C2m::Complete(_), Stranger | Peer(_, _, Pending | Connecting)) => illegal(),
+
+            (C2m::SyncInitiate(vote), Peer(id, group, Accepted)) => {
+                self.admit_blocking_vote(id, group, packet.name())?;
+                self.admit_sync(group, vote)
+            }
+            (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {
+                self.admit_sync_complete(id, group, complete.sync)
+            }
+            (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger | Peer(_, _, Pending | Connecting)) => {
+                illegal()
+            }
+        }
+    }
+
+    fn admit_registration(&self) -> Result<(), KickReason> {
+        let full = |text: String| Err(KickReason::new(KickCode::Full, text));
+        let pending = self.peers.values().filter(|peer| peer.phase == Phase::Pending).count();
+        if self.peers.len() >= self.options.max_peers {
+            return full(format!("the run has {} peers, its limit", self.peers.len()));
+        }
+        if pending >= self.options.max_pending {
+            return full(format!("{pending} peers wait for admission, the limit"));
+        }
+        Ok(())
+    }
+
+    /// A vote whose caller's thread can be in nothing else meanwhile.
+    fn admit_blocking_vote(&self, id: PeerId, group: GroupId, what: &str) -> Result<(), KickReason> {
+        let busy = |with: String| Err(protocol(format!("{what} while {with}")));
+        if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+            return busy("its topology vote waits".into());
+        }
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+            return busy("its shared-state sync is in flight".into());
+        }
+        match group.ops.iter().find(|(_, op)| op.involves(id)) {
+            Some((op, _)) => busy(format!("its collective {op} is in flight")),
+            None => Ok(()),
+        }
+    }
+
+    fn admit_initiate(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
+        if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+            return Err(protocol("Initiate while its topology vote waits"));
+        }
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+            return Err(protocol("Initiate while its shared-state sync is in flight"));
+        }
+        if op.epoch > group.epoch {
+            return Err(protocol(format!("{op} is ahead of the group's epoch {}", group.epoch)));
+        }
+        if op.epoch < group.epoch {
+            return Ok(());
+        }
+        let attempts = group.attempts(op.tag);
+        if op.attempt > attempts {
+            return Err(protocol(format!("{op} is ahead of its tag, which had {attempts} outcomes")));
+        }
+        match group.ops.get(&op) {
+            Some(known) if known.involves(id) => Err(protocol(format!("voted twice for {op}"))),
+            Some(_) => Ok(()),
+            None if op.attempt == attempts && group.ops.len() >= self.options.max_tags_in_flight => {
+                Err(protocol(format!("more than {} collectives in flight", self.options.max_tags_in_flight)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn admit_complete(&self, id: PeerId, group: GroupId, op: OpId, fault: bool) -> Result<(), KickReason> {
+        use super::group::Op;
+        match self.groups.get(&group).and_then(|group| group.ops.get(&op)) {
+            Some(Op::Voting { votes, .. }) if votes.contains_key(&id) && !fault => {
+                Err(protocol(format!("completed {op} before it began")))
+            }
+            Some(Op::Running { participants, .. })
+                if participants.get(&id).is_some_and(|part| part.complete.is_some()) =>
+            {
+                Err(protocol(format!("completed {op} twice")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

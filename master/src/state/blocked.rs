@@ -1,0 +1,149 @@
+//! One sentence for everything that waits: for whom, and since when.
+
+use super::MasterState;
+use super::client::{Peer, Phase};
+use super::group::{Group, Op, Sync, VoterReport};
+use super::types::Timestamp;
+use pccl_protocol::{GroupId, OpId, PeerId, Text};
+
+impl MasterState {
+    /// What something that `id` voted for waits for, if anything does.
+    pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
+        let peer = self.peers.get(&id)?;
+        let group = self.groups.get(&peer.group());
+        let sentence = self.blocked_round(peer).or_else(|| {
+            let group = group?;
+            if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+                return self.blocked_sync(peer.group(), group);
+            }
+            let (op, state) = group.ops.iter().find(|(_, op)| op.involves(id))?;
+            Some(self.blocked_op(group, *op, state))
+        });
+        let pending = || peer.pending.as_ref().map(|vote| self.blocked_pending(vote.since));
+        sentence.or_else(pending).map(Text::new)
+    }
+
+    fn blocked_round(&self, peer: &Peer) -> Option<String> {
+        match (peer.phase, &peer.topology) {
+            (Phase::Pending, _) => Some(format!("admission waits for {}", self.missing_for_world())),
+            (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
+            (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world, vote.since)),
+            (Phase::Accepted, None) => None,
+        }
+    }
+
+    fn blocked_topology(&self, wait_for_world: u32, since: Timestamp) -> String {
+        let what = match wait_for_world {
+            0 => "update_topology".to_owned(),
+            want => format!("wait_for_world({want}) with {} accepted peers", self.accepted_count()),
+        };
+        let reason = match self.round {
+            Some(_) => self.ring_sentences().join("; "),
+            None => self.missing_for_world(),
+        };
+        format!("{what} ({} s) waits for {reason}", self.now.since(since).as_secs())
+    }
+
+    /// Who or what keeps the next round from beginning.
+    pub(super) fn missing_for_world(&self) -> String {
+        let silent =
+            |(id, peer): (&PeerId, &Peer)| (peer.accepted() && peer.topology.is_none()).then_some(*id);
+        let missing: Vec<PeerId> = self.peers.iter().filter_map(silent).collect();
+        if missing.is_empty() {
+            return "more peers to connect".to_owned();
+        }
+        format!("the topology vote of {}", self.list_peers(missing.into_iter()))
+    }
+
+    fn ring_sentences(&self) -> Vec<String> {
+        self.groups.iter().filter_map(|(id, group)| self.blocked_ring(*id, group)).collect()
+    }
+
+    fn blocked_ring(&self, id: GroupId, group: &Group) -> Option<String> {
+        if self.ring_confirmed(group) {
+            return None;
+        }
+        let confirmed = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.confirmed(group.epoch));
+        let missing = group.ring.iter().map(|place| place.peer).filter(|peer| !confirmed(peer));
+        let age = self.now.since(group.planned_at).as_secs();
+        let faults: Vec<String> = group
+            .held
+            .iter()
+            .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
+            .collect();
+        let who = self.list_peers(missing);
+        Some(format!("ring {} of group {id} ({age} s) waits for {who}{}", group.epoch, faults.concat()))
+    }
+
+    fn blocked_pending(&self, since: Timestamp) -> String {
+        let missing =
+            self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none()).map(|(id, _)| *id);
+        let age = self.now.since(since).as_secs();
+        format!("are_peers_pending ({age} s) waits for {}", self.list_peers(missing))
+    }
+
+    fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {
+        match op {
+            Op::Voting { votes, since, .. } => {
+                let members = group.ring.iter().map(|place| place.peer);
+                let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
+                let age = self.now.since(*since).as_secs();
+                let reason = if missing.is_empty() {
+                    self.ring_sentences().join("; ")
+                } else {
+                    self.list_peers(missing.into_iter())
+                };
+                format!("all-reduce {id} ({age} s) waits to begin for {reason}")
+            }
+            Op::Running { participants, since, .. } => {
+                let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
+                let age = self.now.since(*since).as_secs();
+                format!("all-reduce {id} ({age} s) waits for the end at {}", self.list_peers(open))
+            }
+        }
+    }
+
+    fn blocked_sync(&self, id: GroupId, group: &Group) -> Option<String> {
+        Some(match group.sync.as_ref()? {
+            Sync::Voting { votes, since, .. } => {
+                let members = group.ring.iter().map(|place| place.peer);
+                let missing = members.filter(|peer| !votes.contains_key(peer));
+                let age = self.now.since(*since).as_secs();
+                format!(
+                    "shared-state sync of group {id} ({age} s) waits to begin for {}",
+                    self.list_peers(missing)
+                )
+            }
+            Sync::Running { sync, voters, since, .. } => {
+                let open = voters.iter().filter(|(_, v)| v.report == VoterReport::Awaited).map(|(id, _)| *id);
+                let age = self.now.since(*since).as_secs();
+                format!("shared-state sync {sync} ({age} s) waits for the end at {}", self.list_peers(open))
+            }
+        })
+    }
+
+    /// One sentence for everything that waits, naming for whom and since when.
+    pub fn blocked_on(&self) -> Vec<String> {
+        let mut all = self.ring_sentences();
+        let first =
+            self.peers.values().filter_map(|peer| peer.topology.as_ref()).map(|vote| vote.since).min();
+        if let Some(since) = first {
+            let largest = self.peers.values().filter_map(|peer| peer.topology.as_ref());
+            let want = largest.map(|vote| vote.wait_for_world).min().unwrap_or(0);
+            all.push(self.blocked_topology(want, since));
+        }
+        let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
+        all.extend(first.map(|since| self.blocked_pending(since)));
+        for (id, group) in &self.groups {
+            all.extend(self.blocked_sync(*id, group));
+            all.extend(group.ops.iter().map(|(op, state)| self.blocked_op(group, *op, state)));
+        }
+        if let Some(round) = &self.round {
+            all.push(format!(
+                "admission round ({} s) waits for the rings",
+                self.now.since(round.since).as_secs()
+            ));
+        }
+        all
+    }
+}

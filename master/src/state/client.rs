@@ -1,0 +1,113 @@
+//! A connection and the peer behind it.
+
+use super::types::{ClientKey, Timestamp};
+use core::net::IpAddr;
+use pccl_protocol::{Beat, Culprit, GroupEpoch, GroupId, Host, PeerId, Register, RequestId, WorldSizes};
+
+/// One control connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Source address.
+    pub(super) remote: IpAddr,
+    /// Address of the master that the client reached.
+    pub(super) local: IpAddr,
+    /// When the connection came.
+    pub(super) connected_at: Timestamp,
+    /// The peer, once it has registered.
+    pub(super) peer: Option<PeerId>,
+}
+
+/// How far a peer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Waits for a round that admits it.
+    Pending,
+    /// Member of a ring that is being connected in a running round.
+    Connecting,
+    /// Full member: votes and is counted.
+    Accepted,
+}
+
+/// A vote of `update_topology` or `wait_for_world`.
+#[derive(Debug)]
+pub(super) struct TopologyVote {
+    pub(super) request: RequestId,
+    /// 0, or the size of the world that the vote waits for.
+    pub(super) wait_for_world: u32,
+    pub(super) since: Timestamp,
+    /// The count of accepted peers in the last progress report for this vote.
+    pub(super) told: Option<u32>,
+}
+
+/// A vote of `are_peers_pending`.
+#[derive(Debug)]
+pub(super) struct PendingVote {
+    pub(super) request: RequestId,
+    pub(super) since: Timestamp,
+}
+
+/// A registered peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) client: ClientKey,
+    pub(super) info: Register,
+    pub(super) remote: IpAddr,
+    pub(super) local: IpAddr,
+    pub(super) phase: Phase,
+    /// Counts registrations; newcomers join a ring in this order.
+    pub(super) order: u64,
+    /// When the last packet came.
+    pub(super) heard_at: Timestamp,
+    /// The last beat and when it came.
+    pub(super) beat: Option<(Beat, Timestamp)>,
+    pub(super) topology: Option<TopologyVote>,
+    pub(super) pending: Option<PendingVote>,
+    /// The last ring epoch that this peer reported on, and whether all of its edges stood.
+    pub(super) reported: Option<(GroupEpoch, bool)>,
+    /// The sizes that this peer was told last.
+    pub(super) sizes_told: Option<WorldSizes>,
+}
+
+impl Peer {
+    pub(super) const fn group(&self) -> GroupId {
+        self.info.group
+    }
+
+    pub(super) fn accepted(&self) -> bool {
+        self.phase == Phase::Accepted
+    }
+
+    pub(super) fn confirmed(&self, epoch: GroupEpoch) -> bool {
+        self.reported == Some((epoch, true))
+    }
+
+    /// Bytes that the peer had moved, over all operations, by its last beat.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        self.beat.as_ref().map_or(0, |(beat, _)| beat.moved_bytes)
+    }
+
+    /// How verdicts name this peer.
+    pub(super) fn culprit(&self, id: PeerId) -> Culprit {
+        Culprit { peer: id, host: Host::new(self.remote.to_canonical().to_string()) }
+    }
+
+    /// Identity and address in one phrase, for sentences.
+    pub(super) fn name(&self, id: PeerId) -> String {
+        format!("{id} ({})", self.remote.to_canonical())
+    }
+
+    /// Host under which `viewer` reaches this peer.
+    ///
+    /// A peer that reached the master over loopback lives on the master's machine. Others reach that machine under the
+    /// address under which they reach the master.
+    pub(super) fn host_for(&self, viewer: &Self) -> Host {
+        if let Some(host) = &self.info.advertised_host {
+            return host.clone();
+        }
+        let remote = self.remote.to_canonical();
+        if remote.is_loopback() && !viewer.remote.to_canonical().is_loopback() {
+            return Host::new(viewer.local.to_canonical().to_string());
+        }
+        Host::new(remote.to_string())
+    }
+}

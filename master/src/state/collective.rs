@@ -1,0 +1,328 @@
+//! Collectives: votes, commencement, outcomes.
+
+use super::group::{Completion, Group, Loss, Op, Participant};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{
+    Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
+    OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
+};
+use std::collections::BTreeMap;
+
+/// What is to be done about an attempt now.
+enum Step {
+    Wait,
+    /// Nobody has it in flight any more.
+    Forget,
+    /// The votes cannot count: there are too few peers.
+    TooFew(TooFewPeers),
+    /// The votes cannot count: their epoch has ended.
+    Stale,
+    Commence(Algorithm),
+    Decide(Outcome),
+}
+
+impl MasterState {
+    pub(super) fn record_initiate(&mut self, id: PeerId, group_id: GroupId, initiate: Initiate) {
+        let (now, op) = (self.now, initiate.op);
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        if op.epoch == group.epoch && op.attempt == group.attempts(op.tag) {
+            let fresh = || Op::Voting { since: now, votes: BTreeMap::new(), given_up: None };
+            if let Op::Voting { votes, .. } = group.ops.entry(op).or_insert_with(fresh) {
+                votes.insert(id, initiate.descriptor);
+            }
+            return;
+        }
+        // The attempt was decided before this vote came. Only the last outcome of a tag is kept.
+        let kept = group.history.get(&op.tag).filter(|_| op.epoch == group.epoch);
+        let kept = kept.filter(|history| op.attempt.saturating_add(1) == history.outcomes);
+        let answer = match kept {
+            Some(history) => M2c::Outcome(OpOutcome { op, outcome: history.last.clone() }),
+            None => M2c::Stale(Stale { vote: VoteRef::Collective(op), epoch: group.epoch }),
+        };
+        self.send_peer(id, answer);
+    }
+
+    pub(super) fn record_complete(&mut self, id: PeerId, group_id: GroupId, complete: Complete) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        match group.ops.get_mut(&complete.op) {
+            Some(Op::Voting { votes, given_up, .. }) => {
+                // Given up before it began. The attempt ends for all; those who vote for it later learn the outcome.
+                if let (true, Some(fault)) = (votes.contains_key(&id) && given_up.is_none(), complete.fault) {
+                    *given_up = Some((id, fault));
+                }
+            }
+            Some(Op::Running { participants, .. }) => {
+                if let Some(part) = participants.get_mut(&id) {
+                    part.reported_bytes = Some(complete.moved_bytes);
+                    part.complete = Some(Completion { fault: complete.fault, at: now });
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Takes a lost peer out of every collective of its group.
+    pub(super) fn lose_participant(group: &mut Group, id: PeerId, moved_bytes: u64, loss: &Loss) {
+        for op in group.ops.values_mut() {
+            match op {
+                Op::Voting { votes, .. } => {
+                    votes.remove(&id);
+                }
+                Op::Running { participants, lost, lost_bytes, .. } => {
+                    if let Some(part) = participants.remove(&id) {
+                        let moved =
+                            part.reported_bytes.unwrap_or(moved_bytes.saturating_sub(part.base_bytes));
+                        *lost_bytes = lost_bytes.saturating_add(moved);
+                        lost.push(loss.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rule: votes are answered, complete votes begin, running attempts are decided.
+    pub(super) fn settle_collectives(&mut self) -> bool {
+        let all: Vec<(GroupId, OpId)> =
+            self.groups.iter().flat_map(|(id, group)| group.ops.keys().map(|op| (*id, *op))).collect();
+        let mut fired = false;
+        for (group_id, op) in all {
+            let step = self.next_step(group_id, op);
+            fired |= !matches!(step, Step::Wait);
+            self.take_step(group_id, op, step);
+        }
+        fired
+    }
+
+    fn next_step(&self, group_id: GroupId, id: OpId) -> Step {
+        let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
+        match group.ops.get(&id) {
+            Some(Op::Voting { votes, given_up, .. }) => {
+                if votes.is_empty() {
+                    Step::Forget
+                } else if let Some(few) = self.too_few(group, VoteRef::Collective(id), 2) {
+                    Step::TooFew(few)
+                } else if id.epoch != group.epoch {
+                    Step::Stale
+                } else if let Some((who, fault)) = given_up {
+                    Step::Decide(Outcome::Aborted(self.fault_verdict(id, Phase::Voting, 0, *who, fault)))
+                } else if votes.len() == group.ring.len() && self.ring_ready(group) {
+                    self.begin_or_mismatch(id, votes)
+                } else {
+                    Step::Wait
+                }
+            }
+            Some(Op::Running { participants, lost, .. }) => self.running_step(id, group, participants, lost),
+            None => Step::Wait,
+        }
+    }
+
+    /// The answer for a vote that cannot count because peers are missing: `in_group` are needed in the group, and the
+    /// least size of the run in the world.
+    pub(super) fn too_few(&self, group: &Group, vote: VoteRef, in_group: u32) -> Option<TooFewPeers> {
+        let (have, need) = (self.accepted_count(), self.options.min_world_size);
+        if have < need {
+            return Some(TooFewPeers { vote, have, need, need_in_group: false });
+        }
+        let accepted = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.accepted());
+        let here = group.ring.iter().filter(|place| accepted(&place.peer)).count();
+        let have = u32::try_from(here).unwrap_or(u32::MAX);
+        (have < in_group).then_some(TooFewPeers { vote, have, need: in_group, need_in_group: true })
+    }
+
+    fn begin_or_mismatch(&self, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
+        let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
+        let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
+        let Some((other, (a, b))) = odd else {
+            return Step::Commence(match descriptor.algorithm {
+                Algorithm::Automatic | Algorithm::Ring => Algorithm::Ring,
+            });
+        };
+        let detail =
+            format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));
+        Step::Decide(Outcome::Aborted(Verdict {
+            cause: Cause::MismatchedCall,
+            culprits: vec![self.culprit_of(*first), self.culprit_of(*other)],
+            operation: Operation::AllReduce(id),
+            phase: Phase::Voting,
+            bytes_done: 0,
+            silent_ms: 0,
+            detail: pccl_protocol::Text::new(detail),
+        }))
+    }
+
+    fn running_step(
+        &self,
+        id: OpId,
+        group: &Group,
+        participants: &BTreeMap<PeerId, Participant>,
+        lost: &[Loss],
+    ) -> Step {
+        if participants.is_empty() {
+            return Step::Forget;
+        }
+        let clean = |part: &Participant| part.complete.as_ref().is_some_and(|c| c.fault.is_none());
+        if participants.values().all(clean) {
+            return Step::Decide(Outcome::Done(Nothing {}));
+        }
+        let phase = if participants.values().any(clean) { Phase::Completing } else { Phase::Transfer };
+        let bytes = self.moved_bytes(group, id);
+        if let Some(loss) = lost.first() {
+            let verdict = Verdict {
+                cause: loss.cause,
+                culprits: vec![loss.culprit.clone()],
+                operation: Operation::AllReduce(id),
+                phase,
+                bytes_done: bytes,
+                silent_ms: loss.silent_ms,
+                detail: loss.detail.clone(),
+            };
+            return Step::Decide(Outcome::Aborted(verdict));
+        }
+        let mut faults: Vec<(Timestamp, PeerId, &OpFault)> = faults_of(participants).collect();
+        faults.sort_by_key(|(at, who, fault)| (*at, *who, fault.kind));
+        let sure = faults.iter().find(|(_, _, fault)| !is_edge_fault(fault));
+        let held = || faults.iter().find(|(at, who, fault)| self.op_fault_due(*at, *who, fault));
+        match sure.or_else(held) {
+            Some((_, who, fault)) => {
+                Step::Decide(Outcome::Aborted(self.fault_verdict(id, phase, bytes, *who, fault)))
+            }
+            None => Step::Wait,
+        }
+    }
+
+    /// Whether a broken edge has been held back long enough, and its other end is not about to be found dead.
+    fn op_fault_due(&self, at: Timestamp, who: PeerId, fault: &OpFault) -> bool {
+        at + self.options.edge_grace <= self.tick && !self.fault_suspect(who, fault)
+    }
+
+    fn fault_suspect(&self, who: PeerId, fault: &OpFault) -> bool {
+        [Some(who), fault.peer].into_iter().flatten().any(|id| self.suspect(id))
+    }
+
+    /// When an attempt has to be looked at again.
+    pub(super) fn op_deadline(&self, op: &Op) -> Option<Timestamp> {
+        let Op::Running { participants, .. } = op else { return None };
+        let due = faults_of(participants).filter_map(|(at, who, fault)| {
+            let due = at + self.options.edge_grace;
+            (due > self.now || !self.fault_suspect(who, fault)).then_some(due)
+        });
+        due.min()
+    }
+
+    /// Bytes that the participants, lost ones included, are known to have moved for an attempt.
+    fn moved_bytes(&self, group: &Group, id: OpId) -> u64 {
+        let Some(Op::Running { participants, lost_bytes, .. }) = group.ops.get(&id) else { return 0 };
+        participants.iter().fold(*lost_bytes, |sum, (peer, part)| {
+            let beaten =
+                || self.peers.get(peer).map_or(0, |p| p.moved_bytes().saturating_sub(part.base_bytes));
+            sum.saturating_add(part.reported_bytes.unwrap_or_else(beaten))
+        })
+    }
+
+    fn take_step(&mut self, group_id: GroupId, id: OpId, step: Step) {
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let (packet, record) = match step {
+            Step::Wait => return,
+            Step::Commence(algorithm) => return self.commence(group_id, id, algorithm),
+            Step::Forget => {
+                group.ops.remove(&id);
+                return;
+            }
+            Step::TooFew(few) => (M2c::TooFewPeers(few), None),
+            Step::Stale => (M2c::Stale(Stale { vote: VoteRef::Collective(id), epoch: group.epoch }), None),
+            Step::Decide(outcome) => {
+                (M2c::Outcome(OpOutcome { op: id, outcome: outcome.clone() }), Some(outcome))
+            }
+        };
+        let voters: Vec<PeerId> = match group.ops.remove(&id) {
+            Some(Op::Voting { votes, .. }) => votes.into_keys().collect(),
+            Some(Op::Running { participants, .. }) => participants.into_keys().collect(),
+            None => Vec::new(),
+        };
+        if let Some(outcome) = record {
+            if let Outcome::Aborted(verdict) = &outcome {
+                let text = format!("group {group_id}: {verdict}");
+                group.remember(id, outcome);
+                self.warn(text);
+            } else {
+                group.remember(id, outcome);
+            }
+        }
+        for voter in voters {
+            self.send_peer(voter, packet.clone());
+        }
+    }
+
+    fn commence(&mut self, group_id: GroupId, id: OpId, algorithm: Algorithm) {
+        let since = self.now;
+        let Some(op) = self.groups.get_mut(&group_id).and_then(|group| group.ops.get_mut(&id)) else {
+            return;
+        };
+        let Op::Voting { votes, .. } = op else { return };
+        let peers = &self.peers;
+        let participants: BTreeMap<PeerId, Participant> = votes
+            .keys()
+            .map(|peer| {
+                let base_bytes = peers.get(peer).map_or(0, super::client::Peer::moved_bytes);
+                (*peer, Participant { base_bytes, reported_bytes: None, complete: None })
+            })
+            .collect();
+        let everybody: Vec<PeerId> = participants.keys().copied().collect();
+        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0 };
+        for peer in everybody {
+            self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
+        }
+    }
+
+    pub(super) fn fault_verdict(
+        &self,
+        id: OpId,
+        phase: Phase,
+        bytes_done: u64,
+        who: PeerId,
+        fault: &OpFault,
+    ) -> Verdict {
+        let other = fault.peer.filter(|other| *other != who);
+        let (cause, ends) = match fault.kind {
+            OpFaultKind::InboundLost => (Cause::EdgeBroken, [other, Some(who)]),
+            OpFaultKind::OutboundLost => (Cause::EdgeBroken, [Some(who), other]),
+            OpFaultKind::Corrupt | OpFaultKind::Violation => (Cause::Corruption, [other, Some(who)]),
+            OpFaultKind::CallerAbort => (Cause::CallerAbort, [Some(who), None]),
+            OpFaultKind::Local => (Cause::LocalFault, [Some(who), None]),
+        };
+        let reporter = self.name_of(who);
+        let detail = match fault.text.as_str() {
+            "" => format!("{} reported by {reporter}", fault.kind),
+            text => format!("{} reported by {reporter}: {text}", fault.kind),
+        };
+        Verdict {
+            cause,
+            culprits: ends.into_iter().flatten().map(|end| self.culprit_of(end)).collect(),
+            operation: Operation::AllReduce(id),
+            phase,
+            bytes_done,
+            silent_ms: 0,
+            detail: pccl_protocol::Text::new(detail),
+        }
+    }
+}
+
+fn faults_of(
+    participants: &BTreeMap<PeerId, Participant>,
+) -> impl Iterator<Item = (Timestamp, PeerId, &OpFault)> {
+    participants.iter().filter_map(|(peer, part)| {
+        let complete = part.complete.as_ref()?;
+        Some((complete.at, *peer, complete.fault.as_ref()?))
+    })
+}
+
+/// Faults that the death of a neighbour explains as well.
+const fn is_edge_fault(fault: &OpFault) -> bool {
+    match fault.kind {
+        OpFaultKind::InboundLost | OpFaultKind::OutboundLost => true,
+        OpFaultKind::Corrupt | OpFaultKind::Violation | OpFaultKind::CallerAbort | OpFaultKind::Local => {
+            false
+        }
+    }
+}

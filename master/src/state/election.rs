@@ -1,0 +1,187 @@
+//! Whose content a sync spreads: a pure function of the votes.
+
+use super::group::SyncVote;
+use pccl_hash::Digest128;
+use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy};
+use std::collections::BTreeMap;
+
+/// Two voters that contradict each other, or one against the rest.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) peers: (PeerId, PeerId),
+    /// The values of the two, in words.
+    pub(super) values: (String, String),
+}
+
+/// What a voter has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) fetch: Vec<FetchItem>,
+    pub(super) sources: Vec<PeerId>,
+    pub(super) serve: bool,
+}
+
+/// The result of an election.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Election {
+    pub(super) revision: Revision,
+    pub(super) parts: BTreeMap<PeerId, Part>,
+}
+
+type Votes = BTreeMap<PeerId, SyncVote>;
+
+/// Checks the votes and elects.
+///
+/// 1. Keys, types, counts and flags are compared as maps. 2. Strategies: enforce-popular does not mix with others; two
+///    up-to-date senders hold the same; no sender is outdated; somebody gives. 3. The revision is the highest among those
+///    who give; of its holders the most popular content wins, and on a tie the lowest digests.
+pub(super) fn elect(votes: &Votes) -> Result<Election, Conflict> {
+    check_entries(votes)?;
+    let revision = check_strategies(votes)?;
+    let winners = winners(votes, revision);
+    let mut parts = BTreeMap::new();
+    for (turn, (peer, vote)) in votes.iter().enumerate() {
+        parts.insert(*peer, part_of(*peer, vote, turn, revision, &winners));
+    }
+    let serving: Vec<PeerId> = parts.values().flat_map(|part: &Part| part.sources.iter().copied()).collect();
+    for peer in serving {
+        if let Some(part) = parts.get_mut(&peer) {
+            part.serve = true;
+        }
+    }
+    Ok(Election { revision, parts })
+}
+
+fn conflict<'a>(a: (&'a PeerId, String), b: (&'a PeerId, String)) -> Conflict {
+    Conflict { peers: (*a.0, *b.0), values: (a.1, b.1) }
+}
+
+fn check_entries(votes: &Votes) -> Result<(), Conflict> {
+    let Some((first, reference)) = votes.first_key_value() else { return Ok(()) };
+    for (peer, vote) in votes {
+        if let Some((a, b)) = entry_difference(&reference.entries, &vote.entries) {
+            return Err(conflict((first, a), (peer, b)));
+        }
+    }
+    Ok(())
+}
+
+/// The first difference between two sets of tensors, contents aside. Entries are sorted by key (checked on arrival).
+fn entry_difference(a: &[StateEntry], b: &[StateEntry]) -> Option<(String, String)> {
+    let show = |e: &StateEntry| {
+        let flag = if e.allow_inequality { ", content may differ" } else { "" };
+        format!("\"{}\": {} elements of {}{flag}", e.key, e.count, e.data_type)
+    };
+    let shape = |e: &StateEntry| (e.count, e.data_type, e.allow_inequality);
+    for (x, y) in a.iter().zip(b) {
+        if x.key < y.key {
+            return Some((show(x), format!("no \"{}\"", x.key)));
+        }
+        if y.key < x.key {
+            return Some((format!("no \"{}\"", y.key), show(y)));
+        }
+        if shape(x) != shape(y) {
+            return Some((show(x), show(y)));
+        }
+    }
+    let rest_of_a = a.get(b.len()).map(|x| (show(x), format!("no \"{}\"", x.key)));
+    rest_of_a.or_else(|| b.get(a.len()).map(|y| (format!("no \"{}\"", y.key), show(y))))
+}
+
+fn check_strategies(votes: &Votes) -> Result<Revision, Conflict> {
+    let named = |peer: &PeerId, vote: &SyncVote| (*peer, format!("strategy {}", vote.strategy));
+    let popular = |vote: &SyncVote| vote.strategy == SyncStrategy::EnforcePopular;
+    let one = votes.iter().find(|(_, vote)| popular(vote));
+    let other = votes.iter().find(|(_, vote)| !popular(vote));
+    if let (Some((a, x)), Some((b, y))) = (one, other) {
+        let (x, y) = (named(a, x).1, named(b, y).1);
+        return Err(conflict((a, x), (b, y)));
+    }
+    let gives = |vote: &&SyncVote| vote.strategy != SyncStrategy::ReceiveOnly;
+    let highest = votes.values().filter(gives).map(|vote| vote.revision).max();
+    let senders = || votes.iter().filter(|(_, vote)| vote.strategy == SyncStrategy::SendOnly);
+    if let Some(revision) = highest {
+        let mut current = senders().filter(|(_, vote)| vote.revision == revision);
+        if let Some((first, reference)) = current.next() {
+            for (peer, vote) in current {
+                if let Some((a, b)) = content_difference(&reference.entries, &vote.entries) {
+                    let send_only = |text| format!("send-only with {text}");
+                    return Err(conflict((first, send_only(a)), (peer, send_only(b))));
+                }
+            }
+        }
+        let holder = votes.iter().find(|(_, vote)| vote.revision == revision && gives(vote));
+        let outdated = senders().find(|(_, vote)| vote.revision < revision);
+        if let (Some((a, x)), Some((b, y))) = (holder, outdated) {
+            let values =
+                (format!("revision {}", x.revision), format!("send-only at revision {}", y.revision));
+            return Err(conflict((a, values.0), (b, values.1)));
+        }
+        return Ok(revision);
+    }
+    // Everybody only receives. With one voter, it alone is at fault.
+    let mut all = votes.iter();
+    let (a, b) = (all.next(), all.next());
+    let none = PeerId::default();
+    let (a, b) = (a.map_or(none, |(peer, _)| *peer), b.or(a).map_or(none, |(peer, _)| *peer));
+    let text = || format!("strategy {}, and nobody gives", SyncStrategy::ReceiveOnly);
+    Err(Conflict { peers: (a, b), values: (text(), text()) })
+}
+
+fn content_difference(a: &[StateEntry], b: &[StateEntry]) -> Option<(String, String)> {
+    let (x, y) = a.iter().zip(b).find(|(x, y)| !x.allow_inequality && x.digest != y.digest)?;
+    Some((format!("\"{}\" = {}", x.key, x.digest), format!("\"{}\" = {}", y.key, y.digest)))
+}
+
+/// Digests of everything that must be equal, in key order.
+fn content(vote: &SyncVote) -> Vec<Digest128> {
+    vote.entries.iter().filter(|e| !e.allow_inequality).map(|e| e.digest).collect()
+}
+
+/// Those who hold the elected content and may give it.
+fn winners(votes: &Votes, revision: Revision) -> Vec<(PeerId, &SyncVote)> {
+    let mut camps: BTreeMap<Vec<Digest128>, Vec<(PeerId, &SyncVote)>> = BTreeMap::new();
+    for (peer, vote) in votes {
+        if vote.revision == revision && vote.strategy != SyncStrategy::ReceiveOnly {
+            camps.entry(content(vote)).or_default().push((*peer, vote));
+        }
+    }
+    let most = camps.values().map(Vec::len).max().unwrap_or(0);
+    // Camps are in the order of their digests, so the first of the largest has the lowest.
+    camps.into_values().find(|camp| camp.len() == most).unwrap_or_default()
+}
+
+fn part_of(
+    peer: PeerId,
+    vote: &SyncVote,
+    turn: usize,
+    revision: Revision,
+    winners: &[(PeerId, &SyncVote)],
+) -> Part {
+    let nothing = Part { fetch: Vec::new(), sources: Vec::new(), serve: false };
+    if winners.is_empty()
+        || vote.strategy == SyncStrategy::SendOnly
+        || winners.iter().any(|(id, _)| *id == peer)
+    {
+        return nothing;
+    }
+    // Each receiver begins with another source, so that the load spreads.
+    let rotated = || (0..winners.len()).map(|i| winners[(turn + i) % winners.len()]);
+    let Some((_, first)) = rotated().next() else { return nothing };
+    let outdated = vote.revision < revision;
+    let differs = |(mine, theirs): &(&StateEntry, &StateEntry)| {
+        mine.digest != theirs.digest && (outdated || !mine.allow_inequality)
+    };
+    let wanted = || vote.entries.iter().zip(&first.entries).filter(differs).map(|(_, theirs)| theirs);
+    let fetch: Vec<FetchItem> =
+        wanted().map(|e| FetchItem { key: e.key.clone(), digest: e.digest }).collect();
+    if fetch.is_empty() {
+        return nothing;
+    }
+    let holds_all = |source: &SyncVote| {
+        let pairs = vote.entries.iter().zip(&first.entries).zip(&source.entries);
+        pairs.filter(|((mine, theirs), _)| differs(&(*mine, *theirs))).all(|((_, a), b)| a.digest == b.digest)
+    };
+    let sources = rotated().filter(|(_, source)| holds_all(source)).map(|(id, _)| id).collect();
+    Part { fetch, sources, serve: false }
+}

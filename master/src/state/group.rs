@@ -1,0 +1,219 @@
+//! Facts about one peer group: its ring, its collectives, its sync.
+
+use super::types::Timestamp;
+use pccl_protocol::{
+    Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId, RequestId,
+    Revision, StateEntry, SyncId, SyncStrategy, Text,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A directed edge: sending end, receiving end.
+pub(super) type EdgeEnds = (PeerId, PeerId);
+
+/// One place in a ring, with the edge to the next place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) peer: PeerId,
+    pub(super) generation: LinkGeneration,
+    pub(super) connections: u16,
+}
+
+/// A report about an edge that is held back for a while.
+#[derive(Debug)]
+pub(super) struct HeldFault {
+    pub(super) generation: LinkGeneration,
+    pub(super) since: Timestamp,
+    /// The edge could not be built (as opposed to: stood and broke).
+    pub(super) unbuildable: bool,
+    pub(super) text: Text,
+}
+
+/// What is known against an edge.
+#[derive(Debug)]
+pub(super) struct Mark {
+    /// Forgotten after this.
+    pub(super) until: Timestamp,
+    pub(super) severity: Severity,
+    pub(super) text: Text,
+}
+
+/// How bad an edge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Severity {
+    /// Stood, and broke once; it is built anew.
+    Broke,
+    /// Could not be built once; it is tried again.
+    Failed,
+    /// Stood, and broke repeatedly: other rings are better, but nobody goes because of it.
+    Avoided,
+    /// Could not be built: no ring has it.
+    Forbidden,
+}
+
+/// The loss of a peer, as far as operations are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) cause: Cause,
+    pub(super) culprit: Culprit,
+    pub(super) silent_ms: u64,
+    pub(super) detail: Text,
+}
+
+/// A vote to complete a collective.
+#[derive(Debug)]
+pub(super) struct Completion {
+    pub(super) fault: Option<OpFault>,
+    pub(super) at: Timestamp,
+}
+
+/// One attempt of a collective that has no outcome yet.
+#[derive(Debug)]
+pub(super) enum Op {
+    /// Votes to begin are collected.
+    Voting {
+        since: Timestamp,
+        votes: BTreeMap<PeerId, Descriptor>,
+        /// A voter gave the attempt up before it began.
+        given_up: Option<(PeerId, OpFault)>,
+    },
+    /// It runs; the participants are frozen.
+    Running {
+        since: Timestamp,
+        participants: BTreeMap<PeerId, Participant>,
+        lost: Vec<Loss>,
+        /// Bytes that lost participants had moved.
+        lost_bytes: u64,
+    },
+}
+
+/// A living participant of a running collective.
+#[derive(Debug)]
+pub(super) struct Participant {
+    /// Bytes that it had moved, over all operations, when this one began.
+    pub(super) base_bytes: u64,
+    /// Bytes that it reported for this operation.
+    pub(super) reported_bytes: Option<u64>,
+    pub(super) complete: Option<Completion>,
+}
+
+impl Op {
+    /// Whether `peer` has this attempt in flight.
+    pub(super) fn involves(&self, peer: PeerId) -> bool {
+        match self {
+            Self::Voting { votes, .. } => votes.contains_key(&peer),
+            Self::Running { participants, .. } => participants.contains_key(&peer),
+        }
+    }
+}
+
+/// The attempts that a tag has had in the present epoch.
+#[derive(Debug)]
+pub(super) struct TagHistory {
+    /// Outcomes so far.
+    pub(super) outcomes: u32,
+    /// The last one.
+    pub(super) last: Outcome,
+}
+
+/// A vote to begin a sync.
+#[derive(Debug, Clone)]
+pub(super) struct SyncVote {
+    pub(super) request: RequestId,
+    pub(super) revision: Revision,
+    pub(super) strategy: SyncStrategy,
+    pub(super) entries: Vec<StateEntry>,
+}
+
+/// A sync without outcome.
+#[derive(Debug)]
+pub(super) enum Sync {
+    /// Votes are collected.
+    Voting { since: Timestamp, epoch: GroupEpoch, votes: BTreeMap<PeerId, SyncVote> },
+    /// Content is elected; those who need it fetch it.
+    Running {
+        since: Timestamp,
+        sync: SyncId,
+        revision: Revision,
+        voters: BTreeMap<PeerId, SyncVoter>,
+        lost: Vec<Loss>,
+    },
+}
+
+/// A living voter of a running sync.
+#[derive(Debug)]
+pub(super) struct SyncVoter {
+    pub(super) request: RequestId,
+    /// Peers that were named to it as sources.
+    pub(super) sources: BTreeSet<PeerId>,
+    pub(super) report: VoterReport,
+}
+
+/// What a voter of a running sync has reported.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum VoterReport {
+    /// Nothing yet.
+    Awaited,
+    /// It has everything.
+    Ready,
+    /// It could not get what it needs.
+    Failed { text: Text, at: Timestamp },
+}
+
+impl Sync {
+    /// Whether `peer` waits for this sync.
+    pub(super) fn involves(&self, peer: PeerId) -> bool {
+        match self {
+            Self::Voting { votes, .. } => votes.contains_key(&peer),
+            Self::Running { voters, .. } => voters.contains_key(&peer),
+        }
+    }
+}
+
+/// Facts about one group. It exists while it has members in a ring.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// The present epoch; 0 before the first ring.
+    pub(super) epoch: GroupEpoch,
+    /// The ring of the epoch.
+    pub(super) ring: Vec<Place>,
+    /// When its plan was sent.
+    pub(super) planned_at: Timestamp,
+    /// A new plan is needed although the members are the same.
+    pub(super) replan: bool,
+    /// Edges of the ring that need new connections.
+    pub(super) rebuild: BTreeSet<EdgeEnds>,
+    pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
+    pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+    /// Outcomes of the present epoch, by tag.
+    pub(super) history: BTreeMap<u64, TagHistory>,
+    pub(super) ops: BTreeMap<OpId, Op>,
+    pub(super) sync: Option<Sync>,
+    /// The last revision that all members held.
+    pub(super) committed: Option<Revision>,
+}
+
+impl Group {
+    /// Edges of the ring with their places.
+    pub(super) fn edges(&self) -> impl Iterator<Item = (EdgeEnds, &Place)> {
+        let n = self.ring.len();
+        self.ring.iter().enumerate().map(move |(i, place)| ((place.peer, self.ring[(i + 1) % n].peer), place))
+    }
+
+    /// Whether the ring has this edge in this generation.
+    pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
+        self.edges().any(|(e, place)| e == ends && place.generation == generation)
+    }
+
+    /// Outcomes of `tag` in the present epoch.
+    pub(super) fn attempts(&self, tag: u64) -> u32 {
+        self.history.get(&tag).map_or(0, |history| history.outcomes)
+    }
+
+    /// Records an outcome, if it belongs to the present epoch.
+    pub(super) fn remember(&mut self, op: OpId, outcome: Outcome) {
+        if op.epoch == self.epoch {
+            let outcomes = self.attempts(op.tag).saturating_add(1);
+            self.history.insert(op.tag, TagHistory { outcomes, last: outcome });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Who is heard, who is silent, who is late; and how a peer goes.
+
+use super::client::Phase;
+use super::group::Loss;
+use super::types::{Action, ClientKey};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Text, WorldEpoch};
+use std::time::Duration;
+
+impl MasterState {
+    /// Whether a peer has been silent for so long that it may be dead.
+    pub(super) fn suspect(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| self.now.since(peer.heard_at) > self.options.suspicion())
+    }
+
+    /// Judges the deadlines that end in a drop.
+    pub(super) fn judge_deadlines(&mut self) {
+        let strangers: Vec<ClientKey> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.peer.is_none())
+            .filter(|(_, client)| client.connected_at + self.options.registration_timeout <= self.now)
+            .map(|(key, _)| *key)
+            .collect();
+        for client in strangers {
+            let text =
+                format!("did not register within {} ms", self.options.registration_timeout.as_millis());
+            self.refuse(client, KickReason::new(KickCode::RegistrationTimeout, text));
+        }
+        let silent: Vec<PeerId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.heard_at + self.options.peer_timeout <= self.now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in silent {
+            self.drop_silent(id);
+        }
+        let late: Vec<PeerId> = self.groups.values().flat_map(|group| self.late_members(group)).collect();
+        for id in late {
+            let text = format!("confirmed no ring within {} ms", self.options.ring_timeout.as_millis());
+            self.kick(id, KickReason::new(KickCode::RingTimeout, text));
+        }
+    }
+
+    fn drop_silent(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let silent_ms = u64::try_from(self.now.since(peer.heard_at).as_millis()).unwrap_or(u64::MAX);
+        let last = match &peer.beat {
+            Some((beat, _)) => format!("last seen in {}", beat.call),
+            None => "it never sent a beat".to_owned(),
+        };
+        let loss =
+            Loss { cause: Cause::PeerSilent, culprit: peer.culprit(id), silent_ms, detail: Text::new(last) };
+        let client = peer.client;
+        let text = format!("nothing was heard from this peer for {silent_ms} ms");
+        self.send(client, M2c::Kicked(KickReason::new(KickCode::Silent, text)));
+        self.out.push(Action::Close { client });
+        self.remove_peer(id, &loss);
+    }
+
+    /// Members who let the time for the present ring pass, if that can be judged: while another member may be dead or
+    /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
+    fn late_members(&self, group: &super::group::Group) -> Vec<PeerId> {
+        let due = group.planned_at + self.options.ring_timeout;
+        let members = || group.ring.iter().map(|place| place.peer);
+        if due > self.now || !group.held.is_empty() || members().any(|id| self.suspect(id)) {
+            return Vec::new();
+        }
+        let reported = |id: &PeerId| {
+            self.peers
+                .get(id)
+                .is_some_and(|peer| peer.reported.is_some_and(|(epoch, _)| epoch == group.epoch))
+        };
+        members().filter(|id| !reported(id)).collect()
+    }
+
+    /// When [`super::Input::Tick`] is due next.
+    pub(super) fn earliest_deadline(&self) -> Option<Timestamp> {
+        let strangers = self.clients.values().filter(|client| client.peer.is_none());
+        let registration =
+            strangers.map(|client| client.connected_at + self.options.registration_timeout).min();
+        let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
+        let groups = self.groups.values().filter_map(|group| {
+            let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
+            let ops = group.ops.values().filter_map(|op| self.op_deadline(op)).min();
+            let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
+            [faults, ops, sync, self.ring_deadline(group)].into_iter().flatten().min()
+        });
+        [registration, silence, groups.min()].into_iter().flatten().min()
+    }
+
+    fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
+        let due = group.planned_at + self.options.ring_timeout;
+        let open = group.ring.iter().any(|place| {
+            self.peers
+                .get(&place.peer)
+                .is_some_and(|p| p.reported.map(|(epoch, _)| epoch) != Some(group.epoch))
+        });
+        // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
+        (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)
+    }
+
+    /// The caller stood still: nobody is blamed for that time.
+    pub(super) fn extend_deadlines(&mut self, gap: Duration) {
+        let now = self.now;
+        let shift = |at: &mut Timestamp| *at = (*at + gap).min(now);
+        for client in self.clients.values_mut() {
+            shift(&mut client.connected_at);
+        }
+        for peer in self.peers.values_mut() {
+            shift(&mut peer.heard_at);
+        }
+        for group in self.groups.values_mut() {
+            shift(&mut group.planned_at);
+            for fault in group.held.values_mut() {
+                shift(&mut fault.since);
+            }
+        }
+    }
+
+    /// Refuses a client: tells it why, closes, and treats the peer behind it, if any, as lost.
+    pub(super) fn refuse(&mut self, client: ClientKey, reason: KickReason) {
+        match self.clients.get(&client).map(|client| client.peer) {
+            Some(Some(id)) => self.kick(id, reason),
+            Some(None) => {
+                self.warn(format!("refused {client}: {reason}"));
+                self.send(client, M2c::Kicked(reason));
+                self.out.push(Action::Close { client });
+                self.clients.remove(&client);
+            }
+            None => {}
+        }
+    }
+
+    /// Drops a peer for something that it did or that only its going can repair.
+    pub(super) fn kick(&mut self, id: PeerId, reason: KickReason) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let cause =
+            if reason.code == KickCode::MasterStopping { Cause::MasterStopping } else { Cause::PeerDropped };
+        let loss =
+            Loss { cause, culprit: peer.culprit(id), silent_ms: 0, detail: Text::new(reason.to_string()) };
+        let client = peer.client;
+        self.send(client, M2c::Kicked(reason));
+        self.out.push(Action::Close { client });
+        self.remove_peer(id, &loss);
+    }
+
+    /// The connection of a client ended.
+    pub(super) fn lose_client(&mut self, client: ClientKey, text: &str) {
+        let Some(known) = self.clients.get(&client) else { return };
+        match known.peer.and_then(|id| Some((id, self.peers.get(&id)?))) {
+            Some((id, peer)) => {
+                let loss = Loss {
+                    cause: Cause::PeerDied,
+                    culprit: peer.culprit(id),
+                    silent_ms: 0,
+                    detail: Text::new(text),
+                };
+                self.remove_peer(id, &loss);
+            }
+            None => {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    /// A peer leaves on purpose.
+    pub(super) fn leave(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let loss =
+            Loss { cause: Cause::PeerLeft, culprit: peer.culprit(id), silent_ms: 0, detail: Text::default() };
+        let client = peer.client;
+        self.send(client, M2c::Goodbye(Nothing {}));
+        self.out.push(Action::Close { client });
+        self.remove_peer(id, &loss);
+    }
+
+    /// Forgets a peer. What follows from that is left to the rules.
+    fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        self.clients.remove(&peer.client);
+        if let Some(group) = self.groups.get_mut(&peer.group()) {
+            Self::lose_participant(group, id, peer.moved_bytes(), loss);
+            Self::lose_voter(group, id, loss);
+        }
+        if peer.phase == Phase::Accepted {
+            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
+        }
+        let silent =
+            if loss.silent_ms > 0 { format!(", silent for {} ms", loss.silent_ms) } else { String::new() };
+        let why = if loss.detail.as_str().is_empty() { String::new() } else { format!(" ({})", loss.detail) };
+        let text = format!("lost {}: {}{silent}{why}", peer.name(id), loss.cause);
+        if loss.cause == Cause::PeerLeft { self.info(text) } else { self.warn(text) }
+    }
+}

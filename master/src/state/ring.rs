@@ -1,0 +1,316 @@
+//! The ring of each group: plans, confirmations, faults of edges.
+
+use super::client::Phase;
+use super::group::{EdgeEnds, Group, HeldFault, Mark, Place, Severity};
+use super::{MasterState, Timestamp};
+use crate::topology::{Candidate, fewest_removals, ring_order};
+use pccl_protocol::{
+    EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan,
+    RingReport, limits,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What becomes of a held report when it is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judgement {
+    /// One end may be dead, which would explain it: wait for a sign of life or for its end.
+    Hold,
+    /// The edge is not in the ring any more.
+    Obsolete,
+    /// New connections; the mark says what is remembered against the edge.
+    Rebuild(Severity),
+}
+
+impl MasterState {
+    /// A report about the present ring must name edges of that ring that touch the reporter.
+    pub(super) fn admit_ring_report(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        report: &RingReport,
+    ) -> Result<(), KickReason> {
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
+        if report.epoch > group.epoch {
+            return refuse(format!(
+                "reported on ring {}, but the present one is {}",
+                report.epoch, group.epoch
+            ));
+        }
+        let foreign = |fault: &&EdgeFault| {
+            (fault.from != id && fault.to != id) || !group.has_edge((fault.from, fault.to), fault.generation)
+        };
+        match report.faults.iter().find(foreign) {
+            Some(fault) if report.epoch == group.epoch => refuse(format!(
+                "reported the edge {} -> {}, which is not its own edge of ring {}",
+                fault.from, fault.to, group.epoch
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn record_ring_report(&mut self, id: PeerId, group_id: GroupId, report: RingReport) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        if report.epoch != group.epoch {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.reported = Some((report.epoch, report.faults.is_empty()));
+        }
+        for fault in report.faults {
+            group.hold(fault, true, now);
+        }
+    }
+
+    pub(super) fn record_edge_broken(&mut self, group_id: GroupId, fault: EdgeFault) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        if group.has_edge((fault.from, fault.to), fault.generation) {
+            group.hold(fault, false, now);
+        }
+    }
+
+    /// Whether every member of the group, newcomers included, has confirmed the present ring and nothing is held
+    /// against any of its edges.
+    pub(super) fn ring_confirmed(&self, group: &Group) -> bool {
+        group.held.is_empty()
+            && group
+                .ring
+                .iter()
+                .all(|place| self.peers.get(&place.peer).is_some_and(|peer| peer.confirmed(group.epoch)))
+    }
+
+    /// Whether a collective may begin: the ring stands and consists of voters only.
+    pub(super) fn ring_ready(&self, group: &Group) -> bool {
+        self.ring_confirmed(group) && self.all_accepted(group)
+    }
+
+    /// Whether no newcomer is in the ring.
+    pub(super) fn all_accepted(&self, group: &Group) -> bool {
+        group.ring.iter().all(|place| self.peers.get(&place.peer).is_some_and(|peer| peer.accepted()))
+    }
+
+    /// Rule: reports that were held long enough are judged.
+    pub(super) fn judge_faults(&mut self) -> bool {
+        let mut due = Vec::new();
+        for (group_id, group) in &self.groups {
+            for (ends, fault) in &group.held {
+                let judgement = self.judge(group, *ends, fault);
+                if judgement != Judgement::Hold && fault.since + self.options.edge_grace <= self.tick {
+                    due.push((*group_id, *ends, judgement));
+                }
+            }
+        }
+        for (group_id, ends, judgement) in &due {
+            self.apply_judgement(*group_id, *ends, *judgement);
+        }
+        !due.is_empty()
+    }
+
+    /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
+    pub(super) fn fault_deadline(&self, group: &Group, ends: EdgeEnds) -> Option<Timestamp> {
+        let fault = group.held.get(&ends)?;
+        let due = fault.since + self.options.edge_grace;
+        (due > self.now || self.judge(group, ends, fault) != Judgement::Hold).then_some(due)
+    }
+
+    fn judge(&self, group: &Group, ends: EdgeEnds, fault: &HeldFault) -> Judgement {
+        let (Some(from), Some(to)) = (self.peers.get(&ends.0), self.peers.get(&ends.1)) else {
+            return Judgement::Obsolete;
+        };
+        if !group.has_edge(ends, fault.generation) {
+            return Judgement::Obsolete;
+        }
+        let before = group.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        if !fault.unbuildable {
+            return Judgement::Rebuild(before.map_or(Severity::Broke, |_| Severity::Avoided));
+        }
+        if from.accepted() && to.accepted() && before < Some(Severity::Failed) {
+            return Judgement::Rebuild(Severity::Failed);
+        }
+        // To forbid an edge may cost a peer its place, and a neighbour that is about to be found dead explains the
+        // fault as well. So both ends have to show that they outlived it.
+        let outlived = fault.since + self.options.edge_grace;
+        if from.heard_at < outlived || to.heard_at < outlived {
+            return Judgement::Hold;
+        }
+        Judgement::Rebuild(Severity::Forbidden)
+    }
+
+    fn apply_judgement(&mut self, group_id: GroupId, ends: EdgeEnds, judgement: Judgement) {
+        let until = self.now + self.options.forbidden_expiry;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(fault) = group.held.remove(&ends) else { return };
+        let Judgement::Rebuild(severity) = judgement else { return };
+        let text = fault.text.to_string();
+        let severity = group.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
+        group.marks.insert(ends, Mark { until, severity, text: fault.text });
+        group.rebuild.insert(ends);
+        group.replan = true;
+        self.warn(format!("edge {} -> {} failed ({severity:?}): {text}", ends.0, ends.1));
+    }
+
+    /// Rule: every group has a ring of exactly its members.
+    pub(super) fn plan_rings(&mut self) -> bool {
+        let mut members: BTreeMap<GroupId, BTreeSet<PeerId>> = BTreeMap::new();
+        for (id, peer) in self.peers.iter().filter(|(_, peer)| peer.phase != Phase::Pending) {
+            members.entry(peer.group()).or_default().insert(*id);
+        }
+        let before = self.groups.len();
+        self.groups.retain(|id, _| members.contains_key(id));
+        let forgotten = self.groups.len() != before;
+        let mut stale = Vec::new();
+        for (id, set) in members {
+            let group = self.groups.entry(id).or_default();
+            let same =
+                group.ring.len() == set.len() && group.ring.iter().all(|place| set.contains(&place.peer));
+            if !same || group.replan {
+                stale.push((id, set));
+            }
+        }
+        for (id, set) in &stale {
+            self.plan_ring(*id, set);
+        }
+        forgotten || !stale.is_empty()
+    }
+
+    fn plan_ring(&mut self, group_id: GroupId, members: &BTreeSet<PeerId>) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let mut wanted: Vec<PeerId> =
+            group.ring.iter().map(|place| place.peer).filter(|id| members.contains(id)).collect();
+        let mut newcomers: Vec<(u64, PeerId)> = members
+            .iter()
+            .filter(|id| !wanted.contains(id))
+            .filter_map(|id| self.peers.get(id).map(|peer| (peer.order, *id)))
+            .collect();
+        newcomers.sort_unstable();
+        wanted.extend(newcomers.into_iter().map(|(_, id)| id));
+        group
+            .marks
+            .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
+        let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
+            group.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
+        };
+        let forbidden = worse_than(Severity::Forbidden);
+        let order =
+            ring_order(&wanted, &worse_than(Severity::Avoided)).or_else(|_| ring_order(&wanted, &forbidden));
+        match order {
+            Ok(order) => self.install_ring(group_id, &order),
+            Err(_) => self.make_room_for_a_ring(group_id, &wanted, &forbidden),
+        }
+    }
+
+    /// No ring goes with all members: drops the fewest, newcomers before accepted ones.
+    fn make_room_for_a_ring(
+        &mut self,
+        group_id: GroupId,
+        members: &[PeerId],
+        forbidden: &BTreeSet<EdgeEnds>,
+    ) {
+        let candidates: Vec<Candidate> = members
+            .iter()
+            .filter_map(|id| self.peers.get(id).map(|peer| (*id, peer)))
+            .map(|(id, peer)| Candidate { peer: id, newcomer: !peer.accepted(), order: peer.order })
+            .collect();
+        for victim in fewest_removals(&candidates, forbidden) {
+            let edges: Vec<String> = forbidden
+                .iter()
+                .filter(|(from, to)| *from == victim || *to == victim)
+                .map(|ends| self.describe_edge(group_id, *ends))
+                .collect();
+            let text = format!("no ring goes without {}", edges.join("; "));
+            self.kick(victim, KickReason::new(KickCode::Unreachable, text));
+        }
+    }
+
+    fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {
+        let why = self.groups.get(&group_id).and_then(|group| group.marks.get(&ends)).map(|mark| &mark.text);
+        let why =
+            why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
+        format!("the edge {} -> {}{why}", self.name_of(ends.0), self.name_of(ends.1))
+    }
+
+    fn install_ring(&mut self, group_id: GroupId, order: &[PeerId]) {
+        let now = self.now;
+        let connections: Vec<u16> = order
+            .iter()
+            .map(|id| self.peers.get(id).map_or(1, |peer| peer.info.pool_connections))
+            .map(|wish| wish.clamp(1, limits::MAX_POOL_CONNECTIONS))
+            .collect();
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let old: BTreeMap<EdgeEnds, LinkGeneration> =
+            group.edges().map(|(ends, place)| (ends, place.generation)).collect();
+        let epoch = GroupEpoch(group.epoch.0 + 1);
+        let places = order.iter().zip(connections).enumerate().map(|(i, (peer, connections))| {
+            let ends = (*peer, order[(i + 1) % order.len()]);
+            let kept = old.get(&ends).filter(|_| !group.rebuild.contains(&ends));
+            Place { peer: *peer, generation: kept.copied().unwrap_or(LinkGeneration(epoch.0)), connections }
+        });
+        group.ring = places.collect();
+        group.epoch = epoch;
+        group.planned_at = now;
+        group.replan = false;
+        group.rebuild.clear();
+        group.history.clear();
+        let standing: BTreeMap<EdgeEnds, LinkGeneration> =
+            group.edges().map(|(ends, place)| (ends, place.generation)).collect();
+        group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
+        self.push_ring(group_id);
+    }
+
+    fn push_ring(&mut self, group_id: GroupId) {
+        let sizes = self.sizes(group_id);
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let mut plans = Vec::with_capacity(group.ring.len());
+        for viewer in group.ring.iter().filter_map(|place| self.peers.get(&place.peer)) {
+            let member = |place: &Place| {
+                let peer = self.peers.get(&place.peer)?;
+                Some(RingMember {
+                    peer: place.peer,
+                    host: peer.host_for(viewer),
+                    p2p_port: peer.info.p2p_port,
+                    state_port: peer.info.state_port,
+                    generation: place.generation,
+                    connections: place.connections,
+                })
+            };
+            let ring = group.ring.iter().filter_map(member).collect();
+            plans.push((viewer.client, RingPlan { group: group_id, epoch: group.epoch, sizes, ring }));
+        }
+        let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
+        let text = format!("group {group_id}: ring {} is {}", group.epoch, order.join(" -> "));
+        let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        self.info(text);
+        for (client, plan) in plans {
+            self.send(client, M2c::RingPlan(plan));
+        }
+        for id in members {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.sizes_told = Some(sizes);
+            }
+        }
+    }
+
+    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one.
+    pub(super) fn roll_history(&mut self) -> bool {
+        let limit = self.options.max_tag_history;
+        let mut fired = false;
+        for group in self.groups.values_mut() {
+            let tags = group.history.len();
+            if tags > limit && (group.ops.is_empty() || tags > limit.saturating_mul(2)) && !group.replan {
+                group.replan = true;
+                fired = true;
+            }
+        }
+        fired
+    }
+}
+
+impl Group {
+    fn hold(&mut self, fault: EdgeFault, unbuildable: bool, now: Timestamp) {
+        let fresh = HeldFault { generation: fault.generation, since: now, unbuildable, text: fault.text };
+        self.held.entry((fault.from, fault.to)).or_insert(fresh);
+    }
+}

@@ -1,0 +1,161 @@
+//! Admission: topology rounds, promotion of the first peers, the pending query.
+
+use super::client::{Phase, TopologyVote};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{
+    M2c, PeerId, PendingAnswer, TopologyDone, TopologyProgress, VoteTopology, WorldEpoch, WorldSizes,
+};
+
+/// A round of admission that waits for its rings.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) since: Timestamp,
+}
+
+impl MasterState {
+    pub(super) fn record_topology_vote(&mut self, id: PeerId, vote: VoteTopology) {
+        let since = self.now;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            let VoteTopology { request, wait_for_world } = vote;
+            peer.topology = Some(TopologyVote { request, wait_for_world, since, told: None });
+        }
+    }
+
+    pub(super) fn record_withdrawal(&mut self, id: PeerId, request: pccl_protocol::RequestId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            // An unknown request has been answered meanwhile.
+            peer.topology.take_if(|vote| vote.request == request);
+        }
+    }
+
+    fn in_phase(&self, phase: Phase) -> impl Iterator<Item = PeerId> {
+        self.peers.iter().filter(move |(_, peer)| peer.phase == phase).map(|(id, _)| *id)
+    }
+
+    /// Rule: a round begins when all accepted peers want one and it has something to do; and without any vote when
+    /// there is nobody to vote.
+    pub(super) fn begin_round(&mut self) -> bool {
+        if self.round.is_some() {
+            return false;
+        }
+        let somebody_waits = self.in_phase(Phase::Pending).next().is_some();
+        let have = self.accepted_count();
+        let wanted = if have == 0 {
+            somebody_waits
+        } else {
+            let votes = || self.peers.values().filter(|p| p.accepted()).map(|p| p.topology.as_ref());
+            votes().all(|vote| vote.is_some())
+                && (somebody_waits || votes().flatten().any(|vote| vote.wait_for_world <= have))
+        };
+        if !wanted {
+            return false;
+        }
+        for peer in self.peers.values_mut().filter(|peer| peer.phase == Phase::Pending) {
+            peer.phase = Phase::Connecting;
+        }
+        self.round = Some(Round { since: self.now });
+        true
+    }
+
+    /// Rule: a round ends when every ring stands. Newcomers are accepted and votes are answered.
+    pub(super) fn end_round(&mut self) -> bool {
+        if self.round.is_none() || !self.groups.values().all(|group| self.ring_confirmed(group)) {
+            return false;
+        }
+        self.round = None;
+        let newcomers: Vec<PeerId> = self.in_phase(Phase::Connecting).collect();
+        if !newcomers.is_empty() {
+            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
+        }
+        for id in &newcomers {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.phase = Phase::Accepted;
+            }
+        }
+        for id in newcomers {
+            let name = self.name_of(id);
+            self.info(format!("accepted {name}, world epoch {}", self.world_epoch));
+            self.tell_sizes(id, M2c::Admitted);
+        }
+        self.answer_topology_votes();
+        true
+    }
+
+    fn answer_topology_votes(&mut self) {
+        let have = self.accepted_count();
+        let mut answers = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Some(vote) = peer.topology.take_if(|vote| vote.wait_for_world <= have) {
+                answers.push((*id, vote.request));
+            }
+        }
+        for (id, request) in answers {
+            self.tell_sizes(id, |sizes| M2c::TopologyDone(TopologyDone { request, sizes }));
+        }
+    }
+
+    /// Sends a packet that contains the present sizes of the world.
+    fn tell_sizes(&mut self, id: PeerId, packet: impl FnOnce(WorldSizes) -> M2c) {
+        let Some(group) = self.peers.get(&id).map(super::client::Peer::group) else { return };
+        let sizes = self.sizes(group);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.sizes_told = Some(sizes);
+        }
+        self.send_peer(id, packet(sizes));
+    }
+
+    /// Rule: every accepted peer knows the sizes of the world.
+    pub(super) fn push_sizes(&mut self) -> bool {
+        let counts = self.group_counts();
+        let stale: Vec<PeerId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.accepted())
+            .filter(|(_, peer)| peer.sizes_told != Some(self.sizes_from(&counts, peer.group())))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in &stale {
+            self.tell_sizes(*id, M2c::Sizes);
+        }
+        !stale.is_empty()
+    }
+
+    /// Rule: the pending query is answered when all accepted peers have asked.
+    pub(super) fn answer_pending_queries(&mut self) -> bool {
+        let all = self.peers.values().filter(|peer| peer.accepted()).all(|peer| peer.pending.is_some());
+        if !all || self.accepted_count() == 0 {
+            return false;
+        }
+        let pending = self.in_phase(Phase::Pending).next().is_some();
+        let mut answers = Vec::new();
+        for (id, peer) in &mut self.peers {
+            answers.extend(peer.pending.take().map(|vote| (*id, vote.request)));
+        }
+        for (id, request) in answers {
+            self.send_peer(id, M2c::PendingAnswer(PendingAnswer { request, pending }));
+        }
+        true
+    }
+
+    /// Rule: who waits for a larger world learns of every change of its size.
+    pub(super) fn report_progress(&mut self) -> bool {
+        let have = self.accepted_count();
+        let outdated = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.told != Some(have);
+        if !self.peers.values().any(|peer| peer.topology.as_ref().is_some_and(outdated)) {
+            return false;
+        }
+        let missing = pccl_protocol::Text::new(self.missing_for_world());
+        let mut news = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Some(vote) = peer.topology.as_mut().filter(|vote| outdated(vote)) {
+                vote.told = Some(have);
+                let (request, want) = (vote.request, vote.wait_for_world);
+                news.push((*id, TopologyProgress { request, have, want, missing: missing.clone() }));
+            }
+        }
+        for (id, progress) in news {
+            self.send_peer(id, M2c::TopologyProgress(progress));
+        }
+        true
+    }
+}

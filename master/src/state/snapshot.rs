@@ -1,0 +1,175 @@
+//! A plain picture of the state, for a status line and for tests; and what must always hold.
+
+use super::MasterState;
+use super::client::Phase;
+use super::group::{Op, Sync};
+use super::types::ClientKey;
+use pccl_protocol::{GroupEpoch, GroupId, LinkGeneration, OpId, PeerId, Revision, SyncId, WorldEpoch};
+use std::collections::BTreeSet;
+
+/// How far a peer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerPhase {
+    /// Waits for admission.
+    Pending,
+    /// In a ring that is being connected.
+    Connecting,
+    /// Full member.
+    Accepted,
+}
+
+/// One registered peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// The peer.
+    pub peer: PeerId,
+    /// Its connection.
+    pub client: ClientKey,
+    /// Its group.
+    pub group: GroupId,
+    /// How far it has come.
+    pub phase: PeerPhase,
+    /// It has voted for a topology round.
+    pub topology_vote: bool,
+    /// It has voted for the pending query.
+    pub pending_vote: bool,
+}
+
+/// One group with members in a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: GroupId,
+    /// Its epoch.
+    pub epoch: GroupEpoch,
+    /// Members in ring order.
+    pub ring: Vec<PeerId>,
+    /// Generation of the edge behind each member.
+    pub generations: Vec<LinkGeneration>,
+    /// All members confirmed this ring.
+    pub confirmed: bool,
+    /// Collectives whose votes are being collected.
+    pub voting: Vec<OpId>,
+    /// Collectives that run.
+    pub running: Vec<OpId>,
+    /// Tags with an outcome in this epoch.
+    pub history: usize,
+    /// The sync that runs after its election, if any.
+    pub sync: Option<SyncId>,
+    /// Whether votes for a sync are being collected.
+    pub sync_voting: bool,
+    /// The last committed revision.
+    pub committed: Option<Revision>,
+}
+
+/// The state at one instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Epoch of the world.
+    pub world_epoch: WorldEpoch,
+    /// Connections that have not registered.
+    pub unregistered: usize,
+    /// A round of admission runs.
+    pub round: bool,
+    /// Number of the last sync.
+    pub last_sync: SyncId,
+    /// Registrations so far.
+    pub registrations: u64,
+    /// Registered peers.
+    pub peers: Vec<PeerStatus>,
+    /// Groups.
+    pub groups: Vec<GroupStatus>,
+}
+
+impl MasterState {
+    /// A picture of the state.
+    pub fn snapshot(&self) -> Snapshot {
+        let peers = self.peers.iter().map(|(id, peer)| PeerStatus {
+            peer: *id,
+            client: peer.client,
+            group: peer.group(),
+            phase: match peer.phase {
+                Phase::Pending => PeerPhase::Pending,
+                Phase::Connecting => PeerPhase::Connecting,
+                Phase::Accepted => PeerPhase::Accepted,
+            },
+            topology_vote: peer.topology.is_some(),
+            pending_vote: peer.pending.is_some(),
+        });
+        let groups = self.groups.iter().map(|(id, group)| GroupStatus {
+            group: *id,
+            epoch: group.epoch,
+            ring: group.ring.iter().map(|place| place.peer).collect(),
+            generations: group.ring.iter().map(|place| place.generation).collect(),
+            confirmed: self.ring_confirmed(group),
+            voting: ops(group, |op| matches!(op, Op::Voting { .. })),
+            running: ops(group, |op| matches!(op, Op::Running { .. })),
+            history: group.history.len(),
+            sync: match &group.sync {
+                Some(Sync::Running { sync, .. }) => Some(*sync),
+                Some(Sync::Voting { .. }) | None => None,
+            },
+            sync_voting: matches!(group.sync, Some(Sync::Voting { .. })),
+            committed: group.committed,
+        });
+        Snapshot {
+            world_epoch: self.world_epoch,
+            unregistered: self.clients.values().filter(|client| client.peer.is_none()).count(),
+            round: self.round.is_some(),
+            last_sync: self.last_sync,
+            registrations: self.registrations,
+            peers: peers.collect(),
+            groups: groups.collect(),
+        }
+    }
+
+    /// Asserts what must hold between two inputs. For tests.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub fn check_invariants(&self) {
+        for (id, peer) in &self.peers {
+            let client = self.clients.get(&peer.client).map(|client| client.peer);
+            assert_eq!(client, Some(Some(*id)), "peer {id} has lost its connection");
+            let connecting = peer.phase == Phase::Connecting;
+            assert!(!connecting || self.round.is_some(), "peer {id} connects, but no round runs");
+            let votes = peer.topology.is_some() || peer.pending.is_some();
+            assert!(!votes || peer.accepted(), "peer {id} votes without being accepted");
+        }
+        let registered = self.clients.values().filter(|client| client.peer.is_some()).count();
+        assert_eq!(registered, self.peers.len(), "a connection belongs to a peer that is not there");
+        for (id, group) in &self.groups {
+            let ring: BTreeSet<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let members = self.peers.iter().filter(|(_, p)| p.group() == *id && p.phase != Phase::Pending);
+            let members: BTreeSet<PeerId> = members.map(|(peer, _)| *peer).collect();
+            assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
+            assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
+            assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
+            for (op, state) in &group.ops {
+                let mut peers = self.peers.keys().filter(|peer| state.involves(**peer));
+                assert!(peers.next().is_some(), "{op} belongs to nobody");
+                let voting = matches!(state, Op::Voting { .. });
+                assert!(!voting || op.epoch == group.epoch, "{op} is voted for in an old epoch");
+            }
+            if let Some(sync) = &group.sync {
+                assert!(
+                    ring.iter().any(|peer| sync.involves(*peer)),
+                    "the sync of group {id} belongs to nobody"
+                );
+            }
+        }
+        let grouped = self.peers.values().filter(|peer| peer.phase != Phase::Pending);
+        for peer in grouped {
+            assert!(self.groups.contains_key(&peer.group()), "group {} is missing", peer.group());
+        }
+        let somebody = self.peers.values().any(|peer| peer.phase != Phase::Pending);
+        assert!(
+            somebody || self.peers.is_empty(),
+            "everybody waits for admission and nobody can vote for it"
+        );
+    }
+}
+
+fn ops(group: &super::group::Group, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
+    group.ops.iter().filter(|(_, op)| wanted(op)).map(|(id, _)| *id).collect()
+}

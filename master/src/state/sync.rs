@@ -1,0 +1,309 @@
+//! Shared-state syncs: votes, plans, outcomes.
+
+use super::election::{Conflict, elect};
+use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{
+    Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, StateSource,
+    SyncId, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncPlan, SyncPlanFor, SyncReport, Text, TooFewPeers,
+    Verdict, VoteRef,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is to be done about a sync now.
+enum Step {
+    Wait,
+    Forget,
+    TooFew(TooFewPeers),
+    Stale,
+    Elect,
+    Decide(SyncOutcome),
+}
+
+impl MasterState {
+    pub(super) fn admit_sync(&self, group: GroupId, vote: &SyncInitiate) -> Result<(), KickReason> {
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        if vote.epoch > group.epoch {
+            let text =
+                format!("voted for a sync in epoch {}, but the present one is {}", vote.epoch, group.epoch);
+            return Err(KickReason::new(KickCode::Protocol, text));
+        }
+        if let Some(pair) = vote.entries.windows(2).find(|pair| pair[0].key >= pair[1].key) {
+            let text = format!("shared-state keys out of order: \"{}\", \"{}\"", pair[0].key, pair[1].key);
+            return Err(KickReason::new(KickCode::Protocol, text));
+        }
+        match group.committed {
+            Some(Revision(committed))
+                if vote.epoch == group.epoch && vote.revision.0 > committed.saturating_add(1) =>
+            {
+                let text = format!(
+                    "revision {} was voted, but the last committed one is {committed}, so the next one is {}",
+                    vote.revision,
+                    committed.saturating_add(1)
+                );
+                Err(KickReason::new(KickCode::RevisionJump, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn admit_sync_complete(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        complete: SyncId,
+    ) -> Result<(), KickReason> {
+        match self.groups.get(&group).and_then(|group| group.sync.as_ref()) {
+            Some(Sync::Running { sync, voters, .. })
+                if *sync == complete && voters.get(&id).is_some_and(|v| v.report != VoterReport::Awaited) =>
+            {
+                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} twice")))
+            }
+            _ if complete > self.last_sync => {
+                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} before it began")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
+        let since = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let epoch = group.epoch;
+        if vote.epoch == epoch {
+            let sync =
+                group.sync.get_or_insert_with(|| Sync::Voting { since, epoch, votes: BTreeMap::new() });
+            if let Sync::Voting { votes, .. } = sync {
+                let SyncInitiate { request, revision, strategy, entries, .. } = vote;
+                votes.insert(id, SyncVote { request, revision, strategy, entries });
+                return;
+            }
+        }
+        self.send_peer(id, M2c::Stale(Stale { vote: VoteRef::Sync(vote.request), epoch }));
+    }
+
+    pub(super) fn record_sync_complete(
+        &mut self,
+        id: PeerId,
+        group_id: GroupId,
+        complete: SyncId,
+        report: SyncReport,
+    ) {
+        let at = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Running { sync, voters, .. }) = &mut group.sync else { return };
+        if *sync != complete {
+            return;
+        }
+        if let Some(voter) = voters.get_mut(&id) {
+            voter.report = match report {
+                SyncReport::Ready(_) => VoterReport::Ready,
+                SyncReport::Failed(text) => VoterReport::Failed { text, at },
+            };
+        }
+    }
+
+    /// Takes a lost peer out of the sync of its group.
+    pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
+        match &mut group.sync {
+            Some(Sync::Voting { votes, .. }) => {
+                votes.remove(&id);
+            }
+            Some(Sync::Running { voters, lost, .. }) => {
+                if voters.remove(&id).is_some() {
+                    lost.push(loss.clone());
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Rule: sync votes are answered, complete ones elect, running syncs are decided.
+    pub(super) fn settle_syncs(&mut self) -> bool {
+        let mut fired = false;
+        let all: Vec<GroupId> =
+            self.groups.iter().filter(|(_, group)| group.sync.is_some()).map(|(id, _)| *id).collect();
+        for group_id in all {
+            let step = self.next_sync_step(group_id);
+            fired |= !matches!(step, Step::Wait);
+            self.take_sync_step(group_id, step);
+        }
+        fired
+    }
+
+    fn next_sync_step(&self, group_id: GroupId) -> Step {
+        let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
+        match &group.sync {
+            Some(Sync::Voting { epoch, votes, .. }) => {
+                let any = votes.values().next().map(|vote| VoteRef::Sync(vote.request));
+                let Some(any) = any else { return Step::Forget };
+                if let Some(few) = self.too_few(group, any, 1) {
+                    Step::TooFew(few)
+                } else if *epoch != group.epoch {
+                    Step::Stale
+                } else if votes.len() == group.ring.len() && self.all_accepted(group) {
+                    Step::Elect
+                } else {
+                    Step::Wait
+                }
+            }
+            Some(Sync::Running { sync, revision, voters, lost, .. }) => {
+                if voters.is_empty() {
+                    return Step::Forget;
+                }
+                if voters.values().all(|voter| voter.report == VoterReport::Ready) {
+                    return Step::Decide(SyncOutcome::Committed(*revision));
+                }
+                match voters.iter().find(|(_, voter)| self.failure_due(voter)) {
+                    Some((id, voter)) => {
+                        Step::Decide(SyncOutcome::Failed(self.no_source(*sync, *id, voter, lost)))
+                    }
+                    None => Step::Wait,
+                }
+            }
+            None => Step::Wait,
+        }
+    }
+
+    /// A failed fetch is held back for the same time as a broken edge: the death of a source may explain it.
+    fn failure_due(&self, voter: &SyncVoter) -> bool {
+        matches!(voter.report, VoterReport::Failed { at, .. } if at + self.options.edge_grace <= self.tick)
+    }
+
+    /// When a sync has to be looked at again.
+    pub(super) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
+        let Sync::Running { voters, .. } = sync else { return None };
+        let due = voters.values().filter_map(|voter| match voter.report {
+            VoterReport::Failed { at, .. } => Some(at + self.options.edge_grace),
+            VoterReport::Awaited | VoterReport::Ready => None,
+        });
+        due.min()
+    }
+
+    fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
+        let reporter = self.name_of(id);
+        let detail = match &voter.report {
+            VoterReport::Failed { text, .. } => format!("{reporter} could not fetch: {text}"),
+            VoterReport::Awaited | VoterReport::Ready => String::new(),
+        };
+        let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));
+        let (cause, culprit, silent_ms) = match source {
+            Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
+            None => (Cause::NoSource, self.culprit_of(id), 0),
+        };
+        Verdict {
+            cause,
+            culprits: vec![culprit],
+            operation: Operation::Sync(sync),
+            phase: Phase::Transfer,
+            bytes_done: 0,
+            silent_ms,
+            detail: Text::new(detail),
+        }
+    }
+
+    fn take_sync_step(&mut self, group_id: GroupId, step: Step) {
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let epoch = group.epoch;
+        match step {
+            Step::Wait => {}
+            Step::Forget => group.sync = None,
+            Step::Elect => self.run_election(group_id),
+            Step::Decide(outcome) => self.end_sync(group_id, outcome),
+            Step::TooFew(_) | Step::Stale => {
+                let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
+                for (id, vote) in votes {
+                    let vote = VoteRef::Sync(vote.request);
+                    let packet = match step {
+                        Step::TooFew(few) => M2c::TooFewPeers(TooFewPeers { vote, ..few }),
+                        _ => M2c::Stale(Stale { vote, epoch }),
+                    };
+                    self.send_peer(id, packet);
+                }
+            }
+        }
+    }
+
+    fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Running { sync, voters, .. }) = group.sync.take() else { return };
+        match &outcome {
+            SyncOutcome::Committed(revision) => {
+                group.committed = group.committed.max(Some(*revision));
+                let revision = *revision;
+                self.info(format!("group {group_id}: sync {sync} committed revision {revision}"));
+            }
+            SyncOutcome::Failed(verdict) => {
+                let text = format!("group {group_id}: {verdict}");
+                self.warn(text);
+            }
+        }
+        for (id, voter) in voters {
+            let outcome = outcome.clone();
+            self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }));
+        }
+    }
+
+    fn run_election(&mut self, group_id: GroupId) {
+        let sync = SyncId(self.last_sync.0 + 1);
+        self.last_sync = sync;
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
+        let elected = elect(&votes);
+        let empty = |request| SyncVoter { request, sources: BTreeSet::new(), report: VoterReport::Awaited };
+        let mut voters: BTreeMap<PeerId, SyncVoter> =
+            votes.iter().map(|(id, vote)| (*id, empty(vote.request))).collect();
+        let (revision, parts) = match elected {
+            Ok(election) => (election.revision, election.parts),
+            Err(conflict) => {
+                group.sync =
+                    Some(Sync::Running { since: now, sync, revision: Revision(0), voters, lost: vec![] });
+                let verdict = self.conflict_verdict(sync, &conflict);
+                return self.end_sync(group_id, SyncOutcome::Failed(verdict));
+            }
+        };
+        let mut plans = Vec::with_capacity(parts.len());
+        for (id, part) in parts {
+            let Some(voter) = voters.get_mut(&id) else { continue };
+            voter.sources.extend(part.sources.iter().copied());
+            let sources = part.sources.iter().filter_map(|source| self.state_source(id, *source)).collect();
+            let plan = SyncPlan { sync, revision, fetch: part.fetch, sources, serve: part.serve };
+            plans.push((id, M2c::SyncPlan(SyncPlanFor { request: voter.request, plan })));
+        }
+        if let Some(group) = self.groups.get_mut(&group_id) {
+            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost: Vec::new() });
+        }
+        for (id, plan) in plans {
+            self.send_peer(id, plan);
+        }
+    }
+
+    fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
+        let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
+        Some(StateSource { peer: source, host: peer.host_for(viewer), port: peer.info.state_port })
+    }
+
+    fn conflict_verdict(&self, sync: SyncId, conflict: &Conflict) -> Verdict {
+        let (a, b) = conflict.peers;
+        let (x, y) = (&conflict.values.0, &conflict.values.1);
+        let detail = if a == b {
+            format!("{} called it with {x}", self.name_of(a))
+        } else {
+            format!("{} called it with {x}, {} with {y}", self.name_of(a), self.name_of(b))
+        };
+        let mut culprits = vec![self.culprit_of(a)];
+        if a != b {
+            culprits.push(self.culprit_of(b));
+        }
+        Verdict {
+            cause: Cause::MismatchedCall,
+            culprits,
+            operation: Operation::Sync(sync),
+            phase: Phase::Voting,
+            bytes_done: 0,
+            silent_ms: 0,
+            detail: Text::new(detail),
+        }
+    }
+}

@@ -1,6 +1,16 @@
 //! Sockets and their threads: listeners, queued sockets, packet streams and the multiplexed data link.
 //!
 //! This crate moves bytes and knows none of PCCL's packets. [`wire`] holds the encoding that packets are written in.
+//!
+//! | to | use |
+//! |---|---|
+//! | find and reach somebody | [`address`], [`dial`] |
+//! | be reached | [`listener`], [`acceptor`] |
+//! | say who one is when a connection starts | [`preamble`] |
+//! | exchange packets that arrive in any order, from many threads | [`queued`] |
+//! | ask and answer, with limits in time, and no thread | [`stream`] |
+//! | move the frames of collective operations | [`link`] |
+//! | call what the standard library lacks | [`sys`] |
 
 #![deny(unsafe_code)]
 
@@ -10,6 +20,8 @@ pub mod dial;
 pub mod link;
 pub mod listener;
 pub mod preamble;
+pub mod queued;
+pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;
 mod threads;

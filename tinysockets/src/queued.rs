@@ -1,0 +1,422 @@
+//! A connection whose packets are sorted: some are dealt with at once, the others wait for whoever asks for them.
+//!
+//! One thread reads. Each packet is first shown to the *tap* on that thread, which may deal with it; the others lie in
+//! a bounded inbox, from which any number of threads take what they wait for with
+//! [`recv_match`](QueuedSocket::recv_match).
+//!
+//! No wake is lost and no packet is taken twice, because looking through the inbox, taking from it, adding to it and
+//! signing up to be woken all happen under one lock. A waiter looks at each packet once: it remembers the number of the
+//! last one that it has seen. A new packet wakes all waiters and not one of them, since only each waiter itself can say
+//! whether it is the one.
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use threadpark::{Parker, Unparker};
+
+use crate::{sys, threads, wire::FrameParser};
+
+/// Bytes asked of the socket at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// What the tap wants to be done with a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tap {
+    /// Nothing more: it has been dealt with.
+    Consumed,
+    /// It waits in the inbox for somebody to ask for it.
+    Keep,
+    /// It has no place here: the connection is closed, for the reason given.
+    Close(String),
+}
+
+/// Sees every packet (kind and body) first, on the reading thread. While it runs nothing else is received.
+pub type TapFn = Box<dyn FnMut(u16, &[u8]) -> Tap + Send>;
+/// Is told once why the connection ended, on the reading thread, after all waiters have been woken.
+pub type OnClose = Box<dyn FnOnce(&CloseReason) + Send>;
+
+/// How a [`QueuedSocket`] is to be set up.
+pub struct QueuedConfig {
+    /// Name of the reading thread.
+    pub name: String,
+    /// Longest packet taken, kind and body, in bytes.
+    pub max_frame_bytes: usize,
+    /// Most packets that may wait in the inbox; one more closes the connection.
+    pub inbox_limit: usize,
+    /// Called when the connection has ended.
+    pub on_close: Option<OnClose>,
+}
+
+/// Why a connection ended. The first cause is kept; what follows from it does not replace it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// The other side closed the connection.
+    #[error("the other side closed the connection")]
+    Eof,
+    /// The system reported an error.
+    #[error("the connection broke: {0}")]
+    Io(String),
+    /// Packets came in that nobody asked for.
+    #[error("more than {0} packets were waiting that nobody asked for")]
+    InboxOverflow(usize),
+    /// The other side sent bytes that are no packet.
+    #[error("the other side sent a malformed packet: {0}")]
+    Malformed(String),
+    /// The tap found a packet that has no place here.
+    #[error("a packet was out of place: {0}")]
+    Rejected(String),
+    /// Closed on this side.
+    #[error("closed on this side: {0}")]
+    Local(String),
+}
+
+/// Why there is no packet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecvError {
+    /// The deadline passed.
+    #[error("no matching packet arrived in time")]
+    TimedOut,
+    /// The connection has ended, and none of the packets that came before is a match.
+    #[error(transparent)]
+    Closed(#[from] CloseReason),
+}
+
+/// A connection with a reading thread and an inbox. Shared by reference between threads; dropping it closes it.
+pub struct QueuedSocket {
+    shared: Arc<Shared>,
+    remote_addr: SocketAddr,
+    local_addr: SocketAddr,
+    thread_id: thread::ThreadId,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    stream: TcpStream,
+    /// Held while a packet is being sent, so that packets do not mix.
+    send_turn: Mutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    inbox: VecDeque<Packet>,
+    inbox_limit: usize,
+    /// Number of the next packet.
+    next_number: u64,
+    waiters: Vec<(u64, Unparker)>,
+    next_waiter: u64,
+    closed: Option<CloseReason>,
+}
+
+struct Packet {
+    number: u64,
+    kind: u16,
+    body: Vec<u8>,
+}
+
+impl QueuedSocket {
+    /// Starts reading from `stream`.
+    pub fn start(stream: TcpStream, config: QueuedConfig, tap: TapFn) -> io::Result<Self> {
+        let QueuedConfig { name, max_frame_bytes, inbox_limit, on_close } = config;
+        let (remote_addr, local_addr) = (stream.peer_addr()?, stream.local_addr()?);
+        stream.set_nonblocking(false)?;
+        let shared = Arc::new(Shared {
+            stream,
+            send_turn: Mutex::new(()),
+            state: Mutex::new(State::new(inbox_limit)),
+        });
+        let reader = Reader { shared: Arc::clone(&shared), parser: FrameParser::new(max_frame_bytes), tap };
+        let thread = threads::spawn(&name, move || reader.run(on_close))?;
+        Ok(Self {
+            shared,
+            remote_addr,
+            local_addr,
+            thread_id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Sends `bytes`, which are one or more whole frames, undivided by what other threads send. Waits while the socket
+    /// buffer is full or somebody else sends, until `deadline` (`None`: for ever).
+    ///
+    /// `TimedOut` before the first byte leaves the connection as it was; in the middle of the frames it closes it,
+    /// since nothing behind half a frame could be understood. After the end of the connection the error is
+    /// `NotConnected` and carries the [`CloseReason`].
+    pub fn send(&self, bytes: &[u8], deadline: impl Into<Option<Instant>>) -> io::Result<()> {
+        let deadline = deadline.into();
+        let turn = match deadline {
+            Some(deadline) => self.shared.send_turn.try_lock_until(deadline),
+            None => Some(self.shared.send_turn.lock()),
+        };
+        let Some(_turn) = turn else {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for other senders"));
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if let Some(reason) = self.close_reason() {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
+            }
+            match sys::send_some(&self.shared.stream, rest, deadline) {
+                Ok(n) => rest = &rest[n..],
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && rest.len() == bytes.len() => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    let reason = self.shared.end(CloseReason::Io(format!("sending failed: {error}")));
+                    return Err(io::Error::new(error.kind(), reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first waiting packet for which `pred` returns something, and waits for one until `deadline` (`None`:
+    /// for ever). Packets that do not match stay for others, in their order. May be called from several threads at
+    /// once; each packet goes to one of them.
+    ///
+    /// `pred` sees each packet once. It runs under the lock of the inbox, so it must be quick and must not use this
+    /// socket. What had arrived before the other side closed can still be taken; after [`close`](Self::close) nothing
+    /// can.
+    pub fn recv_match<T>(
+        &self,
+        deadline: impl Into<Option<Instant>>,
+        mut pred: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<T, RecvError> {
+        let deadline = deadline.into();
+        let mut first_unseen = 0;
+        let mut waiting: Option<Waiting<'_>> = None;
+        loop {
+            let mut state = self.shared.state.lock();
+            if let Some(found) = state.take_match(&mut first_unseen, &mut pred) {
+                drop(state);
+                return Ok(found);
+            }
+            if let Some(reason) = &state.closed {
+                return Err(RecvError::Closed(reason.clone()));
+            }
+            let waiting = waiting.get_or_insert_with(|| Waiting::sign_up(&self.shared, &mut state));
+            drop(state);
+            match deadline {
+                None => waiting.parker.park(),
+                Some(deadline) => {
+                    // A wake that comes together with the deadline still gets its look at the inbox.
+                    if !waiting.parker.park_until(deadline) {
+                        return Err(RecvError::TimedOut);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits for the reading
+    /// thread to end; called on that thread (from the tap or `on_close`) it does not wait. May be called repeatedly.
+    ///
+    /// The caller must not hold a lock that the tap or `on_close` needs.
+    pub fn close(&self, reason: &str) {
+        self.shared.end(CloseReason::Local(reason.to_owned()));
+        self.shared.state.lock().inbox.clear();
+        if thread::current().id() == self.thread_id {
+            return;
+        }
+        // The lock is kept while joining, so that a second caller waits too. The thread catches all panics.
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Why the connection ended; `None` while it has not.
+    #[must_use]
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.shared.state.lock().closed.clone()
+    }
+
+    /// Number of packets in the inbox.
+    #[must_use]
+    pub fn waiting_packets(&self) -> usize {
+        self.shared.state.lock().inbox.len()
+    }
+
+    /// The address of the other side.
+    #[must_use]
+    pub fn remote_addr(&self) -> SocketAddr {
+        self.remote_addr
+    }
+
+    /// The address of this side.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+}
+
+impl Drop for QueuedSocket {
+    fn drop(&mut self) {
+        self.close("no longer in use");
+    }
+}
+
+impl fmt::Debug for QueuedSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuedSocket").field("remote_addr", &self.remote_addr).finish_non_exhaustive()
+    }
+}
+
+/// A waiter on the list of those to be woken; dropping it takes it off.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    id: u64,
+    parker: Parker,
+}
+
+impl<'a> Waiting<'a> {
+    fn sign_up(shared: &'a Shared, state: &mut State) -> Self {
+        let parker = Parker::new();
+        let id = state.next_waiter;
+        state.next_waiter += 1;
+        state.waiters.push((id, parker.unparker()));
+        Self { shared, id, parker }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.shared.state.lock().waiters.retain(|(id, _)| *id != self.id);
+    }
+}
+
+impl State {
+    fn new(inbox_limit: usize) -> Self {
+        Self {
+            inbox: VecDeque::new(),
+            inbox_limit,
+            next_number: 0,
+            waiters: Vec::new(),
+            next_waiter: 0,
+            closed: None,
+        }
+    }
+
+    fn take_match<T>(
+        &mut self,
+        first_unseen: &mut u64,
+        pred: &mut impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Option<T> {
+        let start = self.inbox.partition_point(|packet| packet.number < *first_unseen);
+        *first_unseen = self.next_number;
+        let (index, found) = self
+            .inbox
+            .iter()
+            .enumerate()
+            .skip(start)
+            .find_map(|(index, packet)| pred(packet.kind, &packet.body).map(|found| (index, found)))?;
+        self.inbox.remove(index);
+        Some(found)
+    }
+
+    fn wake_all(&self) {
+        for (_, unparker) in &self.waiters {
+            unparker.unpark();
+        }
+    }
+}
+
+impl Shared {
+    /// Ends the connection unless it has ended already. Returns the first cause.
+    fn end(&self, reason: CloseReason) -> CloseReason {
+        let mut state = self.state.lock();
+        let first = state.closed.get_or_insert(reason).clone();
+        state.wake_all();
+        drop(state);
+        // Wakes the reading thread and a sender that waits for room. Fails only if the connection is gone.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        first
+    }
+
+    /// Puts a packet into the inbox.
+    fn keep(&self, kind: u16, body: &[u8]) -> Result<(), CloseReason> {
+        let mut state = self.state.lock();
+        if let Some(reason) = &state.closed {
+            return Err(reason.clone());
+        }
+        if state.inbox.len() >= state.inbox_limit {
+            return Err(CloseReason::InboxOverflow(state.inbox_limit));
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        state.inbox.push_back(Packet { number, kind, body: body.to_vec() });
+        state.wake_all();
+        Ok(())
+    }
+}
+
+/// What the reading thread owns.
+struct Reader {
+    shared: Arc<Shared>,
+    parser: FrameParser,
+    tap: TapFn,
+}
+
+impl Reader {
+    fn run(mut self, on_close: Option<OnClose>) {
+        // A panic of the tap must not leave the waiters waiting.
+        let ended = catch_unwind(AssertUnwindSafe(|| self.read_until_closed()));
+        let reason =
+            ended.unwrap_or_else(|_| CloseReason::Io("the handler of incoming packets panicked".to_owned()));
+        let first = self.shared.end(reason);
+        log::debug!("connection ended: {first}");
+        // What the tap holds may need to be gone before `on_close` runs, or may even hold this socket.
+        drop(self);
+        if let Some(on_close) = on_close
+            && catch_unwind(AssertUnwindSafe(|| on_close(&first))).is_err()
+        {
+            log::error!("the handler of a closed connection panicked");
+        }
+    }
+
+    fn read_until_closed(&mut self) -> CloseReason {
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match sys::recv(self.shared.stream.as_fd(), &mut buffer, false) {
+                Ok(0) => return self.end_of_stream(),
+                Ok(n) => self.parser.feed(&buffer[..n]),
+                Err(error) => return CloseReason::Io(error.to_string()),
+            }
+            if let Err(reason) = self.sort_packets() {
+                return reason;
+            }
+        }
+    }
+
+    fn end_of_stream(&self) -> CloseReason {
+        match self.parser.pending_bytes() {
+            0 => CloseReason::Eof,
+            n => CloseReason::Malformed(format!(
+                "the connection ended inside a packet, {n} bytes of it had arrived"
+            )),
+        }
+    }
+
+    fn sort_packets(&mut self) -> Result<(), CloseReason> {
+        while let Some((kind, body)) =
+            self.parser.next_frame().map_err(|error| CloseReason::Malformed(error.to_string()))?
+        {
+            if let Some(reason) = &self.shared.state.lock().closed {
+                return Err(reason.clone());
+            }
+            match (self.tap)(kind, body) {
+                Tap::Consumed => {}
+                Tap::Keep => self.shared.keep(kind, body)?,
+                Tap::Close(reason) => return Err(CloseReason::Rejected(reason)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -23,7 +23,11 @@ fn recorder(frames: usize, seed: u8) -> Arc<Recorder> {
 }
 
 fn frames(transfer: &Arc<Recorder>, tag: u64, count: usize) -> Vec<Outgoing> {
-    (0..count).map(|at| transfer.outgoing(frame(tag, at * FRAME, FRAME))).collect()
+    frames_of(FRAME, transfer, tag, count)
+}
+
+fn frames_of(len: usize, transfer: &Arc<Recorder>, tag: u64, count: usize) -> Vec<Outgoing> {
+    (0..count).map(|at| transfer.outgoing(frame(tag, at * FRAME, len))).collect()
 }
 
 /// Reads one frame; `None` at the end of the stream between two.
@@ -92,9 +96,10 @@ fn no_wake_is_lost() {
         .into_iter()
         .map(|mut peer| thread::spawn(move || io::copy(&mut peer, &mut io::sink()).expect("read")))
         .collect();
-    let transfer = Recorder::new(pattern(16, 1), Landing::Direct, 4);
+    // Too large to be sent by the pushing thread.
+    let transfer = Recorder::new(pattern(20_000, 1), Landing::Direct, 4);
     for round in 1..=5000 {
-        let mut header = frame(1, 0, 16);
+        let mut header = frame(1, 0, 20_000);
         header.stage = round;
         link.push(transfer.outgoing(header));
         transfer.record.wait_until("it was released", |record| {
@@ -103,7 +108,7 @@ fn no_wake_is_lost() {
     }
     link.close();
     let total: u64 = readers.into_iter().map(|reader| reader.join().expect("reader")).sum();
-    assert_eq!(total, 5000 * (16 + FRAME_HEADER_BYTES as u64));
+    assert_eq!(total, 5000 * (20_000 + FRAME_HEADER_BYTES as u64));
 }
 
 #[test]
@@ -202,6 +207,62 @@ fn a_reset_while_sending_fails_what_is_queued() {
         assert!(!record.failures.is_empty() && record.failures.iter().all(|failure| *failure == fault));
     });
     assert_eq!(events.faults.look(Vec::len), 1);
+}
+
+/// Small frames are sent by the thread that pushes them, until the connection is full in the middle of one.
+#[test]
+fn small_frames_go_on_where_the_pushing_thread_had_to_stop() {
+    const SMALL: usize = 16 << 10;
+    const COUNT: usize = 2000;
+    let (own, peers) = socket_pairs(2);
+    let (link, events) = start_out(own, true);
+    let transfer = Recorder::new(pattern(COUNT * SMALL, 1), Landing::Direct, 4);
+    // Far more than the buffers hold, and nobody reads yet.
+    for at in 0..COUNT {
+        link.push(transfer.outgoing(frame(1, at * SMALL, SMALL)));
+    }
+    let readers: Vec<_> = peers
+        .into_iter()
+        .map(|mut peer| {
+            thread::spawn(move || {
+                let mut got = Vec::new();
+                while let Some((header, payload)) = read_frame(&mut peer).expect("whole frames") {
+                    assert_eq!(header.checksum, checksum(0, &payload));
+                    got.push(header.offset);
+                }
+                got
+            })
+        })
+        .collect();
+    transfer.wait_for_releases(COUNT);
+    link.close();
+    let mut got: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().expect("reader")).collect();
+    got.sort_unstable();
+    assert!(got.into_iter().eq((0..COUNT as u64).map(|at| at * SMALL as u64)));
+    assert_released_once(&transfer, COUNT);
+    assert_eq!(events.faults.look(Vec::len), 0);
+}
+
+/// Each release pushes the next frame; were each sent within the push, the stack would end long before the chain.
+#[test]
+fn a_chain_of_pushes_from_callbacks_does_not_nest() {
+    const CHAIN: usize = 20_000;
+    let (own, mut peers) = socket_pairs(1);
+    let (link, _events) = start_out(own, false);
+    let reader = thread::spawn(move || io::copy(&mut peers[0], &mut io::sink()).expect("read"));
+    let transfer = Recorder::new(pattern(16, 1), Landing::Direct, 4);
+    let (weak, own) = (Arc::downgrade(&link), Arc::downgrade(&transfer));
+    transfer.on_event(move |transfer, header| {
+        let so_far = transfer.record.look(|record| record.released[&0]);
+        if let (Some(link), Some(transfer), true) = (weak.upgrade(), own.upgrade(), so_far < CHAIN) {
+            link.push(transfer.outgoing(*header));
+        }
+    });
+    link.push(transfer.outgoing(frame(1, 0, 16)));
+    let end_of_chain = |record: &Record| (record.released.get(&0) == Some(&CHAIN)).then_some(());
+    transfer.record.wait_until("the chain ended", end_of_chain);
+    link.close();
+    assert_eq!(reader.join().expect("reader"), (CHAIN * (16 + FRAME_HEADER_BYTES)) as u64);
 }
 
 #[test]
@@ -303,38 +364,38 @@ fn waiting_threads_do_not_run() {
     drop((peers, silent));
 }
 
-/// What the peer does with one connection.
+/// What the peer does with one connection, after it has read so many bytes.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
-    ReadsAll,
-    ReadsThenCloses(usize),
-    ReadsThenResets(usize),
-    ReadsThenSleeps(usize),
+    Drains,
+    Closes(usize),
+    Resets(usize),
+    Sleeps(usize),
 }
 
 fn peers() -> impl Strategy<Value = Peer> {
     let some = 0usize..3_000_000;
     prop_oneof![
-        3 => Just(Peer::ReadsAll),
-        1 => some.clone().prop_map(Peer::ReadsThenCloses),
-        1 => some.clone().prop_map(Peer::ReadsThenResets),
-        1 => some.prop_map(Peer::ReadsThenSleeps),
+        3 => Just(Peer::Drains),
+        1 => some.clone().prop_map(Peer::Closes),
+        1 => some.clone().prop_map(Peer::Resets),
+        1 => some.prop_map(Peer::Sleeps),
     ]
 }
 
 /// Plays `peer`; a connection that sleeps is handed back so that it stays open.
 fn play(peer: Peer, mut stream: TcpStream) -> Option<TcpStream> {
     let amount = match peer {
-        Peer::ReadsAll => u64::MAX,
-        Peer::ReadsThenCloses(n) | Peer::ReadsThenResets(n) | Peer::ReadsThenSleeps(n) => n as u64,
+        Peer::Drains => u64::MAX,
+        Peer::Closes(n) | Peer::Resets(n) | Peer::Sleeps(n) => n as u64,
     };
     let _ = io::copy(&mut (&mut stream).take(amount), &mut io::sink());
     match peer {
-        Peer::ReadsThenSleeps(_) => return Some(stream),
-        Peer::ReadsThenResets(_) => {
+        Peer::Sleeps(_) => return Some(stream),
+        Peer::Resets(_) => {
             SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("option");
         }
-        Peer::ReadsAll | Peer::ReadsThenCloses(_) => {
+        Peer::Drains | Peer::Closes(_) => {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -352,6 +413,7 @@ proptest! {
         gate_closes_after in 0usize..120,
         close_while_pushing: bool,
         with_checksum: bool,
+        len in prop::sample::select(vec![1000, 16 << 10, FRAME]),
     ) {
         let (own, theirs) = socket_pairs(peers.len());
         let (link, events) = start_out(own, with_checksum);
@@ -362,7 +424,7 @@ proptest! {
             for (peer, stream) in peers.into_iter().zip(theirs) {
                 // A peer that stops reading stops the frames too, until somebody closes the link.
                 let peer = match peer {
-                    Peer::ReadsThenSleeps(_) if !close_while_pushing => Peer::ReadsAll,
+                    Peer::Sleeps(_) if !close_while_pushing => Peer::Drains,
                     peer => peer,
                 };
                 let kept_open = &kept_open;
@@ -376,7 +438,7 @@ proptest! {
                 .map(|(transfer, tag)| {
                     let (link, batches) = (&link, &batches);
                     scope.spawn(move || {
-                        let mut all = frames(transfer, tag, count).into_iter();
+                        let mut all = frames_of(len, transfer, tag, count).into_iter();
                         for &(size, together) in batches {
                             if together {
                                 link.push_all(all.by_ref().take(size));

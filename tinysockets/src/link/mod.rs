@@ -30,6 +30,7 @@ pub mod incoming;
 pub mod memory;
 pub mod outgoing;
 mod primitive;
+mod queue;
 mod scratch;
 pub mod tuning;
 
@@ -113,6 +114,7 @@ pub trait Transfer: Send + Sync {
     fn target(&self, header: &FrameHeader) -> (&Lent, usize);
 
     /// Where the payload of a frame to be sent comes from: the memory, and the offset in it of the payload's first byte.
+    /// Asked several times per frame, with the same answer.
     fn source(&self, header: &FrameHeader) -> (&Lent, usize);
 
     /// The payload of an admitted frame is where it belongs, and its checksum is good if it has one.

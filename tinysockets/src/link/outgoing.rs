@@ -1,7 +1,8 @@
 //! The sending end of a link.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    cell::Cell,
+    collections::HashSet,
     io,
     net::TcpStream,
     ops::Range,
@@ -18,11 +19,21 @@ use super::{
     ChecksumAppend, Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Lent, LinkEvents,
     LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer,
     core::{Core, Fault, guarded},
+    queue::{Pushed, Queue, Sending, Work},
 };
 use crate::sys::{self, Interest, PollEntry, Waker};
 
 /// What a frame is completed with once its memory is gone.
 static FILLER: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Payloads up to this size are sent by the thread that pushes them, if a connection is idle: copying them costs that
+/// thread about as much as waking another.
+const SENT_BY_PUSHER_BYTES_MAX: usize = 16 << 10;
+
+thread_local! {
+    /// Set while this thread sends a frame that it pushes.
+    static PUSHING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// How an [`OutLink`] is set up.
 pub struct OutConfig {
@@ -67,11 +78,23 @@ struct Shared {
     sent_bytes: AtomicU64,
 }
 
-struct Queue {
-    open: bool,
-    frames: VecDeque<Outgoing>,
-    /// Connections whose threads wait. Whoever wakes one takes it out; the last to fall asleep is woken first.
-    idle: Vec<u16>,
+/// Whether a frame could be begun.
+enum Begun {
+    Sending(Sending),
+    /// Its gate is closed, so it was released unsent.
+    Dropped,
+    /// There was a fault: the link has ended, and the frame is dealt with.
+    Failed,
+}
+
+/// What one attempt to send has achieved.
+enum Step {
+    /// The frame is complete.
+    Done,
+    /// Part of it is on its way.
+    More,
+    /// The connection takes nothing now.
+    Full,
 }
 
 impl OutLink {
@@ -80,7 +103,7 @@ impl OutLink {
         let OutConfig { peer, generation, checksum, events, name } = config;
         let core = Core::new(Direction::Out, peer, generation, streams, events)?;
         let wakers = (0..core.connections()).map(|_| Waker::new()).collect::<io::Result<_>>()?;
-        let queue = Mutex::new(Queue { open: true, frames: VecDeque::new(), idle: Vec::new() });
+        let queue = Mutex::new(Queue::new(core.connections()));
         let shared = Arc::new(Shared { core, queue, wakers, checksum, sent_bytes: AtomicU64::new(0) });
         // From here on an early return drops the link, which ends the threads started so far.
         let link = Arc::new(Self { shared: Arc::clone(&shared) });
@@ -91,39 +114,39 @@ impl OutLink {
         Ok(link)
     }
 
-    /// Queues a frame. Never blocks. If the link has ended, the transfer hears of it at once, on this thread:
-    /// [`Transfer::link_failed`], then [`Transfer::released`].
+    /// Queues a frame. Never blocks. A small frame that finds a connection idle is sent by the calling thread, as far as
+    /// that goes without waiting, which saves waking another; so [`Transfer::released`] may be called before this
+    /// returns. If the link has ended, the transfer hears of it at once, on this thread: [`Transfer::link_failed`], then
+    /// [`Transfer::released`].
     pub fn push(&self, frame: Outgoing) {
-        let mut queue = self.shared.queue.lock();
-        if !queue.open {
-            drop(queue);
-            self.shared.refuse([frame]);
-            return;
-        }
-        queue.frames.push_back(frame);
-        let woken = queue.idle.pop();
-        drop(queue);
-        if let Some(connection) = woken {
-            self.shared.wake(connection);
+        let is_small = frame.header.len as usize <= SENT_BY_PUSHER_BYTES_MAX;
+        // Not within another such push: what is called back from there may push, and so on without end.
+        let may_borrow = is_small && !PUSHING.get();
+        let pushed = self.shared.queue.lock().push(frame, may_borrow);
+        match pushed {
+            Pushed::Shut(frame) => self.shared.refuse([frame]),
+            Pushed::Queued(None) => {}
+            Pushed::Queued(Some(connection)) => self.shared.wake(connection),
+            Pushed::Borrowed(connection, frame) => {
+                PUSHING.set(true);
+                self.shared.send_borrowed(connection, frame);
+                PUSHING.set(false);
+            }
         }
     }
 
-    /// Queues several frames in their order, under one lock. Otherwise like [`push`](Self::push).
+    /// Queues several frames in their order, under one lock. A single frame is treated as by [`push`](Self::push).
     pub fn push_all(&self, frames: impl IntoIterator<Item = Outgoing>) {
         // The iterator is foreign code, so it runs before the lock is taken.
-        let frames: Vec<_> = frames.into_iter().collect();
-        let mut queue = self.shared.queue.lock();
-        if !queue.open {
-            drop(queue);
-            self.shared.refuse(frames);
+        let mut frames: Vec<_> = frames.into_iter().collect();
+        if frames.len() <= 1 {
+            frames.pop().into_iter().for_each(|frame| self.push(frame));
             return;
         }
-        let asleep = queue.idle.len();
-        let woken = queue.idle.split_off(asleep - asleep.min(frames.len()));
-        queue.frames.extend(frames);
-        drop(queue);
-        for connection in woken {
-            self.shared.wake(connection);
+        let pushed = self.shared.queue.lock().push_all(frames);
+        match pushed {
+            Ok(woken) => woken.into_iter().for_each(|connection| self.shared.wake(connection)),
+            Err(frames) => self.shared.refuse(frames),
         }
     }
 
@@ -144,8 +167,9 @@ impl OutLink {
     }
 
     /// Closes the link: shuts the connections down, drops the queue, and waits until the threads are gone. Frames that
-    /// were handed to the operating system before are still delivered. On return all frames are released; only on the
-    /// thread of a link, or within a callback, it does not wait. Closing twice is harmless.
+    /// were handed to the operating system before are still delivered. On return all frames are released, apart from
+    /// those that other threads push at this moment; only on the thread of a link, or within a callback, it does not wait.
+    /// Closing twice is harmless.
     ///
     /// The caller must not hold a lock that a callback takes.
     pub fn close(&self) {
@@ -160,7 +184,7 @@ impl OutLink {
 
     /// Frames that no connection has taken yet.
     pub fn queued_frames(&self) -> usize {
-        self.shared.queue.lock().frames.len()
+        self.shared.queue.lock().len()
     }
 
     /// What has yet to be delivered, as far as the operating system tells.
@@ -188,42 +212,50 @@ impl Shared {
     /// A TX thread: sends frames until the link ends.
     fn run(&self, connection: u16) {
         loop {
-            match self.next(connection) {
-                Ok(Some(frame)) => {
-                    let sent = guarded(|| self.send(connection, &frame)).and_then(|sent| sent);
-                    if let Err(fault) = sent {
-                        let fault = self.end(connection, fault);
-                        drop_frames([frame], fault);
-                        return;
+            let work = self.queue.lock().next(connection);
+            let goes_on = match work {
+                Work::Frame(frame) => match self.begin(connection, frame) {
+                    Begun::Sending(sending) => self.send(connection, sending),
+                    Begun::Dropped => true,
+                    Begun::Failed => false,
+                },
+                Work::Rest(sending) => self.send(connection, *sending),
+                Work::Sleep => match self.wait_for_work(connection) {
+                    Ok(()) => true,
+                    Err(fault) => {
+                        self.end(connection, fault);
+                        false
                     }
-                    release(frame);
-                }
-                Ok(None) => return,
-                Err(fault) => {
-                    self.end(connection, fault);
-                    return;
-                }
+                },
+                Work::End => return,
+            };
+            if !goes_on {
+                return;
             }
         }
     }
 
-    /// The next frame to send; waits for one. `None` once the link has ended.
-    fn next(&self, connection: u16) -> Result<Option<Outgoing>, Fault> {
-        let mut queue = self.queue.lock();
-        loop {
-            if !queue.open {
-                return Ok(None);
+    /// Sends a small frame on the thread that pushes it. The connection is in its hands.
+    fn send_borrowed(&self, connection: u16, frame: Outgoing) {
+        let sending = match self.begin(connection, frame) {
+            Begun::Sending(mut sending) => {
+                match guarded(|| self.step(connection, &mut sending)).and_then(|step| step) {
+                    Ok(Step::Done) => {
+                        release(sending.frame);
+                        None
+                    }
+                    Ok(Step::More | Step::Full) => Some(Box::new(sending)),
+                    Err(fault) => return self.fail_frame(connection, fault, sending.frame),
+                }
             }
-            if let Some(frame) = queue.frames.pop_front() {
-                return Ok(Some(frame));
-            }
-            queue.idle.push(connection);
-            drop(queue);
-            let waited = self.wait_for_work(connection);
-            queue = self.queue.lock();
-            // Still there if it was not a push that ended the wait.
-            queue.idle.retain(|&idle| idle != connection);
-            waited?;
+            Begun::Dropped => None,
+            Begun::Failed => return,
+        };
+        let given_back = self.queue.lock().give_back(connection, sending);
+        match given_back {
+            Ok(false) | Err(None) => {}
+            Ok(true) => self.wake(connection),
+            Err(Some(rest)) => self.refuse([rest.frame]),
         }
     }
 
@@ -248,41 +280,80 @@ impl Shared {
         }
     }
 
-    /// Sends one frame. `Ok` also if it was dropped or filled up because its memory is gone.
-    fn send(&self, connection: u16, frame: &Outgoing) -> Result<(), Fault> {
-        let (memory, base) = frame.transfer.source(&frame.header);
-        let payload = payload_range(&frame.header, memory, base)?;
-        let Some(header) = self.encode_header(&frame.header, memory, &payload) else {
-            return Ok(());
-        };
-        let total = FRAME_HEADER_BYTES + payload.len();
-        let mut sent = 0;
-        while sent < total {
-            let header_left = &header[sent.min(FRAME_HEADER_BYTES)..];
-            let from = payload.start + sent.saturating_sub(FRAME_HEADER_BYTES);
-            let result = match memory.send(from..payload.end, self.core.fd(connection), header_left) {
-                Some(result) => result,
-                None if sent == 0 => return Ok(()),
-                // The peer counts on the whole frame: what is missing is made up, so that the next one is found.
-                None if header_left.is_empty() => {
-                    let part = FILLER.len().min(total - sent);
-                    sys::send(self.core.fd(connection), &FILLER[..part], true)
-                }
-                None => sys::send(self.core.fd(connection), header_left, true),
-            };
-            match result {
-                Ok(0) => return Err(Fault::new(FaultKind::Io, "the connection takes no bytes")),
-                Ok(count) => {
-                    sent += count;
-                    self.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_for_room(connection)?;
-                }
-                Err(error) => return Err(Fault::io("sending failed", &error)),
+    /// Prepares a frame to be sent.
+    fn begin(&self, connection: u16, frame: Outgoing) -> Begun {
+        let begun = guarded(|| {
+            let (memory, base) = frame.transfer.source(&frame.header);
+            let payload = payload_range(&frame.header, memory, base)?;
+            Ok(self.encode_header(&frame.header, memory, &payload).map(|header| (header, payload)))
+        });
+        match begun.and_then(|begun| begun) {
+            Ok(Some((header, payload))) => Begun::Sending(Sending { frame, header, payload, sent: 0 }),
+            Ok(None) => {
+                release(frame);
+                Begun::Dropped
+            }
+            Err(fault) => {
+                self.fail_frame(connection, fault, frame);
+                Begun::Failed
             }
         }
-        Ok(())
+    }
+
+    /// Sends a frame to its end, waiting where it must. `false`: the link has ended.
+    fn send(&self, connection: u16, mut sending: Sending) -> bool {
+        let sent = guarded(|| {
+            loop {
+                match self.step(connection, &mut sending)? {
+                    Step::Done => return Ok(()),
+                    Step::More => {}
+                    Step::Full => self.wait_for_room(connection)?,
+                }
+            }
+        });
+        match sent.and_then(|sent| sent) {
+            Ok(()) => {
+                release(sending.frame);
+                true
+            }
+            Err(fault) => {
+                self.fail_frame(connection, fault, sending.frame);
+                false
+            }
+        }
+    }
+
+    /// Sends what the connection takes at once: one system call.
+    fn step(&self, connection: u16, sending: &mut Sending) -> Result<Step, Fault> {
+        let Sending { frame, header, payload, sent } = sending;
+        let (fd, total) = (self.core.fd(connection), FRAME_HEADER_BYTES + payload.len());
+        let header_left = &header[(*sent).min(FRAME_HEADER_BYTES)..];
+        let from = payload.start + sent.saturating_sub(FRAME_HEADER_BYTES);
+        let (memory, _) = frame.transfer.source(&frame.header);
+        let result = match memory.send(from..payload.end, fd, header_left) {
+            Some(result) => result,
+            // The gate is closed. A frame not begun is dropped, of one begun the peer expects the whole: what is missing
+            // is made up, so that the next one is found.
+            None if *sent == 0 => return Ok(Step::Done),
+            None if header_left.is_empty() => sys::send(fd, &FILLER[..FILLER.len().min(total - *sent)], true),
+            None => sys::send(fd, header_left, true),
+        };
+        match result {
+            Ok(0) => Err(Fault::new(FaultKind::Io, "the connection takes no bytes")),
+            Ok(count) => {
+                *sent += count;
+                self.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(if *sent == total { Step::Done } else { Step::More })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Step::Full),
+            Err(error) => Err(Fault::io("sending failed", &error)),
+        }
+    }
+
+    /// Ends the link for a fault in `frame`.
+    fn fail_frame(&self, connection: u16, fault: Fault, frame: Outgoing) {
+        let first = self.end(connection, fault);
+        drop_frames([frame], first);
     }
 
     /// Waits without a limit until the connection takes bytes: whoever judges that it is stuck ends the link, which
@@ -314,11 +385,7 @@ impl Shared {
 
     fn end(&self, connection: u16, fault: Fault) -> &LinkFault {
         self.core.end(connection, fault, |first| {
-            let orphans = {
-                let mut queue = self.queue.lock();
-                queue.open = false;
-                std::mem::take(&mut queue.frames)
-            };
+            let orphans = self.queue.lock().shut();
             for waker in &self.wakers {
                 waker.wake();
             }
@@ -326,7 +393,7 @@ impl Shared {
         })
     }
 
-    /// Deals with frames that were pushed after the end.
+    /// Deals with frames that nobody will send because the link has ended.
     fn refuse(&self, frames: impl IntoIterator<Item = Outgoing>) {
         // The queue is shut after the fault is known.
         if let Some(fault) = self.core.fault() {

@@ -179,7 +179,7 @@ pub struct Record {
     pub failures: Vec<LinkFault>,
 }
 
-type Hook = Box<dyn Fn(&Recorder, &FrameHeader) + Send + Sync>;
+type Hook = Arc<dyn Fn(&Recorder, &FrameHeader) + Send + Sync>;
 
 /// A transfer over memory of its own: one buffer, frames at their offsets.
 pub struct Recorder {
@@ -209,14 +209,14 @@ impl Recorder {
     }
 
     pub fn on_event(&self, hook: impl Fn(&Self, &FrameHeader) + Send + Sync + 'static) {
-        self.hook.change(|slot| *slot = Some(Box::new(hook)));
+        self.hook.change(|slot| *slot = Some(Arc::new(hook)));
     }
 
     fn run_hook(&self, header: &FrameHeader) {
-        // Taken out meanwhile, so that the hook may lead back here.
-        let Some(hook) = self.hook.change(Option::take) else { return };
-        hook(self, header);
-        self.hook.change(|slot| *slot = Some(hook));
+        // Not under the lock, for the hook may lead back here.
+        if let Some(hook) = self.hook.look(Option::clone) {
+            hook(self, header);
+        }
     }
 
     /// The memory, after closing the gate.

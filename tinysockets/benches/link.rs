@@ -1,0 +1,246 @@
+//! The data link against plain TCP, in the same run: `cargo bench -p tinysockets --bench link`.
+//!
+//! - *Flow*: one way over one connection, frames of 512 KiB, straight into place. Plain TCP writes and reads the same
+//!   frames with blocking calls from and into the same kind of memory.
+//! - *Ping-pong*: 1 KiB there and back. Plain TCP uses one blocking thread on each side.
+//!
+//! The figure to watch is the ratio; absolute ones depend on what else the machine does.
+
+#[path = "../tests/link_support/mod.rs"]
+mod link_support;
+
+use std::{
+    io::{IoSlice, Read, Write},
+    net::TcpStream,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use link_support::{Book, op, socket_pairs, start_in, start_out};
+use threadpark::{Parker, Unparker};
+use tinysockets::link::{
+    FRAME_HEADER_BYTES, FrameHeader, Gate, Landing, Lent, LinkFault, OutLink, Outgoing, Transfer, Violation,
+    tune_data_socket,
+};
+
+const FRAME_BYTES: usize = 512 << 10;
+const BUFFER_FRAMES: usize = 64;
+const FLOW_FRAMES: u64 = 1024;
+const PING_BYTES: usize = 1024;
+const PINGS: u64 = 5_000;
+const ROUNDS: usize = 7;
+
+fn main() {
+    let frames = |rate: f64| rate * FRAME_BYTES as f64 / (1 << 30) as f64;
+    report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow()));
+    report("1 KiB round trips per second", ROUNDS, || plain_ping_pong(), || link_ping_pong());
+}
+
+/// Runs both in turns and prints the medians, and the median of the ratios of neighbouring runs.
+fn report(what: &str, rounds: usize, plain: impl Fn() -> f64, link: impl Fn() -> f64) {
+    let mut runs: Vec<[f64; 3]> = (0..rounds)
+        .map(|_round| {
+            let (plain, link) = (plain(), link());
+            [plain, link, link / plain]
+        })
+        .collect();
+    let mut median = |column: usize| {
+        runs.sort_by(|a, b| a[column].total_cmp(&b[column]));
+        runs[rounds / 2][column]
+    };
+    println!("{what}: plain TCP {:.2}, link {:.2}, ratio {:.2}", median(0), median(1), median(2));
+}
+
+fn tuned_pair() -> (TcpStream, TcpStream) {
+    let (mut one, mut other) = socket_pairs(1);
+    let (one, other) = (one.remove(0), other.remove(0));
+    tune_data_socket(&one, Duration::ZERO);
+    tune_data_socket(&other, Duration::ZERO);
+    (one, other)
+}
+
+fn header(at: u64, len: usize) -> FrameHeader {
+    let offset = at % BUFFER_FRAMES as u64 * FRAME_BYTES as u64;
+    FrameHeader { op: op(1), part: 0, stage: 0, offset, len: len as u32, flags: 0, checksum: 0 }
+}
+
+fn send_plain(stream: &mut TcpStream, header: &FrameHeader, payload: &[u8]) {
+    let encoded = header.encode();
+    let sent = stream.write_vectored(&[IoSlice::new(&encoded), IoSlice::new(payload)]).expect("send");
+    let (from_header, from_payload) = (sent.min(encoded.len()), sent.saturating_sub(encoded.len()));
+    stream.write_all(&encoded[from_header..]).expect("send");
+    stream.write_all(&payload[from_payload..]).expect("send");
+}
+
+fn receive_plain(stream: &mut TcpStream, buffer: &mut [u8]) {
+    let mut encoded = [0; FRAME_HEADER_BYTES];
+    stream.read_exact(&mut encoded).expect("receive");
+    let header = FrameHeader::decode(&encoded).expect("header");
+    let offset = header.offset as usize;
+    stream.read_exact(&mut buffer[offset..offset + header.len as usize]).expect("receive");
+}
+
+/// Frames per second.
+fn plain_flow() -> f64 {
+    let (mut one, mut other) = tuned_pair();
+    let (source, mut target) = (vec![1; BUFFER_FRAMES * FRAME_BYTES], vec![2; BUFFER_FRAMES * FRAME_BYTES]);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0..FLOW_FRAMES {
+                let header = header(at, FRAME_BYTES);
+                send_plain(&mut one, &header, &source[header.offset as usize..][..FRAME_BYTES]);
+            }
+        });
+        for _ in 0..FLOW_FRAMES {
+            receive_plain(&mut other, &mut target);
+        }
+    });
+    FLOW_FRAMES as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Round trips per second.
+fn plain_ping_pong() -> f64 {
+    let (mut one, mut other) = tuned_pair();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; PING_BYTES];
+            for _ in 0..PINGS {
+                receive_plain(&mut other, &mut buffer);
+                send_plain(&mut other, &header(0, PING_BYTES), &buffer);
+            }
+        });
+        let mut buffer = [0; PING_BYTES];
+        for _ in 0..PINGS {
+            send_plain(&mut one, &header(0, PING_BYTES), &buffer);
+            receive_plain(&mut one, &mut buffer);
+        }
+    });
+    PINGS as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Memory at one end; counts what arrives, and can send it back.
+struct End {
+    me: Weak<Self>,
+    gate: Arc<Gate>,
+    lent: Lent,
+    memory: *mut [u8],
+    arrived: AtomicU64,
+    wanted: u64,
+    done: Unparker,
+    answer_over: OnceLock<Weak<OutLink>>,
+}
+
+// SAFETY: the memory is reached through `lent` only.
+unsafe impl Send for End {}
+// SAFETY: as above. Frames on the same bytes follow each other.
+unsafe impl Sync for End {}
+
+impl End {
+    fn new(len: usize, wanted: u64, done: Unparker) -> Arc<Self> {
+        let gate = Arc::new(Gate::new());
+        let memory = Box::into_raw(vec![1u8; len].into_boxed_slice());
+        // SAFETY: freed in `drop`, after the gate was drained.
+        let lent = unsafe { Lent::new(memory.cast(), len, true, Arc::clone(&gate)) };
+        let (arrived, answer_over) = (AtomicU64::new(0), OnceLock::new());
+        Arc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            Self { me, gate, lent, memory, arrived, wanted, done, answer_over }
+        })
+    }
+
+    fn outgoing(&self, header: FrameHeader) -> Outgoing {
+        Outgoing { transfer: self.me.upgrade().expect("alive"), header }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.gate.close();
+        self.gate.wait_drained(None);
+        // SAFETY: from `Box::into_raw`, and drained.
+        drop(unsafe { Box::from_raw(self.memory) });
+    }
+}
+
+impl Transfer for End {
+    fn admit(&self, _header: &FrameHeader) -> Result<Landing, Violation> {
+        Ok(Landing::Direct)
+    }
+    fn fold(&self, _header: &FrameHeader, _done: usize, _payload: &[u8]) -> bool {
+        false
+    }
+    fn granule_bytes(&self, _header: &FrameHeader) -> usize {
+        1
+    }
+    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+        (&self.lent, header.offset as usize)
+    }
+    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
+        (&self.lent, header.offset as usize)
+    }
+    fn arrived(&self, header: &FrameHeader) {
+        let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
+        if arrived >= self.wanted {
+            self.done.unpark();
+        } else if let Some(link) = self.answer_over.get().and_then(Weak::upgrade) {
+            link.push(self.outgoing(*header));
+        }
+    }
+    fn corrupt(&self, _header: &FrameHeader) {}
+    fn released(&self, _header: &FrameHeader) {}
+    fn link_failed(&self, fault: &LinkFault) {
+        eprintln!("{fault}");
+        self.done.unpark();
+    }
+}
+
+/// Frames per second.
+fn link_flow() -> f64 {
+    let (one, other) = tuned_pair();
+    let parker = Parker::new();
+    let ends = [0; 2].map(|| End::new(BUFFER_FRAMES * FRAME_BYTES, FLOW_FRAMES, parker.unparker()));
+    let book = Arc::new(Book::default());
+    book.announce(op(1), Arc::<End>::clone(&ends[1]));
+    let (out, _) = start_out(vec![one], false);
+    let (into, _) = start_in(vec![other], &book);
+    let start = Instant::now();
+    out.push_all((0..FLOW_FRAMES).map(|at| ends[0].outgoing(header(at, FRAME_BYTES))));
+    parker.park();
+    let rate = FLOW_FRAMES as f64 / start.elapsed().as_secs_f64();
+    assert_eq!(ends[1].arrived.load(Ordering::Acquire), FLOW_FRAMES);
+    into.close();
+    out.close();
+    rate
+}
+
+/// Round trips per second.
+fn link_ping_pong() -> f64 {
+    let parker = Parker::new();
+    let ends = [PINGS, PINGS + 1].map(|wanted| End::new(PING_BYTES, wanted, parker.unparker()));
+    let mut links = Vec::new();
+    for (from, to) in [(0, 1), (1, 0)] {
+        let (one, other) = tuned_pair();
+        let book = Arc::new(Book::default());
+        book.announce(op(1), Arc::<End>::clone(&ends[to]));
+        let (out, _) = start_out(vec![one], false);
+        let into = start_in(vec![other], &book).0;
+        ends[from].answer_over.set(Arc::downgrade(&out)).expect("set once");
+        links.push((out, into));
+    }
+    let start = Instant::now();
+    links[0].0.push(ends[0].outgoing(header(0, PING_BYTES)));
+    parker.park();
+    let rate = PINGS as f64 / start.elapsed().as_secs_f64();
+    assert_eq!(ends[0].arrived.load(Ordering::Acquire), PINGS);
+    for (out, into) in links {
+        into.close();
+        out.close();
+    }
+    rate
+}

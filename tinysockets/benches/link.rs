@@ -204,7 +204,7 @@ impl Transfer for End {
 fn link_flow() -> f64 {
     let (one, other) = tuned_pair();
     let parker = Parker::new();
-    let ends = [0; 2].map(|| End::new(BUFFER_FRAMES * FRAME_BYTES, FLOW_FRAMES, parker.unparker()));
+    let ends = [0; 2].map(|_| End::new(BUFFER_FRAMES * FRAME_BYTES, FLOW_FRAMES, parker.unparker()));
     let book = Arc::new(Book::default());
     book.announce(op(1), Arc::<End>::clone(&ends[1]));
     let (out, _) = start_out(vec![one], false);

@@ -9,6 +9,9 @@ use tinysockets::wire::{FRAME_HEADER_BYTES, FrameParser, check_frame_length};
 /// Bytes in front of kind and body: the length field.
 const LENGTH_BYTES: usize = 4;
 
+/// After a packet larger than this the memory that held it is given back: large packets are rare, clients are many.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// Received bytes that are not a whole packet yet. A client that has not sent its first packet can make the master
 /// hold [`MAX_FIRST_PACKET_BYTES`] only.
 #[derive(Debug)]
@@ -45,10 +48,15 @@ impl Inbox {
                 *self = Self::Registered(parser);
                 Ok(Some(packet))
             }
-            Self::Registered(parser) => match parser.next_frame()? {
-                Some((kind, body)) => C2m::from_frame(kind, body).map(Some),
-                None => Ok(None),
-            },
+            Self::Registered(parser) => {
+                let Some((kind, body)) = parser.next_frame()? else { return Ok(None) };
+                let packet = C2m::from_frame(kind, body)?;
+                let is_large = body.len() > KEPT_BYTES;
+                if is_large && parser.pending_bytes() == 0 {
+                    *parser = FrameParser::new(MAX_PACKET_BYTES);
+                }
+                Ok(Some(packet))
+            }
         }
     }
 }

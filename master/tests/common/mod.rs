@@ -1,0 +1,191 @@
+//! A client made of a plain TCP stream and the codecs, so that tests see every byte.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use pccl_master::{Master, MasterConfig};
+use pccl_protocol::{
+    Beat, C2m, CallKind, GroupId, KickReason, M2c, Register, Registered, RequestId, RingPlan, RingReport,
+    VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+};
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+use tinysockets::{
+    preamble::{Preamble, REPLY_BYTES, Reply, Role},
+    wire::FrameParser,
+};
+
+/// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A master on a free port of the loopback interface.
+pub(crate) fn launch(change: impl FnOnce(&mut MasterConfig)) -> Master {
+    let mut config =
+        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
+    change(&mut config);
+    Master::launch(config).expect("a master starts on a free port")
+}
+
+/// A stream that fails rather than waits for ever.
+pub(crate) fn stream_to(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("the master accepts");
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Sends bytes in place of a preamble and reads everything up to the end of the stream. Errors count as the end: a
+/// connection that is closed with unread bytes in it is reset.
+pub(crate) fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = stream_to(address);
+    // The master may close while bytes are still being sent.
+    let _ = stream.write_all(bytes);
+    read_to_end(&mut stream)
+}
+
+/// Reads up to the end of the stream or its first error, except a time-out.
+pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return all,
+            Ok(n) => all.extend_from_slice(&piece[..n]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("the master neither answers nor closes; {} bytes so far", all.len())
+            }
+            Err(_) => return all,
+        }
+    }
+}
+
+/// A beat that says nothing.
+pub(crate) fn beat(sequence: u64) -> C2m {
+    C2m::Beat(Beat { sequence, call: CallKind::None, call_ms: 0, operation: None, moved_bytes: 0 })
+}
+
+/// A registration for `group`.
+pub(crate) fn registration(group: u32) -> C2m {
+    C2m::Register(Register {
+        group: GroupId(group),
+        advertised_host: None,
+        p2p_port: 1,
+        state_port: 2,
+        pool_connections: 1,
+        previous: None,
+    })
+}
+
+/// A connection whose preamble was accepted.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    parser: FrameParser,
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let mut stream = stream_to(address);
+        stream.write_all(&Preamble::new(Role::Control).encode()).unwrap();
+        Self::after_preamble(stream)
+    }
+
+    /// Reads the answer to a preamble that was sent.
+    pub(crate) fn after_preamble(mut stream: TcpStream) -> Self {
+        let mut reply = [0; REPLY_BYTES];
+        stream.read_exact(&mut reply).expect("an answer to the preamble");
+        assert_eq!(Reply::decode(&reply), Ok(Reply::Accepted));
+        Self { stream, parser: FrameParser::new(MAX_PACKET_BYTES) }
+    }
+
+    /// Connects and registers.
+    pub(crate) fn register(address: SocketAddr, group: u32) -> (Self, Registered) {
+        let mut client = Self::connect(address);
+        client.send(&registration(group));
+        let registered = client.wait_for("Registered", |packet| match packet {
+            M2c::Registered(registered) => Some(registered),
+            _ => None,
+        });
+        (client, registered)
+    }
+
+    pub(crate) fn send(&mut self, packet: &C2m) {
+        self.stream.write_all(&packet.to_frame()).expect("the master reads");
+    }
+
+    /// The next packet; `None` at the end of the stream.
+    pub(crate) fn receive(&mut self) -> Option<M2c> {
+        let mut piece = [0; 4096];
+        loop {
+            if let Some((kind, body)) =
+                self.parser.next_frame().expect("frames of the master are well-formed")
+            {
+                return Some(M2c::from_frame(kind, body).expect("packets of the master can be decoded"));
+            }
+            match self.stream.read(&mut piece) {
+                Ok(0) => return None,
+                Ok(n) => self.parser.feed(&piece[..n]),
+                Err(error) => panic!("no packet from the master: {error}"),
+            }
+        }
+    }
+
+    /// Passes over packets until `pick` takes one.
+    pub(crate) fn wait_for<T>(&mut self, what: &str, mut pick: impl FnMut(M2c) -> Option<T>) -> T {
+        let mut seen = Vec::new();
+        loop {
+            let packet =
+                self.receive().unwrap_or_else(|| panic!("stream ended before {what}, after {seen:?}"));
+            seen.push(format!("{packet:?}"));
+            if let Some(found) = pick(packet) {
+                return found;
+            }
+        }
+    }
+
+    /// Waits for a ring with `members` members, of whatever epoch, and confirms it and those before.
+    pub(crate) fn confirm_ring_of(&mut self, members: usize) -> RingPlan {
+        loop {
+            let plan = self.wait_for("RingPlan", |packet| match packet {
+                M2c::RingPlan(plan) => Some(plan),
+                _ => None,
+            });
+            self.send(&C2m::RingReport(RingReport { epoch: plan.epoch, faults: Vec::new() }));
+            if plan.ring.len() == members {
+                return plan;
+            }
+        }
+    }
+
+    pub(crate) fn wait_for_admission(&mut self) -> WorldSizes {
+        self.wait_for("Admitted", |packet| match packet {
+            M2c::Admitted(sizes) => Some(sizes),
+            _ => None,
+        })
+    }
+
+    /// Votes to admit those who wait; the answer comes later.
+    pub(crate) fn vote_topology(&mut self, request: u64) {
+        self.send(&C2m::VoteTopology(VoteTopology { request: RequestId(request), wait_for_world: 0 }));
+    }
+
+    /// Sends a beat and waits for its echo: proof that the master still serves this client.
+    pub(crate) fn check_alive(&mut self, sequence: u64) {
+        self.send(&beat(sequence));
+        self.wait_for("Echo", |packet| match packet {
+            M2c::Echo(echo) if echo.sequence == sequence => Some(()),
+            _ => None,
+        });
+    }
+
+    /// Waits for the kick and the end of the stream behind it.
+    pub(crate) fn wait_for_kick(&mut self) -> KickReason {
+        let reason = self.wait_for("Kicked", |packet| match packet {
+            M2c::Kicked(reason) => Some(reason),
+            _ => None,
+        });
+        assert_eq!(self.receive(), None, "something behind the kick");
+        reason
+    }
+}

@@ -1,0 +1,293 @@
+//! What the network may do to a master: each time another client must be served as if nothing had happened.
+
+mod common;
+
+use common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
+use pccl_master::Master;
+use pccl_protocol::{C2m, KickCode, M2c, limits::MAX_FIRST_PACKET_BYTES};
+use socket2::{Domain, Socket, Type};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    time::{Duration, Instant},
+};
+use tinysockets::preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply, Role};
+
+/// Proves that `master` serves a new client.
+fn check_service(master: &Master) {
+    let (mut client, _) = Client::register(master.local_addr(), 0);
+    client.check_alive(1);
+}
+
+/// Pseudo-random bytes (splitmix64, Steele et al. 2014).
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    (0..len).map(|_| next() as u8).collect()
+}
+
+#[test]
+fn garbage_in_place_of_a_preamble_is_closed_without_an_answer() {
+    let master = launch(|_| {});
+    let mut openings = vec![vec![0; 8], b"GET / HTTP/1.1\r\nHost: master\r\n\r\n".to_vec(), vec![0xff; 4096]];
+    openings.extend((0..50).map(|seed| noise(seed, 1 + (seed as usize * 37) % 3000)));
+    for bytes in openings {
+        assert_eq!(answer_to(master.local_addr(), &bytes), b"", "{:?}", &bytes[..bytes.len().min(16)]);
+    }
+    check_service(&master);
+}
+
+#[test]
+fn a_preamble_with_an_altered_byte_is_not_accepted() {
+    let master = launch(|_| {});
+    let good = Preamble::new(Role::Control).encode();
+    for at in 0..PREAMBLE_BYTES {
+        let mut bytes = good;
+        bytes[at] ^= 0x10;
+        let answer = answer_to(master.local_addr(), &bytes);
+        if let Ok(reply) = <[u8; REPLY_BYTES]>::try_from(answer.as_slice()) {
+            assert!(matches!(Reply::decode(&reply), Ok(Reply::Refused(_))), "byte {at}");
+        } else {
+            assert!(answer.is_empty(), "byte {at}: {answer:?}");
+        }
+    }
+    check_service(&master);
+}
+
+#[test]
+fn a_valid_preamble_for_somebody_else_is_refused_with_the_reason() {
+    let master = launch(|_| {});
+    let good = Preamble::new(Role::Control);
+    let cases = [
+        (Preamble::new(Role::Data), Refusal::WrongRole),
+        (Preamble::new(Role::State), Refusal::WrongRole),
+        (Preamble::new(Role::Probe), Refusal::WrongRole),
+        (Preamble { to: 7, ..good }, Refusal::WrongDestination),
+        (Preamble { run: master.run_id().0 ^ 1, ..good }, Refusal::WrongRun),
+        (Preamble { version: 2, ..good }, Refusal::UnsupportedVersion),
+        (Preamble { security: 1, ..good }, Refusal::UnsupportedSecurity),
+    ];
+    for (preamble, refusal) in cases {
+        let answer = answer_to(master.local_addr(), &preamble.encode());
+        let reply: [u8; REPLY_BYTES] = answer.as_slice().try_into().expect("one reply and the end");
+        assert_eq!(Reply::decode(&reply), Ok(Reply::Refused(refusal)));
+    }
+    let mut stream = stream_to(master.local_addr());
+    stream.write_all(&Preamble { run: master.run_id().0, ..good }.encode()).unwrap();
+    Client::after_preamble(stream);
+}
+
+#[test]
+fn half_a_preamble_holds_up_nobody_and_ends_by_itself() {
+    let master = launch(|config| config.registration_timeout = Duration::from_millis(500));
+    let mut silent = stream_to(master.local_addr());
+    let mut half = stream_to(master.local_addr());
+    half.write_all(&Preamble::new(Role::Control).encode()[..PREAMBLE_BYTES / 2]).unwrap();
+    check_service(&master);
+    assert_eq!(read_to_end(&mut half), b"");
+    assert_eq!(read_to_end(&mut silent), b"");
+    check_service(&master);
+}
+
+#[test]
+fn more_silent_connections_than_the_master_holds() {
+    let master = launch(|_| {});
+    let mut silent: Vec<TcpStream> = (0..270).map(|_| stream_to(master.local_addr())).collect();
+    check_service(&master);
+    // The oldest made room.
+    assert_eq!(read_to_end(&mut silent[0]), b"");
+    // The youngest still has its chance.
+    let mut youngest = silent.pop().unwrap();
+    youngest.write_all(&Preamble::new(Role::Control).encode()).unwrap();
+    Client::after_preamble(youngest);
+}
+
+#[test]
+fn one_byte_at_a_time() {
+    let master = launch(|_| {});
+    let mut stream = stream_to(master.local_addr());
+    let mut bytes = Preamble::new(Role::Control).encode().to_vec();
+    bytes.extend(registration(0).to_frame());
+    bytes.extend(beat(9).to_frame());
+    for byte in bytes {
+        stream.write_all(&[byte]).unwrap();
+    }
+    let mut client = Client::after_preamble(stream);
+    client.wait_for("Echo", |packet| matches!(packet, M2c::Echo(_)).then_some(()));
+}
+
+#[test]
+fn everything_in_one_segment() {
+    let master = launch(|_| {});
+    let mut stream = stream_to(master.local_addr());
+    let mut bytes = Preamble::new(Role::Control).encode().to_vec();
+    bytes.extend(registration(0).to_frame());
+    // More than the first read takes.
+    for sequence in 0..200 {
+        bytes.extend(beat(sequence).to_frame());
+    }
+    stream.write_all(&bytes).unwrap();
+    let mut client = Client::after_preamble(stream);
+    client.wait_for("Echo", |packet| matches!(packet, M2c::Echo(echo) if echo.sequence == 199).then_some(()));
+}
+
+/// Sends `bytes` behind a good preamble (and registration) and returns why the master ended it.
+fn kick_for(master: &Master, registered: bool, bytes: &[u8]) -> KickCode {
+    let mut client = if registered {
+        Client::register(master.local_addr(), 0).0
+    } else {
+        Client::connect(master.local_addr())
+    };
+    client.stream.write_all(bytes).unwrap();
+    client.wait_for_kick().code
+}
+
+#[test]
+fn bytes_that_are_no_packet_cost_their_sender_the_connection() {
+    let master = launch(|_| {});
+    let (mut witness, _) = Client::register(master.local_addr(), 1);
+    let too_short = [0, 0, 0, 1, 0, 0];
+    let too_long_at_first = u32::try_from(MAX_FIRST_PACKET_BYTES + 1).unwrap().to_be_bytes();
+    let huge = u32::MAX.to_be_bytes();
+    let unknown_kind = [0, 0, 0, 2, 0xff, 0xff];
+    let mut altered_code = beat(1).to_frame();
+    altered_code[6 + 8] = 0xee;
+    let mut trailing = beat(1).to_frame();
+    trailing[3] += 1;
+    trailing.push(0);
+    for registered in [false, true] {
+        for bytes in [&too_short[..], &huge, &unknown_kind, &altered_code, &trailing, &[0; 64]] {
+            assert_eq!(kick_for(&master, registered, bytes), KickCode::Malformed, "{registered} {bytes:?}");
+        }
+    }
+    assert_eq!(kick_for(&master, false, &too_long_at_first), KickCode::Malformed);
+    witness.check_alive(1);
+    check_service(&master);
+}
+
+#[test]
+fn a_client_that_does_not_begin_with_its_registration_is_kicked() {
+    let master = launch(|_| {});
+    assert_eq!(kick_for(&master, false, &beat(1).to_frame()), KickCode::Protocol);
+    let again = registration(0).to_frame();
+    assert_eq!(kick_for(&master, true, &again), KickCode::Protocol);
+    check_service(&master);
+}
+
+#[test]
+fn random_packets_end_in_a_kick_or_a_closed_stream_and_never_in_silence() {
+    let master = launch(|_| {});
+    let (mut witness, _) = Client::register(master.local_addr(), 1);
+    for seed in 0..60 {
+        let (client, _) = Client::register(master.local_addr(), 0);
+        let mut stream = client.stream;
+        for round in 0..20 {
+            let body = noise(seed * 100 + round, ((seed * 7 + round) % 80) as usize);
+            let mut frame = u32::try_from(body.len() + 2).unwrap().to_be_bytes().to_vec();
+            frame.extend([0, 1 + (seed as u8 + round as u8) % 12]);
+            frame.extend(body);
+            if stream.write_all(&frame).is_err() {
+                break;
+            }
+        }
+        // It may have been kicked already.
+        let _ = stream.shutdown(Shutdown::Write);
+        read_to_end(&mut stream);
+    }
+    witness.check_alive(1);
+    check_service(&master);
+}
+
+#[test]
+fn truncated_packets_and_an_early_end() {
+    let master = launch(|_| {});
+    let register = registration(0).to_frame();
+    for end in 0..register.len() {
+        let client = Client::connect(master.local_addr());
+        let mut stream = client.stream;
+        stream.write_all(&register[..end]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut stream), b"", "{end} bytes");
+    }
+    check_service(&master);
+}
+
+#[test]
+fn a_client_that_never_reads_is_dropped_and_delays_nobody() {
+    let master = launch(|config| config.client_queue_bytes = 16 << 10);
+    let (mut witness, _) = Client::register(master.local_addr(), 1);
+    let mut deaf = deaf_stream(&master);
+    deaf.write_all(&Preamble::new(Role::Control).encode()).unwrap();
+    deaf.write_all(&registration(0).to_frame()).unwrap();
+    let beats: Vec<u8> = (0..1000).flat_map(|sequence| beat(sequence).to_frame()).collect();
+    let mut rounds = 0;
+    let begin = Instant::now();
+    let error = loop {
+        // Every beat is echoed, none of the echoes is read: sooner or later the master must give up.
+        match deaf.write_all(&beats) {
+            Ok(()) => rounds += 1,
+            Err(error) => break error,
+        }
+        assert!(begin.elapsed() < PATIENCE, "the master queues without end");
+        witness.check_alive(rounds);
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    witness.check_alive(u64::MAX);
+    check_service(&master);
+}
+
+/// A connection with the smallest receive buffer that the system gives.
+fn deaf_stream(master: &Master) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(1).unwrap();
+    socket.connect(&master.local_addr().into()).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket.into()
+}
+
+#[test]
+fn a_client_that_sends_without_end_delays_nobody() {
+    let master = launch(|_| {});
+    let (mut witness, _) = Client::register(master.local_addr(), 1);
+    let (busy, _) = Client::register(master.local_addr(), 0);
+    let mut sender = busy.stream.try_clone().unwrap();
+    let mut reader = busy.stream;
+    let beats: Vec<u8> = (0..1000).flat_map(|sequence| beat(sequence).to_frame()).collect();
+    let sending = std::thread::spawn(move || while sender.write_all(&beats).is_ok() {});
+    let reading = std::thread::spawn({
+        let mut reader = reader.try_clone().unwrap();
+        move || {
+            let mut buffer = vec![0; 1 << 16];
+            while matches!(reader.read(&mut buffer), Ok(n) if n > 0) {}
+        }
+    });
+    for sequence in 0..100 {
+        witness.check_alive(sequence);
+    }
+    check_service(&master);
+    reader.shutdown(Shutdown::Both).unwrap();
+    sending.join().unwrap();
+    reading.join().unwrap();
+    assert_eq!(reader.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn a_packet_may_arrive_in_pieces_between_those_of_others() {
+    let master = launch(|_| {});
+    let (mut slow, _) = Client::register(master.local_addr(), 0);
+    let (mut other, _) = Client::register(master.local_addr(), 1);
+    let frame = C2m::VotePending(pccl_protocol::RequestId(1)).to_frame();
+    for (sequence, byte) in beat(77).to_frame().into_iter().enumerate() {
+        slow.stream.write_all(&[byte]).unwrap();
+        other.check_alive(sequence as u64);
+    }
+    slow.wait_for("Echo", |packet| matches!(packet, M2c::Echo(echo) if echo.sequence == 77).then_some(()));
+    slow.stream.write_all(&frame[..frame.len() - 1]).unwrap();
+    drop(slow);
+    other.check_alive(1000);
+}

@@ -1,0 +1,219 @@
+//! The `pccl-master` program as a user or a service manager sees it.
+
+mod common;
+
+use common::{Client, PATIENCE, beat};
+use pccl_protocol::{KickCode, M2c};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+use tinysockets::preamble::{Preamble, Role};
+
+/// A running program, killed if the test ends before it does.
+struct Program {
+    child: Child,
+    address: SocketAddr,
+    /// What comes on stdout after the first line, once the program has ended.
+    rest: mpsc::Receiver<String>,
+}
+
+impl Program {
+    fn start(arguments: &[&str]) -> Self {
+        Self::start_as(command().args(arguments))
+    }
+
+    fn start_as(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let (line_sender, lines) = mpsc::channel();
+        let (rest_sender, rest) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            // Nobody listens if the test is over.
+            let _ = line_sender.send(line);
+            let mut rest = String::new();
+            stdout.read_to_string(&mut rest).unwrap();
+            let _ = rest_sender.send(rest);
+        });
+        let Ok(line) = lines.recv_timeout(PATIENCE) else {
+            let _ = child.kill();
+            panic!("no line on stdout");
+        };
+        let address = line.strip_prefix("pccl-master listening on ").expect(&line);
+        let address = address.strip_suffix('\n').expect("a whole line").parse().unwrap();
+        Self { child, address, rest }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for the end; what was on stdout behind the first line.
+    fn end(&mut self) -> (ExitStatus, String) {
+        let rest = self.rest.recv_timeout(PATIENCE).expect("the program ends");
+        (self.child.wait().unwrap(), rest)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
+    command.env_remove("RUST_LOG").env_remove("PCCL_LOG_LEVEL").stdin(Stdio::null());
+    command
+}
+
+fn ends_well_on(signal: &str) {
+    let mut program = Program::start(&["--listen", "127.0.0.1:0"]);
+    let (mut client, _) = Client::register(program.address, 0);
+    program.signal(signal);
+    assert_eq!(client.wait_for_kick().code, KickCode::MasterStopping);
+    drop(client);
+    let (status, rest) = program.end();
+    assert_eq!(status.code(), Some(0), "{status}");
+    assert_eq!(rest, "", "more than one line on stdout");
+}
+
+#[test]
+fn sigterm_ends_it_with_status_0() {
+    ends_well_on("TERM");
+}
+
+#[test]
+fn sigint_ends_it_with_status_0() {
+    ends_well_on("INT");
+}
+
+#[test]
+fn a_busy_port_ends_it_with_a_sentence() {
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    // Whatever the log level.
+    let output = command().args(["--listen", &address]).env("PCCL_LOG_LEVEL", "NONE").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("pccl-master: cannot listen on") && stderr.contains(&address), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    for arguments in [
+        &["--listen", "nonsense"][..],
+        &["--peer-timeout", "soon"],
+        &["--peer-timeout", "0"],
+        &["--min-world-size", "0"],
+        &["--min-world-size", "-1"],
+        &["--unknown"],
+    ] {
+        let output = command().args(arguments).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(output.status.code().is_some(), "{arguments:?} ended by a signal");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_names_every_option() {
+    let output = command().arg("--help").output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for option in ["--listen", "--peer-timeout", "--min-world-size", "0.0.0.0:48148", "PCCL_LOG_LEVEL"] {
+        assert!(text.contains(option), "{option} is missing in {text}");
+    }
+}
+
+#[test]
+fn the_log_goes_to_stderr_at_the_level_asked_for() {
+    let log_of = |level: &str| {
+        let mut child = command()
+            .args(["--listen", "127.0.0.1:0"])
+            .env("PCCL_LOG_LEVEL", level)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let status = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    assert!(log_of("INFO").contains("stopping"));
+    assert_eq!(log_of("ERR"), "");
+    assert_eq!(log_of("NONE"), "");
+    assert!(log_of("LOUD").contains("PCCL_LOG_LEVEL"));
+}
+
+#[test]
+fn running_out_of_descriptors_is_survived() {
+    let program = env!("CARGO_BIN_EXE_pccl-master");
+    let program = Program::start_as(Command::new("sh").stdin(Stdio::null()).args([
+        "-c",
+        "ulimit -n 24 && exec \"$0\" --listen 127.0.0.1:0",
+        program,
+    ]));
+    let (mut early, _) = Client::register(program.address, 0);
+    // The kernel completes connections that the program has no descriptor for.
+    let mut silent: Vec<_> = (0..60).map(|_| common::stream_to(program.address)).collect();
+    early.check_alive(1);
+    // Some of them are served all the same, once others have gone.
+    silent.drain(..50);
+    early.check_alive(2);
+    let mut last = silent.pop().unwrap();
+    last.write_all(&Preamble::new(Role::Control).encode()).unwrap();
+    Client::after_preamble(last);
+    let (mut late, _) = Client::register(program.address, 0);
+    late.check_alive(1);
+    early.check_alive(3);
+}
+
+#[test]
+fn a_master_that_was_stopped_for_a_while_blames_nobody() {
+    let program = Program::start(&["--listen", "127.0.0.1:0", "--peer-timeout", "2s"]);
+    let (mut client, _) = Client::register(program.address, 0);
+    client.check_alive(1);
+    program.signal("STOP");
+    // The client behaves well all the time; what it sends lies in socket buffers.
+    let pause = Duration::from_secs(5);
+    let begin = Instant::now();
+    let mut sequence = 1;
+    while begin.elapsed() < pause {
+        sequence += 1;
+        client.send(&beat(sequence));
+        thread::sleep(Duration::from_millis(100));
+    }
+    program.signal("CONT");
+    client.wait_for("Echo", |packet| match packet {
+        M2c::Echo(echo) if echo.sequence == sequence => Some(()),
+        M2c::Kicked(reason) => panic!("kicked: {reason}"),
+        _ => None,
+    });
+    client.check_alive(sequence + 1);
+}
+
+#[test]
+fn a_client_that_was_silent_only_while_the_master_stood_still_is_kept() {
+    let program = Program::start(&["--listen", "127.0.0.1:0", "--peer-timeout", "3s"]);
+    let (mut client, _) = Client::register(program.address, 0);
+    client.check_alive(1);
+    program.signal("STOP");
+    // Longer than the peer time-out: both machines were suspended, say.
+    thread::sleep(Duration::from_secs(5));
+    program.signal("CONT");
+    client.check_alive(2);
+}

@@ -37,7 +37,7 @@ const ROUNDS: usize = 7;
 fn main() {
     let frames = |rate: f64| rate * FRAME_BYTES as f64 / (1 << 30) as f64;
     report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow()));
-    report("1 KiB round trips per second", ROUNDS, || plain_ping_pong(), || link_ping_pong());
+    report("1 KiB round trips per second", ROUNDS, plain_ping_pong, link_ping_pong);
 }
 
 /// Runs both in turns and prints the medians, and the median of the ratios of neighbouring runs.

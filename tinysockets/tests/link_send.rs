@@ -288,6 +288,24 @@ fn frames_can_be_pushed_and_the_link_closed_from_callbacks() {
 }
 
 #[test]
+fn the_last_handle_may_be_dropped_by_the_link_itself() {
+    for len in [16, FRAME] {
+        let (own, mut peers) = socket_pairs(2);
+        let (link, events) = start_out(own, false);
+        let transfer = recorder(1, 1);
+        let weak = Arc::downgrade(&link);
+        let handle = Watched::new(Some(link));
+        transfer.on_event(move |_, _| drop(handle.change(Option::take)));
+        weak.upgrade().expect("the hook holds it").push(transfer.outgoing(frame(1, 0, len)));
+        transfer.wait_for_releases(1);
+        let readers = peers.iter_mut().map(|peer| io::copy(peer, &mut io::sink()).expect("clean end"));
+        assert_eq!(readers.sum::<u64>(), (len + FRAME_HEADER_BYTES) as u64);
+        assert!(weak.upgrade().is_none());
+        assert_eq!(events.faults.look(Vec::len), 0);
+    }
+}
+
+#[test]
 fn a_panic_in_a_callback_breaks_no_promise() {
     let (own, peers) = socket_pairs(1);
     let (link, events) = start_out(own, false);

@@ -18,6 +18,11 @@
 //! - RX threads never wait for TX threads, a queue, or a lock that is held during input or output. Idle threads sleep in
 //!   the kernel; nothing polls or spins.
 //!
+//! **What not.** Nothing is acknowledged: a frame is released when the operating system has taken it, and whether it
+//! arrived is known by the operation's own means. Nothing is judged by the clock either: a peer that neither reads nor
+//! hangs up is waited for until somebody calls `fail` or `close`; [`OutLink::backlog`] helps to decide. The queue has
+//! no bound of its own and is served in order; operations bound what they push.
+//!
 //! **Callbacks** run on the link's threads, or on the thread that calls into the link. They must not block. They may
 //! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in a
 //! callback breaks the link with [`FaultKind::Internal`] and goes no further.

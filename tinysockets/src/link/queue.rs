@@ -160,3 +160,135 @@ impl Queue {
         rests.chain(std::mem::take(&mut self.frames)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::link::{FrameHeader, Landing, Lent, LinkFault, OpKey, Transfer, Violation};
+
+    /// Frames are only passed around here.
+    struct Untouched;
+
+    impl Transfer for Untouched {
+        fn admit(&self, _header: &FrameHeader) -> Result<Landing, Violation> {
+            unreachable!("a queue does not look into its frames")
+        }
+        fn fold(&self, _header: &FrameHeader, _done: usize, _payload: &[u8]) -> bool {
+            unreachable!("a queue does not look into its frames")
+        }
+        fn granule_bytes(&self, _header: &FrameHeader) -> usize {
+            unreachable!("a queue does not look into its frames")
+        }
+        fn target(&self, _header: &FrameHeader) -> (&Lent, usize) {
+            unreachable!("a queue does not look into its frames")
+        }
+        fn source(&self, _header: &FrameHeader) -> (&Lent, usize) {
+            unreachable!("a queue does not look into its frames")
+        }
+        fn arrived(&self, _header: &FrameHeader) {}
+        fn corrupt(&self, _header: &FrameHeader) {}
+        fn released(&self, _header: &FrameHeader) {}
+        fn link_failed(&self, _fault: &LinkFault) {}
+    }
+
+    fn frame(offset: u64) -> Outgoing {
+        let op = OpKey { epoch: 0, tag: 0, attempt: 0 };
+        let header = FrameHeader { op, part: 0, stage: 0, offset, len: 0, flags: 0, checksum: 0 };
+        Outgoing { transfer: Arc::new(Untouched), header }
+    }
+
+    fn sending(frame: Outgoing) -> Box<Sending> {
+        Box::new(Sending { frame, header: [0; FRAME_HEADER_BYTES], payload: 0..0, sent: 7 })
+    }
+
+    /// What a TX thread is told, in short.
+    fn next(queue: &mut Queue, connection: u16) -> String {
+        match queue.next(connection) {
+            Work::Frame(frame) => format!("frame {}", frame.header.offset),
+            Work::Rest(rest) => format!("rest of {} from {}", rest.frame.header.offset, rest.sent),
+            Work::Sleep => "sleep".to_owned(),
+            Work::End => "end".to_owned(),
+        }
+    }
+
+    fn push(queue: &mut Queue, offset: u64, may_borrow: bool) -> String {
+        match queue.push(frame(offset), may_borrow) {
+            Pushed::Shut(frame) => format!("shut for {}", frame.header.offset),
+            Pushed::Queued(woken) => format!("wake {woken:?}"),
+            Pushed::Borrowed(connection, frame) => format!("send {} on {connection}", frame.header.offset),
+        }
+    }
+
+    #[test]
+    fn the_last_to_fall_asleep_is_woken_first_and_nobody_twice() {
+        let mut queue = Queue::new(3);
+        for connection in 0..3 {
+            assert_eq!(next(&mut queue, connection), "sleep");
+        }
+        assert_eq!(push(&mut queue, 1, false), "wake Some(2)");
+        let woken = queue.push_all((2..6).map(frame).collect()).expect("open");
+        assert_eq!(woken, [0, 1]);
+        assert_eq!(push(&mut queue, 6, true), "wake None");
+        assert_eq!(next(&mut queue, 1), "frame 1");
+        assert_eq!(queue.len(), 5);
+    }
+
+    #[test]
+    fn a_thread_that_wakes_by_itself_is_not_listed_twice() {
+        let mut queue = Queue::new(1);
+        for _ in 0..3 {
+            assert_eq!(next(&mut queue, 0), "sleep");
+        }
+        assert_eq!(push(&mut queue, 1, false), "wake Some(0)");
+        assert_eq!(push(&mut queue, 2, false), "wake None");
+    }
+
+    #[test]
+    fn a_borrowed_connection_is_left_alone_by_its_thread() {
+        let mut queue = Queue::new(1);
+        assert_eq!(next(&mut queue, 0), "sleep");
+        assert_eq!(push(&mut queue, 1, true), "send 1 on 0");
+        assert_eq!(next(&mut queue, 0), "sleep");
+        // Nobody can be woken for this one now; the borrower will do it.
+        assert_eq!(push(&mut queue, 2, true), "wake None");
+        assert_eq!(next(&mut queue, 0), "sleep");
+        assert!(matches!(queue.give_back(0, None), Ok(true)));
+        assert_eq!(next(&mut queue, 0), "frame 2");
+        assert_eq!(next(&mut queue, 0), "sleep");
+        assert_eq!(push(&mut queue, 3, true), "send 3 on 0");
+        assert!(matches!(queue.give_back(0, None), Ok(false)));
+        assert_eq!(push(&mut queue, 4, true), "send 4 on 0");
+    }
+
+    #[test]
+    fn the_rest_of_a_frame_comes_before_other_frames() {
+        let mut queue = Queue::new(1);
+        assert_eq!(next(&mut queue, 0), "sleep");
+        let Pushed::Borrowed(0, begun) = queue.push(frame(1), true) else { panic!("the thread sleeps") };
+        assert_eq!(push(&mut queue, 2, true), "wake None");
+        assert!(matches!(queue.give_back(0, Some(sending(begun))), Ok(true)));
+        assert_eq!(next(&mut queue, 0), "rest of 1 from 7");
+        assert_eq!(next(&mut queue, 0), "frame 2");
+    }
+
+    #[test]
+    fn shutting_hands_everything_out_once() {
+        let mut queue = Queue::new(2);
+        assert_eq!(next(&mut queue, 0), "sleep");
+        assert_eq!(next(&mut queue, 1), "sleep");
+        let Pushed::Borrowed(1, first) = queue.push(frame(1), true) else { panic!("the thread sleeps") };
+        let Pushed::Borrowed(0, second) = queue.push(frame(2), true) else { panic!("the thread sleeps") };
+        assert!(matches!(queue.give_back(1, Some(sending(first))), Ok(true)));
+        assert_eq!(push(&mut queue, 3, true), "wake None");
+        let mut offsets: Vec<_> = queue.shut().iter().map(|frame| frame.header.offset).collect();
+        offsets.sort_unstable();
+        assert_eq!(offsets, [1, 3]);
+        assert!(matches!(queue.give_back(0, Some(sending(second))), Err(Some(_))));
+        assert_eq!(next(&mut queue, 1), "end");
+        assert_eq!(push(&mut queue, 4, true), "shut for 4");
+        assert!(queue.push_all(vec![frame(5)]).is_err());
+        assert!(queue.shut().is_empty());
+    }
+}

@@ -1,0 +1,6 @@
+//! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
+
+pub(crate) mod attempt;
+pub(crate) mod op;
+pub(crate) mod plan;
+pub(crate) mod table;

@@ -1,0 +1,375 @@
+//! One collective of this peer, from the caller's launch to its result, over as many attempts as epochs end before it has
+//! begun.
+//!
+//! The phases are driven by the threads that learn of facts: the control connection's RX thread (commence, outcome), link
+//! threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's thread only
+//! sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
+
+use super::{
+    attempt::{Attempt, AttemptOwner, backup_bytes, local_fault},
+    plan::Plan,
+};
+use crate::{
+    Error,
+    memory::{Backup, RawTensor},
+    session::{End, Shared},
+};
+use parking_lot::Mutex;
+use pccl_protocol::{C2m, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers};
+use std::{
+    sync::{Arc, Weak},
+    time::Instant,
+};
+use threadpark::{Parker, Unparker};
+use tinysockets::link::Outgoing;
+
+/// What a successful all-reduce reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReduceInfo {
+    /// Peers that took part.
+    pub world_size: usize,
+    /// Own rank among them, in ring order.
+    pub rank: usize,
+    /// Payload bytes sent.
+    pub tx_bytes: u64,
+    /// Payload bytes received.
+    pub rx_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Registered and voted, or about to vote.
+    Voting,
+    /// The epoch of the vote is over; the conductor will vote again.
+    Stale,
+    /// Data moves.
+    Running,
+    /// Has a result.
+    Finished,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vote {
+    /// This peer holds the whole result.
+    Complete,
+    /// This peer cannot complete.
+    Fault,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Op {
+    tag: u64,
+    descriptor: Descriptor,
+    raws: Vec<RawTensor>,
+    backup: Arc<Backup>,
+    shared: Weak<Shared>,
+    launched: Instant,
+    me: Weak<Self>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    attempt: Option<Arc<Attempt>>,
+    last_id: Option<OpId>,
+    /// The vote to complete the present attempt, once it is out.
+    vote: Option<Vote>,
+    result: Option<Result<(), Error>>,
+    waiter: Option<Unparker>,
+}
+
+impl Op {
+    /// Prepares an operation; [`Op::vote`] begins it.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        tag: u64,
+        descriptor: Descriptor,
+        raws: Vec<RawTensor>,
+    ) -> Arc<Self> {
+        let backup = shared.backups.take(backup_bytes(&raws));
+        Arc::new_cyclic(|me| Self {
+            tag,
+            descriptor,
+            raws,
+            backup,
+            shared: Arc::downgrade(shared),
+            launched: Instant::now(),
+            me: me.clone(),
+            state: Mutex::new(State {
+                phase: Phase::Stale,
+                attempt: None,
+                last_id: None,
+                vote: None,
+                result: None,
+                waiter: None,
+            }),
+        })
+    }
+
+    /// The caller's tag.
+    pub(crate) fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// When the caller launched it.
+    pub(crate) fn launched(&self) -> Instant {
+        self.launched
+    }
+
+    /// Identity of the present attempt.
+    pub(crate) fn id(&self) -> Option<OpId> {
+        self.state.lock().attempt.as_ref().map(|attempt| attempt.id())
+    }
+
+    /// Identity of the last attempt, also after [`Op::wait`].
+    pub(crate) fn last_id(&self) -> Option<OpId> {
+        self.state.lock().last_id
+    }
+
+    /// Payload bytes that the present attempt has moved.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        let attempt = self.state.lock().attempt.clone();
+        attempt.map_or(0, |attempt| attempt.traffic().0 + attempt.traffic().1)
+    }
+
+    /// The memory that the operation borrows.
+    pub(crate) fn raws(&self) -> &[RawTensor] {
+        &self.raws
+    }
+
+    /// Registers an attempt for the present epoch and votes for it.
+    pub(crate) fn vote(&self) {
+        let (Some(shared), Some(op)) = (self.shared.upgrade(), self.me.upgrade()) else { return };
+        let mut state = self.state.lock();
+        if state.phase != Phase::Stale {
+            return;
+        }
+        let owner: Weak<dyn AttemptOwner> = self.me.clone();
+        let registered = shared.table.register(&op, self.tag, |slot| {
+            let plan = Plan::new(&self.descriptor.parts, slot.ranks, slot.rank);
+            Attempt::new(slot.id, plan, &self.descriptor, &self.raws, self.backup.clone(), owner)
+        });
+        let Some(attempt) = registered else {
+            return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
+        };
+        let id = attempt.id();
+        state.phase = Phase::Voting;
+        state.vote = None;
+        state.attempt = Some(attempt);
+        state.last_id = Some(id);
+        drop(state);
+        shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
+        // The communicator may have ended before the registration was visible to those who end it.
+        if let Some(end) = shared.end() {
+            self.ended(&end);
+        }
+    }
+
+    /// All have voted: data may move.
+    pub(crate) fn commence(&self, id: OpId) {
+        let Some(attempt) = self.step(id, Phase::Voting, |state| state.phase = Phase::Running) else {
+            return;
+        };
+        let Some(shared) = self.shared.upgrade() else { return };
+        if let Some(fault) = shared.links.fault_for(id.epoch) {
+            return self.fault(id, fault);
+        }
+        attempt.start();
+        // What others sent may have arrived, all of it, before the news that all have voted.
+        if attempt.has_received_all() {
+            self.received_all(id);
+        }
+    }
+
+    /// The epoch of the vote is over. `true`: the operation has to vote again.
+    pub(crate) fn stale(&self, id: OpId) -> bool {
+        let Some(attempt) = self.step(id, Phase::Voting, |state| state.phase = Phase::Stale) else {
+            return false;
+        };
+        if let Some(shared) = self.shared.upgrade() {
+            shared.table.retire(id, false);
+        }
+        attempt.retract();
+        true
+    }
+
+    /// The master's answer that there are too few peers.
+    pub(crate) fn too_few(&self, id: OpId, answer: &TooFewPeers) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = self.state.lock();
+        if is_current(&state, id) {
+            let error =
+                Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
+            self.finish(&shared, &mut state, Err(error), false);
+        }
+    }
+
+    /// How the attempt ended for all.
+    pub(crate) fn outcome(&self, id: OpId, outcome: Outcome) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = self.state.lock();
+        if !is_current(&state, id) {
+            return;
+        }
+        let complete = state.vote == Some(Vote::Complete);
+        let result = match outcome {
+            Outcome::Done(_) if complete => Ok(()),
+            Outcome::Done(_) => {
+                drop(state);
+                return shared.finish(End::MasterLost(
+                    "the master completed an operation that this peer had not".into(),
+                ));
+            }
+            Outcome::Aborted(verdict) => {
+                log::warn!("{verdict}");
+                Err(Error::Aborted(Box::new(verdict)))
+            }
+        };
+        self.finish(&shared, &mut state, result, true);
+    }
+
+    /// The communicator lost its master or was dropped.
+    pub(crate) fn ended(&self, end: &End) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = self.state.lock();
+        if state.phase == Phase::Finished {
+            return;
+        }
+        let complete = state.vote == Some(Vote::Complete);
+        let result = if complete { Err(Error::OutcomeUnknown(end.to_string())) } else { Err(end.to_error()) };
+        self.finish(&shared, &mut state, result, false);
+    }
+
+    /// A link that the present attempt runs on broke.
+    pub(crate) fn link_broken(&self, fault: &OpFault) {
+        if let Some(id) = self.id() {
+            self.vote_complete(id, Some(fault.clone()));
+        }
+    }
+
+    /// Sleeps until there is a result, takes the memory back, and restores it after a failure.
+    pub(crate) fn wait(&self) -> Result<ReduceInfo, Error> {
+        let parker = Parker::new();
+        loop {
+            let mut state = self.state.lock();
+            if is_over(&state) {
+                break;
+            }
+            state.waiter = Some(parker.unparker());
+            drop(state);
+            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this operation.
+            parker.park();
+        }
+        let mut state = self.state.lock();
+        let attempt = state.attempt.take();
+        let result = state.result.clone().unwrap_or(Err(Error::NotConnected));
+        drop(state);
+        let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
+        attempt.retract();
+        let (tx_bytes, rx_bytes) = attempt.traffic();
+        match result {
+            Ok(()) => {
+                Ok(ReduceInfo { world_size: attempt.ranks(), rank: attempt.rank(), tx_bytes, rx_bytes })
+            }
+            Err(error) => {
+                if !matches!(error, Error::OutcomeUnknown(_)) {
+                    attempt.restore();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether [`Op::wait`] would return at once.
+    pub(crate) fn is_done(&self) -> bool {
+        is_over(&self.state.lock())
+    }
+
+    /// Gives the backup memory back for the next operation. After [`Op::wait`].
+    pub(crate) fn recycle(&self, shared: &Shared) {
+        shared.backups.give(self.backup.clone());
+    }
+
+    /// Changes the phase of the present attempt, if it is `id` and in `phase`.
+    fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Arc<Attempt>> {
+        let mut state = self.state.lock();
+        if !is_current(&state, id) || state.phase != phase {
+            return None;
+        }
+        change(&mut state);
+        state.attempt.clone()
+    }
+
+    fn finish(&self, shared: &Shared, state: &mut State, result: Result<(), Error>, had_outcome: bool) {
+        if state.phase == Phase::Finished {
+            return;
+        }
+        if let Some(attempt) = &state.attempt {
+            shared.table.retire(attempt.id(), had_outcome);
+        }
+        state.phase = Phase::Finished;
+        state.result = Some(result);
+        if let Some(waiter) = state.waiter.take() {
+            waiter.unpark();
+        }
+    }
+
+    /// Votes to complete the present attempt, once.
+    fn vote_complete(&self, id: OpId, fault: Option<OpFault>) {
+        let vote = if fault.is_none() { Vote::Complete } else { Vote::Fault };
+        let mut first = false;
+        let attempt = self.step(id, Phase::Running, |state| {
+            first = state.vote.is_none();
+            state.vote = state.vote.or(Some(vote));
+        });
+        let (Some(attempt), Some(shared), true) = (attempt, self.shared.upgrade(), first) else { return };
+        let (tx_bytes, rx_bytes) = attempt.traffic();
+        shared.send(&C2m::Complete(Complete { op: id, fault, moved_bytes: tx_bytes + rx_bytes }));
+    }
+}
+
+impl AttemptOwner for Op {
+    fn received_all(&self, op: OpId) {
+        self.vote_complete(op, None);
+    }
+
+    fn released_all(&self, _op: OpId) {
+        let mut state = self.state.lock();
+        if let Some(waiter) = state.waiter.take() {
+            waiter.unpark();
+        }
+    }
+
+    fn fault(&self, op: OpId, fault: OpFault) {
+        log::debug!("{op}: {}: {}", fault.kind, fault.text);
+        self.vote_complete(op, Some(fault));
+    }
+
+    fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
+        let Some(link) = self.shared.upgrade().and_then(|shared| shared.links.out_for(op.epoch)) else {
+            return false;
+        };
+        link.push_all(frames);
+        true
+    }
+}
+
+/// Fault of an attempt whose ring is not there.
+pub(crate) fn missing_link(direction: &str) -> OpFault {
+    local_fault(format!("the link {direction} is not connected"))
+}
+
+fn is_current(state: &State, id: OpId) -> bool {
+    state.phase != Phase::Finished && state.attempt.as_ref().is_some_and(|attempt| attempt.id() == id)
+}
+
+/// There is a result, and after a success no link needs the caller's memory any more.
+fn is_over(state: &State) -> bool {
+    match &state.result {
+        None => false,
+        Some(Ok(())) => state.attempt.as_ref().is_none_or(|attempt| attempt.has_released_all()),
+        Some(Err(_)) => true,
+    }
+}

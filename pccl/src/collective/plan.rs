@@ -1,0 +1,309 @@
+//! Which bytes travel when: the ring all-reduce as plain data, with no I/O.
+//!
+//! The schedule is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for
+//! clusters of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages. At stage `s` rank `r` sends chunk
+//! `(r - s) mod n` to the next rank and receives chunk `(r - s - 1) mod n` from the previous one. In the first `n - 1`
+//! stages (reduce-scatter) what arrives is folded into the receiver's own chunk, in the rest (gather) it replaces it.
+//! Chunks are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
+
+use pccl_protocol::PartDescriptor;
+use std::ops::Range;
+
+/// Payload bytes of a full frame. A multiple of every element size.
+pub(crate) const FRAME_BYTES: usize = 512 << 10;
+
+/// The schedule of one attempt as one rank sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    ranks: usize,
+    rank: usize,
+    frame_bytes: usize,
+    parts: Vec<PartPlan>,
+    slots: usize,
+}
+
+/// Where the chunks and frames of one tensor lie.
+#[derive(Debug, Clone)]
+struct PartPlan {
+    element_bytes: usize,
+    /// Elements of a small chunk.
+    base: usize,
+    /// The first `extra` chunks hold one element more.
+    extra: usize,
+    /// First slot of each chunk, and the end.
+    first_slot: Vec<usize>,
+}
+
+/// One frame of one chunk of one tensor: the unit of bookkeeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Index of the tensor.
+    pub(crate) part: usize,
+    /// Chunk of the tensor.
+    pub(crate) chunk: usize,
+    /// Number of this frame among all frames of all tensors.
+    pub(crate) slot: usize,
+    /// First byte in the tensor.
+    pub(crate) offset: usize,
+    /// Length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Frame {
+    /// The bytes of the tensor that the frame covers.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// What a stage does with what it receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StageKind {
+    /// Fold into the own chunk.
+    Reduce,
+    /// Fold; the chunk is then complete and this rank owns it.
+    LastReduce,
+    /// Replace the own chunk.
+    Gather,
+}
+
+impl Plan {
+    /// The plan of `rank` among `ranks` for these tensors.
+    pub(crate) fn new(parts: &[PartDescriptor], ranks: usize, rank: usize) -> Self {
+        Self::with_frame_bytes(parts, ranks, rank, FRAME_BYTES)
+    }
+
+    /// As [`Plan::new`] with another frame size (a multiple of every element size).
+    pub(crate) fn with_frame_bytes(
+        parts: &[PartDescriptor],
+        ranks: usize,
+        rank: usize,
+        frame_bytes: usize,
+    ) -> Self {
+        assert!(rank < ranks, "a rank is below the number of ranks");
+        assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
+        let mut slots = 0;
+        let parts = parts
+            .iter()
+            .map(|part| {
+                let count = part.count as usize;
+                let mut plan = PartPlan {
+                    element_bytes: part.data_type.size_bytes(),
+                    base: count / ranks,
+                    extra: count % ranks,
+                    first_slot: Vec::with_capacity(ranks + 1),
+                };
+                for chunk in 0..ranks {
+                    plan.first_slot.push(slots);
+                    slots += plan.chunk_bytes(chunk).len().div_ceil(frame_bytes);
+                }
+                plan.first_slot.push(slots);
+                plan
+            })
+            .collect();
+        Self { ranks, rank, frame_bytes, parts, slots }
+    }
+
+    /// Number of ranks.
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Own rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of frames of all tensors.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Number of stages: `2 (n - 1)`.
+    pub(crate) fn stages(&self) -> usize {
+        2 * (self.ranks - 1)
+    }
+
+    /// What `stage` does with what it receives.
+    pub(crate) fn stage_kind(&self, stage: usize) -> StageKind {
+        match stage + 2 {
+            next if next < self.ranks => StageKind::Reduce,
+            next if next == self.ranks => StageKind::LastReduce,
+            _ => StageKind::Gather,
+        }
+    }
+
+    /// The chunk that this rank sends at `stage`.
+    pub(crate) fn sent_chunk(&self, stage: usize) -> usize {
+        (self.rank + 2 * self.ranks - stage) % self.ranks
+    }
+
+    /// The chunk that this rank receives at `stage`.
+    pub(crate) fn received_chunk(&self, stage: usize) -> usize {
+        (self.rank + 2 * self.ranks - stage - 1) % self.ranks
+    }
+
+    /// The frames of `chunk` in every tensor, in order.
+    pub(crate) fn frames_of(&self, chunk: usize) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.parts.len()).flat_map(move |part| {
+            let slots = self.parts[part].first_slot[chunk]..self.parts[part].first_slot[chunk + 1];
+            let first = slots.start;
+            slots.map(move |slot| self.frame(part, chunk, slot - first))
+        })
+    }
+
+    /// The frame that a header announces, if this rank receives exactly that frame at that stage.
+    pub(crate) fn received_frame(&self, part: u32, stage: u32, offset: u64, len: u32) -> Option<Frame> {
+        let (part, stage) = (part as usize, stage as usize);
+        if part >= self.parts.len() || stage >= self.stages() {
+            return None;
+        }
+        let chunk = self.received_chunk(stage);
+        let bytes = self.parts[part].chunk_bytes(chunk);
+        let offset = usize::try_from(offset).ok()?;
+        if !bytes.contains(&offset) || !(offset - bytes.start).is_multiple_of(self.frame_bytes) {
+            return None;
+        }
+        let frame = self.frame(part, chunk, (offset - bytes.start) / self.frame_bytes);
+        (frame.len == len as usize).then_some(frame)
+    }
+
+    /// Frames that this rank receives in all stages together; it sends as many as the previous rank's view says, see
+    /// [`Plan::frames_sent`].
+    pub(crate) fn frames_received(&self) -> usize {
+        (0..self.stages()).map(|stage| self.frames_in_chunk(self.received_chunk(stage))).sum()
+    }
+
+    /// Frames that this rank sends in all stages together.
+    pub(crate) fn frames_sent(&self) -> usize {
+        (0..self.stages()).map(|stage| self.frames_in_chunk(self.sent_chunk(stage))).sum()
+    }
+
+    fn frames_in_chunk(&self, chunk: usize) -> usize {
+        self.parts.iter().map(|part| part.first_slot[chunk + 1] - part.first_slot[chunk]).sum()
+    }
+
+    fn frame(&self, part: usize, chunk: usize, index: usize) -> Frame {
+        let plan = &self.parts[part];
+        let bytes = plan.chunk_bytes(chunk);
+        let offset = bytes.start + index * self.frame_bytes;
+        Frame {
+            part,
+            chunk,
+            slot: plan.first_slot[chunk] + index,
+            offset,
+            len: self.frame_bytes.min(bytes.end - offset),
+        }
+    }
+
+    /// Every frame, in the order of the slots of each chunk.
+    pub(crate) fn all_frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.ranks).flat_map(|chunk| self.frames_of(chunk))
+    }
+}
+
+impl PartPlan {
+    fn chunk_bytes(&self, chunk: usize) -> Range<usize> {
+        let start = chunk * self.base + chunk.min(self.extra);
+        let len = self.base + usize::from(chunk < self.extra);
+        start * self.element_bytes..(start + len) * self.element_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_quant::{DataType, ReduceOp};
+    use proptest::prelude::*;
+
+    fn parts(counts: &[u64]) -> Vec<PartDescriptor> {
+        counts
+            .iter()
+            .map(|&count| PartDescriptor { count, data_type: DataType::Float32, op: ReduceOp::Sum })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn frames_tile_every_tensor(counts in prop::collection::vec(0u64..200, 1..5), ranks in 1usize..9, frame in 1usize..6) {
+            let descriptors = parts(&counts);
+            let plan = Plan::with_frame_bytes(&descriptors, ranks, 0, frame * 8);
+            let mut seen = vec![Vec::new(); counts.len()];
+            let mut slots = Vec::new();
+            for frame in plan.all_frames() {
+                seen[frame.part].push(frame.range());
+                slots.push(frame.slot);
+            }
+            slots.sort_unstable();
+            prop_assert_eq!(slots, (0..plan.slots()).collect::<Vec<_>>());
+            for (part, ranges) in seen.iter_mut().enumerate() {
+                ranges.sort_by_key(|range| range.start);
+                let mut end = 0;
+                for range in ranges.iter() {
+                    prop_assert_eq!(range.start, end);
+                    prop_assert!(!range.is_empty());
+                    end = range.end;
+                }
+                prop_assert_eq!(end as u64, counts[part] * 4);
+            }
+        }
+
+        #[test]
+        fn sends_mirror_receives(counts in prop::collection::vec(0u64..200, 1..4), ranks in 2usize..9, frame in 1usize..6) {
+            let descriptors = parts(&counts);
+            let plans: Vec<_> = (0..ranks).map(|r| Plan::with_frame_bytes(&descriptors, ranks, r, frame * 8)).collect();
+            for (rank, plan) in plans.iter().enumerate() {
+                let next = &plans[(rank + 1) % ranks];
+                prop_assert_eq!(plan.frames_sent(), next.frames_received());
+                for stage in 0..plan.stages() {
+                    prop_assert_eq!(plan.sent_chunk(stage), next.received_chunk(stage));
+                    for frame in plan.frames_of(plan.sent_chunk(stage)) {
+                        let got = next.received_frame(frame.part as u32, stage as u32, frame.offset as u64, frame.len as u32);
+                        prop_assert_eq!(got, Some(frame));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn every_chunk_visits_every_rank_and_is_owned_once(ranks in 2usize..12) {
+            let descriptors = parts(&[100]);
+            for chunk in 0..ranks {
+                let mut owner = None;
+                let mut gathered = 0;
+                for rank in 0..ranks {
+                    let plan = Plan::new(&descriptors, ranks, rank);
+                    for stage in 0..plan.stages() {
+                        if plan.received_chunk(stage) == chunk {
+                            match plan.stage_kind(stage) {
+                                StageKind::LastReduce => { prop_assert_eq!(owner.replace(rank), None); }
+                                StageKind::Gather => gathered += 1,
+                                StageKind::Reduce => {}
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(owner, Some((chunk + ranks - 1) % ranks));
+                prop_assert_eq!(gathered, ranks - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_off_the_grid_are_not_in_the_plan() {
+        let plan = Plan::with_frame_bytes(&parts(&[64]), 2, 0, 32);
+        // Rank 0 of 2 receives chunk 1 (bytes 128..256) at stage 0.
+        assert!(plan.received_frame(0, 0, 128, 32).is_some());
+        for (part, stage, offset, len) in [
+            (1, 0, 128, 32),
+            (0, 2, 128, 32),
+            (0, 0, 0, 32),
+            (0, 0, 132, 32),
+            (0, 0, 128, 16),
+            (0, 0, 256, 32),
+            (0, 0, u64::MAX, 32),
+        ] {
+            assert_eq!(plan.received_frame(part, stage, offset, len), None);
+        }
+    }
+}

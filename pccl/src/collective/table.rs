@@ -1,0 +1,132 @@
+//! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
+//! theirs.
+
+use super::{attempt::Attempt, op::Op};
+use parking_lot::Mutex;
+use pccl_protocol::{GroupEpoch, OpId, PeerId, RingPlan};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+use tinysockets::link::{Directory, Lookup, OpKey};
+
+/// The attempts of one communicator, and the ring that new ones run on.
+#[derive(Debug, Default)]
+pub(crate) struct OpTable {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    epoch: GroupEpoch,
+    ring: Option<Arc<RingPlan>>,
+    rank: usize,
+    /// Outcomes of each tag in this epoch.
+    outcomes: HashMap<u64, u32>,
+    active: HashMap<OpId, Entry>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    op: Weak<Op>,
+    attempt: Arc<Attempt>,
+}
+
+/// Ring and identity for a new attempt.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) id: OpId,
+    pub(crate) ranks: usize,
+    pub(crate) rank: usize,
+}
+
+impl OpTable {
+    /// Installs the ring of a newer epoch. `false`: the plan is old, or this peer is not in it.
+    pub(crate) fn install(&self, plan: Arc<RingPlan>, me: PeerId) -> bool {
+        let Some(rank) = plan.rank_of(me) else { return false };
+        let mut inner = self.inner.lock();
+        if inner.ring.is_some() && plan.epoch <= inner.epoch {
+            return false;
+        }
+        inner.epoch = plan.epoch;
+        inner.rank = rank;
+        inner.outcomes.clear();
+        inner.ring = Some(plan);
+        true
+    }
+
+    /// The present epoch.
+    pub(crate) fn epoch(&self) -> GroupEpoch {
+        self.inner.lock().epoch
+    }
+
+    /// Makes an attempt for `tag` and registers it, both for the epoch that is current at that moment. From then on its
+    /// frames can be received. `None`: there is no ring yet.
+    pub(crate) fn register(
+        &self,
+        op: &Arc<Op>,
+        tag: u64,
+        make: impl FnOnce(&Slot) -> Arc<Attempt>,
+    ) -> Option<Arc<Attempt>> {
+        let mut inner = self.inner.lock();
+        let ranks = inner.ring.as_ref()?.ring.len();
+        let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
+        let slot = Slot { id: OpId { epoch: inner.epoch, tag, attempt }, ranks, rank: inner.rank };
+        let attempt = make(&slot);
+        inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
+        Some(attempt)
+    }
+
+    /// The operation that an attempt belongs to.
+    pub(crate) fn op(&self, id: OpId) -> Option<Arc<Op>> {
+        let entry = self.inner.lock().active.get(&id).cloned()?;
+        entry.op.upgrade()
+    }
+
+    /// Takes an attempt out. If it had an outcome, the next attempt of its tag has the next number.
+    pub(crate) fn retire(&self, id: OpId, had_outcome: bool) {
+        let mut inner = self.inner.lock();
+        inner.active.remove(&id);
+        if had_outcome && inner.epoch == id.epoch {
+            let count = inner.outcomes.entry(id.tag).or_insert(0);
+            *count = (*count).max(id.attempt + 1);
+        }
+    }
+
+    /// Every operation that is registered.
+    pub(crate) fn all(&self) -> Vec<Arc<Op>> {
+        self.inner.lock().active.values().filter_map(|entry| entry.op.upgrade()).collect()
+    }
+
+    fn find(&self, id: OpId) -> Lookup {
+        let inner = self.inner.lock();
+        if let Some(entry) = inner.active.get(&id) {
+            return Lookup::Active(entry.attempt.clone());
+        }
+        let outcomes = inner.outcomes.get(&id.tag).copied().unwrap_or(0);
+        if id.epoch < inner.epoch || (id.epoch == inner.epoch && id.attempt < outcomes) {
+            Lookup::Retired
+        } else {
+            Lookup::Unknown
+        }
+    }
+}
+
+/// The table as the link from one peer sees it.
+#[derive(Debug)]
+pub(crate) struct LinkDirectory {
+    table: Arc<OpTable>,
+}
+
+impl LinkDirectory {
+    /// A view for one link.
+    pub(crate) fn new(table: Arc<OpTable>) -> Self {
+        Self { table }
+    }
+}
+
+impl Directory for LinkDirectory {
+    fn find(&self, op: &OpKey) -> Lookup {
+        self.table.find(OpId { epoch: GroupEpoch(op.epoch), tag: op.tag, attempt: op.attempt })
+    }
+}

@@ -1,0 +1,399 @@
+//! The communicator: the calls that a training process makes.
+
+use crate::{
+    Builder, Error, ManyOptions, ReduceInfo, ReduceOptions, SharedState, SyncInfo, SyncStrategy, Tensor,
+    World,
+    collective::op::Op,
+    config::Config,
+    session::{Session, Shared},
+    state::sync,
+};
+use parking_lot::Mutex;
+use pccl_protocol::{
+    Algorithm, C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, VoteTopology, limits,
+};
+use pccl_quant::Element;
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A peer of a run. All calls block; all take `&self` and may come from any thread.
+///
+/// Calls that agree with all peers of the run or group (`update_topology`, `are_peers_pending`, `wait_for_world`,
+/// `sync_shared_state`) go one after another; all-reduces with different tags run concurrently, see
+/// [`Communicator::scope`].
+#[derive(Debug)]
+pub struct Communicator {
+    config: Config,
+    session: Mutex<Option<Session>>,
+    world: Mutex<World>,
+    previous: Mutex<Option<PreviousIdentity>>,
+}
+
+impl Communicator {
+    /// Settings for a communicator of the run whose master listens on `master`: `host:port`, `1.2.3.4:port` or
+    /// `[::1]:port`.
+    pub fn builder(master: &str) -> Builder {
+        Builder::new(master)
+    }
+
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            config,
+            session: Mutex::new(None),
+            world: Mutex::new(World::default()),
+            previous: Mutex::new(None),
+        }
+    }
+
+    /// Joins the run. Returns when this peer is a full member of its group's ring: at once for the first peer of a run,
+    /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the connection
+    /// to the master was lost or this peer was dropped.
+    ///
+    /// # Errors
+    /// `ConnectFailed` if the master cannot be reached or refuses; `Kicked` or `MasterLost` if that happens while waiting;
+    /// `InvalidUsage` if already connected.
+    pub fn connect(&self) -> Result<(), Error> {
+        let mut slot = self.session.lock();
+        if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
+            return Err(Error::InvalidUsage("already connected".into()));
+        }
+        if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
+            return Err(Error::InvalidUsage("wait for the all-reduces of the lost connection first".into()));
+        }
+        // The old session goes first: its listeners free their ports.
+        *slot = None;
+        let session = Session::connect(self.config.clone(), self.previous.lock().clone())?;
+        *self.world.lock() = session.shared.world();
+        if let Some(identity) = session.shared.identity() {
+            *self.previous.lock() = Some(PreviousIdentity {
+                run: identity.run,
+                peer: identity.peer,
+                revision: None,
+                unknown_outcome: None,
+            });
+        }
+        *slot = Some(session);
+        Ok(())
+    }
+
+    /// Whether this peer is connected to the run at the moment.
+    pub fn is_connected(&self) -> bool {
+        self.session.lock().as_ref().is_some_and(|session| session.shared.end().is_none())
+    }
+
+    /// The run as it was when the last agreeing call returned. See [`World`].
+    pub fn world(&self) -> World {
+        self.world.lock().clone()
+    }
+
+    /// Lets in all peers that wait, and returns when all rings are connected. All peers of the run have to call it.
+    ///
+    /// # Errors
+    /// `PendingAsyncOps` while all-reduces are in flight; `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn update_topology(&self) -> Result<(), Error> {
+        let call = self.exclusive(CallKind::UpdateTopology, true)?;
+        let request = call.shared.next_request();
+        self.vote_topology(&call.shared, request, 0, None, &mut |_, _, _| {})
+    }
+
+    /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed while
+    /// all-reduces are in flight.
+    ///
+    /// # Errors
+    /// `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn are_peers_pending(&self) -> Result<bool, Error> {
+        let call = self.exclusive(CallKind::ArePeersPending, false)?;
+        let request = call.shared.next_request();
+        call.shared.send(&C2m::VotePending(request));
+        call.shared.receive(None, |packet| match packet {
+            M2c::PendingAnswer(answer) if answer.request == request => Some(answer.pending),
+            _ => None,
+        })
+    }
+
+    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever. While
+    /// it waits the log says who is missing.
+    ///
+    /// # Errors
+    /// `TimedOut` when `timeout` has passed; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn wait_for_world(&self, peers: usize, timeout: Option<Duration>) -> Result<World, Error> {
+        self.wait_for_world_with(peers, timeout, |have, want, missing| {
+            log::info!("waiting for the world: {have} of {want} peers ({missing})");
+        })
+    }
+
+    /// As [`Communicator::wait_for_world`]; `progress` is called with the number of peers there are, the number wanted,
+    /// and who is missing, in words, whenever that changes.
+    ///
+    /// # Errors
+    /// As [`Communicator::wait_for_world`].
+    pub fn wait_for_world_with(
+        &self,
+        peers: usize,
+        timeout: Option<Duration>,
+        mut progress: impl FnMut(usize, usize, &str),
+    ) -> Result<World, Error> {
+        let wanted =
+            u32::try_from(peers).ok().filter(|&n| n as usize <= limits::MAX_PEERS).ok_or_else(|| {
+                Error::InvalidArgument(format!("a world has at most {} peers", limits::MAX_PEERS))
+            })?;
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let call = self.exclusive(CallKind::WaitForWorld, true)?;
+        let request = call.shared.next_request();
+        // A vote that waits for one peer is answered by the present world, a plain vote would wait for all others.
+        self.vote_topology(&call.shared, request, wanted.max(1), deadline, &mut progress)?;
+        drop(call);
+        Ok(self.world())
+    }
+
+    fn vote_topology(
+        &self,
+        shared: &Arc<Shared>,
+        request: RequestId,
+        wait_for_world: u32,
+        deadline: Option<Instant>,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<(), Error> {
+        enum News {
+            Done,
+            Progress(u32, u32, String),
+        }
+        shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
+        loop {
+            let news = shared.receive(deadline, |packet| match packet {
+                M2c::TopologyDone(done) if done.request == request => Some(News::Done),
+                M2c::TopologyProgress(p) if p.request == request => {
+                    Some(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
+                }
+                _ => None,
+            });
+            match news {
+                Ok(News::Done) => return Ok(()),
+                Ok(News::Progress(have, want, missing)) => progress(have as usize, want as usize, &missing),
+                Err(error) => {
+                    if matches!(error, Error::TimedOut(_)) {
+                        shared.send(&C2m::WithdrawTopology(request));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Reduces `data` over all peers of the group, in place. All of them have to call it with the same count, type,
+    /// reduction and tag.
+    ///
+    /// # Errors
+    /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says whether
+    /// to retry. `TooFewPeers` if there is no other peer; `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in
+    /// flight; `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn all_reduce<T: Element>(
+        &self,
+        data: &mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.run(options.tag, vec![Tensor::in_place(data, options.op)])
+    }
+
+    /// Reduces `send` over all peers of the group into `recv`, which has the same length. See
+    /// [`Communicator::all_reduce`]. After an error `recv` is undefined.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`], and `InvalidArgument` for different lengths.
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.run(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?])
+    }
+
+    /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
+    /// until it succeeds, too few peers are left, or the retries of `options` are used up.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; after any, all send and in-place tensors are as before.
+    pub fn all_reduce_many(
+        &self,
+        tensors: &mut [Tensor<'_>],
+        options: ManyOptions,
+    ) -> Result<ReduceInfo, Error> {
+        let mut retries = options.retries;
+        loop {
+            let result = self.run(options.tag, tensors.iter_mut().map(Tensor::reborrow).collect());
+            match result {
+                Err(error) if error.is_retryable() && retries > 0 => {
+                    retries -= 1;
+                    log::info!("trying the all-reduce again: {error}");
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
+    /// differs. All peers of the group have to call it, with the same keys, types and counts. Works alone.
+    ///
+    /// # Errors
+    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TooFewPeers` below the
+    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn sync_shared_state(
+        &self,
+        state: &mut SharedState<'_>,
+        strategy: SyncStrategy,
+    ) -> Result<SyncInfo, Error> {
+        let call = self.exclusive(CallKind::Sync, true)?;
+        let result = sync::run(&call.shared, state, strategy);
+        if let (Ok(info), Some(previous)) = (&result, self.previous.lock().as_mut()) {
+            previous.revision = Some(Revision(info.revision));
+        }
+        result
+    }
+
+    /// Leaves the run: tells the master, closes every connection, and joins every thread. All-reduces in flight fail. The
+    /// communicator may connect again.
+    pub fn close(&self) {
+        let session = self.session.lock().take();
+        if let Some(session) = session {
+            session.leave();
+        }
+    }
+
+    /// The live session, or why there is none.
+    fn shared(&self) -> Result<Arc<Shared>, Error> {
+        let slot = self.session.lock();
+        let session = slot.as_ref().ok_or(Error::NotConnected)?;
+        match session.shared.end() {
+            None => Ok(session.shared.clone()),
+            Some(_) => Err(session.shared.end_error()),
+        }
+    }
+
+    /// Begins a call that goes alone among its kind; `drained` says that no all-reduce may be in flight.
+    fn exclusive(&self, kind: CallKind, drained: bool) -> Result<Exclusive<'_>, Error> {
+        let shared = self.shared()?;
+        {
+            let mut activity = shared.activity.lock();
+            if let Some((other, _)) = activity.exclusive {
+                return Err(Error::InvalidUsage(format!("{kind} while another thread is in {other}")));
+            }
+            if drained && !activity.ops.is_empty() {
+                return Err(Error::PendingAsyncOps { count: activity.ops.len() });
+            }
+            activity.exclusive = Some((kind, Instant::now()));
+        }
+        shared.forget_answers();
+        Ok(Exclusive { comm: self, shared })
+    }
+
+    fn run(&self, tag: u64, tensors: Vec<Tensor<'_>>) -> Result<ReduceInfo, Error> {
+        let (shared, op) = self.launch(tag, tensors)?;
+        self.complete(&shared, &op)
+    }
+
+    /// Begins an operation. The memory of `tensors` stays lent until [`Communicator::complete`] has returned: the two
+    /// callers (the blocking calls and the scope) make sure that it is called before the borrows end.
+    pub(crate) fn launch(&self, tag: u64, tensors: Vec<Tensor<'_>>) -> Result<(Arc<Shared>, Arc<Op>), Error> {
+        let shared = self.shared()?;
+        if tensors.len() > limits::MAX_PARTS {
+            return Err(Error::InvalidArgument(format!(
+                "more than {} tensors in one operation",
+                limits::MAX_PARTS
+            )));
+        }
+        let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
+        let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
+        let op = Op::new(&shared, tag, Descriptor { parts, algorithm: Algorithm::Automatic }, raws);
+        {
+            let mut activity = shared.activity.lock();
+            if let Some((call, _)) = activity.exclusive
+                && call != CallKind::ArePeersPending
+            {
+                return Err(Error::InvalidUsage(format!("all_reduce while another thread is in {call}")));
+            }
+            if activity.ops.iter().any(|other| other.tag() == tag) {
+                return Err(Error::InvalidUsage(format!("tag {tag} is in flight already")));
+            }
+            if activity.ops.len() >= limits::MAX_TAGS_IN_FLIGHT {
+                return Err(Error::InvalidUsage(format!(
+                    "more than {} all-reduces in flight",
+                    limits::MAX_TAGS_IN_FLIGHT
+                )));
+            }
+            check_overlaps(activity.ops.iter().chain([&op]))?;
+            activity.ops.push(op.clone());
+        }
+        op.vote();
+        Ok((shared, op))
+    }
+
+    /// Waits for an operation and takes it off the books.
+    pub(crate) fn complete(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<ReduceInfo, Error> {
+        let moved = op.moved_bytes();
+        let result = op.wait();
+        shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
+        op.recycle(shared);
+        shared.activity.lock().ops.retain(|other| !Arc::ptr_eq(other, op));
+        if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
+            previous.unknown_outcome = op.last_id();
+        }
+        *self.world.lock() = shared.world();
+        result
+    }
+
+    /// [`Communicator::complete`] for an operation that may have been waited for already.
+    pub(crate) fn complete_if_open(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<(), Error> {
+        let open = shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op));
+        if open { self.complete(shared, op).map(drop) } else { Ok(()) }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A call that goes alone. When it is over, the world that the caller sees is the newest one.
+struct Exclusive<'a> {
+    comm: &'a Communicator,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.shared.activity.lock().exclusive = None;
+        *self.comm.world.lock() = self.shared.world();
+    }
+}
+
+/// No memory that an operation writes may be used by another one in flight, or twice by the same.
+fn check_overlaps<'a>(ops: impl Iterator<Item = &'a Arc<Op>>) -> Result<(), Error> {
+    let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
+    for raw in ops.flat_map(|op| op.raws()) {
+        let (written, read) = raw.ranges();
+        ranges.push((written, true));
+        ranges.extend(read.map(|read| (read, false)));
+    }
+    ranges.retain(|(range, _)| !range.is_empty());
+    ranges.sort_unstable_by_key(|(range, _)| range.start);
+    let (mut written_end, mut any_end) = (0, 0);
+    for (range, written) in ranges {
+        if range.start < written_end || (written && range.start < any_end) {
+            return Err(Error::InvalidArgument(
+                "buffers overlap, with each other or with an operation in flight".into(),
+            ));
+        }
+        any_end = any_end.max(range.end);
+        if written {
+            written_end = written_end.max(range.end);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Settings of a communicator.
+
+use crate::{Communicator, Error};
+use pccl_protocol::{GroupId, Host, limits};
+use std::{net::IpAddr, time::Duration};
+use tinysockets::address::HostPort;
+
+/// When the payload of data frames carries a CRC-32C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FrameChecksums {
+    /// Unless both ends are on one host.
+    #[default]
+    Automatic,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Settings of a [`Communicator`].
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) master: HostPort,
+    pub(crate) group: GroupId,
+    pub(crate) pool_connections: u16,
+    pub(crate) advertised_host: Option<Host>,
+    pub(crate) bind: Option<IpAddr>,
+    pub(crate) first_p2p_port: u16,
+    pub(crate) first_state_port: u16,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) master_timeout: Duration,
+    pub(crate) dial_timeout: Duration,
+    pub(crate) checksums: FrameChecksums,
+}
+
+/// Builds a [`Communicator`].
+#[derive(Debug, Clone)]
+pub struct Builder {
+    master: String,
+    group: u32,
+    pool_connections: u16,
+    advertised_host: Option<String>,
+    bind: Option<IpAddr>,
+    first_p2p_port: u16,
+    first_state_port: u16,
+    connect_timeout: Duration,
+    master_timeout: Duration,
+    dial_timeout: Duration,
+    checksums: FrameChecksums,
+}
+
+impl Builder {
+    pub(crate) fn new(master: &str) -> Self {
+        Self {
+            master: master.to_owned(),
+            group: 0,
+            pool_connections: 0,
+            advertised_host: None,
+            bind: None,
+            first_p2p_port: limits::FIRST_P2P_PORT,
+            first_state_port: limits::FIRST_STATE_PORT,
+            connect_timeout: Duration::from_secs(10),
+            master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
+            dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
+            checksums: FrameChecksums::Automatic,
+        }
+    }
+
+    /// The peer group to join; collectives and syncs run inside a group. Default 0.
+    pub fn peer_group(mut self, group: u32) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// TCP connections to the next rank; 0 (the default) chooses automatically.
+    pub fn pool_size(mut self, connections: u16) -> Self {
+        self.pool_connections = connections;
+        self
+    }
+
+    /// Host name or address under which other peers reach this one. Default: the address from which the master sees the
+    /// connection come.
+    pub fn advertised_host(mut self, host: &str) -> Self {
+        self.advertised_host = Some(host.to_owned());
+        self
+    }
+
+    /// Address that the listeners bind to. Default: all addresses of the machine.
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
+    /// First ports that the data listener and the shared-state listener try; each goes up from there until one is free.
+    /// 0 takes any free port. Defaults 48150 and 48149.
+    pub fn first_ports(mut self, p2p: u16, state: u16) -> Self {
+        self.first_p2p_port = p2p;
+        self.first_state_port = state;
+        self
+    }
+
+    /// How long reaching and registering with the master may take. Default 10 s. Waiting to be admitted is not bounded by
+    /// it.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// After how long a silence the master counts as lost. Default 10 s.
+    pub fn master_timeout(mut self, timeout: Duration) -> Self {
+        self.master_timeout = timeout;
+        self
+    }
+
+    /// How long connecting to a neighbour of the ring may take. Default 5 s.
+    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
+        self.dial_timeout = timeout;
+        self
+    }
+
+    /// When data frames carry a checksum. Default: unless both ends are on one host.
+    pub fn frame_checksums(mut self, checksums: FrameChecksums) -> Self {
+        self.checksums = checksums;
+        self
+    }
+
+    /// Checks the settings. No connection is made yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the setting that has no meaning.
+    pub fn build(self) -> Result<Communicator, Error> {
+        let invalid = Error::InvalidArgument;
+        let master = self
+            .master
+            .parse()
+            .map_err(|error| invalid(format!("master address {:?}: {error}", self.master)))?;
+        if self.pool_connections > limits::MAX_POOL_CONNECTIONS {
+            return Err(invalid(format!(
+                "pool size {}: at most {} connections",
+                self.pool_connections,
+                limits::MAX_POOL_CONNECTIONS
+            )));
+        }
+        let advertised_host = match self.advertised_host {
+            Some(host) if host.is_empty() || host.len() > limits::MAX_HOST_BYTES => {
+                return Err(invalid(format!(
+                    "advertised host {host:?}: 1 to {} bytes",
+                    limits::MAX_HOST_BYTES
+                )));
+            }
+            host => host.map(Host::new),
+        };
+        for (name, timeout) in
+            [("connect", self.connect_timeout), ("master", self.master_timeout), ("dial", self.dial_timeout)]
+        {
+            if timeout.is_zero() || timeout > Duration::from_secs(86_400) {
+                return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
+            }
+        }
+        Ok(Communicator::new(Config {
+            master,
+            group: GroupId(self.group),
+            pool_connections: self.pool_connections,
+            advertised_host,
+            bind: self.bind,
+            first_p2p_port: self.first_p2p_port,
+            first_state_port: self.first_state_port,
+            connect_timeout: self.connect_timeout,
+            master_timeout: self.master_timeout,
+            dial_timeout: self.dial_timeout,
+            checksums: self.checksums,
+        }))
+    }
+}

@@ -1,0 +1,236 @@
+//! The only module with raw pointers to the caller's memory.
+//!
+//! A [`Tensor`] borrows one or two of the caller's slices for `'a`. Inside the library the borrow becomes a
+//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes a
+//! `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
+//! attempt is closed and drained. The two places that do so are the blocking calls, which do not return before, and the
+//! scope of asynchronous operations, which does not end before.
+
+use pccl_protocol::PartDescriptor;
+use pccl_quant::{Element, ReduceOp};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
+use tinysockets::link::{Gate, Lent};
+
+/// One tensor of a collective: the caller's memory and what is to be done with it.
+#[derive(Debug)]
+pub struct Tensor<'a> {
+    pub(crate) raw: RawTensor,
+    pub(crate) descriptor: PartDescriptor,
+    lent: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Tensor<'a> {
+    /// A tensor that is reduced in place. After a failed call it is bit-identical to before.
+    pub fn in_place<T: Element>(data: &'a mut [T], op: ReduceOp) -> Self {
+        let bytes = size_of_val(data);
+        Self {
+            raw: RawTensor {
+                send: data.as_ptr().cast(),
+                recv: data.as_mut_ptr().cast(),
+                bytes,
+                in_place: true,
+            },
+            descriptor: PartDescriptor { count: data.len() as u64, data_type: T::DATA_TYPE, op },
+            lent: PhantomData,
+        }
+    }
+
+    /// A tensor that is reduced from `send` into `recv`. After a failed call `send` is bit-identical to before and the
+    /// content of `recv` is undefined.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the two have different lengths.
+    pub fn out_of_place<T: Element>(
+        send: &'a [T],
+        recv: &'a mut [T],
+        op: ReduceOp,
+    ) -> Result<Self, crate::Error> {
+        if send.len() != recv.len() {
+            return Err(crate::Error::InvalidArgument(format!(
+                "send buffer has {} elements, receive buffer {}",
+                send.len(),
+                recv.len()
+            )));
+        }
+        Ok(Self {
+            raw: RawTensor {
+                send: send.as_ptr().cast(),
+                recv: recv.as_mut_ptr().cast(),
+                bytes: size_of_val(send),
+                in_place: false,
+            },
+            descriptor: PartDescriptor { count: send.len() as u64, data_type: T::DATA_TYPE, op },
+            lent: PhantomData,
+        })
+    }
+
+    /// The same tensor for a shorter time, so that a call may be tried again with it.
+    pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
+        Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
+    }
+}
+
+/// Pointers to a tensor of the caller. See the module's documentation for who keeps them valid.
+#[derive(Debug, Clone)]
+pub(crate) struct RawTensor {
+    send: *const u8,
+    recv: *mut u8,
+    bytes: usize,
+    in_place: bool,
+}
+
+// SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
+// them is plain numbers (`Element`), which any thread may read and write.
+unsafe impl Send for RawTensor {}
+// SAFETY: as above; a shared `RawTensor` offers nothing but the making of `Lent` memory.
+unsafe impl Sync for RawTensor {}
+
+/// The memory of one tensor as one attempt of a collective uses it.
+#[derive(Debug)]
+pub(crate) enum PartMemory {
+    /// Reduced in place; what is overwritten is saved in the backup first.
+    InPlace {
+        /// The caller's tensor.
+        data: Lent,
+        /// As long as the tensor.
+        backup: Lent,
+    },
+    /// Reduced from one buffer into another.
+    OutOfPlace {
+        /// Read only.
+        send: Lent,
+        /// The result.
+        recv: Lent,
+    },
+}
+
+impl RawTensor {
+    /// Length in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether send and receive buffer are one.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.in_place
+    }
+
+    /// The address ranges that are written and that are only read.
+    pub(crate) fn ranges(&self) -> (Range<usize>, Option<Range<usize>>) {
+        let range = |start: usize| start..start + self.bytes;
+        (range(self.recv as usize), (!self.in_place).then(|| range(self.send as usize)))
+    }
+
+    /// Lends the tensor behind `gate`. An in-place tensor takes its backup from the front of `backup`.
+    pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, backup_offset: usize) -> PartMemory {
+        if self.in_place {
+            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained (module
+            // documentation).
+            let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
+            PartMemory::InPlace { data, backup: backup.lend(backup_offset..backup_offset + self.bytes, gate) }
+        } else {
+            // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
+            let send = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
+            // SAFETY: the caller's exclusive borrow covers `bytes` bytes at `recv` until the gate has drained.
+            let recv = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
+            PartMemory::OutOfPlace { send, recv }
+        }
+    }
+
+    /// Copies saved bytes back into an in-place tensor. Only after the gate of the attempt has drained: the caller's
+    /// thread is then the only user of tensor and backup.
+    pub(crate) fn restore(&self, range: Range<usize>, backup: &Backup, backup_offset: usize) {
+        assert!(self.in_place && range.start <= range.end && range.end <= self.bytes);
+        let from = backup_offset + range.start;
+        assert!(from + range.len() <= backup.capacity);
+        // SAFETY: both ranges were just checked; the two allocations are different, and the drained gate leaves this
+        // thread as the only user.
+        unsafe {
+            std::ptr::copy_nonoverlapping(backup.start.add(from), self.recv.add(range.start), range.len())
+        };
+    }
+}
+
+/// Memory in which an in-place collective saves what it overwrites. Not initialised: only saved bytes are ever read.
+#[derive(Debug)]
+pub(crate) struct Backup {
+    start: *mut u8,
+    capacity: usize,
+}
+
+// SAFETY: `Backup` owns its allocation; access goes through `Lent` behind a gate or through `RawTensor::restore`.
+unsafe impl Send for Backup {}
+// SAFETY: as above; a shared `Backup` offers nothing but the making of `Lent` memory.
+unsafe impl Sync for Backup {}
+
+impl Backup {
+    /// A backup of at least `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let mut memory = std::mem::ManuallyDrop::new(Vec::<u8>::with_capacity(len));
+        Self { start: memory.as_mut_ptr(), capacity: memory.capacity() }
+    }
+
+    /// Bytes that it can hold.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
+        assert!(range.start <= range.end && range.end <= self.capacity);
+        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
+        // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
+        // one attempt at a time uses it. Uninitialised bytes are written by a save before they are ever read (the count
+        // of saved bytes says which).
+        unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        // SAFETY: pointer and capacity come from the `Vec<u8>` of `new`; length 0 reads nothing.
+        drop(unsafe { Vec::from_raw_parts(self.start, 0, self.capacity) });
+    }
+}
+
+/// A tensor of the shared state: the caller's memory, borrowed for as long as the state lives.
+#[derive(Debug)]
+pub(crate) struct RawState {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync drains.
+unsafe impl Send for RawState {}
+
+impl RawState {
+    /// Takes over the exclusive borrow of `data`; the owner carries its lifetime.
+    pub(crate) fn new<T: Element>(data: &mut [T]) -> Self {
+        Self { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) }
+    }
+
+    /// Length in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The content. Only while nothing of it is lent for writing.
+    pub(crate) fn view(&self) -> &[u8] {
+        // SAFETY: the exclusive borrow that made `self` covers these bytes; every `Lent` made of it only reads.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    /// Lends the content for reading behind `gate`.
+    pub(crate) fn lend(&self, gate: &Arc<Gate>) -> Lent {
+        // SAFETY: the borrow that made `self` covers these bytes; the sync drains the gate before it writes to them or
+        // returns to the owner of the borrow.
+        unsafe { Lent::read_only(self.start, self.bytes, gate.clone()) }
+    }
+
+    /// Replaces the content. Only while nothing of it is lent.
+    pub(crate) fn replace(&mut self, content: &[u8]) {
+        assert_eq!(content.len(), self.bytes);
+        // SAFETY: `self` stands for the exclusive borrow of these bytes, and the caller has drained every gate behind
+        // which they were lent.
+        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), self.start, self.bytes) };
+    }
+}

@@ -1,0 +1,117 @@
+//! Asynchronous all-reduces: several in flight, told apart by their tags.
+
+use crate::{Communicator, Error, ReduceInfo, ReduceOptions, Tensor, collective::op::Op, session::Shared};
+use parking_lot::Mutex;
+use pccl_quant::Element;
+use std::{marker::PhantomData, sync::Arc};
+
+/// Lends buffers to asynchronous all-reduces, as `std::thread::scope` lends to threads: all of them are over before the
+/// scope ends, whatever happens to their handles.
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    comm: &'scope Communicator,
+    launched: Mutex<Vec<(Arc<Shared>, Arc<Op>)>>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// An all-reduce in flight.
+#[derive(Debug)]
+#[must_use = "an all-reduce is over only when it has been waited for"]
+pub struct AsyncReduce<'scope> {
+    comm: &'scope Communicator,
+    shared: Arc<Shared>,
+    op: Arc<Op>,
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Launches an all-reduce in place. See [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the tag is in flight already; `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn all_reduce<T: Element>(
+        &'scope self,
+        data: &'env mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<AsyncReduce<'scope>, Error> {
+        let options = options.into();
+        self.launch(options.tag, vec![Tensor::in_place(data, options.op)])
+    }
+
+    /// Launches an all-reduce from `send` into `recv`. See [`Communicator::all_reduce_into`].
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`], and `InvalidArgument` for different lengths.
+    pub fn all_reduce_into<T: Element>(
+        &'scope self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<AsyncReduce<'scope>, Error> {
+        let options = options.into();
+        self.launch(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?])
+    }
+
+    /// Launches one all-reduce of many tensors: one vote, one outcome.
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`].
+    pub fn all_reduce_many(
+        &'scope self,
+        tensors: Vec<Tensor<'env>>,
+        tag: u64,
+    ) -> Result<AsyncReduce<'scope>, Error> {
+        self.launch(tag, tensors)
+    }
+
+    fn launch(&'scope self, tag: u64, tensors: Vec<Tensor<'env>>) -> Result<AsyncReduce<'scope>, Error> {
+        let (shared, op) = self.comm.launch(tag, tensors)?;
+        self.launched.lock().push((shared.clone(), op.clone()));
+        Ok(AsyncReduce { comm: self.comm, shared, op })
+    }
+}
+
+impl AsyncReduce<'_> {
+    /// Blocks until the all-reduce is over.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn wait(self) -> Result<ReduceInfo, Error> {
+        self.comm.complete(&self.shared, &self.op)
+    }
+
+    /// Whether [`AsyncReduce::wait`] would return at once.
+    pub fn is_done(&self) -> bool {
+        self.op.is_done()
+    }
+
+    /// The tag.
+    pub fn tag(&self) -> u64 {
+        self.op.tag()
+    }
+}
+
+impl Communicator {
+    /// Runs `body` with a scope that lends buffers to asynchronous all-reduces. Those that were not waited for are waited
+    /// for at the end; their results are lost.
+    pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
+        /// Waits for what is left, also when `body` panics: the buffers are lent until then.
+        struct Finish<'a, 'scope, 'env: 'scope>(&'a Scope<'scope, 'env>);
+        impl Drop for Finish<'_, '_, '_> {
+            fn drop(&mut self) {
+                let launched = std::mem::take(&mut *self.0.launched.lock());
+                for (shared, op) in launched {
+                    if let Err(error) = self.0.comm.complete_if_open(&shared, &op) {
+                        log::warn!("an all-reduce that nobody waited for failed: {error}");
+                    }
+                }
+            }
+        }
+        let scope =
+            Scope { comm: self, launched: Mutex::new(Vec::new()), scope: PhantomData, env: PhantomData };
+        let finish = Finish(&scope);
+        let result = body(&scope);
+        drop(finish);
+        result
+    }
+}

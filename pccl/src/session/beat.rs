@@ -1,0 +1,45 @@
+//! Signs of life: a beat to the master every so often, and a watch over the master's echo.
+
+use super::{End, Shared};
+use pccl_protocol::{Beat, C2m, CallKind};
+use std::time::{Duration, Instant};
+use threadpark::Parker;
+
+/// Runs until the session ends.
+pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
+    let mut sequence = 0;
+    let mut last = Instant::now();
+    while shared.end().is_none() {
+        // If this process itself stood still, the master's echo may be waiting in the socket: no judgement yet.
+        let stood_still = last.elapsed().saturating_sub(interval);
+        last = Instant::now();
+        if stood_still > Duration::from_secs(1) {
+            *shared.heard.lock() += stood_still;
+        }
+        let silent = shared.heard.lock().elapsed();
+        if silent > shared.config.master_timeout {
+            return shared.finish(End::MasterLost(format!("no sign of life for {} ms", silent.as_millis())));
+        }
+        sequence += 1;
+        shared.send(&C2m::Beat(beat(shared, sequence)));
+        parker.park_until(Instant::now() + interval);
+    }
+}
+
+fn beat(shared: &Shared, sequence: u64) -> Beat {
+    let moved_bytes = shared.moved_bytes();
+    let activity = shared.activity.lock();
+    let oldest = activity.ops.iter().min_by_key(|op| op.launched());
+    let (call, since) = match (activity.exclusive, oldest) {
+        (Some((call, since)), _) => (call, Some(since)),
+        (None, Some(op)) => (CallKind::AllReduce, Some(op.launched())),
+        (None, None) => (CallKind::None, None),
+    };
+    Beat {
+        sequence,
+        call,
+        call_ms: since.map_or(0, |since| since.elapsed().as_millis() as u64),
+        operation: oldest.and_then(|op| op.id()),
+        moved_bytes,
+    }
+}

@@ -1,0 +1,318 @@
+//! Keeps the ring connected: takes ring plans, dials the next rank, collects the connections of the previous one,
+//! confirms to the master, reports what breaks, and votes again for operations whose epoch ended.
+//!
+//! The thread only waits for events; dials run on threads of their own. So a death in the ring is repaired whatever the
+//! callers do, and a plan that is overtaken by a newer one is dropped at once.
+
+use super::{
+    Identity, Shared,
+    edges::{self, Dialed, Edge, Waiting},
+};
+use crate::collective::{attempt::link_fault, op::Op, table::LinkDirectory};
+use crossbeam_channel::{Receiver, Sender};
+use pccl_protocol::{C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text};
+use std::{
+    net::TcpStream,
+    sync::{Arc, Weak},
+};
+use tinysockets::{
+    link::{Direction, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
+    preamble::Preamble,
+};
+
+/// Scratch memory of an RX thread: small enough to stay in the L2 cache with the memory that it is folded into.
+const SCRATCH_BYTES: usize = 128 << 10;
+
+/// What the conductor reacts to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A new ring for the group.
+    Plan(Arc<RingPlan>),
+    /// A connection to the data listener.
+    Inbound(Preamble, TcpStream),
+    /// A dial has ended.
+    Dialed(Dialed),
+    /// A link broke.
+    Broken(LinkFault),
+    /// An operation has to vote in the new epoch.
+    Revote(Arc<Op>),
+    /// The session is over.
+    Stop,
+}
+
+/// Runs until the session ends.
+pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>) {
+    let mut conductor = Conductor { me, plan: None, out: None, inbound: None, waiting: Waiting::default() };
+    // The session keeps a sender, and sends `Stop` before it lets go of it.
+    while let Ok(event) = events.recv() {
+        let Some(shared) = shared.upgrade() else { break };
+        if matches!(event, Event::Stop) {
+            break;
+        }
+        conductor.handle(&shared, event);
+    }
+    conductor.drop_links();
+}
+
+struct Conductor {
+    me: Identity,
+    plan: Option<Installed>,
+    out: Option<Out>,
+    inbound: Option<In>,
+    waiting: Waiting,
+}
+
+struct Installed {
+    plan: Arc<RingPlan>,
+    rank: usize,
+    /// What has been told to the master about this plan.
+    reported: Reported,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reported {
+    Nothing,
+    Confirmed,
+    Fault,
+}
+
+struct Out {
+    edge: Edge,
+    link: Option<Arc<OutLink>>,
+}
+
+struct In {
+    edge: Edge,
+    link: Option<Arc<InLink>>,
+}
+
+impl Conductor {
+    fn handle(&mut self, shared: &Arc<Shared>, event: Event) {
+        match event {
+            Event::Plan(plan) => self.take_plan(shared, plan),
+            Event::Inbound(preamble, stream) => {
+                self.waiting.add(preamble, stream);
+                self.connect_inbound(shared);
+            }
+            Event::Dialed(dialed) => self.take_dialed(shared, dialed),
+            Event::Broken(fault) => self.take_broken(shared, &fault),
+            Event::Revote(op) => op.vote(),
+            Event::Stop => {}
+        }
+        self.confirm(shared);
+    }
+
+    fn take_plan(&mut self, shared: &Arc<Shared>, plan: Arc<RingPlan>) {
+        let Some(rank) = plan.rank_of(self.me.peer) else { return };
+        if self.plan.as_ref().is_some_and(|installed| plan.epoch <= installed.plan.epoch) {
+            return;
+        }
+        log::debug!("ring of epoch {}: rank {rank} of {}", plan.epoch, plan.ring.len());
+        let epoch = plan.epoch;
+        let installed = Installed { plan: plan.clone(), rank, reported: Reported::Nothing };
+        self.plan = Some(installed);
+        if plan.ring.len() == 1 {
+            self.drop_links();
+            shared.links.clear(epoch);
+            return;
+        }
+        let next = &plan.ring[plan.next_of(rank)];
+        let own = &plan.ring[rank];
+        let edge =
+            Edge { peer: next.peer.0, generation: own.generation.0, connections: own.connections.max(1) };
+        if !self
+            .out
+            .as_ref()
+            .is_some_and(|out| out.edge == edge && out.link.as_ref().is_none_or(|l| !l.is_broken()))
+        {
+            self.close_out();
+            edges::dial(&shared.config, self.me, epoch, edge, next, &shared.conductor);
+            self.out = Some(Out { edge, link: None });
+        }
+        let previous = &plan.ring[plan.previous_of(rank)];
+        let edge = Edge {
+            peer: previous.peer.0,
+            generation: previous.generation.0,
+            connections: previous.connections.max(1),
+        };
+        if !self
+            .inbound
+            .as_ref()
+            .is_some_and(|i| i.edge == edge && i.link.as_ref().is_none_or(|l| !l.is_broken()))
+        {
+            self.close_inbound();
+            self.inbound = Some(In { edge, link: None });
+        }
+        self.waiting.forget_before(epoch, Some(edge));
+        self.connect_inbound(shared);
+    }
+
+    fn take_dialed(&mut self, shared: &Arc<Shared>, dialed: Dialed) {
+        let Some((own, next)) = self.plan.as_ref().map(|installed| {
+            let ring = &installed.plan;
+            (ring.ring[installed.rank].clone(), ring.ring[ring.next_of(installed.rank)].clone())
+        }) else {
+            return;
+        };
+        let Some(out) = self.out.as_mut().filter(|out| out.edge == dialed.edge && out.link.is_none()) else {
+            return;
+        };
+        let checksums = edges::wants_checksums(shared.config.checksums, &own, &next);
+        let config = OutConfig {
+            peer: dialed.edge.peer,
+            generation: dialed.edge.generation,
+            checksum: checksums.then_some(pccl_hash::crc32c_append as _),
+            events: events(shared),
+            name: "pccl".into(),
+        };
+        let started = dialed.result.and_then(|streams| {
+            OutLink::start(streams, config).map_err(|error| format!("cannot start the link: {error}"))
+        });
+        match started {
+            Ok(link) => out.link = Some(link),
+            Err(text) => {
+                let host = &next.host;
+                self.report_fault(
+                    shared,
+                    self.me.peer,
+                    PeerId(dialed.edge.peer),
+                    dialed.edge.generation,
+                    format!("cannot connect to {host}: {text}"),
+                );
+            }
+        }
+    }
+
+    fn connect_inbound(&mut self, shared: &Arc<Shared>) {
+        let Some(inbound) = self.inbound.as_mut().filter(|inbound| inbound.link.is_none()) else { return };
+        let Some(streams) = self.waiting.take(&inbound.edge) else { return };
+        let config = InConfig {
+            peer: inbound.edge.peer,
+            generation: inbound.edge.generation,
+            checksum: pccl_hash::crc32c_append,
+            scratch_bytes: SCRATCH_BYTES,
+            events: events(shared),
+            name: "pccl".into(),
+        };
+        let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
+        match InLink::start(streams, config, directory) {
+            Ok(link) => inbound.link = Some(link),
+            Err(error) => {
+                let (peer, generation) = inbound.edge.name();
+                self.report_fault(
+                    shared,
+                    PeerId(peer),
+                    self.me.peer,
+                    generation,
+                    format!("cannot start the link: {error}"),
+                );
+            }
+        }
+    }
+
+    fn take_broken(&mut self, shared: &Arc<Shared>, fault: &LinkFault) {
+        fail_running(shared, fault);
+        let name = (fault.peer, fault.generation);
+        let (present, from, to) = match fault.direction {
+            Direction::Out => (
+                self.out.as_ref().is_some_and(|out| out.edge.name() == name),
+                self.me.peer,
+                PeerId(fault.peer),
+            ),
+            Direction::In => (
+                self.inbound.as_ref().is_some_and(|i| i.edge.name() == name),
+                PeerId(fault.peer),
+                self.me.peer,
+            ),
+        };
+        if present {
+            self.report_fault(shared, from, to, fault.generation, fault.text.clone());
+        }
+    }
+
+    /// Tells the master about a broken edge: as the answer to the plan if there has been none, on its own otherwise.
+    fn report_fault(&mut self, shared: &Shared, from: PeerId, to: PeerId, generation: u64, text: String) {
+        let Some(installed) = self.plan.as_mut() else { return };
+        log::warn!("edge {from} -> {to}: {text}");
+        let fault = EdgeFault { from, to, generation: LinkGeneration(generation), text: Text::new(text) };
+        match installed.reported {
+            Reported::Nothing => {
+                installed.reported = Reported::Fault;
+                shared
+                    .send(&C2m::RingReport(RingReport { epoch: installed.plan.epoch, faults: vec![fault] }));
+            }
+            Reported::Confirmed => shared.send(&C2m::EdgeBroken(fault)),
+            Reported::Fault => {}
+        }
+    }
+
+    /// Tells the master once all edges of the present plan stand.
+    fn confirm(&mut self, shared: &Shared) {
+        let Some(installed) = self.plan.as_mut().filter(|installed| installed.reported == Reported::Nothing)
+        else {
+            return;
+        };
+        let epoch: GroupEpoch = installed.plan.epoch;
+        if installed.plan.ring.len() > 1 {
+            let (Some(out), Some(inbound)) = (&self.out, &self.inbound) else { return };
+            let (Some(out_link), Some(in_link)) = (&out.link, &inbound.link) else { return };
+            if out_link.is_broken() || in_link.is_broken() {
+                // The event that says so is on its way to this thread.
+                return;
+            }
+            shared.links.install(
+                epoch,
+                (out_link.clone(), out.edge.name()),
+                (in_link.clone(), inbound.edge.name()),
+            );
+        }
+        installed.reported = Reported::Confirmed;
+        shared.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
+    }
+
+    fn close_out(&mut self) {
+        if let Some(link) = self.out.take().and_then(|out| out.link) {
+            link.close();
+        }
+    }
+
+    fn close_inbound(&mut self) {
+        if let Some(link) = self.inbound.take().and_then(|inbound| inbound.link) {
+            link.close();
+        }
+    }
+
+    fn drop_links(&mut self) {
+        self.close_out();
+        self.close_inbound();
+    }
+}
+
+/// Hears of broken links on their own threads.
+struct Events {
+    shared: Weak<Shared>,
+    conductor: Sender<Event>,
+}
+
+fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
+    Arc::new(Events { shared: Arc::downgrade(shared), conductor: shared.conductor.clone() })
+}
+
+impl LinkEvents for Events {
+    fn broken(&self, fault: &LinkFault) {
+        if let Some(shared) = self.shared.upgrade() {
+            fail_running(&shared, fault);
+        }
+        let _ = self.conductor.send(Event::Broken(fault.clone()));
+    }
+}
+
+/// Makes the running operations vote that they cannot complete, if the link is one of those that they run on.
+fn fail_running(shared: &Shared, fault: &LinkFault) {
+    if !shared.links.broken(fault) {
+        return;
+    }
+    for op in shared.table.all() {
+        op.link_broken(&link_fault(fault));
+    }
+}

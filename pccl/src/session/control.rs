@@ -1,0 +1,105 @@
+//! What happens to packets of the master as they arrive, on the control connection's RX thread.
+//!
+//! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
+//! a caller's request stay in the inbox until the caller fetches them.
+
+use super::{End, Identity, Shared, conductor::Event};
+use pccl_protocol::{M2c, OpId, VoteRef};
+use std::{
+    sync::{Arc, Weak},
+    time::Instant,
+};
+use tinysockets::queued::{OnClose, Tap, TapFn};
+
+/// The callbacks of the control connection.
+pub(crate) fn callbacks(shared: &Arc<Shared>) -> (TapFn, OnClose) {
+    let (for_tap, for_close) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    let tap = Box::new(move |kind: u16, body: &[u8]| receive(&for_tap, kind, body));
+    let on_close = Box::new(move |reason: &tinysockets::queued::CloseReason| {
+        if let Some(shared) = for_close.upgrade() {
+            shared.finish(End::MasterLost(reason.to_string()));
+        }
+    });
+    (tap, on_close)
+}
+
+fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
+    let Some(shared) = shared.upgrade() else { return Tap::Close("session over".into()) };
+    let packet = match M2c::from_frame(kind, body) {
+        Ok(packet) => packet,
+        Err(error) => return Tap::Close(format!("the master sent a malformed packet: {error}")),
+    };
+    *shared.heard.lock() = Instant::now();
+    log::trace!("from master: {}", packet.name());
+    match packet {
+        M2c::Registered(registered) => {
+            let _ = shared.identity.set(Identity { run: registered.run, peer: registered.peer });
+            return Tap::Keep;
+        }
+        M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
+        M2c::RingPlan(plan) => ring_plan(&shared, plan),
+        M2c::Sizes(sizes) => shared.world.lock().apply_sizes(&sizes),
+        M2c::Admitted(sizes) => {
+            shared.world.lock().apply_sizes(&sizes);
+            return Tap::Keep;
+        }
+        M2c::TopologyDone(done) => {
+            shared.world.lock().apply_sizes(&done.sizes);
+            return Tap::Keep;
+        }
+        M2c::Commence(commence) => with_op(&shared, commence.op, |op| op.commence(commence.op)),
+        M2c::Outcome(outcome) => with_op(&shared, outcome.op, |op| op.outcome(outcome.op, outcome.outcome)),
+        M2c::Stale(stale) => match stale.vote {
+            VoteRef::Collective(id) => with_op(&shared, id, |op| {
+                if op.stale(id) {
+                    let _ = shared.conductor.send(Event::Revote(op.clone()));
+                }
+            }),
+            VoteRef::Sync(_) => return Tap::Keep,
+        },
+        M2c::TooFewPeers(answer) => match answer.vote {
+            VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
+            VoteRef::Sync(_) => return Tap::Keep,
+        },
+        M2c::Echo(echo) => blocked_on(&shared, echo.blocked_on.map(|text| text.as_str().to_owned())),
+        M2c::TopologyProgress(_)
+        | M2c::PendingAnswer(_)
+        | M2c::SyncPlan(_)
+        | M2c::SyncOutcome(_)
+        | M2c::Goodbye(_) => {
+            return Tap::Keep;
+        }
+    }
+    Tap::Consumed
+}
+
+fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collective::op::Op>)) {
+    if let Some(op) = shared.table.op(id) {
+        act(&op);
+    }
+}
+
+fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
+    let Some(identity) = shared.identity() else { return };
+    let plan = Arc::new(plan);
+    if !shared.table.install(plan.clone(), identity.peer) {
+        return log::warn!(
+            "ignored a ring plan of epoch {} that is old or does not contain this peer",
+            plan.epoch
+        );
+    }
+    let rank = plan.rank_of(identity.peer).unwrap_or(0);
+    shared.world.lock().apply_plan(&plan, rank);
+    let _ = shared.conductor.send(Event::Plan(plan));
+}
+
+/// Logs for whom this peer waits: when it changes, and again every ten seconds.
+fn blocked_on(shared: &Arc<Shared>, text: Option<String>) {
+    let mut known = shared.blocked_on.lock();
+    let Some(text) = text else { return *known = None };
+    let news = known.as_ref().is_none_or(|(old, logged)| *old != text || logged.elapsed().as_secs() >= 10);
+    if news {
+        log::info!("waiting: {text}");
+        *known = Some((text, Instant::now()));
+    }
+}

@@ -1,0 +1,62 @@
+//! The peer's listeners and what happens to those who connect.
+
+use super::{Shared, conductor::Event};
+use crate::{Error, config::Config};
+use pccl_protocol::limits;
+use std::sync::{Arc, Weak};
+use tinysockets::{
+    acceptor::{AcceptLimits, Acceptor, Incoming},
+    listener::Listener,
+    preamble::{Refusal, Role},
+};
+
+/// Index of the data listener.
+pub(crate) const P2P: usize = 0;
+/// Index of the shared-state listener.
+pub(crate) const STATE: usize = 1;
+
+/// Binds both listeners.
+pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
+    let bind = |role, first| {
+        Listener::bind(config.bind, first, limits::PORT_TRIES).map(|listener| (role, listener)).map_err(
+            |error| Error::System(format!("cannot listen on port {first} or the ones behind it: {error}")),
+        )
+    };
+    Ok(vec![bind(Role::Data, config.first_p2p_port)?, bind(Role::State, config.first_state_port)?])
+}
+
+/// Starts to accept.
+pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> Result<Acceptor, Error> {
+    let shared = Arc::downgrade(shared);
+    Acceptor::spawn(listeners, AcceptLimits::default(), Box::new(move |incoming| take(&shared, incoming)))
+        .map_err(|error| Error::System(format!("cannot accept connections: {error}")))
+}
+
+fn take(shared: &Weak<Shared>, incoming: Incoming) {
+    let Some(shared) = shared.upgrade() else { return incoming.refuse(Refusal::ShuttingDown) };
+    let Some(identity) = shared.identity() else { return incoming.refuse(Refusal::NotExpected) };
+    let preamble = incoming.preamble;
+    if shared.end().is_some() {
+        return incoming.refuse(Refusal::ShuttingDown);
+    }
+    if preamble.run != identity.run.0 {
+        return incoming.refuse(Refusal::WrongRun);
+    }
+    if preamble.to != identity.peer.0 {
+        return incoming.refuse(Refusal::WrongDestination);
+    }
+    if preamble.group != shared.config.group.0 {
+        return incoming.refuse(Refusal::NotExpected);
+    }
+    let remote = incoming.remote_addr;
+    let stream = match incoming.accept() {
+        Ok(stream) => stream,
+        Err(error) => return log::debug!("connection from {remote} broke during the preamble: {error}"),
+    };
+    match preamble.role {
+        Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, stream))),
+        Role::State => shared.server.serve(&shared, stream, remote),
+        // The acceptor lets only the roles of the two listeners through.
+        Role::Control | Role::Probe => {}
+    }
+}

@@ -1,0 +1,374 @@
+//! One connected life of a communicator, from registration to the end: its threads and what they share.
+//!
+//! Threads, besides those of the links: the control connection's RX thread ([`control`]), one that sends beats
+//! ([`beat`]), the conductor ([`conductor`]), which keeps the ring connected, and the acceptor. None of them waits for
+//! the caller, and none holds a lock while it waits for the network, but for the one that serialises sends to the master.
+
+pub(crate) mod backups;
+mod beat;
+mod conductor;
+mod control;
+mod edges;
+pub(crate) mod links;
+mod listen;
+
+use crate::{
+    Error, World,
+    collective::{op::Op, table::OpTable},
+    config::Config,
+    state::server::StateServer,
+};
+use backups::BackupPool;
+use crossbeam_channel::Sender;
+use links::Links;
+use parking_lot::Mutex;
+use pccl_protocol::{
+    C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId, limits,
+};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use threadpark::Unparker;
+use tinysockets::{
+    acceptor::Acceptor,
+    preamble::{Preamble, Role},
+    queued::{QueuedConfig, QueuedSocket, RecvError},
+};
+
+/// Stack of our threads.
+pub(crate) const STACK_BYTES: usize = 256 << 10;
+/// Packets of the master that may wait to be fetched by a caller.
+const INBOX_LIMIT: usize = 1024;
+/// How long a packet to the master may take to be written.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a polite leave waits for the master's answer.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The master dropped this peer, and said why.
+    Kicked(KickReason),
+    /// The connection to the master is gone.
+    MasterLost(String),
+    /// This side closed it.
+    Closed,
+}
+
+impl End {
+    pub(crate) fn to_error(&self) -> Error {
+        match self {
+            Self::Kicked(reason) => Error::Kicked(reason.clone()),
+            Self::MasterLost(text) => Error::MasterLost(text.clone()),
+            Self::Closed => Error::NotConnected,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.to_error())
+    }
+}
+
+/// Who this peer is in the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Identity {
+    pub(crate) run: RunId,
+    pub(crate) peer: PeerId,
+}
+
+/// What the caller's threads do at the moment.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// A call that must be alone, and since when.
+    pub(crate) exclusive: Option<(CallKind, Instant)>,
+    /// Operations that have been launched and not yet waited for.
+    pub(crate) ops: Vec<Arc<Op>>,
+}
+
+/// What the threads of a session share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) table: Arc<OpTable>,
+    pub(crate) links: Links,
+    pub(crate) backups: BackupPool,
+    pub(crate) server: StateServer,
+    pub(crate) activity: Mutex<Activity>,
+    identity: OnceLock<Identity>,
+    control: OnceLock<QueuedSocket>,
+    conductor: Sender<conductor::Event>,
+    beat: OnceLock<Unparker>,
+    world: Mutex<World>,
+    heard: Mutex<Instant>,
+    blocked_on: Mutex<Option<(String, Instant)>>,
+    end: Mutex<Option<End>>,
+    requests: AtomicU64,
+    moved_bytes: AtomicU64,
+}
+
+impl Shared {
+    /// Identity in the run; only after registration.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.identity.get().copied()
+    }
+
+    /// A number for a new request.
+    pub(crate) fn next_request(&self) -> pccl_protocol::RequestId {
+        pccl_protocol::RequestId(self.requests.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The world as the master last described it.
+    pub(crate) fn world(&self) -> World {
+        self.world.lock().clone()
+    }
+
+    /// Why the session ended, if it has.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.end.lock().clone()
+    }
+
+    /// The error of a call that found the session ended.
+    pub(crate) fn end_error(&self) -> Error {
+        self.end().map_or(Error::NotConnected, |end| end.to_error())
+    }
+
+    /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an answer.
+    pub(crate) fn send(&self, packet: &C2m) {
+        let Some(control) = self.control.get() else { return };
+        if let Err(error) = control.send(&packet.to_frame(), Some(Instant::now() + SEND_TIMEOUT)) {
+            self.finish(End::MasterLost(format!("cannot send {} to the master: {error}", packet.name())));
+        }
+    }
+
+    /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the master
+    /// is silent, and by `deadline`.
+    pub(crate) fn receive<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut pick: impl FnMut(&pccl_protocol::M2c) -> Option<T>,
+    ) -> Result<T, Error> {
+        let control = self.control.get().ok_or(Error::NotConnected)?;
+        let found = control.recv_match(deadline, |kind, body| {
+            pccl_protocol::M2c::from_frame(kind, body).ok().and_then(|packet| pick(&packet))
+        });
+        found.map_err(|error| match self.end() {
+            Some(end) => end.to_error(),
+            None => match error {
+                RecvError::TimedOut => Error::TimedOut("no answer from the master yet".into()),
+                RecvError::Closed(reason) => Error::MasterLost(reason.to_string()),
+            },
+        })
+    }
+
+    /// Throws away answers that nobody waits for any more. Only between calls.
+    pub(crate) fn forget_answers(&self) {
+        if let Some(control) = self.control.get() {
+            while control.recv_match(Instant::now(), |_, _| Some(())).is_ok() {}
+        }
+    }
+
+    /// Ends the session, once: every operation gets its result, every wait ends. Callable from any thread.
+    pub(crate) fn finish(&self, end: End) {
+        {
+            let mut slot = self.end.lock();
+            if slot.is_some() {
+                return;
+            }
+            *slot = Some(end.clone());
+        }
+        match &end {
+            End::Closed => log::info!("left the run"),
+            other => log::warn!("{other}"),
+        }
+        for op in self.table.all() {
+            op.ended(&end);
+        }
+        let _ = self.conductor.send(conductor::Event::Stop);
+        if let Some(beat) = self.beat.get() {
+            beat.unpark();
+        }
+        self.server.stop();
+        if let Some(control) = self.control.get() {
+            control.close(&end.to_string());
+        }
+    }
+
+    /// Bytes that all operations of this session have moved.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        let running: u64 = self.activity.lock().ops.iter().map(|op| op.moved_bytes()).sum();
+        self.moved_bytes.load(Ordering::Relaxed) + running
+    }
+
+    /// Books the bytes of an operation that is over.
+    pub(crate) fn add_moved_bytes(&self, bytes: u64) {
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A session and its threads. Dropping it ends the session and joins them.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) shared: Arc<Shared>,
+    acceptor: Acceptor,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Reaches the master, registers, and waits until this peer is a full member of the ring.
+    pub(crate) fn connect(config: Config, previous: Option<PreviousIdentity>) -> Result<Self, Error> {
+        let deadline = Instant::now() + config.connect_timeout;
+        let (events, event_source) = crossbeam_channel::unbounded();
+        let listeners = listen::bind(&config)?;
+        let shared = Arc::new(Shared {
+            table: Arc::new(OpTable::default()),
+            links: Links::default(),
+            backups: BackupPool::default(),
+            server: StateServer::default(),
+            activity: Mutex::new(Activity { exclusive: None, ops: Vec::new() }),
+            identity: OnceLock::new(),
+            control: OnceLock::new(),
+            conductor: events,
+            beat: OnceLock::new(),
+            world: Mutex::new(World::default()),
+            heard: Mutex::new(Instant::now()),
+            blocked_on: Mutex::new(None),
+            end: Mutex::new(None),
+            requests: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
+            config,
+        });
+        let acceptor = listen::spawn(listeners, &shared)?;
+        let mut session = Self { shared, acceptor, threads: Vec::new() };
+        session.open_control(deadline)?;
+        let registered = session.register(deadline, previous)?;
+        session.start_threads(&registered, event_source)?;
+        session.wait_for_admission()?;
+        Ok(session)
+    }
+
+    fn open_control(&self, deadline: Instant) -> Result<(), Error> {
+        let shared = &self.shared;
+        let preamble = Preamble { group: shared.config.group.0, ..Preamble::new(Role::Control) };
+        let (stream, _) = tinysockets::dial::dial_with_preamble(&shared.config.master, &preamble, deadline)
+            .map_err(|error| Error::ConnectFailed(error.to_string()))?;
+        let (tap, on_close) = control::callbacks(shared);
+        let config = QueuedConfig {
+            name: "control".into(),
+            max_frame_bytes: limits::MAX_PACKET_BYTES,
+            inbox_limit: INBOX_LIMIT,
+            on_close: Some(on_close),
+        };
+        let socket = QueuedSocket::start(stream, config, tap)
+            .map_err(|error| Error::System(format!("control connection: {error}")))?;
+        let _ = shared.control.set(socket);
+        // The connection may have ended before it was visible to `finish`.
+        if let (Some(end), Some(control)) = (shared.end(), shared.control.get()) {
+            control.close(&end.to_string());
+        }
+        Ok(())
+    }
+
+    fn register(&self, deadline: Instant, previous: Option<PreviousIdentity>) -> Result<Registered, Error> {
+        let shared = &self.shared;
+        let port = |index| {
+            self.acceptor.local_port(index).ok_or_else(|| Error::System("a listener has no port".into()))
+        };
+        shared.send(&C2m::Register(pccl_protocol::Register {
+            group: shared.config.group,
+            advertised_host: shared.config.advertised_host.clone(),
+            p2p_port: port(listen::P2P)?,
+            state_port: port(listen::STATE)?,
+            pool_connections: shared.config.pool_connections,
+            previous,
+        }));
+        shared
+            .receive(Some(deadline), |packet| match packet {
+                pccl_protocol::M2c::Registered(registered) => Some(registered.clone()),
+                _ => None,
+            })
+            .map_err(|error| match error {
+                Error::TimedOut(_) => Error::ConnectFailed(format!(
+                    "the master at {} does not answer the registration",
+                    shared.config.master
+                )),
+                Error::Kicked(reason) => {
+                    Error::ConnectFailed(format!("the master refused this peer: {reason}"))
+                }
+                other => other,
+            })
+    }
+
+    fn start_threads(
+        &mut self,
+        registered: &Registered,
+        events: crossbeam_channel::Receiver<conductor::Event>,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        log::info!("registered as peer {} in run {}", registered.peer, registered.run);
+        let interval = Duration::from_millis(registered.beat_interval_ms.clamp(10, 60_000));
+        let parker = threadpark::Parker::new();
+        let _ = shared.beat.set(parker.unparker());
+        let for_beat = shared.clone();
+        self.threads.push(spawn("pccl-beat", move || beat::run(&for_beat, &parker, interval))?);
+        let for_conductor = Arc::downgrade(shared);
+        let identity = Identity { run: registered.run, peer: registered.peer };
+        self.threads
+            .push(spawn("pccl-conductor", move || conductor::run(&for_conductor, identity, &events))?);
+        Ok(())
+    }
+
+    fn wait_for_admission(&self) -> Result<(), Error> {
+        self.shared.activity.lock().exclusive = Some((CallKind::Connect, Instant::now()));
+        let admitted = self.shared.receive(None, |packet| match packet {
+            pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
+            _ => None,
+        });
+        self.shared.activity.lock().exclusive = None;
+        admitted.map(drop)
+    }
+
+    /// Leaves the run: tells the master, then ends the session.
+    pub(crate) fn leave(&self) {
+        if self.shared.end().is_none() {
+            self.shared.send(&C2m::Leave(Nothing {}));
+            let deadline = Some(Instant::now() + LEAVE_TIMEOUT);
+            let _ = self
+                .shared
+                .receive(deadline, |packet| matches!(packet, pccl_protocol::M2c::Goodbye(_)).then_some(()));
+        }
+        self.shared.finish(End::Closed);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.finish(End::Closed);
+        self.acceptor.shutdown();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of the session panicked");
+            }
+        }
+        if let Some(control) = self.shared.control.get() {
+            control.close("session over");
+        }
+        self.shared.server.join();
+    }
+}
+
+/// Starts one of our threads.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(run)
+        .map_err(|error| Error::System(format!("cannot start thread {name}: {error}")))
+}

@@ -1,0 +1,133 @@
+//! Shared state: tensors that all peers of a group hold bit-identically, and the sync that proves it.
+
+mod fetch;
+pub(crate) mod server;
+pub(crate) mod sync;
+
+use crate::{Error, memory::RawState};
+use pccl_protocol::{Key, Revision, StateEntry, limits};
+use pccl_quant::{DataType, Element};
+use std::marker::PhantomData;
+
+pub use pccl_protocol::SyncStrategy;
+
+/// What a successful sync reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncInfo {
+    /// Revision that is now committed.
+    pub revision: u64,
+    /// Bytes served to other peers.
+    pub tx_bytes: u64,
+    /// Bytes fetched from other peers; 0 proves that this peer held the elected content before.
+    pub rx_bytes: u64,
+}
+
+/// Named tensors and their revision. The tensors are borrowed for as long as this value lives.
+#[derive(Debug)]
+pub struct SharedState<'a> {
+    pub(crate) revision: u64,
+    pub(crate) tensors: Vec<StateTensor>,
+    lent: PhantomData<&'a mut [u8]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct StateTensor {
+    pub(crate) key: Key,
+    pub(crate) data_type: DataType,
+    pub(crate) count: u64,
+    pub(crate) allow_inequality: bool,
+    pub(crate) memory: RawState,
+}
+
+impl<'a> SharedState<'a> {
+    /// An empty state at `revision`. A peer that has nothing yet starts at 0; a peer that has changed its state since the
+    /// last sync gives the revision after the last committed one.
+    pub fn new(revision: u64) -> Self {
+        Self { revision, tensors: Vec::new(), lent: PhantomData }
+    }
+
+    /// The revision. After a successful sync it is the committed one.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Sets the revision for the next sync.
+    pub fn set_revision(&mut self, revision: u64) {
+        self.revision = revision;
+    }
+
+    /// Adds a tensor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key that is empty, too long or used twice, and for too many tensors.
+    pub fn tensor<T: Element>(&mut self, key: &str, data: &'a mut [T]) -> Result<&mut Self, Error> {
+        self.add(key, data, false)
+    }
+
+    /// Adds a tensor whose content may differ between peers. It is moved only to peers whose revision is outdated.
+    ///
+    /// # Errors
+    /// As [`SharedState::tensor`].
+    pub fn tensor_allowing_inequality<T: Element>(
+        &mut self,
+        key: &str,
+        data: &'a mut [T],
+    ) -> Result<&mut Self, Error> {
+        self.add(key, data, true)
+    }
+
+    fn add<T: Element>(
+        &mut self,
+        key: &str,
+        data: &'a mut [T],
+        allow_inequality: bool,
+    ) -> Result<&mut Self, Error> {
+        if key.is_empty() || key.len() > limits::MAX_KEY_BYTES {
+            return Err(Error::InvalidArgument(format!("key {key:?}: 1 to {} bytes", limits::MAX_KEY_BYTES)));
+        }
+        if self.tensors.len() >= limits::MAX_STATE_ENTRIES {
+            return Err(Error::InvalidArgument(format!("more than {} tensors", limits::MAX_STATE_ENTRIES)));
+        }
+        let key = Key::new(key);
+        // Sorted by key, so that all peers list their tensors alike, in whatever order they were added.
+        let Err(position) = self.tensors.binary_search_by(|tensor| tensor.key.cmp(&key)) else {
+            return Err(Error::InvalidArgument(format!("key {key} is used twice")));
+        };
+        let (count, memory) = (data.len() as u64, RawState::new(data));
+        self.tensors
+            .insert(position, StateTensor { key, data_type: T::DATA_TYPE, count, allow_inequality, memory });
+        Ok(self)
+    }
+
+    /// The tensors with their state hashes, as they are voted on.
+    pub(crate) fn entries(&self) -> Vec<StateEntry> {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        self.tensors
+            .iter()
+            .map(|tensor| StateEntry {
+                key: tensor.key.clone(),
+                count: tensor.count,
+                data_type: tensor.data_type,
+                allow_inequality: tensor.allow_inequality,
+                digest: pccl_hash::tree_hash_parallel(tensor.memory.view(), threads),
+            })
+            .collect()
+    }
+
+    /// One hash over keys, types and contents, for logs and comparisons between peers.
+    pub fn hash(&self) -> String {
+        let mut hasher = pccl_hash::TreeHasher::new();
+        for entry in self.entries() {
+            hasher.update(entry.key.as_str().as_bytes());
+            hasher.update(&[0, entry.data_type.code()]);
+            hasher.update(&entry.count.to_le_bytes());
+            hasher.update(entry.digest.as_bytes());
+        }
+        hasher.finish().to_string()
+    }
+
+    /// The revision as the wire has it.
+    pub(crate) fn wire_revision(&self) -> Revision {
+        Revision(self.revision)
+    }
+}

@@ -1,0 +1,63 @@
+//! Peers as threads of one process: the whole client library against a real master, over loopback.
+
+use pccl::{Communicator, Master, MasterConfig, ReduceOp, SharedState, SyncStrategy};
+use std::{sync::Barrier, time::Duration};
+
+fn master() -> Master {
+    let _ = env_logger::builder().is_test(true).try_init();
+    Master::launch(MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() })
+        .expect("master starts")
+}
+
+fn peer(master: &Master) -> Communicator {
+    Communicator::builder(&master.local_addr().to_string()).first_ports(0, 0).build().expect("valid settings")
+}
+
+/// Connects `n` peers and runs `body` on each, on a thread of its own; all of them are in the world.
+fn run(n: usize, body: impl Fn(usize, &Communicator) + Sync) {
+    let master = master();
+    let start = Barrier::new(n);
+    std::thread::scope(|scope| {
+        for index in 0..n {
+            let (master, start, body) = (&master, &start, &body);
+            scope.spawn(move || {
+                let comm = peer(master);
+                comm.connect().expect("connect");
+                comm.wait_for_world(n, Some(Duration::from_secs(60))).expect("world complete");
+                start.wait();
+                body(index, &comm);
+                start.wait();
+            });
+        }
+    });
+}
+
+#[test]
+fn three_peers_sum_in_place_and_average_out_of_place() {
+    run(3, |index, comm| {
+        assert_eq!(comm.world().group_size, 3);
+        let mut data: Vec<f32> = (0..100_000).map(|i| (i + index) as f32).collect();
+        let info = comm.all_reduce(&mut data, ReduceOp::Sum).expect("sum");
+        assert_eq!(info.world_size, 3);
+        assert!(data.iter().enumerate().all(|(i, &v)| v == (3 * i + 3) as f32));
+        let send = vec![index as f64; 17];
+        let mut recv = vec![0f64; 17];
+        comm.all_reduce_into(&send, &mut recv, ReduceOp::Avg).expect("average");
+        assert!(recv.iter().all(|&v| v == 1.0));
+        assert!(send.iter().all(|&v| v == index as f64));
+    });
+}
+
+#[test]
+fn two_peers_share_state() {
+    run(2, |index, comm| {
+        let (mut w, mut m) = (vec![index as f32; 1000], vec![7u8; 3]);
+        let mut state = SharedState::new(if index == 0 { 5 } else { 0 });
+        state.tensor("w", &mut w).expect("key").tensor("m", &mut m).expect("key");
+        let info = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular).expect("sync");
+        assert_eq!(info.revision, 5);
+        assert_eq!(info.rx_bytes, if index == 0 { 0 } else { 4000 });
+        assert_eq!(state.revision(), 5);
+        assert!(w.iter().all(|&v| v == 0.0));
+    });
+}

@@ -348,7 +348,8 @@ fn send_reply(stream: &TcpStream, reply: Reply) -> io::Result<()> {
 fn refuse(stream: &TcpStream, remote_addr: SocketAddr, reason: Refusal) {
     log::debug!("refusing connection from {remote_addr}: {reason}");
     if send_reply(stream, Reply::Refused(reason)).is_ok() {
-        // Closing a connection with unread bytes in it destroys what was sent; take what somebody sent too early.
+        // Closing a connection with unread bytes in it resets it, and then a reply that is lost on its way is not sent
+        // again. So take what somebody sent too early.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = sys::recv(stream.as_fd(), &mut [0; 1024], true);
     }

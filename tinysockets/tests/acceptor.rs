@@ -24,8 +24,9 @@ fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
+/// No connection is closed for being slow.
 fn limits(half_open_max: usize) -> AcceptLimits {
-    AcceptLimits { half_open_max, preamble_timeout: PATIENCE, ..AcceptLimits::default() }
+    AcceptLimits { half_open_max, preamble_timeout: 10 * PATIENCE, ..AcceptLimits::default() }
 }
 
 /// An acceptor for data connections that accepts all of them and hands them to the test.
@@ -166,6 +167,7 @@ fn a_refusal_also_reaches_those_who_do_not_wait_for_an_answer() {
     let mut answer = [0; REPLY_BYTES];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(Reply::decode(&answer), Ok(Reply::Refused(Refusal::NotExpected)));
+    assert_eq!(stream.read(&mut answer).unwrap(), 0, "it ends and is not reset");
 }
 
 #[test]

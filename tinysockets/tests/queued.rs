@@ -198,22 +198,24 @@ fn large_empty_and_chopped_packets_arrive_whole() {
 
 #[test]
 fn packets_of_several_senders_do_not_mix() {
+    // Large enough that the socket buffer is full again and again in the middle of a packet.
+    const SENDS: usize = 20;
     let (socket, other) = start(keep());
     let receiver = QueuedSocket::start(other, config(), keep()).unwrap();
     thread::scope(|scope| {
         for sender in 0..4u8 {
             let socket = &socket;
             scope.spawn(move || {
-                for i in 0..40 {
-                    let body = vec![sender; 1000 * i];
+                for i in 0..SENDS {
+                    let body = vec![sender; 50_000 * i];
                     socket.send(&packet(u16::from(sender), &body), soon()).unwrap();
                 }
             });
         }
         for sender in 0..4u8 {
-            for i in 0..40 {
+            for i in 0..SENDS {
                 let body = receiver.recv_match(soon(), of_kind(sender.into())).unwrap();
-                assert_eq!(body, vec![sender; 1000 * i]);
+                assert_eq!(body, vec![sender; 50_000 * i]);
             }
         }
     });
@@ -318,11 +320,13 @@ fn closing_on_the_reading_thread_does_not_wait_for_itself() {
     let socket = Arc::new(OnceLock::<QueuedSocket>::new());
     let ready = Arc::new(Barrier::new(2));
     let (sender, ends) = unbounded();
+    let (returned_sender, returned) = unbounded();
     let tap = {
         let (socket, ready) = (Arc::clone(&socket), Arc::clone(&ready));
         Box::new(move |_, _: &[u8]| {
             ready.wait();
             socket.get().unwrap().close("from the tap");
+            returned_sender.send(()).unwrap();
             Tap::Keep
         })
     };
@@ -337,6 +341,7 @@ fn closing_on_the_reading_thread_does_not_wait_for_itself() {
     other.write_all(&packet(1, b"")).unwrap();
     ready.wait();
     assert_eq!(ends.recv_timeout(PATIENCE).unwrap(), CloseReason::Local("from the tap".to_owned()));
+    returned.try_recv().expect("the call on the tap's own thread came back");
 }
 
 #[test]
@@ -367,4 +372,24 @@ fn dropping_it_closes_the_connection() {
     let (socket, other) = start(keep());
     drop(socket);
     assert_eq!(other.peek(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_send_that_never_has_its_turn_times_out_and_leaves_the_connection() {
+    let (socket, other) = start(keep());
+    let large = packet(1, &vec![7; 16 << 20]);
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| socket.send(&large, None));
+        other.peek(&mut [0]).unwrap();
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let error = socket.send(&packet(2, b"impatient"), deadline).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(socket.close_reason(), None);
+        let receiver = QueuedSocket::start(other, config(), keep()).unwrap();
+        sending.join().unwrap().unwrap();
+        socket.send(&packet(3, b"patient"), soon()).unwrap();
+        assert!(receiver.recv_match(soon(), of_kind(1)).unwrap().len() == 16 << 20);
+        assert_eq!(receiver.recv_match(soon(), of_kind(3)).unwrap(), b"patient");
+        assert_eq!(receiver.waiting_packets(), 0);
+    });
 }

@@ -113,6 +113,7 @@ impl MasterState {
         const RULES: &[fn(&mut MasterState) -> bool] = &[
             MasterState::judge_faults,
             MasterState::roll_history,
+            MasterState::answer_satisfied_waits,
             MasterState::begin_round,
             MasterState::plan_rings,
             MasterState::end_round,

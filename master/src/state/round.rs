@@ -32,6 +32,17 @@ impl MasterState {
         self.peers.iter().filter(move |(_, peer)| peer.phase == phase).map(|(id, _)| *id)
     }
 
+    /// Rule: a vote that waits for a world of a size that it already has needs nobody else.
+    pub(super) fn answer_satisfied_waits(&mut self) -> bool {
+        let have = self.accepted_count();
+        let satisfied = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.wait_for_world <= have;
+        if self.round.is_some() || !self.peers.values().any(|p| p.topology.as_ref().is_some_and(satisfied)) {
+            return false;
+        }
+        self.answer_topology_votes(|vote| satisfied(vote));
+        true
+    }
+
     /// Rule: a round begins when all accepted peers want one and it has something to do; and without any vote when
     /// there is nobody to vote.
     pub(super) fn begin_round(&mut self) -> bool {
@@ -77,15 +88,15 @@ impl MasterState {
             self.info(format!("accepted {name}, world epoch {}", self.world_epoch));
             self.tell_sizes(id, M2c::Admitted);
         }
-        self.answer_topology_votes();
+        let have = self.accepted_count();
+        self.answer_topology_votes(|vote| vote.wait_for_world <= have);
         true
     }
 
-    fn answer_topology_votes(&mut self) {
-        let have = self.accepted_count();
+    fn answer_topology_votes(&mut self, which: impl Fn(&TopologyVote) -> bool) {
         let mut answers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if let Some(vote) = peer.topology.take_if(|vote| vote.wait_for_world <= have) {
+            if let Some(vote) = peer.topology.take_if(|vote| which(vote)) {
                 answers.push((*id, vote.request));
             }
         }

@@ -302,6 +302,7 @@ impl Transfer for Attempt {
                 self.id, header.len, header.offset, header.part, header.stage
             ),
         })?;
+        log::trace!("{}: frame begins, stage {} of {}", self.id, header.stage, self.plan.stages());
         if self.gate.is_closed() {
             return Ok(Landing::Discard);
         }
@@ -357,6 +358,7 @@ impl Transfer for Attempt {
         let gather = self.plan.stage_kind(stage) == StageKind::Gather;
         self.states[frame.slot].store(if gather { GATHERED } else { REDUCED }, Ordering::Release);
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        log::trace!("{}: frame complete, stage {} of {}", self.id, stage, self.plan.stages());
         if stage + 1 < self.plan.stages() {
             self.send(&mut std::iter::once(frame), stage + 1);
         }

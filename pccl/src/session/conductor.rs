@@ -91,6 +91,7 @@ impl Conductor {
         match event {
             Event::Plan(plan) => self.take_plan(shared, plan),
             Event::Inbound(preamble, stream) => {
+                log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
                 self.waiting.add(preamble, stream);
                 self.connect_inbound(shared);
             }

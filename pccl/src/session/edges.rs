@@ -76,6 +76,7 @@ pub(crate) fn dial(
 }
 
 fn dial_pool(address: &HostPort, preamble: Preamble, deadline: Instant) -> Result<Vec<TcpStream>, String> {
+    log::trace!("dialing {address}");
     (0..preamble.connection_count)
         .map(|connection_index| {
             let preamble = Preamble { connection_index, ..preamble };

@@ -143,6 +143,7 @@ impl Shared {
     /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an answer.
     pub(crate) fn send(&self, packet: &C2m) {
         let Some(control) = self.control.get() else { return };
+        log::trace!("to master: {}", packet.name());
         if let Err(error) = control.send(&packet.to_frame(), Some(Instant::now() + SEND_TIMEOUT)) {
             self.finish(End::MasterLost(format!("cannot send {} to the master: {error}", packet.name())));
         }

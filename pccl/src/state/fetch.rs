@@ -99,6 +99,7 @@ fn fetch_tensor(
         P2p::StateAnswer(StateAnswer::UnknownKey(_)) => return Err(format!("has no tensor {}", item.key)),
         P2p::StateRequest(_) => return Err("a request where an answer belongs".into()),
     }
+    log::trace!("fetching {} bytes of {}", len, item.key);
     let mut content = vec![0; len];
     stream.recv_exact_progress(&mut content, STALL_TIMEOUT).map_err(text)?;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());

@@ -152,6 +152,7 @@ impl StateServer {
                 .send_bytes(&packet.to_frame(), Instant::now() + STALL_TIMEOUT)
                 .map_err(|error| error.to_string())
         };
+        log::trace!("state request for {}", request.key);
         let Some(offer) = self.offer_for(request.sync) else {
             return reply(stream, StateAnswer::NotServing(Nothing {}));
         };

@@ -20,6 +20,8 @@ use tinysockets::address::{AddressError, HostPort};
 
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Smallest limit for what waits for one client; a client that reads must never meet it between two small packets.
+const SMALLEST_QUEUE_BYTES: usize = 4096;
 
 /// Settings of a [`Master`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +89,12 @@ impl MasterConfig {
         if let Some((name, time)) = times.into_iter().find(|(_, time)| *time < shortest) {
             return Err(MasterError::Setting(format!(
                 "the {name} of {time:?} is too short, use at least {shortest:?}"
+            )));
+        }
+        if self.client_queue_bytes < SMALLEST_QUEUE_BYTES {
+            return Err(MasterError::Setting(format!(
+                "a queue of {} bytes per client is too small, use at least {SMALLEST_QUEUE_BYTES}",
+                self.client_queue_bytes
             )));
         }
         match self.beat_interval {
@@ -309,6 +317,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_master_can_be_shared_between_threads() {
+        fn check<T: Send + Sync>() {}
+        check::<Master>();
+        check::<StopHandle>();
+    }
+
+    #[test]
     fn a_panic_becomes_an_error() {
         let error = run_caught(|| panic!("rule {} failed", 3)).unwrap_err();
         assert!(error.to_string().contains("rule 3 failed"), "{error}");
@@ -321,6 +336,8 @@ mod tests {
         let config = MasterConfig { peer_timeout: Duration::ZERO, ..MasterConfig::default() };
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
         let config = MasterConfig { beat_interval: Some(Duration::from_secs(9)), ..MasterConfig::default() };
+        assert!(matches!(config.check(), Err(MasterError::Setting(_))));
+        let config = MasterConfig { client_queue_bytes: 10, ..MasterConfig::default() };
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
         let config = MasterConfig { peer_timeout: Duration::from_secs(2), ..MasterConfig::default() };
         config.check().unwrap();

@@ -171,6 +171,23 @@ fn bytes_that_are_no_packet_cost_their_sender_the_connection() {
 }
 
 #[test]
+fn the_reason_of_a_kick_arrives_behind_everything_else_however_much_the_client_still_sends() {
+    let master = launch(|_| {});
+    let mut stream = deaf_stream(&master);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = Preamble::new(Role::Control).encode().to_vec();
+    bytes.extend(registration(0).to_frame());
+    // More echoes than fit into the client's receive buffer, so that the kick waits in the master's kernel.
+    for sequence in 0..10_000 {
+        bytes.extend(beat(sequence).to_frame());
+    }
+    bytes.extend(vec![0; 8 << 20]);
+    stream.write_all(&bytes).expect("the master reads on until the client has heard the reason");
+    let mut client = Client::after_preamble(stream);
+    assert_eq!(client.wait_for_kick().code, KickCode::Malformed);
+}
+
+#[test]
 fn a_client_that_does_not_begin_with_its_registration_is_kicked() {
     let master = launch(|_| {});
     assert_eq!(kick_for(&master, false, &beat(1).to_frame()), KickCode::Protocol);

@@ -10,10 +10,11 @@ use std::{
 };
 
 /// Time in which a connection that is being closed must have taken what is queued for it.
-pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time after the flush in which the other end may close. To close with unread bytes in the receive buffer would make
-/// the kernel reset the connection and destroy what was just written, so these bytes are read and thrown away.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after the flush in which the other end may read and close. Closing with unread bytes in the receive buffer
+/// would make the kernel reset the connection and throw away what it has not sent yet, the reason for a kick for
+/// instance, so what arrives in this time is read and thrown away.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a connection stands.
 #[derive(Debug)]

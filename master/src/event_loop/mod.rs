@@ -25,6 +25,7 @@ use pccl_protocol::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -266,6 +267,8 @@ impl EventLoop {
         let now = Instant::now();
         let Some(listeners) = &mut self.listeners else { return };
         for (mut stream, remote) in listeners.accept(now) {
+            // A socket of both families shows IPv4 addresses in their IPv6 form.
+            let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
             let key = self.next_key;
             self.next_key += 1;
             let registered = stream.set_nodelay(true).and_then(|()| {

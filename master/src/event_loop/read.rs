@@ -128,7 +128,7 @@ impl EventLoop {
                 return;
             }
         };
-        let remote = conn.remote.ip().to_canonical();
+        let remote = conn.remote.ip();
         conn.queue_raw(&Reply::Accepted.encode());
         let mut inbox = Inbox::new();
         inbox.feed(rest);

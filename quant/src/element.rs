@@ -68,8 +68,28 @@ macro_rules! storage {
     };
 }
 
+/// The quotient truncated towards zero, `$by` way of 64-bit integers or, where the result is the same, of floats, since
+/// processors divide vectors of floats but not of integers.
+///
+/// Why it is the same: let p be the float's precision in bits and |x| < 2^p / 2. If x/n is not whole, it is at least 1/n
+/// away from the next integer, while rounding moves it by at most |x|/n / 2^p, which is less. So rounding reaches
+/// no integer that was not reached before. If n is too great for the float to hold, it is greater than any x here, also when
+/// rounded, and the result is 0 either way.
+macro_rules! divided_integer {
+    (f32, $value:expr, $ranks:expr) => {
+        (f32::from($value) / $ranks as f32) as Self
+    };
+    (f64, $value:expr, $ranks:expr) => {
+        (f64::from($value) / f64::from($ranks)) as Self
+    };
+    // In 64 bits every number of ranks is positive, so nothing overflows.
+    ($wide:ident, $value:expr, $ranks:expr) => {
+        $value / <$wide>::from($ranks)
+    };
+}
+
 macro_rules! integer {
-    ($type:ty, $size:literal, $wide:ty, $data_type:ident) => {
+    ($type:ty, $size:literal, $by:ident, $data_type:ident) => {
         impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;
         }
@@ -99,19 +119,18 @@ macro_rules! integer {
 
             #[inline(always)]
             fn divided(self, ranks: u32) -> Self {
-                // In 64 bits every number of ranks is positive, so the quotient is no greater than `self`: it fits.
-                (<$wide>::from(self) / <$wide>::from(ranks)) as Self
+                divided_integer!($by, self, ranks)
             }
         }
     };
 }
 
-integer!(u8, 1, u64, Uint8);
-integer!(i8, 1, i64, Int8);
-integer!(i16, 2, i64, Int16);
-integer!(u16, 2, u64, Uint16);
-integer!(u32, 4, u64, Uint32);
-integer!(i32, 4, i64, Int32);
+integer!(u8, 1, f32, Uint8);
+integer!(i8, 1, f32, Int8);
+integer!(i16, 2, f32, Int16);
+integer!(u16, 2, f32, Uint16);
+integer!(u32, 4, f64, Uint32);
+integer!(i32, 4, f64, Int32);
 integer!(u64, 8, u64, Uint64);
 integer!(i64, 8, i64, Int64);
 

@@ -1,6 +1,7 @@
 //! Conversions between f32 and the two 16-bit types, on bit patterns.
 //!
-//! Written so that a loop over them becomes vector code: no branches, only selects between values that are all
+//! Written so that a loop over them can become vector code (with AVX2 it does; with SSE2 alone the f16 pair stays
+//! scalar): no branches, only selects between values that are all
 //! computed, and no table. (The conversions of the crate `half` look at the processor's features per element, which
 //! keeps a loop from becoming vector code.) The f16 pair follows F. Giesen's `half_to_float_fast5` and
 //! `float_to_half_fast3_rtne` (public domain).
@@ -12,6 +13,13 @@ pub(crate) const BF16_NAN: u16 = 0x7FC0;
 
 const F32_INF: u32 = 0x7F80_0000;
 const F32_SIGN: u32 = 0x8000_0000;
+
+/// `yes` or `no`, by arithmetic: of an `if` the compiler may make a branch, and then no vector code.
+#[inline(always)]
+fn select(condition: bool, yes: u32, no: u32) -> u32 {
+    let mask = u32::from(condition).wrapping_neg();
+    no ^ ((yes ^ no) & mask)
+}
 
 /// The f32 of the same value, exact. A NaN stays some NaN.
 #[inline(always)]
@@ -28,8 +36,8 @@ pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let special = rebiased + ((128 - 16) << 23);
     // Zero and subnormals: read with an implicit one, then take it away. Exact, and no subnormal f32 takes part.
     let subnormal = (f32::from_bits(rebiased + (1 << 23)) - f32::from_bits(MIN_NORMAL)).to_bits();
-    let finite = if exponent == 0 { subnormal } else { rebiased };
-    let bits = if exponent == EXPONENT { special } else { finite };
+    let finite = select(exponent == 0, subnormal, rebiased);
+    let bits = select(exponent == EXPONENT, special, finite);
     f32::from_bits(bits | sign)
 }
 
@@ -42,7 +50,7 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     /// A number whose last mantissa bit is worth 2^-24, as that of a subnormal f16 is.
     const ALIGN: u32 = ((127 - 15) + (23 - 10) + 1) << 23;
     let bits = value.to_bits();
-    let sign = ((bits & F32_SIGN) >> 16) as u16;
+    let sign = (bits & F32_SIGN) >> 16;
     let magnitude = bits & !F32_SIGN;
     // Subnormal results: the addition shifts the mantissa to its place and rounds it as wanted.
     let aligned = f32::from_bits(magnitude) + f32::from_bits(ALIGN);
@@ -50,9 +58,9 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     // Normal results: rebias, round half up, and one less if the mantissa is even.
     let odd = (magnitude >> 13) & 1;
     let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xFFF + odd) >> 13;
-    let finite = if magnitude < MIN_NORMAL { subnormal } else { normal };
-    let in_range = if magnitude >= OVERFLOW { 0x7C00 } else { finite };
-    if magnitude > F32_INF { F16_NAN } else { in_range as u16 | sign }
+    let finite = select(magnitude < MIN_NORMAL, subnormal, normal);
+    let number = select(magnitude >= OVERFLOW, 0x7C00, finite) | sign;
+    select(magnitude > F32_INF, u32::from(F16_NAN), number) as u16
 }
 
 /// The f32 of the same value, exact. A NaN stays some NaN.
@@ -67,7 +75,7 @@ pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let odd = (bits >> 16) & 1;
     let rounded = bits.wrapping_add(0x7FFF + odd) >> 16;
-    if bits & !F32_SIGN > F32_INF { BF16_NAN } else { rounded as u16 }
+    select(bits & !F32_SIGN > F32_INF, u32::from(BF16_NAN), rounded) as u16
 }
 
 #[cfg(test)]

@@ -4,3 +4,6 @@ pub(crate) mod attempt;
 pub(crate) mod op;
 pub(crate) mod plan;
 pub(crate) mod table;
+
+#[cfg(test)]
+mod attempt_tests;

@@ -1,0 +1,284 @@
+//! Whole rings of attempts without a network: frames are delivered one by one, in any order, and cut off anywhere.
+
+use super::{
+    attempt::{Attempt, AttemptOwner, backup_bytes},
+    plan::Plan,
+};
+use crate::memory::{Backup, Tensor};
+use parking_lot::Mutex;
+use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, OpFault, OpId};
+use pccl_quant::{ReduceOp, reference::ring_all_reduce_oracle};
+use proptest::prelude::*;
+use std::sync::{Arc, Weak};
+use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
+
+const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
+
+/// Stands for the operation and for the link to the next rank.
+#[derive(Default)]
+struct Owner {
+    sent: Mutex<Vec<Outgoing>>,
+    received_all: Mutex<usize>,
+    faults: Mutex<Vec<OpFault>>,
+}
+
+impl AttemptOwner for Owner {
+    fn received_all(&self, op: OpId) {
+        assert_eq!(op, ID);
+        *self.received_all.lock() += 1;
+    }
+
+    fn released_all(&self, _: OpId) {}
+
+    fn fault(&self, _: OpId, fault: OpFault) {
+        self.faults.lock().push(fault);
+    }
+
+    fn send(&self, _: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
+        self.sent.lock().extend(frames);
+        true
+    }
+}
+
+struct Rank {
+    send: Vec<f32>,
+    recv: Vec<f32>,
+    owner: Arc<Owner>,
+    attempt: Option<Arc<Attempt>>,
+}
+
+struct Ring {
+    ranks: Vec<Rank>,
+    in_place: bool,
+}
+
+impl Ring {
+    fn new(inputs: &[Vec<f32>], in_place: bool, op: ReduceOp, frame_bytes: usize) -> Self {
+        let ranks = inputs
+            .iter()
+            .map(|input| Rank {
+                send: input.clone(),
+                recv: if in_place { Vec::new() } else { vec![f32::NAN; input.len()] },
+                owner: Arc::default(),
+                attempt: None,
+            })
+            .collect();
+        let mut ring = Self { ranks, in_place };
+        let n = inputs.len();
+        for (index, rank) in ring.ranks.iter_mut().enumerate() {
+            let tensor = if in_place {
+                Tensor::in_place(&mut rank.send, op)
+            } else {
+                Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length")
+            };
+            let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
+            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, frame_bytes);
+            let raws = [tensor.raw];
+            let backup = Arc::new(Backup::new(backup_bytes(&raws)));
+            let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
+            rank.attempt = Some(Attempt::new(ID, plan, &descriptor, &raws, backup, owner));
+        }
+        ring
+    }
+
+    fn attempt(&self, rank: usize) -> &Arc<Attempt> {
+        self.ranks[rank].attempt.as_ref().expect("made by new")
+    }
+
+    fn start(&self) {
+        for rank in 0..self.ranks.len() {
+            self.attempt(rank).start();
+        }
+    }
+
+    /// Frames under way, as (sender, index in its queue).
+    fn under_way(&self) -> usize {
+        self.ranks.iter().map(|rank| rank.owner.sent.lock().len()).sum()
+    }
+
+    fn take(&self, mut index: usize) -> (usize, Outgoing) {
+        for (sender, rank) in self.ranks.iter().enumerate() {
+            let mut sent = rank.owner.sent.lock();
+            if index < sent.len() {
+                return (sender, sent.remove(index));
+            }
+            index -= sent.len();
+        }
+        unreachable!("the index is below the number of frames under way")
+    }
+
+    /// Moves one frame from its sender to the next rank, in pieces of `piece` bytes, at most `pieces` of them. `false`:
+    /// it was cut off.
+    fn deliver(&self, index: usize, piece: usize, pieces: usize) -> bool {
+        let (sender, frame) = self.take(index);
+        let header = frame.header;
+        let (source, offset) = frame.transfer.source(&header);
+        let payload = source
+            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
+            .expect("the sender's gate is open");
+        frame.transfer.released(&header);
+        let receiver = self.attempt((sender + 1) % self.ranks.len());
+        let landing = receiver.admit(&header).expect("in the plan");
+        for (number, bytes) in payload.chunks(piece).enumerate() {
+            if number == pieces {
+                return false;
+            }
+            let done = number * piece;
+            match landing {
+                Landing::Fold => assert!(receiver.fold(&header, done, bytes)),
+                Landing::Direct => {
+                    let (target, offset) = receiver.target(&header);
+                    target
+                        .update(offset + done..offset + done + bytes.len(), |to| to.copy_from_slice(bytes))
+                        .expect("the receiver's gate is open");
+                }
+                Landing::Discard => panic!("the gate is open"),
+            }
+        }
+        receiver.arrived(&header);
+        true
+    }
+
+    fn retract_all(&self) {
+        for rank in 0..self.ranks.len() {
+            self.attempt(rank).retract();
+        }
+    }
+
+    fn results(&self) -> Vec<Vec<u8>> {
+        self.ranks.iter().map(|rank| bytes_of(if self.in_place { &rank.send } else { &rank.recv })).collect()
+    }
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn inputs(ranks: usize, count: usize) -> Vec<Vec<f32>> {
+    (0..ranks).map(|rank| (0..count).map(|i| (i * 7 + rank * 1000) as f32 * 0.37 - 50.0).collect()).collect()
+}
+
+fn oracle(inputs: &[Vec<f32>], op: ReduceOp) -> Vec<u8> {
+    let bytes: Vec<Vec<u8>> = inputs.iter().map(|input| bytes_of(input)).collect();
+    let views: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+    ring_all_reduce_oracle(pccl_quant::DataType::Float32, op, &views)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn any_order_of_delivery_gives_the_same_bytes_everywhere(
+        ranks in 2usize..6, count in 0usize..60, in_place: bool, frame in 1usize..4,
+        op in prop::sample::select(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min][..]),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 400),
+    ) {
+        let inputs = inputs(ranks, count);
+        let ring = Ring::new(&inputs, in_place, op, frame * 8);
+        ring.start();
+        let mut order = order.iter().cycle();
+        while ring.under_way() > 0 {
+            let index = order.next().expect("endless").index(ring.under_way());
+            prop_assert!(ring.deliver(index, 8, usize::MAX));
+        }
+        let expected = oracle(&inputs, op);
+        for (rank, result) in ring.results().iter().enumerate() {
+            prop_assert_eq!(result, &expected, "rank {}", rank);
+            prop_assert!(ring.attempt(rank).has_received_all());
+            prop_assert!(ring.attempt(rank).has_released_all());
+            let owner = &ring.ranks[rank].owner;
+            prop_assert!(owner.faults.lock().is_empty());
+            let received_anything = ring.attempt(rank).traffic().1 > 0;
+            prop_assert_eq!(*owner.received_all.lock(), usize::from(received_anything));
+        }
+    }
+}
+
+/// Stops after every number of whole frames, and then after every number of pieces of the next one: whatever had been
+/// overwritten by then comes back bit for bit.
+#[test]
+fn an_abort_at_every_frame_and_part_of_a_frame_restores_every_byte() {
+    for ranks in [2, 3, 4] {
+        for in_place in [true, false] {
+            let inputs = inputs(ranks, 26);
+            // Frames of four elements, pieces of one: several frames per chunk, the last of each chunk shorter.
+            for whole in 0.. {
+                let mut finished = false;
+                for pieces in 0..=4 {
+                    let ring = Ring::new(&inputs, in_place, ReduceOp::Avg, 16);
+                    ring.start();
+                    // The newest frame first, so that single frames run far ahead of the others.
+                    let mut cut = true;
+                    for _ in 0..whole {
+                        cut = ring.under_way() > 0 && ring.deliver(ring.under_way() - 1, 4, usize::MAX);
+                    }
+                    finished = !cut;
+                    if ring.under_way() > 0 {
+                        ring.deliver(ring.under_way() / 2, 4, pieces);
+                    }
+                    ring.retract_all();
+                    for (rank, input) in inputs.iter().enumerate() {
+                        ring.attempt(rank).restore();
+                        assert_eq!(
+                            bytes_of(&ring.ranks[rank].send),
+                            bytes_of(input),
+                            "ranks {ranks}, in place {in_place}, after {whole} frames and {pieces} pieces, rank {rank}"
+                        );
+                    }
+                }
+                if finished {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_restore_that_is_left_out_would_be_noticed() {
+    let inputs = inputs(2, 26);
+    let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
+    ring.start();
+    assert!(ring.deliver(0, 4, usize::MAX));
+    ring.retract_all();
+    assert_ne!(bytes_of(&ring.ranks[1].send), bytes_of(&inputs[1]), "one frame has been folded");
+    ring.attempt(1).restore();
+    assert_eq!(bytes_of(&ring.ranks[1].send), bytes_of(&inputs[1]));
+}
+
+#[test]
+fn frames_that_are_not_due_are_refused() {
+    let inputs = inputs(3, 26);
+    let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
+    ring.start();
+    let header = |stage: u32, offset: u64| FrameHeader {
+        op: super::attempt::op_key(ID),
+        part: 0,
+        stage,
+        offset,
+        len: 16,
+        flags: 0,
+        checksum: 0,
+    };
+    // Rank 0 of 3 receives chunk 2 (bytes 72..104) at stages 0 and 3.
+    let attempt = ring.attempt(0);
+    assert_eq!(attempt.admit(&header(0, 72)), Ok(Landing::Fold));
+    assert!(attempt.admit(&header(0, 72)).is_err(), "a duplicate");
+    assert!(
+        attempt.admit(&header(3, 72)).is_err(),
+        "a gather frame before the reduction of its chunk is complete"
+    );
+    assert!(attempt.admit(&header(1, 72)).is_err(), "another chunk's bytes");
+    assert!(attempt.admit(&header(9, 72)).is_err(), "no such stage");
+}
+
+#[test]
+fn after_a_retract_frames_are_thrown_away() {
+    let inputs = inputs(2, 26);
+    let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
+    ring.start();
+    ring.attempt(1).retract();
+    let (_, frame) = ring.take(0);
+    assert_eq!(ring.attempt(1).admit(&frame.header), Ok(Landing::Discard));
+    assert!(!ring.attempt(1).fold(&frame.header, 0, &[0; 16]));
+    assert_eq!(bytes_of(&ring.ranks[1].send), bytes_of(&inputs[1]));
+}

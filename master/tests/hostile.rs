@@ -7,8 +7,10 @@ use pccl_master::Master;
 use pccl_protocol::{C2m, KickCode, M2c, limits::MAX_FIRST_PACKET_BYTES};
 use socket2::{Domain, Socket, Type};
 use std::{
+    fs,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
+    path::Path,
     time::{Duration, Instant},
 };
 use tinysockets::preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply, Role};
@@ -217,6 +219,39 @@ fn random_packets_end_in_a_kick_or_a_closed_stream_and_never_in_silence() {
         read_to_end(&mut stream);
     }
     witness.check_alive(1);
+    check_service(&master);
+}
+
+#[test]
+fn every_packet_of_the_corpus_at_every_stage() {
+    let master = launch(|_| {});
+    let (mut witness, _) = Client::register(master.local_addr(), 1);
+    witness.confirm_ring_of(1);
+    witness.wait_for_admission();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pccl/protocol/corpus/c2m");
+    let mut files = 0;
+    for entry in fs::read_dir(corpus).unwrap() {
+        let kind_and_body = fs::read(entry.unwrap().path()).unwrap();
+        let mut frame = u32::try_from(kind_and_body.len()).unwrap().to_be_bytes().to_vec();
+        frame.extend(kind_and_body);
+        let (mut admitted, _) = Client::register(master.local_addr(), 0);
+        witness.vote_topology(files);
+        admitted.confirm_ring_of(1);
+        admitted.wait_for_admission();
+        let unregistered = Client::connect(master.local_addr());
+        let (pending, _) = Client::register(master.local_addr(), 0);
+        let streams = [unregistered.stream, pending.stream, admitted.stream];
+        for mut stream in streams {
+            // Twice, since some packets are legal once.
+            stream.write_all(&frame).unwrap();
+            let _ = stream.write_all(&frame);
+            let _ = stream.shutdown(Shutdown::Write);
+            read_to_end(&mut stream);
+        }
+        witness.check_alive(files);
+        files += 1;
+    }
+    assert!(files > 30, "{files} files");
     check_service(&master);
 }
 

@@ -73,6 +73,7 @@ fn first_frame_end(held: &[u8]) -> Result<Option<usize>, WireError> {
 mod tests {
     use super::*;
     use pccl_protocol::{Beat, CallKind, Nothing, RequestId};
+    use proptest::prelude::*;
 
     fn beat(sequence: u64) -> C2m {
         C2m::Beat(Beat { sequence, call: CallKind::None, call_ms: 0, operation: None, moved_bytes: 0 })
@@ -120,5 +121,30 @@ mod tests {
         let mut inbox = Inbox::new();
         inbox.feed(&[0, 0, 0, 2, 0xff, 0xff]);
         assert!(matches!(inbox.next_packet(), Err(WireError::BadValue { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn the_fragments_make_no_difference(bytes in prop::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..200),
+                                            register in any::<bool>(), piece in 1usize..40) {
+            let mut stream = if register { beat(0).to_frame() } else { Vec::new() };
+            stream.extend(bytes);
+            let read = |piece: usize| {
+                let mut inbox = Inbox::new();
+                let mut seen = Vec::new();
+                for bytes in stream.chunks(piece) {
+                    inbox.feed(bytes);
+                    while let Some(next) = inbox.next_packet().transpose() {
+                        let failed = next.is_err();
+                        seen.push(next);
+                        if failed {
+                            return seen;
+                        }
+                    }
+                }
+                seen
+            };
+            prop_assert_eq!(read(piece), read(stream.len().max(1)));
+        }
     }
 }

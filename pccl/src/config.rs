@@ -106,7 +106,7 @@ impl Builder {
         self
     }
 
-    /// After how long a silence the master counts as lost. Default 10 s.
+    /// After how long a silence the master counts as lost. Default 30 s: long enough for a master that is stopped and resumed.
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
         self.master_timeout = timeout;
         self

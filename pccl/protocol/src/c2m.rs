@@ -1,8 +1,8 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, Nothing, OpFault, OpId, PeerId, RequestId, Revision, RunId, StateEntry,
-    SyncId, SyncReport, SyncStrategy,
+    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, Nothing, OpFault, OpId, PeerId, RequestId, Revision,
+    RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
 };
 
 packets! {

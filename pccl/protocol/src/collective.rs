@@ -30,7 +30,8 @@ impl Decode for PartDescriptor {
             data_type: decode_data_type(reader)?,
             op: {
                 let code = u8::decode(reader)?;
-                ReduceOp::from_code(code).ok_or(WireError::BadValue { what: "reduce operation", value: code.into() })?
+                ReduceOp::from_code(code)
+                    .ok_or(WireError::BadValue { what: "reduce operation", value: code.into() })?
             },
         })
     }
@@ -66,7 +67,9 @@ impl Descriptor {
             return Some((format!("algorithm {}", self.algorithm), format!("algorithm {}", other.algorithm)));
         }
         let (index, (a, b)) = self.parts.iter().zip(&other.parts).enumerate().find(|(_, (a, b))| a != b)?;
-        let show = |p: &PartDescriptor| format!("tensor {index}: {} x {} elements of {}", p.op, p.count, p.data_type);
+        let show = |p: &PartDescriptor| {
+            format!("tensor {index}: {} x {} elements of {}", p.op, p.count, p.data_type)
+        };
         Some((show(a), show(b)))
     }
 }

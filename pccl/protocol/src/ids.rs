@@ -121,7 +121,11 @@ impl Encode for OpId {
 
 impl Decode for OpId {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { epoch: Decode::decode(reader)?, tag: Decode::decode(reader)?, attempt: Decode::decode(reader)? })
+        Ok(Self {
+            epoch: Decode::decode(reader)?,
+            tag: Decode::decode(reader)?,
+            attempt: Decode::decode(reader)?,
+        })
     }
 }
 

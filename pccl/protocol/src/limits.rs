@@ -40,7 +40,7 @@ pub const PORT_TRIES: u16 = 1024;
 /// Default time without a beat after which a peer is dropped, in milliseconds.
 pub const DEFAULT_PEER_TIMEOUT_MS: u64 = 10_000;
 /// Default time without an echo after which the master is lost, in milliseconds.
-pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 10_000;
+pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 30_000;
 /// Default time between two beats of a peer, in milliseconds.
 pub const DEFAULT_BEAT_INTERVAL_MS: u64 = 1_000;
 /// Default time within which a ring must be confirmed by all of its members, in milliseconds.

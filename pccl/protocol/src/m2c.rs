@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId, SyncOutcome, SyncPlan, Text,
-    WorldSizes,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId,
+    SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {

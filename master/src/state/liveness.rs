@@ -64,7 +64,8 @@ impl MasterState {
     fn late_members(&self, group: &super::group::Group) -> Vec<PeerId> {
         let due = group.planned_at + self.options.ring_timeout;
         let members = || group.ring.iter().map(|place| place.peer);
-        if due > self.now || !group.held.is_empty() || members().any(|id| self.suspect(id)) {
+        let doubtful = |id: PeerId| !self.peers.contains_key(&id) || self.suspect(id);
+        if due > self.now || !group.held.is_empty() || members().any(doubtful) {
             return Vec::new();
         }
         let reported = |id: &PeerId| {

@@ -110,9 +110,7 @@ impl MasterState {
                 votes.remove(&id);
             }
             Some(Sync::Running { voters, lost, .. }) => {
-                if voters.remove(&id).is_some() {
-                    lost.push(loss.clone());
-                }
+                lost.extend(voters.remove(&id).map(|_| loss.clone()));
             }
             None => {}
         }

@@ -1,1 +1,9 @@
+//! Tests of the rules, one table or one story each, driven through [`super::MasterState::handle`] alone.
 
+mod admission;
+mod collective;
+mod harness;
+mod kicks;
+mod liveness;
+mod ring;
+mod sync;

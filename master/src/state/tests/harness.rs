@@ -1,0 +1,296 @@
+//! A master and the mailboxes of its clients. Client numbers are chosen by the test; time moves only when told to.
+
+use crate::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
+use core::net::{IpAddr, Ipv4Addr};
+use pccl_protocol::*;
+use pccl_quant::{DataType, ReduceOp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+struct Counter(u128);
+
+impl IdSource for Counter {
+    fn peer_id(&mut self) -> PeerId {
+        self.0 += 1;
+        PeerId(self.0 << 96)
+    }
+}
+
+pub(super) fn ip(last: u64) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, last as u8))
+}
+
+pub(super) fn register(group: u32) -> Register {
+    Register {
+        group: GroupId(group),
+        advertised_host: None,
+        p2p_port: 1000,
+        state_port: 2000,
+        pool_connections: 2,
+        previous: None,
+    }
+}
+
+pub(super) fn descriptor(count: u64) -> Descriptor {
+    let part = PartDescriptor { count, data_type: DataType::Float32, op: ReduceOp::Sum };
+    Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
+}
+
+pub(super) struct Rig {
+    pub(super) state: MasterState,
+    pub(super) now: Timestamp,
+    pub(super) mail: BTreeMap<u64, VecDeque<M2c>>,
+    pub(super) closed: BTreeSet<u64>,
+    pub(super) peers: BTreeMap<u64, PeerId>,
+    pub(super) plans: BTreeMap<u64, RingPlan>,
+    confirmed: BTreeMap<u64, GroupEpoch>,
+    groups: BTreeMap<u64, u32>,
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(super) fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::new(RunId(7));
+        change(&mut options);
+        Self {
+            state: MasterState::new(options, Box::new(Counter(0))),
+            now: Timestamp::from_millis(1_000_000),
+            mail: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// Clients 1.. of group 0, all accepted, mailboxes empty.
+    pub(super) fn world(size: u64) -> Self {
+        let mut rig = Self::new();
+        rig.join(&(1..=size).collect::<Vec<_>>(), 0);
+        rig
+    }
+
+    pub(super) fn input(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.state.handle(self.now, input, &mut out);
+        for action in out {
+            match action {
+                Action::Send { client: ClientKey(n), packet } => {
+                    assert!(!self.closed.contains(&n), "sent {packet:?} to {n} after closing");
+                    match &packet {
+                        M2c::Registered(r) => drop(self.peers.insert(n, r.peer)),
+                        M2c::RingPlan(plan) => drop(self.plans.insert(n, plan.clone())),
+                        _ => {}
+                    }
+                    self.mail.entry(n).or_default().push_back(packet);
+                }
+                Action::Close { client: ClientKey(n) } => assert!(self.closed.insert(n)),
+                Action::Log { .. } => {}
+            }
+        }
+        self.state.check_invariants();
+    }
+
+    pub(super) fn connect(&mut self, n: u64) {
+        self.input(Input::Connected { client: ClientKey(n), remote: ip(n), local: ip(250) });
+    }
+
+    pub(super) fn send(&mut self, n: u64, packet: C2m) {
+        self.input(Input::Packet { client: ClientKey(n), packet });
+    }
+
+    pub(super) fn register(&mut self, n: u64, group: u32) {
+        self.connect(n);
+        self.groups.insert(n, group);
+        self.send(n, C2m::Register(register(group)));
+    }
+
+    pub(super) fn die(&mut self, n: u64) {
+        self.input(Input::Disconnected { client: ClientKey(n), text: "connection reset".into() });
+        self.closed.insert(n);
+    }
+
+    /// Every living client confirms its latest plan.
+    pub(super) fn confirm_all(&mut self) {
+        for n in self.plans.keys().copied().collect::<Vec<_>>() {
+            self.confirm(n);
+        }
+    }
+
+    pub(super) fn confirm(&mut self, n: u64) {
+        let epoch = self.plans[&n].epoch;
+        if !self.closed.contains(&n) && self.confirmed.get(&n) != Some(&epoch) {
+            self.confirmed.insert(n, epoch);
+            self.send(n, C2m::RingReport(RingReport { epoch, faults: vec![] }));
+        }
+    }
+
+    pub(super) fn vote_topology(&mut self, n: u64, request: u64, wait_for_world: u32) {
+        let request = RequestId(request);
+        self.send(n, C2m::VoteTopology(VoteTopology { request, wait_for_world }));
+    }
+
+    pub(super) fn phase(&self, n: u64) -> Option<crate::state::PeerPhase> {
+        let id = self.peers.get(&n)?;
+        self.state.snapshot().peers.iter().find(|p| p.peer == *id).map(|p| p.phase)
+    }
+
+    pub(super) fn accepted(&self) -> Vec<u64> {
+        let all = self.peers.keys().copied();
+        all.filter(|n| self.phase(*n) == Some(crate::state::PeerPhase::Accepted)).collect()
+    }
+
+    /// Registers the clients in `group` and has everybody admit them.
+    pub(super) fn join(&mut self, list: &[u64], group: u32) {
+        for n in list {
+            self.register(*n, group);
+        }
+        self.confirm_all();
+        for n in self.accepted() {
+            self.vote_topology(n, 9000 + n, 0);
+        }
+        self.confirm_all();
+        assert!(list.iter().all(|n| self.accepted().contains(n)), "{:?}", self.state.blocked_on());
+        self.mail.clear();
+    }
+
+    /// Takes what a client has received.
+    pub(super) fn take(&mut self, n: u64) -> Vec<M2c> {
+        self.mail.remove(&n).unwrap_or_default().into()
+    }
+
+    /// What a client has received, without plans, sizes and echoes.
+    pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
+        let noise = |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_));
+        self.take(n).into_iter().filter(|p| !noise(p)).collect()
+    }
+
+    /// The only answer that a client has received.
+    pub(super) fn answer(&mut self, n: u64) -> M2c {
+        let mut all = self.answers(n);
+        assert_eq!(all.len(), 1, "client {n}: {all:?}");
+        all.remove(0)
+    }
+
+    pub(super) fn nothing(&mut self, n: u64) {
+        assert_eq!(self.answers(n), vec![], "client {n}");
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.input(Input::Tick);
+    }
+
+    /// Lets time pass; clients in `beating` beat every second; ticks come when they are due.
+    pub(super) fn pass(&mut self, millis: u64, beating: &[u64]) {
+        let end = self.now + Duration::from_millis(millis);
+        let mut next_beat = self.now + Duration::from_millis(500);
+        loop {
+            let due = self.state.next_deadline().map_or(end, |d| d.max(self.now)).min(next_beat).min(end);
+            self.now = due;
+            if due >= next_beat {
+                next_beat = due + Duration::from_secs(1);
+                for n in beating.iter().filter(|n| !self.closed.contains(n)).copied().collect::<Vec<_>>() {
+                    self.beat(n, 0);
+                }
+            }
+            if self.state.next_deadline().is_some_and(|d| d <= self.now) {
+                self.tick();
+                let again = self.state.next_deadline().is_some_and(|d| d <= self.now);
+                assert!(!again, "a tick left a deadline behind that is already due");
+            }
+            if due >= end {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn beat(&mut self, n: u64, moved_bytes: u64) {
+        let (call, call_ms) = (CallKind::AllReduce, 100);
+        self.send(n, C2m::Beat(Beat { sequence: 1, call, call_ms, operation: None, moved_bytes }));
+    }
+
+    pub(super) fn epoch(&self, n: u64) -> GroupEpoch {
+        self.plans[&n].epoch
+    }
+
+    pub(super) fn op(&self, n: u64, tag: u64, attempt: u32) -> OpId {
+        OpId { epoch: self.epoch(n), tag, attempt }
+    }
+
+    pub(super) fn initiate(&mut self, n: u64, op: OpId) {
+        self.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(64) }));
+    }
+
+    pub(super) fn complete(&mut self, n: u64, op: OpId, fault: Option<OpFault>) {
+        self.send(n, C2m::Complete(Complete { op, fault, moved_bytes: 100 }));
+    }
+
+    /// All accepted peers begin the collective; mailboxes are emptied before and after.
+    pub(super) fn commence(&mut self, op: OpId) {
+        let all = self.accepted();
+        self.mail.clear();
+        for n in &all {
+            self.initiate(*n, op);
+        }
+        for n in all {
+            assert_eq!(self.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::Ring }));
+        }
+    }
+
+    pub(super) fn group(&self, group: u32) -> crate::state::GroupStatus {
+        self.state.snapshot().groups.into_iter().find(|g| g.group == GroupId(group)).expect("group is there")
+    }
+
+    /// Client numbers in ring order.
+    pub(super) fn ring(&self, group: u32) -> Vec<u64> {
+        let number = |peer: &PeerId| *self.peers.iter().find(|(_, id)| *id == peer).expect("known").0;
+        self.group(group).ring.iter().map(number).collect()
+    }
+
+    pub(super) fn fault(&self, kind: OpFaultKind, peer: Option<u64>) -> OpFault {
+        OpFault {
+            kind,
+            peer: peer.map(|n| self.peers[&n]),
+            generation: LinkGeneration(0),
+            text: Text::new("broken pipe"),
+        }
+    }
+
+    /// The fault of the edge between two clients in the present ring of the first.
+    pub(super) fn edge(&self, from: u64, to: u64) -> EdgeFault {
+        let plan = &self.plans[&from];
+        let rank = plan.rank_of(self.peers[&from]).expect("member");
+        assert_eq!(plan.ring[plan.next_of(rank)].peer, self.peers[&to], "no such edge");
+        EdgeFault {
+            from: self.peers[&from],
+            to: self.peers[&to],
+            generation: plan.ring[rank].generation,
+            text: Text::new("connection refused"),
+        }
+    }
+
+    pub(super) fn kick_of(&mut self, n: u64) -> KickReason {
+        let last = self.take(n).pop();
+        assert!(self.closed.contains(&n), "client {n} was not closed");
+        match last {
+            Some(M2c::Kicked(reason)) => reason,
+            other => panic!("client {n} was not kicked: {other:?}"),
+        }
+    }
+}
+
+/// The verdict of an aborted attempt.
+pub(super) fn aborted(packet: M2c) -> Verdict {
+    match packet {
+        M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) => verdict,
+        other => panic!("not aborted: {other:?}"),
+    }
+}
+
+pub(super) fn is_done(packet: &M2c) -> bool {
+    matches!(packet, M2c::Outcome(OpOutcome { outcome: Outcome::Done(_), .. }))
+}

@@ -1,0 +1,245 @@
+//! Faults of edges, repairs, and who has to go.
+
+use super::harness::Rig;
+use crate::state::PeerPhase;
+use pccl_protocol::*;
+
+fn report(rig: &mut Rig, n: u64, faults: Vec<EdgeFault>) {
+    let epoch = rig.epoch(n);
+    rig.send(n, C2m::RingReport(RingReport { epoch, faults }));
+}
+
+/// Reports the edge by its sending end, again and again while it is planned, and confirms everything else.
+fn block(rig: &mut Rig, bad: &[(u64, u64)], beating: &[u64]) {
+    for _ in 0..6 {
+        for n in rig.plans.keys().copied().collect::<Vec<_>>() {
+            let next = rig.plans[&n].rank_of(rig.peers[&n]).map(|rank| {
+                let plan = &rig.plans[&n];
+                plan.ring[plan.next_of(rank)].peer
+            });
+            let bad = bad.iter().find(|(from, to)| *from == n && Some(rig.peers[to]) == next);
+            match bad {
+                _ if rig.closed.contains(&n) => {}
+                Some((from, to)) => {
+                    let fault = rig.edge(*from, *to);
+                    report(rig, n, vec![fault]);
+                }
+                None => rig.confirm(n),
+            }
+        }
+        rig.pass(2_000, beating);
+    }
+}
+
+#[test]
+fn a_death_is_repaired_without_a_vote() {
+    let mut rig = Rig::world(4);
+    let before = rig.group(0);
+    rig.die(2);
+    let after = rig.group(0);
+    assert_eq!(rig.ring(0), [1, 3, 4]);
+    assert_eq!(after.epoch.0, before.epoch.0 + 1);
+    // 1 -> 3 is new; 3 -> 4 and 4 -> 1 stay connected.
+    assert_eq!(
+        after.generations,
+        [LinkGeneration(after.epoch.0), before.generations[2], before.generations[3]]
+    );
+    for n in [1, 3, 4] {
+        assert!(matches!(rig.take(n).as_slice(), [M2c::RingPlan(p)] if p.epoch == after.epoch));
+    }
+}
+
+#[test]
+fn reports_of_old_rings_are_ignored() {
+    let mut rig = Rig::world(3);
+    let old = rig.epoch(1);
+    rig.die(3);
+    rig.send(1, C2m::RingReport(RingReport { epoch: old, faults: vec![] }));
+    rig.confirm(2);
+    assert!(!rig.group(0).confirmed);
+    rig.confirm(1);
+    assert!(rig.group(0).confirmed);
+}
+
+#[test]
+fn an_edge_between_accepted_peers_is_tried_twice_and_then_planned_around() {
+    let mut rig = Rig::world(4);
+    rig.die(4);
+    assert_eq!(rig.ring(0), [1, 2, 3]);
+    let fault = rig.edge(3, 1);
+    let generation = fault.generation;
+    rig.confirm(1);
+    rig.confirm(2);
+    report(&mut rig, 3, vec![fault]);
+    rig.pass(300, &[]);
+    // First failure: the same ring, a new generation of that edge only.
+    assert_eq!(rig.ring(0), [1, 2, 3]);
+    assert!(rig.edge(3, 1).generation > generation);
+    block(&mut rig, &[(3, 1)], &[1, 2, 3]);
+    assert_eq!(rig.ring(0), [1, 3, 2]);
+    assert!(rig.group(0).confirmed);
+}
+
+#[test]
+fn a_forbidden_edge_is_tried_again_after_its_mark_expired() {
+    let mut rig = Rig::world(4);
+    rig.die(4);
+    block(&mut rig, &[(3, 1)], &[1, 2, 3]);
+    assert_eq!(rig.ring(0), [1, 3, 2]);
+    rig.pass(61_000, &[1, 2, 3]);
+    rig.register(5, 0);
+    for n in 1..=3 {
+        rig.vote_topology(n, n, 0);
+    }
+    assert_eq!(rig.ring(0), [1, 3, 2, 5]);
+    rig.confirm_all();
+    // In this ring 2 and 5 go, which would leave 3 -> 1.
+    rig.die(2);
+    rig.die(5);
+    assert_eq!(rig.ring(0), [1, 3]);
+}
+
+#[test]
+fn a_newcomer_that_cannot_be_reached_goes_and_nobody_else() {
+    for bad in [&[(1u64, 2u64)][..], &[(2, 1)], &[(1, 2), (2, 1)]] {
+        let mut rig = Rig::world(1);
+        rig.register(2, 0);
+        rig.vote_topology(1, 1, 0);
+        block(&mut rig, bad, &[1, 2]);
+        let reason = rig.kick_of(2);
+        assert_eq!(reason.code, KickCode::Unreachable);
+        assert!(reason.detail.as_str().contains("connection refused"), "{reason}");
+        assert!(reason.detail.as_str().contains(&rig.peers[&1].to_string()), "{reason}");
+        assert!(matches!(rig.answers(1).last(), Some(M2c::TopologyDone(d)) if d.sizes.global == 1));
+    }
+}
+
+#[test]
+fn a_newcomer_with_one_bad_edge_is_placed_elsewhere() {
+    let mut rig = Rig::world(2);
+    rig.register(3, 0);
+    rig.vote_topology(1, 1, 0);
+    rig.vote_topology(2, 2, 0);
+    assert_eq!(rig.ring(0), [1, 2, 3]);
+    block(&mut rig, &[(2, 3)], &[1, 2, 3]);
+    assert_eq!(rig.ring(0), [1, 3, 2]);
+    assert_eq!(rig.phase(3), Some(PeerPhase::Accepted));
+}
+
+#[test]
+fn among_accepted_peers_the_latest_of_the_worst_goes() {
+    let mut rig = Rig::world(3);
+    rig.die(3);
+    block(&mut rig, &[(1, 2)], &[1, 2]);
+    assert_eq!(rig.kick_of(2).code, KickCode::Unreachable);
+    assert_eq!(rig.ring(0), [1]);
+}
+
+#[test]
+fn a_newcomer_is_not_blamed_for_a_neighbour_that_has_just_died() {
+    // The neighbour's death is noticed only by its silence, long after the newcomer's dial failed.
+    let mut rig = Rig::world(2);
+    rig.register(3, 0);
+    rig.vote_topology(1, 1, 0);
+    rig.vote_topology(2, 2, 0);
+    rig.confirm(1);
+    let fault = rig.edge(3, 1);
+    report(&mut rig, 3, vec![fault]);
+    rig.pass(12_000, &[2, 3]);
+    rig.confirm_all();
+    assert_eq!(rig.accepted(), [2, 3]);
+}
+
+#[test]
+fn a_broken_edge_is_rebuilt_after_the_grace() {
+    let mut rig = Rig::world(3);
+    let (before, fault) = (rig.group(0), rig.edge(2, 3));
+    rig.send(2, C2m::EdgeBroken(fault.clone()));
+    rig.pass(200, &[]);
+    assert_eq!(rig.group(0).epoch, before.epoch);
+    rig.send(3, C2m::EdgeBroken(fault.clone()));
+    rig.pass(100, &[]);
+    let after = rig.group(0);
+    assert_eq!(after.epoch.0, before.epoch.0 + 1);
+    let new = LinkGeneration(after.epoch.0);
+    assert_eq!(after.generations, [before.generations[0], new, before.generations[2]]);
+    // The second report of the same break comes late and is ignored.
+    rig.send(3, C2m::EdgeBroken(fault));
+    rig.pass(1_000, &[1, 2, 3]);
+    assert_eq!(rig.group(0).epoch, after.epoch);
+}
+
+#[test]
+fn a_death_within_the_grace_replaces_the_rebuild() {
+    let mut rig = Rig::world(3);
+    let (epoch, fault) = (rig.epoch(1), rig.edge(2, 3));
+    rig.send(2, C2m::EdgeBroken(fault));
+    rig.pass(100, &[]);
+    rig.die(3);
+    rig.pass(1_000, &[1, 2]);
+    assert_eq!(rig.group(0).epoch.0, epoch.0 + 1);
+}
+
+#[test]
+fn an_edge_that_breaks_again_is_planned_around_but_nobody_goes() {
+    let mut rig = Rig::world(3);
+    for _ in 0..2 {
+        assert_eq!(rig.ring(0), [1, 2, 3]);
+        let fault = rig.edge(2, 3);
+        rig.send(3, C2m::EdgeBroken(fault));
+        rig.pass(300, &[]);
+        rig.confirm_all();
+    }
+    assert_eq!(rig.ring(0), [1, 3, 2]);
+    let mut rig = Rig::world(2);
+    for _ in 0..5 {
+        let fault = rig.edge(1, 2);
+        rig.send(1, C2m::EdgeBroken(fault));
+        rig.pass(300, &[]);
+        rig.confirm_all();
+    }
+    assert!(rig.group(0).confirmed && rig.accepted() == [1, 2]);
+}
+
+#[test]
+fn no_collective_begins_over_an_edge_that_is_reported_broken() {
+    let mut rig = Rig::world(2);
+    let fault = rig.edge(1, 2);
+    rig.send(1, C2m::EdgeBroken(fault));
+    let op = rig.op(1, 1, 0);
+    rig.initiate(1, op);
+    rig.initiate(2, op);
+    rig.nothing(1);
+    rig.pass(300, &[]);
+    for n in 1..=2 {
+        assert!(matches!(rig.answer(n), M2c::Stale(_)));
+    }
+    rig.confirm_all();
+    rig.commence(rig.op(1, 1, 0));
+}
+
+#[test]
+fn a_ring_that_is_not_confirmed_in_time_costs_the_late_one_its_place() {
+    let mut rig = Rig::world(3);
+    rig.die(3);
+    rig.confirm(1);
+    rig.pass(14_000, &[1, 2]);
+    assert_eq!(rig.ring(0), [1, 2]);
+    rig.pass(1_500, &[1, 2]);
+    assert_eq!(rig.kick_of(2).code, KickCode::RingTimeout);
+    assert_eq!(rig.ring(0), [1]);
+    assert!(!rig.closed.contains(&1));
+}
+
+#[test]
+fn nobody_is_late_while_another_member_may_be_dead() {
+    let mut rig = Rig::with(|options| options.ring_timeout = std::time::Duration::from_secs(8));
+    rig.join(&[1, 2, 3], 0);
+    rig.die(3);
+    // 2 is silent and will be dropped at 10 s; 1 cannot confirm a ring with it.
+    rig.pass(12_000, &[1]);
+    assert_eq!(rig.kick_of(2).code, KickCode::Silent);
+    assert!(!rig.closed.contains(&1));
+    rig.confirm_all();
+    assert!(rig.group(0).confirmed);
+}

@@ -1,0 +1,422 @@
+//! Votes, elections and outcomes of shared-state syncs.
+
+use super::harness::Rig;
+use pccl_hash::Digest128;
+use pccl_protocol::SyncStrategy::{EnforcePopular, ReceiveOnly, SendOnly};
+use pccl_protocol::*;
+use pccl_quant::DataType;
+
+pub(super) fn entry(key: &str, digest: u128) -> StateEntry {
+    StateEntry {
+        key: Key::new(key),
+        count: 8,
+        data_type: DataType::Float32,
+        allow_inequality: false,
+        digest: Digest128::from_u128(digest),
+    }
+}
+
+fn loose(key: &str, digest: u128) -> StateEntry {
+    StateEntry { allow_inequality: true, ..entry(key, digest) }
+}
+
+pub(super) fn vote(
+    epoch: GroupEpoch,
+    revision: u64,
+    strategy: SyncStrategy,
+    entries: Vec<StateEntry>,
+) -> SyncInitiate {
+    SyncInitiate { request: RequestId(5), epoch, revision: Revision(revision), strategy, entries }
+}
+
+/// Revision, strategy and digest of the tensor "w" of each voter.
+type Ballot = (u64, SyncStrategy, u128);
+
+/// Votes of clients 1, 2, ... .
+fn cast(rig: &mut Rig, ballots: &[Ballot]) {
+    for (n, (revision, strategy, digest)) in (1..).zip(ballots) {
+        let epoch = rig.epoch(n);
+        rig.send(n, C2m::SyncInitiate(vote(epoch, *revision, *strategy, vec![entry("w", *digest)])));
+    }
+}
+
+fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
+    match rig.answer(n) {
+        M2c::SyncPlan(plan) => {
+            assert_eq!(plan.request, RequestId(5));
+            plan.plan
+        }
+        other => panic!("client {n}: no plan: {other:?}"),
+    }
+}
+
+fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
+    let report = SyncReport::Ready(SyncTraffic::default());
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report }));
+}
+
+fn failed(rig: &mut Rig, n: u64, sync: SyncId) {
+    let report = SyncReport::Failed(Text::new("no source answers"));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report }));
+}
+
+fn outcome(packet: M2c) -> SyncOutcome {
+    match packet {
+        M2c::SyncOutcome(outcome) => outcome.outcome,
+        other => panic!("no outcome: {other:?}"),
+    }
+}
+
+/// Runs a whole sync; returns what each voter had to fetch and from whom, by client number.
+fn run(rig: &mut Rig, ballots: &[Ballot]) -> Vec<(usize, Vec<u64>)> {
+    cast(rig, ballots);
+    let plans: Vec<SyncPlan> = (1..=ballots.len() as u64).map(|n| plan_of(rig, n)).collect();
+    let number = |id: PeerId| *rig.peers.iter().find(|(_, peer)| **peer == id).expect("known").0;
+    let sources = |p: &SyncPlan| p.sources.iter().map(|s| number(s.peer)).collect();
+    let result = plans.iter().map(|p| (p.fetch.len(), sources(p))).collect();
+    for (n, plan) in (1..).zip(&plans) {
+        ready(rig, n, plan.sync);
+    }
+    for n in 1..=ballots.len() as u64 {
+        assert_eq!(outcome(rig.answer(n)), SyncOutcome::Committed(plans[0].revision));
+    }
+    result
+}
+
+#[test]
+fn who_fetches_from_whom() {
+    let p = EnforcePopular;
+    // (ballots, fetched tensors and sources of each voter)
+    type Case<'a> = (&'a [Ballot], &'a [(usize, &'a [u64])]);
+    let table: &[Case<'_>] = &[
+        // Alone.
+        (&[(4, p, 1)], &[(0, &[])]),
+        // All equal.
+        (&[(0, p, 1), (0, p, 1)], &[(0, &[]), (0, &[])]),
+        // Popularity.
+        (&[(0, p, 1), (0, p, 2), (0, p, 2)], &[(1, &[2, 3]), (0, &[]), (0, &[])]),
+        // A tie: the lowest digest.
+        (&[(0, p, 9), (0, p, 3)], &[(1, &[2]), (0, &[])]),
+        (&[(0, p, 3), (0, p, 9)], &[(0, &[]), (1, &[1])]),
+        // The revision comes before popularity: two newcomers do not outvote a trained survivor.
+        (&[(0, p, 1), (0, p, 1), (8, p, 2)], &[(1, &[3]), (1, &[3]), (0, &[])]),
+        // Outdated, but the same content.
+        (&[(0, p, 2), (8, p, 2)], &[(0, &[]), (0, &[])]),
+        // Receivers are no source and do not count.
+        (&[(0, ReceiveOnly, 1), (0, ReceiveOnly, 1), (0, SendOnly, 2)], &[(1, &[3]), (1, &[3]), (0, &[])]),
+        (&[(9, ReceiveOnly, 1), (0, SendOnly, 2)], &[(1, &[2]), (0, &[])]),
+        // Several sources: each receiver begins with another one.
+        (&[(0, p, 7), (0, p, 8), (0, p, 1), (0, p, 1)], &[(1, &[3, 4]), (1, &[4, 3]), (0, &[]), (0, &[])]),
+    ];
+    for (ballots, expected) in table {
+        let mut rig = Rig::world(ballots.len() as u64);
+        let expected: Vec<(usize, Vec<u64>)> =
+            expected.iter().map(|(fetch, sources)| (*fetch, sources.to_vec())).collect();
+        assert_eq!(run(&mut rig, ballots), expected, "{ballots:?}");
+    }
+}
+
+#[test]
+fn conflicts_fail_the_sync_for_all_and_nobody_is_kicked() {
+    let p = EnforcePopular;
+    let table: &[(&[Ballot], &str)] = &[
+        (&[(0, p, 1), (0, SendOnly, 1)], "enforce-popular"),
+        (&[(0, p, 1), (0, ReceiveOnly, 1)], "enforce-popular"),
+        (&[(0, SendOnly, 1), (0, SendOnly, 2), (0, ReceiveOnly, 1)], "send-only with"),
+        (&[(1, SendOnly, 1), (0, SendOnly, 1)], "send-only at revision 0"),
+        (&[(0, ReceiveOnly, 1), (0, ReceiveOnly, 1)], "nobody gives"),
+        (&[(0, ReceiveOnly, 1)], "nobody gives"),
+    ];
+    for (ballots, expected) in table {
+        let mut rig = Rig::world(ballots.len() as u64);
+        cast(&mut rig, ballots);
+        let outcomes: Vec<SyncOutcome> = (1..=ballots.len() as u64).map(|n| outcome(rig.answer(n))).collect();
+        assert!(outcomes.iter().all(|o| *o == outcomes[0]));
+        let SyncOutcome::Failed(verdict) = &outcomes[0] else { panic!("{ballots:?}") };
+        assert_eq!((verdict.cause, verdict.phase), (Cause::MismatchedCall, Phase::Voting));
+        assert!(verdict.detail.as_str().contains(expected), "{verdict}");
+        assert_eq!(verdict.culprits.len(), ballots.len().min(2));
+        assert!(rig.closed.is_empty());
+        // It may be tried again.
+        let good: Vec<Ballot> = ballots.iter().map(|_| (0, p, 1)).collect();
+        run(&mut rig, &good);
+    }
+}
+
+#[test]
+fn entries_are_compared_as_maps() {
+    let base = || vec![entry("a", 1), entry("b", 2)];
+    let changed = |change: &dyn Fn(&mut Vec<StateEntry>)| {
+        let mut entries = base();
+        change(&mut entries);
+        entries
+    };
+    let cases: Vec<(Vec<StateEntry>, &str)> = vec![
+        (changed(&|e| e[1].count = 9), "9 elements"),
+        (changed(&|e| e[0].data_type = DataType::Int8), "\"a\""),
+        (changed(&|e| e[1].allow_inequality = true), "content may differ"),
+        (changed(&|e| e[1].key = Key::new("c")), "no \"b\""),
+        (changed(&|e| drop(e.remove(0))), "no \"a\""),
+        (changed(&|e| drop(e.pop())), "no \"b\""),
+        (changed(&|e| e.push(entry("z", 1))), "no \"z\""),
+        (vec![], "no \"a\""),
+    ];
+    for (entries, expected) in cases {
+        for swapped in [false, true] {
+            let mut rig = Rig::world(2);
+            let epoch = rig.epoch(1);
+            let (first, second) = if swapped { (entries.clone(), base()) } else { (base(), entries.clone()) };
+            rig.send(1, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, first)));
+            rig.send(2, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, second)));
+            let SyncOutcome::Failed(verdict) = outcome(rig.answer(1)) else { panic!() };
+            assert!(verdict.detail.as_str().contains(expected), "{expected}: {verdict}");
+            assert_eq!(outcome(rig.answer(2)), SyncOutcome::Failed(verdict));
+        }
+    }
+}
+
+#[test]
+fn an_empty_state_commits() {
+    let mut rig = Rig::world(2);
+    for n in 1..=2 {
+        let epoch = rig.epoch(n);
+        rig.send(n, C2m::SyncInitiate(vote(epoch, 3, EnforcePopular, vec![])));
+    }
+    let plan = plan_of(&mut rig, 1);
+    assert!(plan.fetch.is_empty() && !plan.serve);
+}
+
+#[test]
+fn entries_that_may_differ_move_only_to_outdated_peers() {
+    let mut rig = Rig::world(4);
+    let epoch = rig.epoch(1);
+    // 1 and 2 hold the elected content with different loose parts, 3 is outdated, 4 is up to date with its own loose part.
+    let states = [(5, 1, 10), (5, 1, 20), (0, 7, 30), (5, 1, 40)];
+    for (n, (revision, strict, free)) in (1..).zip(states) {
+        let entries = vec![loose("rng", free), entry("w", strict)];
+        rig.send(n, C2m::SyncInitiate(vote(epoch, revision, EnforcePopular, entries)));
+    }
+    let plans: Vec<SyncPlan> = (1..=4).map(|n| plan_of(&mut rig, n)).collect();
+    assert!([0, 1, 3].iter().all(|i| plans[*i].fetch.is_empty()));
+    // The voter of turn 2 begins with the third source, client 4, and only that one holds its loose part.
+    assert_eq!(plans[2].sources.len(), 1);
+    let source = plans[2].sources[0].peer;
+    let held = states.iter().zip(1..).find(|(_, n)| rig.peers[n] == source).map(|(s, _)| s.2);
+    let item = |key: &str, digest| FetchItem { key: Key::new(key), digest: Digest128::from_u128(digest) };
+    assert_eq!(plans[2].fetch, [item("rng", held.expect("a voter")), item("w", 1)]);
+    let serving: Vec<bool> = plans.iter().map(|p| p.serve).collect();
+    assert_eq!(serving.iter().filter(|s| **s).count(), 1);
+}
+
+#[test]
+fn sources_are_named_as_the_receiver_reaches_them() {
+    let mut rig = Rig::world(2);
+    cast(&mut rig, &[(0, EnforcePopular, 2), (1, EnforcePopular, 1)]);
+    let plan = plan_of(&mut rig, 1);
+    assert_eq!((plan.sources[0].host.as_str(), plan.sources[0].port), ("10.0.0.2", 2000));
+    assert!(!plan.serve && plan_of(&mut rig, 2).serve);
+}
+
+#[test]
+fn revisions_are_committed_when_the_sync_completes() {
+    let p = EnforcePopular;
+    let mut rig = Rig::world(2);
+    let committed = |rig: &Rig| rig.group(0).committed;
+    assert_eq!(committed(&rig), None);
+    // A fresh master takes any revision.
+    cast(&mut rig, &[(41, p, 1), (41, p, 1)]);
+    assert_eq!(committed(&rig), None);
+    let sync = plan_of(&mut rig, 1).sync;
+    plan_of(&mut rig, 2);
+    ready(&mut rig, 1, sync);
+    failed(&mut rig, 2, sync);
+    rig.pass(300, &[]);
+    assert!(matches!(outcome(rig.answer(1)), SyncOutcome::Failed(_)));
+    assert_eq!(committed(&rig), None);
+    rig.take(2);
+    run(&mut rig, &[(41, p, 1), (41, p, 1)]);
+    assert_eq!(committed(&rig), Some(Revision(41)));
+    // The same revision again, the next one, one that only one has, and an older one.
+    run(&mut rig, &[(41, p, 1), (41, p, 1)]);
+    run(&mut rig, &[(42, p, 1), (42, p, 2)]);
+    assert_eq!(committed(&rig), Some(Revision(42)));
+    assert_eq!(run(&mut rig, &[(43, p, 1), (42, p, 2)]), [(0, vec![]), (1, vec![1])]);
+    assert_eq!(committed(&rig), Some(Revision(43)));
+    run(&mut rig, &[(40, p, 1), (40, p, 1)]);
+    assert_eq!(committed(&rig), Some(Revision(43)));
+}
+
+#[test]
+fn a_revision_jump_costs_the_jumper_its_place_and_the_others_go_on() {
+    let p = EnforcePopular;
+    let mut rig = Rig::world(3);
+    run(&mut rig, &[(7, p, 1), (7, p, 1), (7, p, 1)]);
+    cast(&mut rig, &[(8, p, 1), (8, p, 1)]);
+    let epoch = rig.epoch(3);
+    rig.send(3, C2m::SyncInitiate(vote(epoch, 9, p, vec![entry("w", 1)])));
+    assert_eq!(rig.kick_of(3).code, KickCode::RevisionJump);
+    let stale = Stale { vote: VoteRef::Sync(RequestId(5)), epoch: rig.epoch(1) };
+    assert_eq!(rig.answer(1), M2c::Stale(stale));
+    assert_eq!(rig.answer(2), M2c::Stale(stale));
+    run(&mut rig, &[(8, p, 1), (8, p, 1)]);
+}
+
+#[test]
+fn a_death_before_the_election_makes_the_votes_stale() {
+    let mut rig = Rig::world(3);
+    cast(&mut rig, &[(0, EnforcePopular, 1), (0, EnforcePopular, 1)]);
+    let old = rig.epoch(1);
+    rig.die(3);
+    let mail = rig.take(1);
+    let [M2c::RingPlan(plan), M2c::Stale(stale)] = mail.as_slice() else { panic!("{mail:?}") };
+    assert_eq!((stale.vote, stale.epoch), (VoteRef::Sync(RequestId(5)), plan.epoch));
+    rig.take(2);
+    rig.send(2, C2m::SyncInitiate(vote(old, 0, EnforcePopular, vec![])));
+    assert!(matches!(rig.answer(2), M2c::Stale(_)));
+    run(&mut rig, &[(0, EnforcePopular, 1), (0, EnforcePopular, 1)]);
+}
+
+#[test]
+fn the_dead_elect_nobody() {
+    // 1 and 2 hold the popular content, but 1 dies before the vote is complete.
+    let mut rig = Rig::world(3);
+    cast(&mut rig, &[(0, EnforcePopular, 9), (0, EnforcePopular, 9)]);
+    rig.die(1);
+    rig.take(2);
+    rig.take(3);
+    let epoch = rig.epoch(2);
+    rig.send(2, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, vec![entry("w", 9)])));
+    rig.send(3, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, vec![entry("w", 4)])));
+    assert_eq!(plan_of(&mut rig, 2).fetch.len(), 1);
+    assert_eq!(plan_of(&mut rig, 3).fetch.len(), 0);
+}
+
+#[test]
+fn a_group_of_one_syncs_alone_and_the_world_must_be_large_enough() {
+    let mut rig = Rig::with(|options| options.min_world_size = 2);
+    rig.join(&[1], 0);
+    rig.join(&[2], 1);
+    run(&mut rig, &[(3, EnforcePopular, 1)]);
+    rig.register(3, 0);
+    cast(&mut rig, &[]);
+    rig.die(2);
+    rig.take(1);
+    cast(&mut rig, &[(4, EnforcePopular, 1)]);
+    let vote = VoteRef::Sync(RequestId(5));
+    let few = TooFewPeers { vote, have: 1, need: 2, need_in_group: false };
+    assert_eq!(rig.answer(1), M2c::TooFewPeers(few));
+}
+
+#[test]
+fn waiting_votes_learn_that_the_world_has_become_too_small() {
+    let mut rig = Rig::with(|options| options.min_world_size = 3);
+    rig.join(&[1, 2], 0);
+    rig.join(&[3], 1);
+    cast(&mut rig, &[(0, EnforcePopular, 1)]);
+    rig.die(3);
+    assert!(matches!(rig.answer(1), M2c::TooFewPeers(few) if (few.have, few.need) == (2, 3)));
+}
+
+#[test]
+fn deaths_after_the_election() {
+    // Who dies while 1 fetches from 2 or 3, and how it ends.
+    #[derive(Debug)]
+    enum End {
+        Commits,
+        FailsForReporter,
+        FailsForDead(u64),
+    }
+    use End::*;
+    let table: &[(&[u64], bool, End)] = &[
+        // (deaths, whether 1 can still fetch, end)
+        (&[], true, Commits),
+        (&[], false, FailsForReporter),
+        (&[2], true, Commits),
+        (&[2], false, FailsForDead(2)),
+        (&[2, 3], false, FailsForDead(2)),
+        (&[4], true, Commits),
+        (&[4], false, FailsForReporter),
+    ];
+    for (deaths, fetches, end) in table {
+        let mut rig = Rig::world(4);
+        let p = EnforcePopular;
+        cast(&mut rig, &[(0, p, 9), (1, p, 1), (1, p, 1), (0, p, 1)]);
+        let sync = plan_of(&mut rig, 1).sync;
+        for n in 2..=4 {
+            rig.take(n);
+        }
+        if *fetches {
+            ready(&mut rig, 1, sync)
+        } else {
+            failed(&mut rig, 1, sync)
+        }
+        rig.nothing(1);
+        for n in *deaths {
+            rig.die(*n);
+        }
+        for n in (2..=4u64).filter(|n| !deaths.contains(n)) {
+            ready(&mut rig, n, sync);
+        }
+        rig.pass(300, &[]);
+        match (outcome(rig.answer(1)), end) {
+            (SyncOutcome::Committed(Revision(1)), Commits) => {
+                assert_eq!(rig.group(0).committed, Some(Revision(1)));
+            }
+            (SyncOutcome::Failed(verdict), FailsForReporter) => {
+                assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::NoSource, rig.peers[&1]));
+            }
+            (SyncOutcome::Failed(verdict), FailsForDead(n)) => {
+                assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerDied, rig.peers[n]));
+            }
+            (outcome, end) => panic!("{deaths:?} {fetches} {end:?}: {outcome:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_death_of_the_last_fetcher_commits_for_the_others() {
+    let mut rig = Rig::world(3);
+    let p = EnforcePopular;
+    cast(&mut rig, &[(0, p, 9), (1, p, 1), (1, p, 1)]);
+    let sync = plan_of(&mut rig, 1).sync;
+    rig.take(2);
+    rig.take(3);
+    ready(&mut rig, 2, sync);
+    ready(&mut rig, 3, sync);
+    rig.nothing(2);
+    rig.die(1);
+    assert_eq!(outcome(rig.answer(2)), SyncOutcome::Committed(Revision(1)));
+}
+
+#[test]
+fn late_reports_are_ignored_and_double_ones_are_not() {
+    let p = EnforcePopular;
+    let mut rig = Rig::world(2);
+    cast(&mut rig, &[(0, p, 1), (0, p, 1)]);
+    let sync = plan_of(&mut rig, 1).sync;
+    failed(&mut rig, 1, sync);
+    rig.pass(300, &[]);
+    rig.take(1);
+    rig.take(2);
+    ready(&mut rig, 2, sync);
+    assert!(rig.closed.is_empty());
+    cast(&mut rig, &[(0, p, 1), (0, p, 1)]);
+    let sync = plan_of(&mut rig, 1).sync;
+    ready(&mut rig, 1, sync);
+    ready(&mut rig, 1, sync);
+    assert_eq!(rig.kick_of(1).code, KickCode::Protocol);
+}
+
+#[test]
+fn the_revision_of_a_group_is_forgotten_with_its_last_member() {
+    let p = EnforcePopular;
+    let mut rig = Rig::new();
+    rig.join(&[9], 3);
+    rig.join(&[1], 0);
+    run(&mut rig, &[(7, p, 1)]);
+    rig.die(1);
+    rig.join(&[2], 0);
+    let epoch = rig.epoch(2);
+    rig.send(2, C2m::SyncInitiate(vote(epoch, 0, p, vec![])));
+    assert!(matches!(rig.answer(2), M2c::SyncPlan(_)));
+}

@@ -249,11 +249,14 @@ impl Run {
         let living: Vec<StepReport> =
             self.peers.values().filter(|v| v.phase == Phase::Training).filter_map(|v| v.last).collect();
         let world = living.iter().max_by_key(|last| last.step).map_or(0, |last| last.world);
-        let loss = living.iter().map(|last| last.loss).sum::<f32>() / living.len().max(1) as f32;
+        let loss = match living.len() {
+            0 => "-".to_owned(),
+            n => format!("{:.3}", living.iter().map(|last| last.loss).sum::<f32>() / n as f32),
+        };
         let bytes: u64 = self.peers.values().filter_map(|view| Some(view.last?.traffic.tx_bytes)).sum();
         let (step, steps) = (self.step(), self.steps);
         format!(
-            "step {step:>3}/{steps} | {world} peers | loss {loss:.3} | {} | {}",
+            "step {step:>3}/{steps} | {world} peers | loss {loss} | {} | {}",
             size(bytes),
             self.last_event
         )

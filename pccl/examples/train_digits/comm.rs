@@ -1,0 +1,86 @@
+//! The calls that training needs, made on a [`pccl::Communicator`].
+
+use std::time::{Duration, Instant};
+
+use log::warn;
+use pccl::{Communicator, Error, ReduceOp, Remedy, SharedState, SyncStrategy};
+
+use crate::diloco::OuterState;
+use crate::peer::{Collective, CommError, ReduceInfo, SyncInfo};
+use crate::report::Traffic;
+
+/// How long a peer tries to reach the master before it gives up.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tries.
+const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// How long a lone peer waits for company in one call.
+const COMPANY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A peer of the run whose master was given.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    comm: Communicator,
+}
+
+impl Peer {
+    /// A peer that is not connected yet.
+    pub(crate) fn new(master: &str) -> Result<Self, Error> {
+        Ok(Self { comm: Communicator::builder(master).build()? })
+    }
+}
+
+impl Collective for Peer {
+    fn connect(&mut self) -> Result<(), CommError> {
+        let start = Instant::now();
+        loop {
+            match self.comm.connect() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.remedy() == Remedy::Reconnect && start.elapsed() < CONNECT_PATIENCE => {
+                    warn!("{error}; trying again");
+                    std::thread::sleep(CONNECT_PAUSE);
+                }
+                Err(error) => return Err(CommError::Fatal(error.to_string())),
+            }
+        }
+    }
+
+    fn world(&self) -> usize {
+        self.comm.world().global_size
+    }
+
+    fn update_topology(&mut self) -> Result<(), CommError> {
+        if self.world() > 1 {
+            return self.comm.update_topology().map_err(translate);
+        }
+        match self.comm.wait_for_world(2, Some(COMPANY_TIMEOUT)) {
+            Ok(_) | Err(Error::TimedOut(_)) => Ok(()),
+            Err(error) => Err(translate(error)),
+        }
+    }
+
+    fn sync(&mut self, revision: u64, state: &mut OuterState) -> Result<SyncInfo, CommError> {
+        let mut shared = SharedState::new(revision);
+        shared.tensor("parameters", &mut state.params).map_err(translate)?;
+        shared.tensor("momentum", &mut state.momentum).map_err(translate)?;
+        shared.tensor("step", &mut state.step).map_err(translate)?;
+        let info =
+            self.comm.sync_shared_state(&mut shared, SyncStrategy::EnforcePopular).map_err(translate)?;
+        let traffic = Traffic { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes };
+        Ok(SyncInfo { revision: info.revision, traffic })
+    }
+
+    fn all_reduce_avg(&mut self, values: &mut [f32]) -> Result<ReduceInfo, CommError> {
+        let info = self.comm.all_reduce(values, ReduceOp::Avg).map_err(translate)?;
+        let traffic = Traffic { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes };
+        Ok(ReduceInfo { world: info.world_size, traffic })
+    }
+}
+
+fn translate(error: Error) -> CommError {
+    match error.remedy() {
+        Remedy::Retry => CommError::Retry(error.to_string()),
+        Remedy::WaitForPeers => CommError::Alone,
+        Remedy::Reconnect => CommError::Reconnect(error.to_string()),
+        Remedy::GiveUp => CommError::Fatal(error.to_string()),
+    }
+}

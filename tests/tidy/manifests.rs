@@ -1,0 +1,164 @@
+//! Which crate may use which: read from the manifests.
+
+use crate::tree::Tree;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Crates of this workspace with those that they may use. Whoever is not listed here has no place yet.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("threadpark", &[]),
+    ("pccl-hash", &[]),
+    ("pccl-quant", &[]),
+    ("tinysockets", &["threadpark"]),
+    ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
+    ("pccl-master", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
+    ("pccl", &["pccl-master", "pccl-protocol", "tinysockets", "threadpark", "pccl-hash", "pccl-quant"]),
+    ("pccl-stress", LIBRARIES),
+    ("pccl-tests", LIBRARIES),
+];
+
+const LIBRARIES: &[&str] =
+    &["pccl", "pccl-master", "pccl-protocol", "tinysockets", "threadpark", "pccl-hash", "pccl-quant"];
+
+/// Packages from outside that may be used.
+const PACKAGES: &[&str] = &[
+    "byteorder",
+    "clap",
+    "crossbeam-channel",
+    "crossbeam-queue",
+    "cudarc",
+    "env_logger",
+    "flate2",
+    "half",
+    "libc",
+    "log",
+    "loom",
+    "mio",
+    "parking_lot",
+    "proptest",
+    "rayon",
+    "socket2",
+    "thiserror",
+    "twox-hash",
+];
+
+/// Problems of all manifests.
+pub(crate) fn problems(tree: &Tree) -> Vec<String> {
+    let manifests = tree.iter().filter(|(path, _)| *path == "Cargo.toml" || path.ends_with("/Cargo.toml"));
+    manifests.flat_map(|(path, text)| problems_of(path, &Manifest::read(text))).collect()
+}
+
+fn problems_of(path: &str, manifest: &Manifest) -> Vec<String> {
+    let mut problems = Vec::new();
+    let internal: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    let allowed = manifest.name.as_deref().map(|name| internal.get(name));
+    if let (Some(None), Some(name)) = (allowed, &manifest.name) {
+        problems.push(format!("{path}: crate {name} is not in the table of who may use whom"));
+    }
+    for package in &manifest.uses {
+        if internal.contains_key(package.as_str()) {
+            if let Some(Some(allowed)) = allowed
+                && !allowed.contains(&package.as_str())
+            {
+                let name = manifest.name.as_deref().unwrap_or_default();
+                problems.push(format!("{path}: {name} must not use {package}"));
+            }
+        } else if !PACKAGES.contains(&package.as_str()) {
+            problems.push(format!("{path}: {package} is not among the packages that this project uses"));
+        }
+    }
+    if manifest.renames {
+        problems.push(format!("{path}: a dependency is renamed, which hides what it is"));
+    }
+    problems
+}
+
+#[derive(Debug, Default)]
+struct Manifest {
+    name: Option<String>,
+    uses: BTreeSet<String>,
+    renames: bool,
+}
+
+impl Manifest {
+    /// Reads as much of TOML as manifests here are written in: sections, and one key per line.
+    fn read(text: &str) -> Self {
+        let mut manifest = Self::default();
+        let mut section = String::new();
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            if let Some(header) = line.strip_prefix('[') {
+                section = header.trim_matches(['[', ']']).to_owned();
+                if let Some((_, package)) = section.rsplit_once("dependencies.") {
+                    manifest.uses.insert(package.to_owned());
+                }
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let key = key.trim();
+            if section == "package" && key == "name" {
+                manifest.name = Some(value.trim().trim_matches('"').to_owned());
+            }
+            if section.contains("dependencies") {
+                manifest.renames |=
+                    value.contains("package =") || value.contains("package=") || key == "package";
+            }
+            if section.ends_with("dependencies") {
+                manifest.uses.insert(key.split('.').next().unwrap_or(key).trim_matches('"').to_owned());
+            }
+        }
+        manifest
+    }
+}
+
+#[cfg(test)]
+fn planted(text: &str) -> Vec<String> {
+    problems(&crate::tree::planted(&[("x/Cargo.toml", text)]))
+}
+
+#[test]
+fn a_leaf_that_uses_another_crate_is_found() {
+    let found =
+        planted("[package]\nname = \"threadpark\"\n[dev-dependencies]\ntinysockets.workspace = true\n");
+    assert_eq!(found, ["x/Cargo.toml: threadpark must not use tinysockets"]);
+}
+
+#[test]
+fn nothing_uses_the_client_library_from_below() {
+    let found = planted(
+        "[package]\nname = \"pccl-master\"\n[target.'cfg(unix)'.dependencies]\npccl = { path = \"../pccl\" }\n",
+    );
+    assert_eq!(found, ["x/Cargo.toml: pccl-master must not use pccl"]);
+}
+
+#[test]
+fn foreign_packages_are_found_however_they_are_written() {
+    for section in [
+        "[dependencies]\ntokio = \"1\"",
+        "[dependencies.tokio]\nversion = \"1\"",
+        "[workspace.dependencies]\ntokio.version = \"1\"",
+    ] {
+        let found = planted(&format!("[package]\nname = \"pccl\"\n{section}\n"));
+        assert_eq!(
+            found,
+            ["x/Cargo.toml: tokio is not among the packages that this project uses"],
+            "{section}"
+        );
+    }
+    assert_eq!(
+        planted(
+            "[package]\nname = \"pccl\"\n[dependencies]\nlog = { package = \"tokio\", version = \"1\" }\n"
+        )
+        .len(),
+        1
+    );
+}
+
+#[test]
+fn a_crate_without_a_place_is_found() {
+    assert_eq!(planted("[package]\nname = \"pccl-new\"\n").len(), 1);
+}
+
+#[test]
+fn good_manifests_pass() {
+    let text = "[package]\nname = \"tinysockets\"\n[dependencies]\nthreadpark.workspace = true\nlog = \"0.4\"\n[target.'cfg(loom)'.dependencies]\nloom.workspace = true\n";
+    assert_eq!(planted(text), Vec::<String>::new());
+}

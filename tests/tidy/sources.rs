@@ -1,0 +1,244 @@
+//! What Rust sources must not contain, and where.
+
+use crate::{
+    rust_source::{code, lines_with, without_tests},
+    tree::Tree,
+};
+use std::collections::BTreeSet;
+
+/// Longest file, in lines.
+const MAX_LINES: usize = 700;
+
+/// Files with `unsafe`, and what for. Everything else is safe Rust.
+const UNSAFE: &[(&str, &str)] = &[
+    ("hash/src/kernels.rs", "calls a kernel after the processor was asked for it"),
+    ("hash/src/kernels/avx2.rs", "intrinsics"),
+    ("hash/src/kernels/sse42.rs", "intrinsics"),
+    ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
+    ("pccl/src/memory.rs", "the caller's memory"),
+    ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
+    ("threadpark/src/futex/linux.rs", "the futex system call"),
+    ("tinysockets/src/link/memory.rs", "the caller's memory in the hands of link threads"),
+    ("tinysockets/src/sys.rs", "system calls"),
+];
+
+/// The same for tests, benches and examples.
+const UNSAFE_IN_TESTS: &[(&str, &str)] = &[
+    ("pccl/protocol/tests/allocation.rs", "an allocator that counts"),
+    ("tests/src/bin/pccl-test-peer/buffer.rs", "memory that no slice stands for"),
+    ("tests/src/bin/pccl-test-peer/trap.rs", "kills its own process"),
+    ("threadpark/tests/loom.rs", "loom's cells"),
+    ("tinysockets/benches/link.rs", "lends memory"),
+    ("tinysockets/tests/link_loom.rs", "loom's cells"),
+    ("tinysockets/tests/link_ring.rs", "lends memory"),
+    ("tinysockets/tests/link_support/mod.rs", "lends memory"),
+    ("tinysockets/tests/no_descriptors.rs", "resource limits"),
+];
+
+/// Where the master decides: no sockets, threads, clocks, chance, or order by chance.
+const PURE: &[&str] = &["master/src/state/", "master/src/topology/"];
+const IMPURE: &[&str] = &[
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "UnixStream",
+    "std::net",
+    "std::thread",
+    "thread",
+    "mio",
+    "socket2",
+    "libc",
+    "Instant",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "Mutex",
+    "RwLock",
+    "std::fs",
+    "std::env",
+    "std::io",
+    "std::process",
+    "random",
+];
+
+/// Crates that are programs or tests, whose business it is to print.
+const PROGRAMS: &[&str] = &["stress/", "tests/"];
+const PRINTING: &[&str] = &["println!", "print!", "eprintln!", "eprint!", "dbg!"];
+const UNFINISHED: &[&str] = &["todo!", "unimplemented!"];
+
+/// Problems of all Rust sources.
+pub(crate) fn problems(tree: &Tree) -> Vec<String> {
+    let sources: Vec<Source> = tree
+        .iter()
+        .filter(|(path, _)| path.ends_with(".rs"))
+        .map(|(path, text)| Source::read(path, text))
+        .collect();
+    let test_modules: BTreeSet<String> =
+        sources.iter().flat_map(|source| source.test_modules.clone()).collect();
+    let mut problems = Vec::new();
+    for source in &sources {
+        let mut complain = |line: usize, what: &str| problems.push(format!("{}:{line}: {what}", source.path));
+        if source.lines > MAX_LINES {
+            complain(source.lines, &format!("more than {MAX_LINES} lines"));
+        }
+        // Put together, so that this file does not contain it.
+        for line in lines_with(source.text, concat!("FIX", "ME")) {
+            complain(line, "a note to repair something");
+        }
+        for line in UNFINISHED.iter().flat_map(|needle| lines_with(&source.code, needle)) {
+            complain(line, "unfinished code");
+        }
+        let is_test = source.is_test(&test_modules);
+        let allowed: Vec<&str> =
+            UNSAFE.iter().chain(UNSAFE_IN_TESTS.iter().filter(|_| is_test)).map(|(path, _)| *path).collect();
+        if !allowed.contains(&source.path) {
+            for line in lines_with(&source.code, "unsafe") {
+                complain(line, "unsafe code in a file that is not on the list for it");
+            }
+        }
+        if is_test {
+            continue;
+        }
+        for line in lines_with(&source.production, ".unwrap()") {
+            complain(line, "unwrap: return an error, or say with expect why it cannot fail");
+        }
+        if !PROGRAMS.iter().any(|program| source.path.starts_with(program)) {
+            for line in PRINTING.iter().flat_map(|needle| lines_with(&source.production, needle)) {
+                complain(line, "a library prints; it has the log for that");
+            }
+        }
+        if PURE.iter().any(|pure| source.path.starts_with(pure)) {
+            for needle in IMPURE {
+                for line in lines_with(&source.production, needle) {
+                    complain(line, &format!("{needle} in the pure part of the master"));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Files of the libraries on the list for unsafe code that are not there, or have none any more.
+pub(crate) fn outdated_lists(tree: &Tree) -> Vec<String> {
+    let listed = UNSAFE.iter().map(|(path, _)| *path);
+    let has_unsafe =
+        |path: &str| tree.get(path).is_some_and(|text| !lines_with(&code(text), "unsafe").is_empty());
+    listed
+        .filter(|path| !has_unsafe(path))
+        .map(|path| format!("{path}: on the list for unsafe code without need"))
+        .collect()
+}
+
+struct Source<'a> {
+    path: &'a str,
+    text: &'a str,
+    lines: usize,
+    /// Without comments and literals.
+    code: String,
+    /// Without test items as well.
+    production: String,
+    /// Paths, without ending, of test modules that this file declares.
+    test_modules: Vec<String>,
+}
+
+impl<'a> Source<'a> {
+    fn read(path: &'a str, text: &'a str) -> Self {
+        let code = code(text);
+        let (production, names) = without_tests(&code);
+        let (dir, file) = path.rsplit_once('/').unwrap_or(("", path));
+        let stem = file.trim_end_matches(".rs");
+        let children =
+            if ["mod", "lib", "main"].contains(&stem) { dir.to_owned() } else { format!("{dir}/{stem}") };
+        let test_modules = names.into_iter().map(|name| format!("{children}/{name}")).collect();
+        Self { path, text, lines: text.lines().count(), code, production, test_modules }
+    }
+
+    /// Whether the whole file is a test, a bench or an example.
+    fn is_test(&self, test_modules: &BTreeSet<String>) -> bool {
+        let stem = self.path.trim_end_matches(".rs");
+        let inside = |module: &String| stem == module || stem.starts_with(&format!("{module}/"));
+        let dirs = ["/tests/", "/benches/", "/examples/"];
+        let in_src = self.path.contains("/src/");
+        self.path.starts_with("tests/")
+            || test_modules.iter().any(inside)
+            || (!in_src && dirs.iter().any(|dir| self.path.contains(dir)))
+    }
+}
+
+#[cfg(test)]
+fn planted(files: &[(&str, &str)]) -> Vec<String> {
+    problems(&crate::tree::planted(files))
+}
+
+#[test]
+fn unwrap_is_found_in_production_code_only() {
+    let text = "//! x.unwrap()\nfn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\n#[cfg(test)]\nmod more;\n";
+    let found = planted(&[
+        ("pccl/src/a.rs", text),
+        ("pccl/src/a/more.rs", "fn c() { x.unwrap(); }"),
+        ("pccl/src/a/less.rs", "fn d() { x.unwrap_or(1); \".unwrap()\"; }"),
+        ("pccl/examples/e.rs", "fn e() { x.unwrap(); }"),
+    ]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("pccl/src/a.rs:2: "), "{found:?}");
+}
+
+#[test]
+fn unsafe_needs_a_place_on_the_list() {
+    let found = planted(&[
+        ("pccl/src/a.rs", "// unsafe\nfn a() { unsafe { b() } }"),
+        ("pccl/src/memory.rs", "unsafe fn b() {}"),
+        ("tinysockets/tests/c.rs", "unsafe impl Send for X {}"),
+    ]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("pccl/src/a.rs:2: ") && found[1].starts_with("tinysockets/tests/c.rs:1: "));
+}
+
+#[test]
+fn an_outdated_list_is_found() {
+    let found = outdated_lists(&crate::tree::planted(&[("pccl/src/memory.rs", "// unsafe no more")]));
+    assert!(found.iter().any(|problem| problem.starts_with("pccl/src/memory.rs")), "{found:?}");
+}
+
+#[test]
+fn impurity_is_found() {
+    for bad in [
+        "std::net::TcpStream",
+        "std::thread::spawn",
+        "Instant::now()",
+        "SystemTime::now()",
+        "HashMap<u8, u8>",
+        "mio::Poll",
+    ] {
+        let found = planted(&[("master/src/state/a.rs", &format!("fn a() {{ {bad}; }}"))]);
+        assert!(!found.is_empty(), "{bad}");
+    }
+    let fine = "use core::net::IpAddr; use std::time::Duration; struct S { m: BTreeMap<u8, u8> }";
+    assert_eq!(
+        planted(&[("master/src/state/a.rs", fine), ("master/src/random.rs", "use std::io;")]),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn printing_is_found_in_libraries_only() {
+    let text = "fn a() { eprintln!(\"a\"); }";
+    let found = planted(&[("hash/src/a.rs", text), ("stress/src/a.rs", text), ("hash/benches/a.rs", text)]);
+    assert_eq!(found.len(), 1, "{found:?}");
+}
+
+#[test]
+fn unfinished_code_is_found_everywhere() {
+    let note = concat!("// FIX", "ME later");
+    let found = planted(&[
+        ("tests/sim/a.rs", "fn a() { todo!() }\nfn b() { unimplemented!() }"),
+        ("pccl/src/a.rs", note),
+    ]);
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn long_files_are_found() {
+    assert_eq!(planted(&[("pccl/src/a.rs", &"\n".repeat(MAX_LINES + 1))]).len(), 1);
+    assert_eq!(planted(&[("pccl/src/a.rs", &"\n".repeat(MAX_LINES))]).len(), 0);
+}

@@ -41,6 +41,7 @@ const LISTED: &[(&str, &str, &str)] = &[
     ("docs/protocol.md", "pccl/protocol/src/m2c.rs", "pub enum M2c {"),
     ("docs/protocol.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
     ("docs/errors.md", "pccl/protocol/src/verdict.rs", "pub enum Cause {"),
+    ("docs/errors.md", "pccl/protocol/src/reasons.rs", "pub enum KickCode {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Error {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Remedy {"),
 ];

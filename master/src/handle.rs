@@ -38,6 +38,11 @@ pub struct MasterConfig {
     /// How long a report of a broken connection is held back until its cause is judged: the death of one end, which
     /// would explain it, may be noticed a little later.
     pub edge_grace: Duration,
+    /// A connection between two living peers on which bytes wait and none moves counts as broken after this. Default 4 s.
+    pub edge_timeout: Duration,
+    /// A peer whose caller alone holds up a vote for this long is dropped: it makes no call while all others wait for it.
+    /// Never for a transfer, however slow. Off (`None`) by default.
+    pub straggler_timeout: Option<Duration>,
     /// Collectives and syncs fail while the run has fewer peers.
     pub min_world_size: u32,
     /// Time that a new connection has for its preamble, and again for its registration.
@@ -55,6 +60,8 @@ impl Default for MasterConfig {
             beat_interval: None,
             ring_timeout: options.ring_timeout,
             edge_grace: options.edge_grace,
+            edge_timeout: options.edge_timeout,
+            straggler_timeout: options.straggler_timeout,
             min_world_size: options.min_world_size,
             registration_timeout: options.registration_timeout,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
@@ -73,6 +80,8 @@ impl MasterConfig {
             registration_timeout: self.registration_timeout,
             ring_timeout: self.ring_timeout,
             edge_grace: self.edge_grace,
+            edge_timeout: self.edge_timeout,
+            straggler_timeout: self.straggler_timeout,
             min_world_size: self.min_world_size,
             ..defaults
         }
@@ -89,6 +98,11 @@ impl MasterConfig {
         if let Some((name, time)) = times.into_iter().find(|(_, time)| *time < shortest) {
             return Err(MasterError::Setting(format!(
                 "the {name} of {time:?} is too short, use at least {shortest:?}"
+            )));
+        }
+        if let Some(time) = self.straggler_timeout.filter(|time| *time < shortest) {
+            return Err(MasterError::Setting(format!(
+                "the straggler time-out of {time:?} is too short, use at least {shortest:?}"
             )));
         }
         if self.client_queue_bytes < SMALLEST_QUEUE_BYTES {

@@ -1,5 +1,7 @@
 //! The communicator: the calls that a training process makes.
 
+mod operate;
+
 use crate::{
     Builder, Error, ManyOptions, ReduceInfo, ReduceOptions, SharedState, SyncInfo, SyncStrategy, Tensor,
     World,
@@ -10,7 +12,8 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, VoteTopology, limits,
+    Algorithm, C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
+    limits,
 };
 use pccl_quant::Element;
 use std::{
@@ -30,6 +33,7 @@ pub struct Communicator {
     session: Mutex<Option<Session>>,
     world: Mutex<World>,
     previous: Mutex<Option<PreviousIdentity>>,
+    last_verdict: Mutex<Option<Verdict>>,
 }
 
 impl Communicator {
@@ -45,6 +49,7 @@ impl Communicator {
             session: Mutex::new(None),
             world: Mutex::new(World::default()),
             previous: Mutex::new(None),
+            last_verdict: Mutex::new(None),
         }
     }
 
@@ -66,8 +71,13 @@ impl Communicator {
         // The old session goes first: its listeners free their ports.
         *slot = None;
         let session = Session::connect(self.config.clone(), self.previous.lock().clone())?;
-        *self.world.lock() = session.shared.world();
-        if let Some(identity) = session.shared.identity() {
+        let shared = session.shared.clone();
+        *slot = Some(session);
+        // Not under the lock: admission may take long, and another thread may want to close.
+        drop(slot);
+        shared.wait_for_admission()?;
+        *self.world.lock() = shared.world();
+        if let Some(identity) = shared.identity() {
             *self.previous.lock() = Some(PreviousIdentity {
                 run: identity.run,
                 peer: identity.peer,
@@ -75,13 +85,12 @@ impl Communicator {
                 unknown_outcome: None,
             });
         }
-        *slot = Some(session);
         Ok(())
     }
 
     /// Whether this peer is connected to the run at the moment.
     pub fn is_connected(&self) -> bool {
-        self.session.lock().as_ref().is_some_and(|session| session.shared.end().is_none())
+        self.shared().is_ok_and(|shared| !shared.is_connecting())
     }
 
     /// The run as it was when the last agreeing call returned. See [`World`].
@@ -250,14 +259,15 @@ impl Communicator {
     ) -> Result<SyncInfo, Error> {
         let call = self.exclusive(CallKind::Sync, true)?;
         let result = sync::run(&call.shared, state, strategy);
+        self.note_verdict(&result);
         if let (Ok(info), Some(previous)) = (&result, self.previous.lock().as_mut()) {
             previous.revision = Some(Revision(info.revision));
         }
         result
     }
 
-    /// Leaves the run: tells the master, closes every connection, and joins every thread. All-reduces in flight fail. The
-    /// communicator may connect again.
+    /// Leaves the run: tells the master, closes every connection, and ends every thread. All-reduces in flight fail, here
+    /// and on the other peers; [`Communicator::close_within`] lets them finish first. The communicator may connect again.
     pub fn close(&self) {
         let session = self.session.lock().take();
         if let Some(session) = session {
@@ -280,6 +290,7 @@ impl Communicator {
         let shared = self.shared()?;
         {
             let mut activity = shared.activity.lock();
+            activity.check_not_draining()?;
             if let Some((other, _)) = activity.exclusive {
                 return Err(Error::InvalidUsage(format!("{kind} while another thread is in {other}")));
             }
@@ -312,6 +323,7 @@ impl Communicator {
         let op = Op::new(&shared, tag, Descriptor { parts, algorithm: Algorithm::Automatic }, raws);
         {
             let mut activity = shared.activity.lock();
+            activity.check_not_draining()?;
             if let Some((call, _)) = activity.exclusive
                 && call != CallKind::ArePeersPending
             {
@@ -337,6 +349,7 @@ impl Communicator {
     pub(crate) fn complete(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<ReduceInfo, Error> {
         let moved = op.moved_bytes();
         let result = op.wait();
+        self.note_verdict(&result);
         shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
         op.recycle(shared);
         shared.activity.lock().ops.retain(|other| !Arc::ptr_eq(other, op));
@@ -369,6 +382,7 @@ struct Exclusive<'a> {
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.shared.activity.lock().exclusive = None;
+        self.shared.idle.notify_all();
         *self.comm.world.lock() = self.shared.world();
     }
 }

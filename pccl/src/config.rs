@@ -72,7 +72,7 @@ impl Builder {
         self
     }
 
-    /// TCP connections to the next rank; 0 (the default) chooses automatically.
+    /// TCP connections to the next rank; 0 (the default) leaves the number to the master, which takes one.
     pub fn pool_size(mut self, connections: u16) -> Self {
         self.pool_connections = connections;
         self
@@ -112,7 +112,7 @@ impl Builder {
         self
     }
 
-    /// How long connecting to a neighbour of the ring may take. Default 5 s.
+    /// How long connecting to a neighbour of the ring may take. Default 3 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.dial_timeout = timeout;
         self

@@ -1,6 +1,6 @@
 //! Errors, sorted by what the caller should do.
 
-use pccl_protocol::{Cause, KickReason, Verdict};
+use pccl_protocol::{Cause, KickCode, KickReason, Verdict};
 
 /// What a training loop does about an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,7 @@ impl Error {
         match self {
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
+            Self::Kicked(reason) if reason.code == KickCode::Operator => Remedy::GiveUp,
             Self::TooFewPeers { .. } | Self::TimedOut(_) => Remedy::WaitForPeers,
             Self::NotConnected
             | Self::ConnectFailed(_)

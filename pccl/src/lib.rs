@@ -10,34 +10,60 @@
 //! culprit** (each wait makes progress, ends, or can say for whom it waits); **the wire is the limit**.
 //!
 //! ```no_run
-//! # fn train_step(_: &mut [f32]) {}
-//! use pccl::{Communicator, ReduceOp, Remedy, SharedState, SyncStrategy};
+//! use pccl::{Communicator, Error, ReduceOp, Remedy, SharedState, SyncStrategy};
 //!
-//! # fn main() -> Result<(), pccl::Error> {
-//! let comm = Communicator::builder("master.example:48148").build()?;
-//! comm.connect()?;
-//! let (mut weights, mut revision) = (vec![0f32; 1000], 0);
-//! for _ in 0..100 {
-//!     if comm.are_peers_pending()? {
-//!         comm.update_topology()?;
-//!     }
-//!     let mut state = SharedState::new(revision);
-//!     state.tensor("weights", &mut weights)?;
-//!     comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-//!     revision = state.revision() + 1;
-//!     let mut gradient = weights.clone();
-//!     train_step(&mut gradient);
-//!     while let Err(error) = comm.all_reduce(&mut gradient, ReduceOp::Avg) {
+//! const STEPS: u64 = 20;
+//!
+//! /// What makes up the state of the training: the same on every peer, and handed to newcomers.
+//! pub struct Training {
+//!     pub weights: Vec<f32>,
+//!     pub step: [u64; 1],
+//!     pub revision: u64,
+//! }
+//!
+//! fn main() -> Result<(), Error> {
+//!     let comm = Communicator::builder("127.0.0.1:48148").build()?;
+//!     comm.connect()?;
+//!     comm.wait_for_world(2, None)?;
+//!     train(&comm, &mut Training { weights: vec![0.0; 1000], step: [0], revision: 0 })
+//! }
+//!
+//! pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
+//!     while training.step[0] < STEPS {
+//!         let Err(error) = outer_step(comm, training) else { continue };
+//!         eprintln!("{error}");
 //!         match error.remedy() {
 //!             Remedy::Retry => {}
 //!             Remedy::WaitForPeers => drop(comm.wait_for_world(2, None)?),
-//!             _ => return Err(error),
+//!             Remedy::Reconnect => comm.connect()?,
+//!             Remedy::GiveUp => return Err(error),
 //!         }
 //!     }
-//!     weights.iter_mut().zip(&gradient).for_each(|(w, g)| *w -= 0.1 * g);
+//!     Ok(())
 //! }
-//! # Ok(())
-//! # }
+//!
+//! fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
+//!     let mut state = SharedState::new(training.revision);
+//!     state.tensor("weights", &mut training.weights)?.tensor("step", &mut training.step)?;
+//!     comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+//!     training.revision = state.revision() + 1;
+//!
+//!     let mut change = train_locally(&training.weights);
+//!     comm.all_reduce(&mut change, ReduceOp::Avg)?;
+//!     training.weights.iter_mut().zip(&change).for_each(|(weight, change)| *weight += change);
+//!     training.step[0] += 1;
+//!
+//!     // At the end of the step: a newcomer begins with the sync, and so do the others after this.
+//!     if comm.are_peers_pending()? {
+//!         comm.update_topology()?;
+//!     }
+//!     Ok(())
+//! }
+//!
+//! /// Stands in for your training: returns how far the weights moved.
+//! fn train_locally(weights: &[f32]) -> Vec<f32> {
+//!     weights.iter().map(|weight| 0.1 * (1.0 - weight)).collect()
+//! }
 //! ```
 
 mod collective;
@@ -59,7 +85,10 @@ pub use error::{Error, Remedy, Result};
 pub use memory::Tensor;
 pub use options::{ManyOptions, ReduceOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
-pub use pccl_protocol::{Cause, Culprit, KickCode, KickReason, Operation, PeerId, Phase, Verdict};
+pub use pccl_protocol::{
+    CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, OpId, Operation, PeerId,
+    PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
+};
 pub use pccl_quant::{DataType, Element, ReduceOp};
 pub use scope::{AsyncReduce, Scope};
 pub use state::{SharedState, SyncInfo, SyncStrategy};

@@ -12,8 +12,8 @@ const LENGTH_BYTES: usize = 4;
 /// After a packet larger than this the memory that held it is given back: large packets are rare, clients are many.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Received bytes that are not a whole packet yet. A client that has not sent its first packet can make the master
-/// hold [`MAX_FIRST_PACKET_BYTES`] only.
+/// Received bytes that are not a whole packet yet. A client that has not sent its first packet, or nothing but questions
+/// for the status, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
 #[derive(Debug)]
 pub(super) enum Inbox {
     /// Before the first packet.
@@ -43,6 +43,10 @@ impl Inbox {
                 let Some(end) = first_frame_end(held)? else { return Ok(None) };
                 let kind = u16::from_be_bytes([held[LENGTH_BYTES], held[LENGTH_BYTES + 1]]);
                 let packet = C2m::from_frame(kind, &held[FRAME_HEADER_BYTES..end])?;
+                if let C2m::StatusRequest(_) = packet {
+                    held.drain(..end);
+                    return Ok(Some(packet));
+                }
                 let mut parser = FrameParser::new(MAX_PACKET_BYTES);
                 parser.feed(&held[end..]);
                 *self = Self::Registered(parser);
@@ -76,7 +80,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn beat(sequence: u64) -> C2m {
-        C2m::Beat(Beat { sequence, call: CallKind::None, call_ms: 0, operation: None, moved_bytes: 0 })
+        C2m::Beat(Beat {
+            sequence,
+            call: CallKind::None,
+            call_ms: 0,
+            operation: None,
+            moved_bytes: 0,
+            stalled: None,
+        })
     }
 
     #[test]
@@ -108,6 +119,15 @@ mod tests {
         assert!(inbox.next_packet().unwrap().is_some());
         inbox.feed(&large);
         assert_eq!(inbox.next_packet(), Ok(None));
+
+        let mut inbox = Inbox::new();
+        for request in 0..3 {
+            let packet = C2m::StatusRequest(RequestId(request));
+            inbox.feed(&packet.to_frame());
+            assert_eq!(inbox.next_packet(), Ok(Some(packet)));
+        }
+        inbox.feed(&large);
+        assert!(matches!(inbox.next_packet(), Err(WireError::TooLong { .. })));
 
         let mut inbox = Inbox::new();
         inbox.feed(&beat(1).to_frame());

@@ -6,13 +6,13 @@
 use super::MasterState;
 use super::client::Phase;
 use super::types::ClientKey;
-use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId};
+use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId, limits};
 
 /// Where the sender of a packet stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Connected, not registered.
-    Stranger,
+    /// Connected, not registered; how often it has asked for the status.
+    Stranger(u32),
     /// Registered.
     Peer(PeerId, GroupId, Phase),
 }
@@ -20,7 +20,7 @@ pub(super) enum Standing {
 impl Standing {
     const fn describe(self) -> &'static str {
         match self {
-            Self::Stranger => "a client that has not registered",
+            Self::Stranger(_) => "a client that has not registered",
             Self::Peer(_, _, Phase::Pending) => "a peer that waits for admission",
             Self::Peer(_, _, Phase::Connecting) => "a peer that is being admitted",
             Self::Peer(_, _, Phase::Accepted) => "an accepted peer",
@@ -35,7 +35,8 @@ fn protocol(text: impl Into<String>) -> KickReason {
 impl MasterState {
     /// Where `client` stands; `None` if the machine does not know it (any more).
     pub(super) fn standing(&self, client: ClientKey) -> Option<Standing> {
-        let Some(id) = self.clients.get(&client)?.peer else { return Some(Standing::Stranger) };
+        let known = self.clients.get(&client)?;
+        let Some(id) = known.peer else { return Some(Standing::Stranger(known.requests)) };
         let peer = self.peers.get(&id)?;
         Some(Standing::Peer(id, peer.group(), peer.phase))
     }
@@ -46,11 +47,17 @@ impl MasterState {
         use Standing::{Peer, Stranger};
         let illegal = || Err(protocol(format!("{} from {}", packet.name(), who.describe())));
         match (packet, who) {
-            (C2m::Register(_), Stranger) => self.admit_registration(),
+            (C2m::Register(_), Stranger(_)) => self.admit_registration(),
             (C2m::Register(_), Peer(..)) => Err(protocol("registered twice on one connection")),
 
             (C2m::Beat(_) | C2m::Leave(_), Peer(..)) => Ok(()),
-            (C2m::Beat(_) | C2m::Leave(_), Stranger) => illegal(),
+            (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
+
+            (C2m::StatusRequest(_), Peer(..)) => Ok(()),
+            (C2m::StatusRequest(_), Stranger(asked)) if asked < limits::MAX_STRANGER_REQUESTS => Ok(()),
+            (C2m::StatusRequest(_), Stranger(asked)) => {
+                Err(protocol(format!("asked for the status {asked} times without registering")))
+            }
 
             (C2m::RingReport(report), Peer(id, group, Connecting | Accepted)) => {
                 self.admit_ring_report(id, group, report)
@@ -62,7 +69,7 @@ impl MasterState {
                     Err(protocol("reported an edge that is not its own"))
                 }
             }
-            (C2m::RingReport(_) | C2m::EdgeBroken(_), Stranger | Peer(_, _, Pending)) => illegal(),
+            (C2m::RingReport(_) | C2m::EdgeBroken(_), Stranger(_) | Peer(_, _, Pending)) => illegal(),
 
             (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
@@ -71,7 +78,7 @@ impl MasterState {
             (C2m::WithdrawTopology(_) | C2m::VotePending(_), Peer(_, _, Accepted)) => Ok(()),
             (
                 C2m::VoteTopology(_) | C2m::WithdrawTopology(_) | C2m::VotePending(_),
-                Stranger | Peer(_, _, Pending | Connecting),
+                Stranger(_) | Peer(_, _, Pending | Connecting),
             ) => illegal(),
 
             (C2m::Initiate(initiate), Peer(id, group, Accepted)) => {
@@ -80,7 +87,9 @@ impl MasterState {
             (C2m::Complete(complete), Peer(id, group, Accepted)) => {
                 self.admit_complete(id, group, complete.op, complete.fault.is_some())
             }
-            (C2m::Initiate(_) | C2m::Complete(_), Stranger | Peer(_, _, Pending | Connecting)) => illegal(),
+            (C2m::Initiate(_) | C2m::Complete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
+                illegal()
+            }
 
             (C2m::SyncInitiate(vote), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
@@ -89,7 +98,7 @@ impl MasterState {
             (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {
                 self.admit_sync_complete(id, group, complete.sync)
             }
-            (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger | Peer(_, _, Pending | Connecting)) => {
+            (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
                 illegal()
             }
         }
@@ -140,6 +149,11 @@ impl MasterState {
         let attempts = group.attempts(op.tag);
         if op.attempt > attempts {
             return Err(protocol(format!("{op} is ahead of its tag, which had {attempts} outcomes")));
+        }
+        let forgotten =
+            group.history.get(&op.tag).is_some_and(|history| history.outcome(op.attempt).is_none());
+        if op.attempt < attempts && forgotten {
+            return Err(protocol(format!("{op} ended in an outcome that this peer was told")));
         }
         match group.ops.get(&op) {
             Some(known) if known.involves(id) => Err(protocol(format!("voted twice for {op}"))),

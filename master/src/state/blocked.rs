@@ -124,25 +124,34 @@ impl MasterState {
 
     /// One sentence for everything that waits, naming for whom and since when.
     pub fn blocked_on(&self) -> Vec<String> {
-        let mut all = self.ring_sentences();
-        let first =
-            self.peers.values().filter_map(|peer| peer.topology.as_ref()).map(|vote| vote.since).min();
-        if let Some(since) = first {
-            let largest = self.peers.values().filter_map(|peer| peer.topology.as_ref());
-            let want = largest.map(|vote| vote.wait_for_world).min().unwrap_or(0);
-            all.push(self.blocked_topology(want, since));
+        self.waits().into_iter().map(|(_, sentence)| sentence).collect()
+    }
+
+    /// Everything that waits: since when, and the sentence.
+    pub(super) fn waits(&self) -> Vec<(Timestamp, String)> {
+        let rings = self.groups.iter();
+        let rings = rings.filter_map(|(id, group)| Some((group.planned_at, self.blocked_ring(*id, group)?)));
+        let mut all: Vec<(Timestamp, String)> = rings.collect();
+        let votes = || self.peers.values().filter_map(|peer| peer.topology.as_ref());
+        if let Some(since) = votes().map(|vote| vote.since).min() {
+            let want = votes().map(|vote| vote.wait_for_world).min().unwrap_or(0);
+            all.push((since, self.blocked_topology(want, since)));
         }
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
-        all.extend(first.map(|since| self.blocked_pending(since)));
+        all.extend(first.map(|since| (since, self.blocked_pending(since))));
         for (id, group) in &self.groups {
-            all.extend(self.blocked_sync(*id, group));
-            all.extend(group.ops.iter().map(|(op, state)| self.blocked_op(group, *op, state)));
+            let sync = group.sync.as_ref().map(|sync| match sync {
+                Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,
+            });
+            all.extend(sync.and_then(|since| Some((since, self.blocked_sync(*id, group)?))));
+            all.extend(group.ops.iter().map(|(op, state)| {
+                let (Op::Voting { since, .. } | Op::Running { since, .. }) = state;
+                (*since, self.blocked_op(group, *op, state))
+            }));
         }
         if let Some(round) = &self.round {
-            all.push(format!(
-                "admission round ({} s) waits for the rings",
-                self.now.since(round.since).as_secs()
-            ));
+            let age = self.now.since(round.since).as_secs();
+            all.push((round.since, format!("admission round ({age} s) waits for the rings")));
         }
         all
     }

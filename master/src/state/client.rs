@@ -15,6 +15,8 @@ pub(super) struct Client {
     pub(super) connected_at: Timestamp,
     /// The peer, once it has registered.
     pub(super) peer: Option<PeerId>,
+    /// How often it has asked for the status without being registered.
+    pub(super) requests: u32,
 }
 
 /// How far a peer has come.

@@ -1,6 +1,6 @@
 //! Collectives: votes, commencement, outcomes.
 
-use super::group::{Completion, Group, Loss, Op, Participant};
+use super::group::{BrokenEdge, Completion, Group, Loss, Op, Participant};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
@@ -32,11 +32,10 @@ impl MasterState {
             }
             return;
         }
-        // The attempt was decided before this vote came. Only the last outcome of a tag is kept.
+        // The attempt was decided before this vote came.
         let kept = group.history.get(&op.tag).filter(|_| op.epoch == group.epoch);
-        let kept = kept.filter(|history| op.attempt.saturating_add(1) == history.outcomes);
-        let answer = match kept {
-            Some(history) => M2c::Outcome(OpOutcome { op, outcome: history.last.clone() }),
+        let answer = match kept.and_then(|history| history.outcome(op.attempt)) {
+            Some(outcome) => M2c::Outcome(OpOutcome { op, outcome: outcome.clone() }),
             None => M2c::Stale(Stale { vote: VoteRef::Collective(op), epoch: group.epoch }),
         };
         self.send_peer(id, answer);
@@ -112,7 +111,9 @@ impl MasterState {
                     Step::Wait
                 }
             }
-            Some(Op::Running { participants, lost, .. }) => self.running_step(id, group, participants, lost),
+            Some(Op::Running { participants, lost, broken, .. }) => {
+                self.running_step(id, group, participants, lost, broken.as_ref())
+            }
             None => Step::Wait,
         }
     }
@@ -157,6 +158,7 @@ impl MasterState {
         group: &Group,
         participants: &BTreeMap<PeerId, Participant>,
         lost: &[Loss],
+        broken: Option<&BrokenEdge>,
     ) -> Step {
         if participants.is_empty() {
             return Step::Forget;
@@ -178,6 +180,17 @@ impl MasterState {
                 detail: loss.detail.clone(),
             };
             return Step::Decide(Outcome::Aborted(verdict));
+        }
+        if let Some((ends, stalled_ms, text)) = broken {
+            return Step::Decide(Outcome::Aborted(Verdict {
+                cause: Cause::EdgeBroken,
+                culprits: vec![self.culprit_of(ends.0), self.culprit_of(ends.1)],
+                operation: Operation::AllReduce(id),
+                phase,
+                bytes_done: bytes,
+                silent_ms: *stalled_ms,
+                detail: text.clone(),
+            }));
         }
         let mut faults: Vec<(Timestamp, PeerId, &OpFault)> = faults_of(participants).collect();
         faults.sort_by_key(|(at, who, fault)| (*at, *who, fault.kind));
@@ -235,18 +248,20 @@ impl MasterState {
                 (M2c::Outcome(OpOutcome { op: id, outcome: outcome.clone() }), Some(outcome))
             }
         };
+        let members = group.ring.len();
         let voters: Vec<PeerId> = match group.ops.remove(&id) {
             Some(Op::Voting { votes, .. }) => votes.into_keys().collect(),
             Some(Op::Running { participants, .. }) => participants.into_keys().collect(),
             None => Vec::new(),
         };
         if let Some(outcome) = record {
-            if let Outcome::Aborted(verdict) = &outcome {
-                let text = format!("group {group_id}: {verdict}");
-                group.remember(id, outcome);
+            let text = match &outcome {
+                Outcome::Aborted(verdict) => Some(format!("group {group_id}: {verdict}")),
+                Outcome::Done(_) => None,
+            };
+            group.remember(id, outcome, voters.len() == members);
+            if let Some(text) = text {
                 self.warn(text);
-            } else {
-                group.remember(id, outcome);
             }
         }
         for voter in voters {
@@ -269,7 +284,7 @@ impl MasterState {
             })
             .collect();
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
-        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0 };
+        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0, broken: None };
         for peer in everybody {
             self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
         }

@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A directed edge: sending end, receiving end.
 pub(super) type EdgeEnds = (PeerId, PeerId);
 
+/// A broken edge as operations know it: its ends, for how many milliseconds it had stood still, what happened.
+pub(super) type BrokenEdge = (EdgeEnds, u64, Text);
+
 /// One place in a ring, with the edge to the next place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
@@ -25,6 +28,8 @@ pub(super) struct HeldFault {
     pub(super) since: Timestamp,
     /// The edge could not be built (as opposed to: stood and broke).
     pub(super) unbuildable: bool,
+    /// For how long nothing had moved on it; 0 where that is not the report.
+    pub(super) stalled_ms: u64,
     pub(super) text: Text,
 }
 
@@ -83,6 +88,8 @@ pub(super) enum Op {
         lost: Vec<Loss>,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
+        /// An edge of its ring that was judged broken.
+        broken: Option<BrokenEdge>,
     },
 }
 
@@ -107,12 +114,21 @@ impl Op {
 }
 
 /// The attempts that a tag has had in the present epoch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TagHistory {
     /// Outcomes so far.
-    pub(super) outcomes: u32,
-    /// The last one.
-    pub(super) last: Outcome,
+    outcomes: u32,
+    /// The last of them: all that some member may not know. Members learn the outcome of an attempt that ended before
+    /// they voted for it when they vote.
+    kept: Vec<Outcome>,
+}
+
+impl TagHistory {
+    /// The outcome of an attempt, if it is kept.
+    pub(super) fn outcome(&self, attempt: u32) -> Option<&Outcome> {
+        let first = self.outcomes - u32::try_from(self.kept.len()).unwrap_or(self.outcomes);
+        self.kept.get(attempt.checked_sub(first)? as usize)
+    }
 }
 
 /// A vote to begin a sync.
@@ -209,11 +225,20 @@ impl Group {
         self.history.get(&tag).map_or(0, |history| history.outcomes)
     }
 
-    /// Records an outcome, if it belongs to the present epoch.
-    pub(super) fn remember(&mut self, op: OpId, outcome: Outcome) {
+    /// Records an outcome, if it belongs to the present epoch. `all`: every member is told of it.
+    pub(super) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
         if op.epoch == self.epoch {
-            let outcomes = self.attempts(op.tag).saturating_add(1);
-            self.history.insert(op.tag, TagHistory { outcomes, last: outcome });
+            let history = self.history.entry(op.tag).or_default();
+            if all {
+                history.kept.clear();
+            }
+            history.kept.push(outcome);
+            history.outcomes = history.outcomes.saturating_add(1);
         }
+    }
+
+    /// Outcomes that are kept.
+    pub(super) fn kept_outcomes(&self) -> usize {
+        self.history.values().map(|history| history.kept.len()).sum()
     }
 }

@@ -41,6 +41,7 @@ impl MasterState {
             let text = format!("confirmed no ring within {} ms", self.options.ring_timeout.as_millis());
             self.kick(id, KickReason::new(KickCode::RingTimeout, text));
         }
+        self.judge_stragglers();
     }
 
     fn drop_silent(&mut self, id: PeerId) {
@@ -88,7 +89,7 @@ impl MasterState {
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
             [faults, ops, sync, self.ring_deadline(group)].into_iter().flatten().min()
         });
-        [registration, silence, groups.min()].into_iter().flatten().min()
+        [registration, silence, groups.min(), self.straggler_deadline()].into_iter().flatten().min()
     }
 
     fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
@@ -106,6 +107,7 @@ impl MasterState {
     pub(super) fn extend_deadlines(&mut self, gap: Duration) {
         let now = self.now;
         let shift = |at: &mut Timestamp| *at = (*at + gap).min(now);
+        self.extend_stragglers(gap);
         for client in self.clients.values_mut() {
             shift(&mut client.connected_at);
         }

@@ -18,6 +18,8 @@ mod liveness;
 mod ring;
 mod round;
 mod snapshot;
+mod status;
+mod straggler;
 mod sync;
 mod types;
 mod verdicts;
@@ -53,6 +55,8 @@ pub struct MasterState {
     world_epoch: WorldEpoch,
     last_sync: SyncId,
     registrations: u64,
+    /// Who alone holds up which vote.
+    stragglers: BTreeMap<straggler::Vote, straggler::Straggler>,
 }
 
 impl MasterState {
@@ -71,6 +75,7 @@ impl MasterState {
             world_epoch: WorldEpoch(0),
             last_sync: SyncId(0),
             registrations: 0,
+            stragglers: BTreeMap::new(),
         }
     }
 
@@ -79,7 +84,7 @@ impl MasterState {
         self.now = self.now.max(now);
         match input {
             Input::Connected { client, remote, local } => {
-                let fresh = Client { remote, local, connected_at: self.now, peer: None };
+                let fresh = Client { remote, local, connected_at: self.now, peer: None, requests: 0 };
                 self.clients.entry(client).or_insert(fresh);
             }
             Input::Packet { client, packet } => self.take_packet(client, packet),
@@ -96,9 +101,11 @@ impl MasterState {
                 self.judge_deadlines();
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
+            Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
             Input::Stop => self.stop(),
         }
         self.settle();
+        self.watch_stragglers();
         out.append(&mut self.out);
     }
 
@@ -156,17 +163,22 @@ impl MasterState {
     /// Records the fact that an admitted packet states.
     fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
         match (who, packet) {
-            (Standing::Stranger, C2m::Register(register)) => self.register(client, register),
+            (who, C2m::StatusRequest(request)) => self.record_status_request(client, who, request),
+            (Standing::Stranger(_), C2m::Register(register)) => self.register(client, register),
             // The table admits nothing else from a stranger.
-            (Standing::Stranger, _) => {}
+            (Standing::Stranger(_), _) => {}
             (Standing::Peer(id, group, _), packet) => self.record_of_peer(id, group, packet),
         }
     }
 
     fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
         match packet {
-            C2m::Register(_) => {}
-            C2m::Beat(beat) => self.record_beat(id, beat),
+            // Recorded before.
+            C2m::Register(_) | C2m::StatusRequest(_) => {}
+            C2m::Beat(beat) => {
+                self.record_stall(id, group, beat.stalled.as_ref());
+                self.record_beat(id, beat);
+            }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
             C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),
             C2m::VotePending(request) => {

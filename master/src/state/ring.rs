@@ -1,12 +1,12 @@
 //! The ring of each group: plans, confirmations, faults of edges.
 
 use super::client::Phase;
-use super::group::{EdgeEnds, Group, HeldFault, Mark, Place, Severity};
+use super::group::{EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, fewest_removals, ring_order};
 use pccl_protocol::{
     EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan,
-    RingReport, limits,
+    RingReport, StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ impl MasterState {
             peer.reported = Some((report.epoch, report.faults.is_empty()));
         }
         for fault in report.faults {
-            group.hold(fault, true, now);
+            group.hold(fault, true, 0, now);
         }
     }
 
@@ -67,8 +67,25 @@ impl MasterState {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         if group.has_edge((fault.from, fault.to), fault.generation) {
-            group.hold(fault, false, now);
+            group.hold(fault, false, 0, now);
         }
+    }
+
+    /// A peer says whether bytes wait on its edge to the next one and do not move. If that lasts, while both ends live,
+    /// the edge counts as broken.
+    pub(super) fn record_stall(&mut self, id: PeerId, group_id: GroupId, stall: Option<&StalledEdge>) {
+        let limit = self.options.edge_timeout.as_millis();
+        let stall = stall.filter(|s| u128::from(s.stalled_ms) >= limit && !self.suspect(s.to));
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(stall) = stall.filter(|s| group.has_edge((id, s.to), s.generation)) else {
+            // Whatever stood still moves again, or is explained by the silence of the other end.
+            group.held.retain(|ends, fault| ends.0 != id || fault.stalled_ms == 0);
+            return;
+        };
+        let (to, generation) = (stall.to, stall.generation);
+        let text = Text::new(format!("bytes wait on it and none moved for {} ms", stall.stalled_ms));
+        group.hold(EdgeFault { from: id, to, generation, text }, false, stall.stalled_ms, now);
     }
 
     /// Whether every member of the group, newcomers included, has confirmed the present ring and nothing is held
@@ -123,6 +140,14 @@ impl MasterState {
             return Judgement::Obsolete;
         }
         let before = group.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        if fault.stalled_ms > 0 {
+            // The receiving end may have stopped: then it is not the edge, and its silence will tell.
+            if self.suspect(ends.0) || self.suspect(ends.1) || to.heard_at < fault.since {
+                return Judgement::Hold;
+            }
+            // It is built anew once. If that fails too, no ring has it.
+            return Judgement::Rebuild(before.map_or(Severity::Failed, |s| s.max(Severity::Avoided)));
+        }
         if !fault.unbuildable {
             return Judgement::Rebuild(before.map_or(Severity::Broke, |_| Severity::Avoided));
         }
@@ -146,6 +171,16 @@ impl MasterState {
         let text = fault.text.to_string();
         let severity = group.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
         group.marks.insert(ends, Mark { until, severity, text: fault.text });
+        // An edge that broke at once is reported by the operations that needed it. One that stands still is not: nobody
+        // has seen anything break.
+        for (id, op) in group.ops.iter_mut().filter(|_| fault.stalled_ms > 0) {
+            if let Op::Running { broken, .. } = op
+                && id.epoch == group.epoch
+                && broken.is_none()
+            {
+                *broken = Some((ends, fault.stalled_ms, Text::new(text.clone())));
+            }
+        }
         group.rebuild.insert(ends);
         group.replan = true;
         self.warn(format!("edge {} -> {} failed ({severity:?}): {text}", ends.0, ends.1));
@@ -298,8 +333,8 @@ impl MasterState {
         let limit = self.options.max_tag_history;
         let mut fired = false;
         for group in self.groups.values_mut() {
-            let tags = group.history.len();
-            if tags > limit && (group.ops.is_empty() || tags > limit.saturating_mul(2)) && !group.replan {
+            let kept = group.kept_outcomes();
+            if kept > limit && (group.ops.is_empty() || kept > limit.saturating_mul(2)) && !group.replan {
                 group.replan = true;
                 fired = true;
             }
@@ -309,8 +344,9 @@ impl MasterState {
 }
 
 impl Group {
-    fn hold(&mut self, fault: EdgeFault, unbuildable: bool, now: Timestamp) {
-        let fresh = HeldFault { generation: fault.generation, since: now, unbuildable, text: fault.text };
+    fn hold(&mut self, fault: EdgeFault, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
+        let EdgeFault { generation, text, .. } = fault;
+        let fresh = HeldFault { generation, since: now, unbuildable, stalled_ms, text };
         self.held.entry((fault.from, fault.to)).or_insert(fresh);
     }
 }

@@ -52,7 +52,7 @@ pub struct GroupStatus {
     pub voting: Vec<OpId>,
     /// Collectives that run.
     pub running: Vec<OpId>,
-    /// Tags with an outcome in this epoch.
+    /// Outcomes of this epoch that are kept.
     pub history: usize,
     /// The sync that runs after its election, if any.
     pub sync: Option<SyncId>,
@@ -104,7 +104,7 @@ impl MasterState {
             confirmed: self.ring_confirmed(group),
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
-            history: group.history.len(),
+            history: group.kept_outcomes(),
             sync: match &group.sync {
                 Some(Sync::Running { sync, .. }) => Some(*sync),
                 Some(Sync::Voting { .. }) | None => None,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time, in microseconds since some fixed instant that the caller chose. The state machine has no clock.
+/// A point in time, in microseconds since the caller of the state machine started. The state machine has no clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub u64);
 
@@ -75,8 +75,12 @@ pub struct Options {
     /// How long a report about a connection between two peers is held back: the death of one of them, which explains
     /// the report, may still be on its way.
     pub edge_grace: Duration,
+    /// From when on an edge counts as broken on which bytes wait that do not move, although both ends give signs of life.
+    pub edge_timeout: Duration,
     /// How long an edge that could not be built is kept out of new rings.
     pub forbidden_expiry: Duration,
+    /// A peer whose caller alone holds up a vote for this long is dropped; `None`: never.
+    pub straggler_timeout: Option<Duration>,
     /// Peers that a collective or a sync needs in the world.
     pub min_world_size: u32,
     /// Most registered peers.
@@ -85,7 +89,7 @@ pub struct Options {
     pub max_pending: usize,
     /// Most collectives of one group in flight.
     pub max_tags_in_flight: usize,
-    /// Tags with an outcome in one epoch of a group, after which a new epoch begins.
+    /// Outcomes kept in one epoch of a group (at least one per tag), after which a new epoch begins.
     pub max_tag_history: usize,
 }
 
@@ -99,7 +103,9 @@ impl Options {
             registration_timeout: Duration::from_millis(limits::REGISTRATION_TIMEOUT_MS),
             ring_timeout: Duration::from_millis(limits::DEFAULT_RING_TIMEOUT_MS),
             edge_grace: Duration::from_millis(250),
+            edge_timeout: Duration::from_millis(limits::DEFAULT_EDGE_TIMEOUT_MS),
             forbidden_expiry: Duration::from_secs(60),
+            straggler_timeout: None,
             min_world_size: 1,
             max_peers: limits::MAX_PEERS,
             max_pending: limits::MAX_PENDING_PEERS,
@@ -157,6 +163,13 @@ pub enum Input {
     Tick,
     /// The caller itself stood still for this long: every deadline moves by it.
     LoopGap(Duration),
+    /// An operator removes a peer, for this reason; see [`MasterState::find_peer`](super::MasterState::find_peer).
+    Kick {
+        /// The peer. If it has gone meanwhile, nothing happens.
+        peer: PeerId,
+        /// The operator's words.
+        reason: String,
+    },
     /// The master stops: everybody is told.
     Stop,
 }

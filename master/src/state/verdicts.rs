@@ -65,7 +65,7 @@ impl MasterState {
         format!("peer {}, {}", peer.name(id), self.call_of(peer))
     }
 
-    fn call_of(&self, peer: &Peer) -> String {
+    pub(super) fn call_of(&self, peer: &Peer) -> String {
         let Some((beat, at)) = &peer.beat else { return "no beat yet".to_owned() };
         let ago = self.now.since(*at);
         let in_call = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX).saturating_add(beat.call_ms);

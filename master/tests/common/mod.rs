@@ -63,7 +63,14 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 
 /// A beat that says nothing.
 pub(crate) fn beat(sequence: u64) -> C2m {
-    C2m::Beat(Beat { sequence, call: CallKind::None, call_ms: 0, operation: None, moved_bytes: 0 })
+    C2m::Beat(Beat {
+        sequence,
+        call: CallKind::None,
+        call_ms: 0,
+        operation: None,
+        moved_bytes: 0,
+        stalled: None,
+    })
 }
 
 /// A registration for `group`.

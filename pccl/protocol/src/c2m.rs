@@ -1,8 +1,8 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, Nothing, OpFault, OpId, PeerId, RequestId, Revision,
-    RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
+    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
+    RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
 };
 
 packets! {
@@ -32,6 +32,8 @@ packets! {
         SyncComplete(SyncComplete) = 11,
         /// Leave the run on purpose.
         Leave(Nothing) = 12,
+        /// Ask for the state of the run. The only packet that a client may send instead of registering.
+        StatusRequest(RequestId) = 13,
     }
 }
 
@@ -100,6 +102,20 @@ wire_struct! {
         pub operation: Option<OpId>,
         /// Bytes sent and received by all operations since the connection began.
         pub moved_bytes: u64,
+        /// The edge to the next peer of the ring, if bytes wait on it that do not move.
+        pub stalled: Option<StalledEdge>,
+    }
+}
+
+wire_struct! {
+    /// An edge whose sending end has bytes that are not acknowledged and do not become fewer.
+    pub struct StalledEdge {
+        /// The receiving end.
+        pub to: PeerId,
+        /// Generation of the edge.
+        pub generation: LinkGeneration,
+        /// For how long nothing has moved, in milliseconds.
+        pub stalled_ms: u64,
     }
 }
 

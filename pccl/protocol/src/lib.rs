@@ -21,6 +21,7 @@ mod m2c;
 mod p2p;
 mod reasons;
 mod state;
+mod status;
 mod verdict;
 mod world;
 
@@ -31,6 +32,7 @@ pub use m2c::*;
 pub use p2p::*;
 pub use reasons::*;
 pub use state::*;
+pub use status::*;
 pub use tinysockets::wire::WireError;
 pub use verdict::*;
 pub use world::*;

@@ -25,6 +25,10 @@ pub const MAX_TEXT_BYTES: usize = 1024;
 pub const MAX_PACKET_BYTES: usize = 8 << 20;
 /// Largest packet that a client may send before it is registered, in bytes.
 pub const MAX_FIRST_PACKET_BYTES: usize = 4096;
+/// Most entries in the list of what waits in one status.
+pub const MAX_STATUS_WAITS: usize = 256;
+/// How often a client that has not registered may ask for the status; then it is dropped.
+pub const MAX_STRANGER_REQUESTS: u32 = 8;
 /// Bytes queued towards one client after which the master drops it as a slow reader.
 pub const MAX_CLIENT_QUEUE_BYTES: usize = 64 << 20;
 /// Time for a client of the master to complete its preamble and its registration, in milliseconds.
@@ -43,10 +47,12 @@ pub const DEFAULT_PEER_TIMEOUT_MS: u64 = 10_000;
 pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 30_000;
 /// Default time between two beats of a peer, in milliseconds.
 pub const DEFAULT_BEAT_INTERVAL_MS: u64 = 1_000;
+/// Default time after which an edge counts as broken on which bytes wait that do not move, in milliseconds.
+pub const DEFAULT_EDGE_TIMEOUT_MS: u64 = 4_000;
 /// Default time within which a ring must be confirmed by all of its members, in milliseconds.
 pub const DEFAULT_RING_TIMEOUT_MS: u64 = 15_000;
 /// Default time for one dial of a neighbour, in milliseconds.
-pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 5_000;
+pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 3_000;
 
 // A vote that lists the largest shared state must fit into one packet: key, length, digest, count, type, flag.
 const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 < MAX_PACKET_BYTES);
@@ -54,5 +60,11 @@ const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 
 const _: () = assert!(MAX_PARTS * 10 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest ring.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + 256 < MAX_PACKET_BYTES);
+// So must a status of the largest run: peers with their places in rings, groups, waits.
+const _: () = assert!(
+    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + 64 + 24) + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16) + 256
+        < MAX_PACKET_BYTES
+);
 const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
+const _: () = assert!(DEFAULT_EDGE_TIMEOUT_MS + DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);

@@ -1,7 +1,7 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId, Status,
     SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
@@ -40,6 +40,8 @@ packets! {
         Echo(Echo) = 15,
         /// Answer to a leave: the master has forgotten this peer.
         Goodbye(Nothing) = 16,
+        /// The state of the run.
+        Status(Status) = 17,
     }
 }
 

@@ -28,6 +28,10 @@ wire_code! {
         MasterStopping = 10 => "master stopping",
         /// It belongs to another run.
         WrongRun = 11 => "wrong run",
+        /// An operator removed it.
+        Operator = 12 => "removed by an operator",
+        /// Its caller alone held up a vote for longer than the run allows.
+        Straggler = 13 => "straggler",
     }
 }
 

@@ -77,7 +77,8 @@ struct State {
     /// The vote to complete the present attempt, once it is out.
     vote: Option<Vote>,
     result: Option<Result<(), Error>>,
-    waiter: Option<Unparker>,
+    /// Threads that sleep until there is a result.
+    waiters: Vec<Unparker>,
 }
 
 impl Op {
@@ -103,7 +104,7 @@ impl Op {
                 last_id: None,
                 vote: None,
                 result: None,
-                waiter: None,
+                waiters: Vec::new(),
             }),
         })
     }
@@ -257,7 +258,7 @@ impl Op {
             if is_over(&state) {
                 break;
             }
-            state.waiter = Some(parker.unparker());
+            state.waiters.push(parker.unparker());
             drop(state);
             // Bounded by the life of the session: it ends when the master is silent, and its end finishes this operation.
             parker.park();
@@ -279,6 +280,23 @@ impl Op {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Sleeps until [`Op::wait`] would return at once (`true`), or until `deadline`. Beside the thread that waits.
+    pub(crate) fn wait_until_done(&self, deadline: Instant) -> bool {
+        let parker = Parker::new();
+        loop {
+            let mut state = self.state.lock();
+            if is_over(&state) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            state.waiters.push(parker.unparker());
+            drop(state);
+            parker.park_until(deadline);
         }
     }
 
@@ -311,7 +329,7 @@ impl Op {
         }
         state.phase = Phase::Finished;
         state.result = Some(result);
-        if let Some(waiter) = state.waiter.take() {
+        for waiter in state.waiters.drain(..) {
             waiter.unpark();
         }
     }
@@ -326,7 +344,7 @@ impl Op {
         });
         let (Some(attempt), Some(shared), true) = (attempt, self.shared.upgrade(), first) else { return };
         let (tx_bytes, rx_bytes) = attempt.traffic();
-        shared.send(&C2m::Complete(Complete { op: id, fault, moved_bytes: tx_bytes + rx_bytes }));
+        shared.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes: tx_bytes + rx_bytes }));
     }
 }
 
@@ -337,7 +355,7 @@ impl AttemptOwner for Op {
 
     fn released_all(&self, _op: OpId) {
         let mut state = self.state.lock();
-        if let Some(waiter) = state.waiter.take() {
+        for waiter in state.waiters.drain(..) {
             waiter.unpark();
         }
     }

@@ -1,7 +1,7 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
-use super::{End, Shared};
-use pccl_protocol::{Beat, C2m, CallKind};
+use super::{End, Shared, stall::StallWatch};
+use pccl_protocol::{Beat, C2m, CallKind, LinkGeneration, PeerId, StalledEdge};
 use std::time::{Duration, Instant};
 use threadpark::Parker;
 
@@ -9,6 +9,7 @@ use threadpark::Parker;
 pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
     let mut sequence = 0;
     let mut last = Instant::now();
+    let mut watch = StallWatch::default();
     while shared.end().is_none() {
         // If this process itself stood still, the master's echo may be waiting in the socket: no judgement yet.
         let stood_still = last.elapsed().saturating_sub(interval);
@@ -21,12 +22,25 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             return shared.finish(End::MasterLost(format!("no sign of life for {} ms", silent.as_millis())));
         }
         sequence += 1;
-        shared.send(&C2m::Beat(beat(shared, sequence)));
+        let stalled = stalled(shared, &mut watch, interval);
+        shared.send(&C2m::Beat(beat(shared, sequence, stalled)));
         parker.park_until(Instant::now() + interval);
     }
 }
 
-fn beat(shared: &Shared, sequence: u64) -> Beat {
+fn stalled(shared: &Shared, watch: &mut StallWatch, interval: Duration) -> Option<StalledEdge> {
+    let link = shared.links.out_backlog();
+    let Some((name, ..)) = link else {
+        watch.look(Instant::now(), interval, None);
+        return None;
+    };
+    let (to, generation) = name;
+    let stalled = watch.look(Instant::now(), interval, link)?;
+    let (to, generation) = (PeerId(to), LinkGeneration(generation));
+    Some(StalledEdge { to, generation, stalled_ms: stalled.as_millis() as u64 })
+}
+
+fn beat(shared: &Shared, sequence: u64, stalled: Option<StalledEdge>) -> Beat {
     let moved_bytes = shared.moved_bytes();
     let activity = shared.activity.lock();
     let oldest = activity.ops.iter().min_by_key(|op| op.launched());
@@ -41,5 +55,6 @@ fn beat(shared: &Shared, sequence: u64) -> Beat {
         call_ms: since.map_or(0, |since| since.elapsed().as_millis() as u64),
         operation: oldest.and_then(|op| op.id()),
         moved_bytes,
+        stalled,
     }
 }

@@ -36,6 +36,8 @@ pub(crate) enum Event {
     Broken(LinkFault),
     /// An operation has to vote in the new epoch.
     Revote(Arc<Op>),
+    /// A packet to the master that a thread could not write without waiting.
+    Send(C2m),
     /// The session is over.
     Stop,
 }
@@ -98,6 +100,7 @@ impl Conductor {
             Event::Dialed(dialed) => self.take_dialed(shared, dialed),
             Event::Broken(fault) => self.take_broken(shared, &fault),
             Event::Revote(op) => op.vote(),
+            Event::Send(packet) => shared.send(&packet),
             Event::Stop => {}
         }
         self.confirm(shared);

@@ -62,6 +62,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
             VoteRef::Sync(_) => return Tap::Keep,
         },
         M2c::Echo(echo) => blocked_on(&shared, echo.blocked_on.map(|text| text.as_str().to_owned())),
+        M2c::Status(status) => shared.status.answer(status),
         M2c::TopologyProgress(_)
         | M2c::PendingAnswer(_)
         | M2c::SyncPlan(_)

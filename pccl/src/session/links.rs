@@ -4,7 +4,7 @@ use crate::collective::{attempt::link_fault, op::missing_link};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, OpFault};
 use std::sync::Arc;
-use tinysockets::link::{Direction, FaultKind, InLink, LinkFault, OutLink};
+use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
 /// The links of the newest ring that this peer has confirmed.
 #[derive(Default)]
@@ -61,6 +61,15 @@ impl Links {
         if now.epoch == epoch { now.out.clone() } else { None }
     }
 
+    /// The link to the next rank: its name (peer, generation), bytes sent, and what it has yet to deliver.
+    pub(crate) fn out_backlog(&self) -> Option<((u128, u64), u64, Backlog)> {
+        let (name, link) = {
+            let now = self.now.lock();
+            (now.out_name?, now.out.clone()?)
+        };
+        Some((name, link.sent_bytes(), link.backlog()))
+    }
+
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch) -> Option<OpFault> {
         let now = self.now.lock();
@@ -76,6 +85,20 @@ impl Links {
         let broken = now.out.as_ref().is_some_and(|link| link.is_broken())
             || now.inbound.as_ref().is_some_and(|link| link.is_broken());
         broken.then(|| missing_link("to a neighbour"))
+    }
+
+    /// Breaks both links, so that whatever is half sent never arrives whole.
+    pub(crate) fn break_off(&self, why: &str) {
+        let (out, inbound) = {
+            let now = self.now.lock();
+            (now.out.clone(), now.inbound.clone())
+        };
+        if let Some(link) = out {
+            link.fail(0, FaultKind::Closed, why);
+        }
+        if let Some(link) = inbound {
+            link.fail(0, FaultKind::Closed, why);
+        }
     }
 
     /// Notes a broken link. `true`: it is one of the present links.

@@ -11,6 +11,8 @@ mod control;
 mod edges;
 pub(crate) mod links;
 mod listen;
+mod stall;
+pub(crate) mod status;
 
 use crate::{
     Error, World,
@@ -21,7 +23,7 @@ use crate::{
 use backups::BackupPool;
 use crossbeam_channel::Sender;
 use links::Links;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{
     C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId, limits,
 };
@@ -91,6 +93,18 @@ pub(crate) struct Activity {
     pub(crate) exclusive: Option<(CallKind, Instant)>,
     /// Operations that have been launched and not yet waited for.
     pub(crate) ops: Vec<Arc<Op>>,
+    /// No call may begin any more: this peer is about to leave.
+    pub(crate) draining: bool,
+}
+
+impl Activity {
+    /// Refuses a new call of a peer that is about to leave.
+    pub(crate) fn check_not_draining(&self) -> Result<(), Error> {
+        if self.draining {
+            return Err(Error::InvalidUsage("this communicator is being drained to leave the run".into()));
+        }
+        Ok(())
+    }
 }
 
 /// What the threads of a session share.
@@ -101,7 +115,11 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) backups: BackupPool,
     pub(crate) server: StateServer,
+    /// Questions for the status that have not been answered.
+    pub(crate) status: status::StatusDesk,
     pub(crate) activity: Mutex<Activity>,
+    /// A call that had to be alone is over; goes with `activity`.
+    pub(crate) idle: Condvar,
     identity: OnceLock<Identity>,
     control: OnceLock<QueuedSocket>,
     conductor: Sender<conductor::Event>,
@@ -149,6 +167,19 @@ impl Shared {
         }
     }
 
+    /// As [`Shared::send`], for threads that must not wait: what cannot be written at once is left to the conductor.
+    pub(crate) fn send_soon(&self, packet: C2m) {
+        let Some(control) = self.control.get() else { return };
+        log::trace!("to master: {}", packet.name());
+        match control.send(&packet.to_frame(), Some(Instant::now())) {
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                let _ = self.conductor.send(conductor::Event::Send(packet));
+            }
+            // A connection that has ended tells everybody itself.
+            _ => {}
+        }
+    }
+
     /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the master
     /// is silent, and by `deadline`.
     pub(crate) fn receive<T>(
@@ -167,6 +198,22 @@ impl Shared {
                 RecvError::Closed(reason) => Error::MasterLost(reason.to_string()),
             },
         })
+    }
+
+    /// Waits until this peer is a full member of the ring. Before that no other call is possible.
+    pub(crate) fn wait_for_admission(&self) -> Result<(), Error> {
+        let admitted = self.receive(None, |packet| match packet {
+            pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
+            _ => None,
+        });
+        self.activity.lock().exclusive = None;
+        self.idle.notify_all();
+        admitted.map(drop)
+    }
+
+    /// Whether this peer still waits for admission.
+    pub(crate) fn is_connecting(&self) -> bool {
+        matches!(self.activity.lock().exclusive, Some((CallKind::Connect, _)))
     }
 
     /// Throws away answers that nobody waits for any more. Only between calls.
@@ -189,7 +236,12 @@ impl Shared {
             End::Closed => log::info!("left the run"),
             other => log::warn!("{other}"),
         }
-        for op in self.table.all() {
+        // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and while
+        // the others have not heard of this end, they could take it for data.
+        self.links.break_off("the session ended");
+        // Also those that are between two votes, and so not in the table.
+        let ops = self.activity.lock().ops.clone();
+        for op in ops {
             op.ended(&end);
         }
         let _ = self.conductor.send(conductor::Event::Stop);
@@ -197,6 +249,7 @@ impl Shared {
             beat.unpark();
         }
         self.server.stop();
+        self.status.close();
         if let Some(control) = self.control.get() {
             control.close(&end.to_string());
         }
@@ -223,7 +276,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Reaches the master, registers, and waits until this peer is a full member of the ring.
+    /// Reaches the master and registers. The peer is not a member yet, see [`Shared::wait_for_admission`].
     pub(crate) fn connect(config: Config, previous: Option<PreviousIdentity>) -> Result<Self, Error> {
         let deadline = Instant::now() + config.connect_timeout;
         let (events, event_source) = crossbeam_channel::unbounded();
@@ -233,7 +286,13 @@ impl Session {
             links: Links::default(),
             backups: BackupPool::default(),
             server: StateServer::default(),
-            activity: Mutex::new(Activity { exclusive: None, ops: Vec::new() }),
+            status: status::StatusDesk::default(),
+            activity: Mutex::new(Activity {
+                exclusive: Some((CallKind::Connect, Instant::now())),
+                ops: Vec::new(),
+                draining: false,
+            }),
+            idle: Condvar::new(),
             identity: OnceLock::new(),
             control: OnceLock::new(),
             conductor: events,
@@ -251,7 +310,6 @@ impl Session {
         session.open_control(deadline)?;
         let registered = session.register(deadline, previous)?;
         session.start_threads(&registered, event_source)?;
-        session.wait_for_admission()?;
         Ok(session)
     }
 
@@ -324,16 +382,6 @@ impl Session {
         self.threads
             .push(spawn("pccl-conductor", move || conductor::run(&for_conductor, identity, &events))?);
         Ok(())
-    }
-
-    fn wait_for_admission(&self) -> Result<(), Error> {
-        self.shared.activity.lock().exclusive = Some((CallKind::Connect, Instant::now()));
-        let admitted = self.shared.receive(None, |packet| match packet {
-            pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
-            _ => None,
-        });
-        self.shared.activity.lock().exclusive = None;
-        admitted.map(drop)
     }
 
     /// Leaves the run: tells the master, then ends the session.

@@ -286,19 +286,30 @@ fn giving_up_before_the_beginning_ends_the_attempt_for_all() {
 }
 
 #[test]
-fn only_the_last_outcome_of_a_tag_is_kept() {
+fn who_comes_late_walks_through_all_attempts_that_ended_without_it() {
     let mut rig = Rig::world(2);
-    let op = rig.op(1, 1, 0);
-    for attempt in [op, op.next_attempt()] {
-        rig.initiate(1, attempt);
+    let first = rig.op(1, 1, 0);
+    let mut op = first;
+    for _ in 0..5 {
+        rig.initiate(1, op);
         let fault = rig.fault(OpFaultKind::CallerAbort, None);
-        rig.complete(1, attempt, Some(fault));
+        rig.complete(1, op, Some(fault));
         rig.take(1);
+        op = op.next_attempt();
     }
-    rig.initiate(2, op);
-    assert!(matches!(rig.answer(2), M2c::Stale(_)));
-    rig.initiate(2, op.next_attempt());
-    assert!(matches!(rig.answer(2), M2c::Outcome(_)));
+    let mut late = first;
+    while late != op {
+        rig.initiate(2, late);
+        assert_eq!(aborted(rig.answer(2)).operation, Operation::AllReduce(late));
+        late = late.next_attempt();
+    }
+    rig.commence(op);
+    rig.complete(1, op, None);
+    rig.complete(2, op, None);
+    // Now everybody knows, and only the last one is kept.
+    assert_eq!(rig.group(0).history, 1);
+    rig.initiate(2, first);
+    assert_eq!(rig.kick_of(2).code, KickCode::Protocol);
 }
 
 #[test]

@@ -210,7 +210,10 @@ impl Rig {
 
     pub(super) fn beat(&mut self, n: u64, moved_bytes: u64) {
         let (call, call_ms) = (CallKind::AllReduce, 100);
-        self.send(n, C2m::Beat(Beat { sequence: 1, call, call_ms, operation: None, moved_bytes }));
+        self.send(
+            n,
+            C2m::Beat(Beat { sequence: 1, call, call_ms, operation: None, moved_bytes, stalled: None }),
+        );
     }
 
     pub(super) fn epoch(&self, n: u64) -> GroupEpoch {

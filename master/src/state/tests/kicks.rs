@@ -13,7 +13,14 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
     let text = Text::default();
     vec![
         C2m::Register(register(0)),
-        C2m::Beat(Beat { sequence: 0, call: CallKind::None, call_ms: 0, operation: None, moved_bytes: 0 }),
+        C2m::Beat(Beat {
+            sequence: 0,
+            call: CallKind::None,
+            call_ms: 0,
+            operation: None,
+            moved_bytes: 0,
+            stalled: None,
+        }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
         C2m::WithdrawTopology(RequestId(1)),
         C2m::VotePending(RequestId(1)),
@@ -27,6 +34,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             report: SyncReport::Ready(SyncTraffic::default()),
         }),
         C2m::Leave(Nothing {}),
+        C2m::StatusRequest(RequestId(1)),
     ]
 }
 
@@ -34,10 +42,10 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
 fn what_each_client_may_send() {
     // Kinds that are legal for: a stranger, a pending peer, a connecting one, an accepted idle one.
     let legal: [(&str, &[u16]); 4] = [
-        ("stranger", &[1]),
-        ("pending", &[2, 12]),
-        ("connecting", &[2, 6, 7, 12]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        ("stranger", &[1, 13]),
+        ("pending", &[2, 12, 13]),
+        ("connecting", &[2, 6, 7, 12, 13]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {

@@ -6,4 +6,6 @@ mod harness;
 mod kicks;
 mod liveness;
 mod ring;
+mod status;
+mod straggler;
 mod sync;

@@ -243,3 +243,84 @@ fn nobody_is_late_while_another_member_may_be_dead() {
     rig.confirm_all();
     assert!(rig.group(0).confirmed);
 }
+
+fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
+    let (edge, call) = (rig.edge(from, to), CallKind::AllReduce);
+    let stalled = Some(StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+    rig.send(
+        from,
+        C2m::Beat(Beat { sequence: 1, call, call_ms: 0, operation: None, moved_bytes: 0, stalled }),
+    );
+}
+
+/// Client 1 says that its edge to 2 stands still, until it is built anew; `beating` give signs of life meanwhile.
+fn stall(rig: &mut Rig, seconds: u64, beating: &[u64]) {
+    let generation = rig.edge(1, 2).generation;
+    for second in 1..=seconds {
+        if rig.edge(1, 2).generation == generation {
+            beat_with_stall(rig, 1, 2, second * 1000);
+        }
+        rig.pass(1000, beating);
+    }
+}
+
+#[test]
+fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
+    let mut rig = Rig::world(3);
+    let op = rig.op(1, 7, 0);
+    for n in 1..=3 {
+        rig.initiate(n, op);
+    }
+    let generation = rig.edge(1, 2).generation;
+    rig.mail.clear();
+    stall(&mut rig, 3, &[2, 3]);
+    assert_eq!(rig.edge(1, 2).generation, generation, "not yet");
+    stall(&mut rig, 6, &[2, 3]);
+    let verdicts: Vec<Verdict> = (1..=3)
+        .map(|n| match rig.answer(n) {
+            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) => verdict,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]));
+    assert_eq!(verdicts[0].cause, Cause::EdgeBroken);
+    assert!(verdicts[0].silent_ms >= 4000);
+    let named: Vec<PeerId> = verdicts[0].culprits.iter().map(|culprit| culprit.peer).collect();
+    assert_eq!(named, [rig.peers[&1], rig.peers[&2]]);
+    assert!(rig.edge(1, 2).generation > generation, "rebuilt");
+    assert_eq!(rig.accepted(), [1, 2, 3], "nobody is dropped for an edge");
+}
+
+#[test]
+fn a_stalled_edge_that_cannot_be_rebuilt_is_planned_around() {
+    let mut rig = Rig::world(4);
+    stall(&mut rig, 6, &[2, 3, 4]);
+    assert_eq!(rig.ring(0), [1, 2, 3, 4]);
+    block(&mut rig, &[(1, 2)], &[1, 2, 3, 4]);
+    let ring = rig.ring(0);
+    let at = ring.iter().position(|n| *n == 1).expect("1 is a member");
+    assert_ne!(ring[(at + 1) % 4], 2);
+    assert_eq!(rig.accepted(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_stall_that_the_silence_of_the_receiver_explains_is_no_fault_of_the_edge() {
+    let mut rig = Rig::world(3);
+    let generation = rig.edge(1, 2).generation;
+    // 2 is stopped, and comes back before the peer time-out.
+    stall(&mut rig, 7, &[3]);
+    assert_eq!(rig.edge(1, 2).generation, generation);
+    rig.beat(2, 0);
+    rig.pass(2000, &[1, 2, 3]);
+    assert_eq!(rig.edge(1, 2).generation, generation);
+    assert_eq!(rig.accepted(), [1, 2, 3]);
+}
+
+#[test]
+fn a_stall_that_ends_in_time_is_forgotten() {
+    let mut rig = Rig::world(3);
+    let generation = rig.edge(1, 2).generation;
+    stall(&mut rig, 3, &[2, 3]);
+    rig.pass(20_000, &[1, 2, 3]);
+    assert_eq!(rig.edge(1, 2).generation, generation);
+}

@@ -107,7 +107,7 @@ arb_id!(
     PeerId,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, Cause, Phase);
+arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, Cause, Phase, PeerStage);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
 impl Arb for [u8; 16] {
@@ -150,7 +150,8 @@ arb_struct! {
     OpId { epoch, tag, attempt }
     Register { group, advertised_host, p2p_port, state_port, pool_connections, previous }
     PreviousIdentity { run, peer, revision, unknown_outcome }
-    Beat { sequence, call, call_ms, operation, moved_bytes }
+    Beat { sequence, call, call_ms, operation, moved_bytes, stalled }
+    StalledEdge { to, generation, stalled_ms }
     VoteTopology { request, wait_for_world }
     RingReport { epoch, faults }
     Initiate { op, descriptor }
@@ -184,16 +185,20 @@ arb_struct! {
     RingMember { peer, host, p2p_port, state_port, generation, connections }
     RingPlan { group, epoch, sizes, ring }
     EdgeFault { from, to, generation, text }
+    StatusPeer { peer, host, group, stage, call, call_ms, silent_ms, moved_bytes, operation }
+    StatusGroup { group, epoch, connected, ring }
+    StatusWait { since_ms, text }
+    Status { request, run, uptime_ms, sizes, groups, peers, waits }
 }
 
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave
+        SyncInitiate, SyncComplete, Leave, StatusRequest
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
-        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye
+        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

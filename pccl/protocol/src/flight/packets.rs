@@ -1,0 +1,43 @@
+//! What a packet belongs to. A packet that a peer and the master both recorded is recognised by it, if it is unique.
+
+use super::Subject;
+use crate::{C2m, M2c, VoteRef};
+
+/// What a packet to the master belongs to.
+pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
+    Some(match packet {
+        C2m::Beat(beat) => Subject::Beat(beat.sequence),
+        C2m::VoteTopology(vote) => Subject::Request(vote.request),
+        C2m::WithdrawTopology(request) | C2m::VotePending(request) => Subject::Request(*request),
+        C2m::RingReport(report) => Subject::Epoch(report.epoch),
+        C2m::EdgeBroken(fault) => Subject::Edge(fault.generation),
+        C2m::Initiate(initiate) => Subject::Op(initiate.op),
+        C2m::Complete(complete) => Subject::Op(complete.op),
+        C2m::SyncInitiate(initiate) => Subject::Request(initiate.request),
+        C2m::SyncComplete(complete) => Subject::Sync(complete.sync),
+        _ => return None,
+    })
+}
+
+/// What a packet to a peer belongs to.
+pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
+    let vote = |vote: &VoteRef| match vote {
+        VoteRef::Collective(id) => Subject::Op(*id),
+        VoteRef::Sync(request) => Subject::Request(*request),
+    };
+    Some(match packet {
+        M2c::RingPlan(plan) => Subject::Epoch(plan.epoch),
+        M2c::Sizes(sizes) | M2c::Admitted(sizes) => Subject::World(sizes.world_epoch),
+        M2c::TopologyDone(done) => Subject::Request(done.request),
+        M2c::TopologyProgress(progress) => Subject::Request(progress.request),
+        M2c::PendingAnswer(answer) => Subject::Request(answer.request),
+        M2c::Stale(stale) => vote(&stale.vote),
+        M2c::TooFewPeers(answer) => vote(&answer.vote),
+        M2c::Commence(commence) => Subject::Op(commence.op),
+        M2c::Outcome(outcome) => Subject::Op(outcome.op),
+        M2c::SyncPlan(plan) => Subject::Request(plan.request),
+        M2c::SyncOutcome(outcome) => Subject::Request(outcome.request),
+        M2c::Echo(echo) => Subject::Beat(echo.sequence),
+        _ => return None,
+    })
+}

@@ -1,0 +1,78 @@
+//! Looking at the run, and leaving it on purpose.
+
+use super::Communicator;
+use crate::Error;
+use pccl_protocol::{C2m, Status, Verdict};
+use std::time::{Duration, Instant};
+
+/// A time-out longer than this is as good as this.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+
+impl Communicator {
+    /// The run as the master sees it now: who is in, what each peer does, what waits for whom and since when. May be
+    /// called while other calls of this communicator are blocked in other threads; it waits for nobody but the master.
+    ///
+    /// # Errors
+    /// `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn status(&self) -> Result<Status, Error> {
+        let shared = self.shared()?;
+        let request = shared.next_request();
+        shared.status.expect(request);
+        shared.send(&C2m::StatusRequest(request));
+        shared.status.wait(request).ok_or_else(|| shared.end_error())
+    }
+
+    /// The last verdict that any call of this communicator has returned, until the next one. It survives reconnecting.
+    pub fn last_verdict(&self) -> Option<Verdict> {
+        self.last_verdict.lock().clone()
+    }
+
+    /// Keeps the verdict of a result, if it has one.
+    pub(super) fn note_verdict<T>(&self, result: &Result<T, Error>) {
+        if let Err(Error::Aborted(verdict)) = result {
+            *self.last_verdict.lock() = Some((**verdict).clone());
+        }
+    }
+
+    /// Prepares for leaving: from now on no new call can begin (`InvalidUsage`), and this returns when those that have
+    /// begun, in whatever thread, are over. They end as they would have ended without this. Follow it by
+    /// [`Communicator::close`].
+    ///
+    /// # Errors
+    /// `TimedOut` when `timeout` has passed before; then calls are possible again. `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn drain(&self, timeout: Duration) -> Result<(), Error> {
+        let shared = self.shared()?;
+        let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
+        let mut activity = shared.activity.lock();
+        activity.draining = true;
+        while let Some((call, _)) = activity.exclusive {
+            if shared.idle.wait_until(&mut activity, deadline).timed_out() && activity.exclusive.is_some() {
+                activity.draining = false;
+                return Err(Error::TimedOut(format!("{call} is not over after {timeout:?}")));
+            }
+        }
+        let ops = activity.ops.clone();
+        drop(activity);
+        let left = ops.iter().filter(|op| !op.wait_until_done(deadline)).count();
+        if left > 0 {
+            shared.activity.lock().draining = false;
+            return Err(Error::TimedOut(format!("{left} all-reduces are not over after {timeout:?}")));
+        }
+        if shared.end().is_some() { Err(shared.end_error()) } else { Ok(()) }
+    }
+
+    /// Leaves the run as soon as the calls that have begun are over, or when `timeout` has passed: nobody sees an abort
+    /// because of a peer that leaves between its operations. [`Communicator::drain`], then [`Communicator::close`].
+    ///
+    /// # Errors
+    /// `TimedOut` if calls had to be cut off; `Kicked` or `MasterLost` if the run was over already for this peer. In any
+    /// case this communicator is closed afterwards.
+    pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
+        let drained = match self.drain(timeout) {
+            Err(Error::NotConnected) => Ok(()),
+            other => other,
+        };
+        self.close();
+        drained
+    }
+}

@@ -1,0 +1,106 @@
+//! Finds an edge that stands still although bytes wait on it.
+//!
+//! Only the sending end can tell: it has bytes that the kernel has not sent or that the other end has not acknowledged,
+//! and their number does not change. An edge without such bytes is idle or starved, not stuck. What follows from a
+//! stalled edge is the master's to decide: it knows whether the peer at the other end is alive.
+
+use std::time::{Duration, Instant};
+use tinysockets::link::Backlog;
+
+/// From how long a standstill on the master is told.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
+/// A pause of our own that is no evidence against the edge.
+const OWN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Watches the link to the next peer, from one beat to the next.
+#[derive(Debug, Default)]
+pub(crate) struct StallWatch {
+    seen: Option<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    link: (u128, u64),
+    counters: (u64, u64, u64),
+    /// Since when the counters have stood still.
+    since: Instant,
+    /// The last look.
+    at: Instant,
+}
+
+impl StallWatch {
+    /// Looks at the link (peer, generation), with the bytes that it has sent so far. Returns for how long it has stood
+    /// still, if it has bytes to deliver and that is long enough to be told.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        interval: Duration,
+        link: Option<((u128, u64), u64, Backlog)>,
+    ) -> Option<Duration> {
+        let Some((link, sent_bytes, backlog)) = link else {
+            self.seen = None;
+            return None;
+        };
+        let waiting = backlog.notsent_bytes > 0 || backlog.unacked_segments > 0;
+        let counters = (sent_bytes, backlog.notsent_bytes, backlog.unacked_segments);
+        let still = self.seen.as_ref().filter(|seen| {
+            let paused = now.duration_since(seen.at) > interval + OWN_PAUSE;
+            waiting && !paused && seen.link == link && seen.counters == counters
+        });
+        let since = still.map_or(now, |seen| seen.since);
+        self.seen = Some(Seen { link, counters, since, at: now });
+        Some(now.duration_since(since)).filter(|stalled| *stalled >= REPORT_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: (u128, u64) = (7, 1);
+    const BEAT: Duration = Duration::from_secs(1);
+
+    fn backlog(notsent_bytes: u64, unacked_segments: u64) -> Backlog {
+        Backlog { queued_frames: 3, notsent_bytes, unacked_segments, rtt_us_max: 100 }
+    }
+
+    fn looks(steps: &[(u64, Option<(u64, Backlog)>)]) -> Vec<Option<u64>> {
+        let start = Instant::now();
+        let mut watch = StallWatch::default();
+        let look = |(second, link): &(u64, Option<(u64, Backlog)>)| {
+            let link = link.as_ref().map(|(sent, backlog)| (LINK, *sent, *backlog));
+            watch.look(start + Duration::from_secs(*second), BEAT, link).map(|stalled| stalled.as_secs())
+        };
+        steps.iter().map(look).collect()
+    }
+
+    #[test]
+    fn bytes_that_do_not_move_are_a_stall() {
+        let b = Some((10, backlog(500, 4)));
+        assert_eq!(looks(&[(0, b), (1, b), (2, b), (3, b)]), [None, Some(1), Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn any_movement_ends_it() {
+        let (b, c) = (Some((10, backlog(500, 4))), Some((10, backlog(499, 4))));
+        assert_eq!(looks(&[(0, b), (1, b), (2, c), (3, c)]), [None, Some(1), None, Some(1)]);
+    }
+
+    #[test]
+    fn an_idle_or_starved_link_does_not_stall() {
+        let b = Some((10, backlog(0, 0)));
+        assert_eq!(looks(&[(0, b), (1, b), (9, b)]), [None; 3]);
+    }
+
+    #[test]
+    fn a_pause_of_this_process_is_no_evidence() {
+        let b = Some((10, backlog(500, 4)));
+        assert_eq!(looks(&[(0, b), (20, b), (21, b)]), [None, None, Some(1)]);
+    }
+
+    #[test]
+    fn another_link_starts_anew() {
+        let b = Some((10, backlog(500, 4)));
+        assert_eq!(looks(&[(0, b), (1, None), (2, b)]), [None; 3]);
+    }
+}

@@ -15,6 +15,9 @@ pub(crate) fn problems(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<String
         if text.lines().count() > MAX_LINES {
             problems.push(format!("{path}: more than {MAX_LINES} lines"));
         }
+        for line in diagram_lines(text).filter(|line| line.contains(';')) {
+            problems.push(format!("{path}: a semicolon ends a statement of a diagram: {line}"));
+        }
         for target in links(text) {
             match resolve(path, &target) {
                 Some(file) if exists(&file) => {}
@@ -65,6 +68,14 @@ fn code_list_problems(tree: &Tree) -> Vec<String> {
             }
         }
     }
+    let rules = |(line, _): (&str, &str)| line.trim().strip_prefix("MasterState::").map(str::to_owned);
+    let machine = tree.get("master/src/state/mod.rs").map_or("", String::as_str);
+    let listed = tree.get("docs/protocol.md").map_or("", String::as_str);
+    for rule in machine.lines().filter_map(|line| rules(line.split_once(',')?)) {
+        if !listed.contains(&format!("`{rule}`")) {
+            problems.push(format!("docs/protocol.md: the rule {rule} of the master is missing"));
+        }
+    }
     problems
 }
 
@@ -86,6 +97,12 @@ fn variants(code: &str, start: &str) -> Vec<(String, Option<String>)> {
         }
     }
     variants
+}
+
+/// Lines of the diagrams in a document.
+fn diagram_lines(text: &str) -> impl Iterator<Item = &str> {
+    let blocks = text.split("```mermaid\n").skip(1);
+    blocks.filter_map(|rest| rest.split("```").next()).flat_map(str::lines)
 }
 
 /// Targets of links to files of the repository.
@@ -246,6 +263,19 @@ fn errors_that_a_document_forgets_are_found() {
         code_list_problems(&tree),
         ["docs/errors.md: Second of pccl/src/error.rs is missing, or has another number"]
     );
+}
+
+#[test]
+fn rules_that_a_document_forgets_are_found() {
+    let code =
+        "const RULES: &[fn(&mut MasterState) -> bool] = &[\n    MasterState::one,\n    MasterState::two,\n];";
+    let tree = crate::tree::planted(&[("master/src/state/mod.rs", code), ("docs/protocol.md", "1. `one`")]);
+    assert_eq!(code_list_problems(&tree), ["docs/protocol.md: the rule two of the master is missing"]);
+}
+
+#[test]
+fn broken_diagrams_are_found() {
+    assert_eq!(planted("docs/a.md", "a; b\n```mermaid\nA->>B: c; d\n```\n").len(), 1);
 }
 
 #[test]

@@ -22,9 +22,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("tinysockets/src/sys.rs", "system calls"),
 ];
 
-/// The same for tests, benches and examples.
+/// The same for tests, benches, examples, and programs that test.
 const UNSAFE_IN_TESTS: &[(&str, &str)] = &[
     ("pccl/protocol/tests/allocation.rs", "an allocator that counts"),
+    ("stress/src/os.rs", "signals and clocks"),
+    ("tests/e2e/master_process.rs", "signals"),
+    ("tests/e2e/peer.rs", "signals"),
     ("tests/src/bin/pccl-test-peer/buffer.rs", "memory that no slice stands for"),
     ("tests/src/bin/pccl-test-peer/trap.rs", "kills its own process"),
     ("threadpark/tests/loom.rs", "loom's cells"),
@@ -89,8 +92,12 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
             complain(line, "unfinished code");
         }
         let is_test = source.is_test(&test_modules);
-        let allowed: Vec<&str> =
-            UNSAFE.iter().chain(UNSAFE_IN_TESTS.iter().filter(|_| is_test)).map(|(path, _)| *path).collect();
+        let is_program = PROGRAMS.iter().any(|program| source.path.starts_with(program));
+        let allowed: Vec<&str> = UNSAFE
+            .iter()
+            .chain(UNSAFE_IN_TESTS.iter().filter(|_| is_test || is_program))
+            .map(|(path, _)| *path)
+            .collect();
         if !allowed.contains(&source.path) {
             for line in lines_with(&source.code, "unsafe") {
                 complain(line, "unsafe code in a file that is not on the list for it");
@@ -102,7 +109,7 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
         for line in lines_with(&source.production, ".unwrap()") {
             complain(line, "unwrap: return an error, or say with expect why it cannot fail");
         }
-        if !PROGRAMS.iter().any(|program| source.path.starts_with(program)) {
+        if !is_program {
             for line in PRINTING.iter().flat_map(|needle| lines_with(&source.production, needle)) {
                 complain(line, "a library prints; it has the log for that");
             }
@@ -149,7 +156,8 @@ impl<'a> Source<'a> {
         let stem = file.trim_end_matches(".rs");
         let children =
             if ["mod", "lib", "main"].contains(&stem) { dir.to_owned() } else { format!("{dir}/{stem}") };
-        let test_modules = names.into_iter().map(|name| format!("{children}/{name}")).collect();
+        let named = names.into_iter().map(|name| format!("{children}/{name}"));
+        let test_modules = named.chain(test_paths(text).map(|file| format!("{dir}/{file}"))).collect();
         Self { path, text, lines: text.lines().count(), code, production, test_modules }
     }
 
@@ -165,6 +173,12 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Names, without ending, of the files of test modules that have a path of their own.
+fn test_paths(text: &str) -> impl Iterator<Item = &str> {
+    let behind = text.split("#[cfg(test)]\n#[path = \"").skip(1);
+    behind.filter_map(|rest| rest.split_once(".rs\"]")).map(|(file, _)| file)
+}
+
 #[cfg(test)]
 fn planted(files: &[(&str, &str)]) -> Vec<String> {
     problems(&crate::tree::planted(files))
@@ -172,9 +186,10 @@ fn planted(files: &[(&str, &str)]) -> Vec<String> {
 
 #[test]
 fn unwrap_is_found_in_production_code_only() {
-    let text = "//! x.unwrap()\nfn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\n#[cfg(test)]\nmod more;\n";
+    let text = "//! x.unwrap()\nfn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\n#[cfg(test)]\nmod more;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod others;\n";
     let found = planted(&[
         ("pccl/src/a.rs", text),
+        ("pccl/src/a_tests.rs", "fn f() { x.unwrap(); }"),
         ("pccl/src/a/more.rs", "fn c() { x.unwrap(); }"),
         ("pccl/src/a/less.rs", "fn d() { x.unwrap_or(1); \".unwrap()\"; }"),
         ("pccl/examples/e.rs", "fn e() { x.unwrap(); }"),

@@ -1,0 +1,378 @@
+//! The caller's thread of a model client: the loop that every trainer runs.
+//!
+//! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
+
+use crate::client::{Call, KEYS, TagStage, TagWork};
+use crate::swarm::MS;
+use crate::world::{Wake, World};
+use pccl_hash::Digest128;
+use pccl_protocol::*;
+use pccl_quant::{DataType, ReduceOp};
+
+impl World {
+    pub(crate) fn woken(&mut self, slot: usize, wake: Wake) {
+        match wake {
+            Wake::Beat => self.beat(slot),
+            Wake::Dialed(edge) => self.dialed(slot, edge),
+            Wake::DialTimeout(edge) => self.dial_timeout(slot, edge),
+            Wake::InboundDue(epoch) => self.inbound_due(slot, epoch),
+            Wake::EdgeUp => self.report_if_connected(slot),
+            Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
+            Wake::Progress(op) => self.progress(slot, op),
+            Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
+            Wake::Continue => self.next_step(slot),
+            Wake::Deadline(request) => self.deadline(slot, request),
+            Wake::GiveUp(op) => self.give_up(slot, op),
+            Wake::Mischief => self.mischief(slot),
+        }
+    }
+
+    fn beat(&mut self, slot: usize) {
+        let client = &mut self.clients[slot];
+        if client.conn.is_none() {
+            return;
+        }
+        client.beats += 1;
+        let call = match client.call {
+            Call::Connecting => CallKind::Connect,
+            Call::Thinking | Call::Leaving => CallKind::None,
+            Call::Pending(_) => CallKind::ArePeersPending,
+            Call::Topology(_, 0) => CallKind::UpdateTopology,
+            Call::Topology(..) => CallKind::WaitForWorld,
+            Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
+            Call::Reducing => CallKind::AllReduce,
+        };
+        let beat =
+            Beat { sequence: client.beats, call, call_ms: 0, operation: None, moved_bytes: 0, stalled: None };
+        if client.peer.is_some() && client.call != Call::Leaving {
+            self.send(slot, C2m::Beat(beat));
+        }
+        self.wake(slot, 1_000 * MS, Wake::Beat);
+    }
+
+    fn next_step(&mut self, slot: usize) {
+        if self.clients[slot].call == Call::Thinking {
+            let request = self.clients[slot].request();
+            self.clients[slot].call = Call::Pending(request);
+            self.send(slot, C2m::VotePending(request));
+        }
+    }
+
+    fn vote_topology(&mut self, slot: usize, wait_for_world: u32) {
+        let request = self.clients[slot].request();
+        self.clients[slot].call = Call::Topology(request, wait_for_world);
+        self.send(slot, C2m::VoteTopology(VoteTopology { request, wait_for_world }));
+        let longest = self.swarm.topology_deadline;
+        if longest > 0 {
+            let patience = self.rng.range(longest / 4, longest);
+            self.wake(slot, patience, Wake::Deadline(request));
+        }
+    }
+
+    /// Every peer decides this from the sizes of one instant, so all of them decide it alike.
+    fn after_topology(&mut self, slot: usize) {
+        let wanted = self.swarm.wait_for_world;
+        if self.clients[slot].sizes.global < wanted {
+            self.vote_topology(slot, wanted);
+        } else {
+            self.begin_sync(slot);
+        }
+    }
+
+    /// The caller gives up and calls again: to go on with something else would leave the others waiting.
+    fn deadline(&mut self, slot: usize, request: RequestId) {
+        if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
+            && mine == request
+        {
+            self.send(slot, C2m::WithdrawTopology(request));
+            // Both travel together, so no round ends between them.
+            self.hurry = true;
+            self.vote_topology(slot, wait_for_world);
+            self.hurry = false;
+        }
+    }
+
+    pub(crate) fn receive(&mut self, slot: usize, packet: M2c) {
+        // A hostile client remembers none of its votes; one that leaves is through with them.
+        let deaf = self.clients[slot].hostile || self.clients[slot].call == Call::Leaving;
+        if deaf && !matches!(packet, M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_)) {
+            return;
+        }
+        match packet {
+            M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
+            M2c::Kicked(_) | M2c::Goodbye(_) | M2c::Status(_) => {}
+            M2c::RingPlan(plan) => self.take_plan(slot, plan),
+            M2c::Sizes(sizes) => self.clients[slot].sizes = sizes,
+            M2c::Admitted(sizes) => {
+                let client = &mut self.clients[slot];
+                assert!(!client.admitted, "seed {}: admitted twice", self.seed);
+                client.admitted = true;
+                client.sizes = sizes;
+                if !client.hostile && client.call == Call::Connecting {
+                    self.after_topology(slot);
+                }
+            }
+            M2c::TopologyDone(done) => {
+                if let Call::Topology(mine, _) = self.clients[slot].call {
+                    self.clients[slot].sizes = done.sizes;
+                    if mine != done.request {
+                        // The answer to a call that was given up crossed the new call. The others go on from it.
+                        self.send(slot, C2m::WithdrawTopology(mine));
+                    }
+                    self.after_topology(slot);
+                }
+            }
+            M2c::TopologyProgress(_) | M2c::Echo(_) => {}
+            M2c::PendingAnswer(answer) => {
+                if self.clients[slot].call == Call::Pending(answer.request) {
+                    if answer.pending {
+                        self.vote_topology(slot, 0);
+                    } else {
+                        self.after_topology(slot);
+                    }
+                }
+            }
+            M2c::Stale(stale) => self.stale(slot, stale),
+            M2c::TooFewPeers(few) => self.too_few(slot, few),
+            M2c::Commence(commence) => self.commence(slot, commence.op),
+            M2c::Outcome(outcome) => self.outcome(slot, outcome),
+            M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
+            M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
+        }
+    }
+
+    fn stale(&mut self, slot: usize, stale: Stale) {
+        let client = &self.clients[slot];
+        assert!(client.epoch() >= stale.epoch, "seed {}: stale before its ring", self.seed);
+        match stale.vote {
+            VoteRef::Sync(request) if client.call == Call::SyncVoting(request) => self.begin_sync(slot),
+            VoteRef::Collective(op) if client.work.get(&op.tag).is_some_and(|work| work.op == op) => {
+                self.vote_collective(slot, op.tag);
+            }
+            VoteRef::Sync(_) | VoteRef::Collective(_) => {}
+        }
+    }
+
+    fn too_few(&mut self, slot: usize, few: TooFewPeers) {
+        let client = &mut self.clients[slot];
+        match few.vote {
+            VoteRef::Sync(request) if client.call == Call::SyncVoting(request) => {
+                client.synced = false;
+                self.begin_collectives(slot);
+            }
+            VoteRef::Collective(op) => {
+                if let Some(work) = client.work.get_mut(&op.tag).filter(|work| work.op == op) {
+                    work.stage = TagStage::Finished(false);
+                    self.finish_if_done(slot);
+                }
+            }
+            VoteRef::Sync(_) => {}
+        }
+    }
+
+    pub(crate) fn begin_sync(&mut self, slot: usize) {
+        let diverges = !self.healing && self.rng.percent(self.swarm.diverge) && self.rng.percent(30);
+        let noise = u128::from(self.rng.next());
+        let strategies = self.swarm.strategies;
+        let mismatch = !self.healing && self.rng.percent(self.swarm.mismatch);
+        let client = &mut self.clients[slot];
+        let request = client.request();
+        client.call = Call::SyncVoting(request);
+        client.serving = None;
+        client.sync_plan = None;
+        client.staged.clear();
+        if diverges {
+            client.content.insert("weight".to_owned(), noise);
+        }
+        let strategy = match (strategies && !client.popular_only, client.first_sync) {
+            (false, _) => SyncStrategy::EnforcePopular,
+            (true, true) => SyncStrategy::ReceiveOnly,
+            (true, false) => SyncStrategy::SendOnly,
+        };
+        let entry = |(key, loose): &(&str, bool)| StateEntry {
+            key: Key::new(*key),
+            count: if mismatch { 9 } else { 8 },
+            data_type: DataType::Float32,
+            allow_inequality: *loose,
+            digest: Digest128::from_u128(client.content[*key]),
+        };
+        let entries = KEYS.iter().map(entry).collect();
+        let (epoch, revision) = (client.epoch(), Revision(client.revision));
+        self.send(slot, C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries }));
+    }
+
+    fn sync_plan(&mut self, slot: usize, plan: SyncPlanFor) {
+        let client = &mut self.clients[slot];
+        assert_eq!(client.call, Call::SyncVoting(plan.request), "seed {}: a plan for nothing", self.seed);
+        let sync = plan.plan.sync;
+        client.call = Call::Syncing { request: plan.request, sync, fetched: false };
+        client.serving = plan.plan.serve.then_some(sync);
+        client.sync_plan = Some(plan.plan);
+        let delay = self.delay();
+        self.wake(slot, delay, Wake::Fetch(sync, 0, 0));
+    }
+
+    fn fetch(&mut self, slot: usize, sync: SyncId, source: usize, tries: u32) {
+        let fails =
+            !self.healing && tries == 0 && self.rng.percent(self.swarm.fetch_failure) && self.rng.percent(20);
+        let client = &self.clients[slot];
+        let Call::Syncing { request, sync: mine, fetched: false } = client.call else { return };
+        let Some(plan) = client.sync_plan.clone().filter(|_| mine == sync) else { return };
+        let report = if plan.fetch.is_empty() {
+            SyncReport::Ready(SyncTraffic::default())
+        } else if fails || source >= plan.sources.len() {
+            SyncReport::Failed(Text::new("no source answers"))
+        } else {
+            let peer = plan.sources[source].peer;
+            assert_ne!(Some(peer), client.peer, "seed {}: told to fetch from itself", self.seed);
+            let giver = self.alive(peer).map(|slot| &self.clients[slot]).filter(|giver| giver.running());
+            match giver {
+                Some(giver) if giver.serving == Some(sync) => {
+                    for item in &plan.fetch {
+                        let held = Digest128::from_u128(giver.content[item.key.as_str()]);
+                        assert_eq!(held, item.digest, "seed {}: a source holds something else", self.seed);
+                    }
+                    self.clients[slot].staged = plan.fetch;
+                    SyncReport::Ready(SyncTraffic::default())
+                }
+                // Its plan may still be on the way.
+                Some(_) if tries < 60 => {
+                    return self.wake(slot, 50 * MS, Wake::Fetch(sync, source, tries + 1));
+                }
+                _ => return self.wake(slot, 20 * MS, Wake::Fetch(sync, source + 1, 1)),
+            }
+        };
+        self.clients[slot].call = Call::Syncing { request, sync, fetched: true };
+        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report }));
+    }
+
+    fn sync_outcome(&mut self, slot: usize, answer: SyncOutcomeFor) {
+        let client = &mut self.clients[slot];
+        let sync = match client.call {
+            Call::Syncing { request, sync, .. } if request == answer.request => Some(sync),
+            Call::SyncVoting(request) if request == answer.request => None,
+            _ => panic!("seed {}: an outcome for nothing: {answer:?}", self.seed),
+        };
+        client.serving = None;
+        match answer.outcome {
+            SyncOutcome::Committed(revision) => {
+                for item in std::mem::take(&mut client.staged) {
+                    client.content.insert(item.key.as_str().to_owned(), item.digest.to_u128());
+                }
+                client.revision = revision.0;
+                client.synced = true;
+                client.popular_only = false;
+                client.first_sync = false;
+                let sync = sync.expect("only a planned sync commits");
+                let content = client.strict_content();
+                self.checker.committed(sync, revision, content);
+                self.begin_collectives(slot);
+            }
+            SyncOutcome::Failed(verdict) => {
+                client.popular_only |= verdict.cause == Cause::MismatchedCall;
+                self.begin_sync(slot);
+            }
+        }
+    }
+
+    fn begin_collectives(&mut self, slot: usize) {
+        self.clients[slot].call = Call::Reducing;
+        self.clients[slot].work.clear();
+        for tag in 0..self.swarm.tags {
+            self.vote_collective(slot, tag);
+        }
+    }
+
+    fn vote_collective(&mut self, slot: usize, tag: u64) {
+        let odd = !self.healing && self.rng.percent(self.swarm.mismatch);
+        let gives_up = !self.healing && self.rng.percent(self.swarm.give_up);
+        let client = &mut self.clients[slot];
+        let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
+        let op = OpId { epoch: client.epoch(), tag, attempt };
+        client.work.insert(tag, TagWork { op, stage: TagStage::Voting });
+        let part = PartDescriptor {
+            count: if odd { 99 } else { 100 },
+            data_type: DataType::Float32,
+            op: ReduceOp::Sum,
+        };
+        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
+        self.send(slot, C2m::Initiate(Initiate { op, descriptor }));
+        if gives_up {
+            let patience = self.rng.range(10 * MS, 2_000 * MS);
+            self.wake(slot, patience, Wake::GiveUp(op));
+        }
+    }
+
+    fn give_up(&mut self, slot: usize, op: OpId) {
+        let stage = self.clients[slot].work.get(&op.tag).filter(|work| work.op == op).map(|work| &work.stage);
+        if matches!(stage, Some(TagStage::Voting | TagStage::Running { .. })) {
+            let text = Text::new("deadline");
+            let kind = OpFaultKind::CallerAbort;
+            self.complete(slot, op, Some(OpFault { kind, peer: None, generation: LinkGeneration(0), text }));
+        }
+    }
+
+    fn commence(&mut self, slot: usize, op: OpId) {
+        let client = &mut self.clients[slot];
+        assert_eq!(client.epoch(), op.epoch, "seed {}: began outside its ring", self.seed);
+        let (edges, me) = (client.edges(), client.peer);
+        let members = client.plan.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
+        let work = client.work.get_mut(&op.tag).filter(|work| work.op == op);
+        let (Some(work), Some((inbound, outbound)), Some(me)) = (work, edges, me) else {
+            panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);
+        };
+        // It may have given up meanwhile.
+        if work.stage == TagStage::Voting {
+            work.stage = TagStage::Running { inbound, outbound, members };
+            self.started.insert((op, me));
+            let delay = self.rng.range(MS, 120 * MS);
+            self.wake(slot, delay, Wake::Progress(op));
+        }
+    }
+
+    fn outcome(&mut self, slot: usize, packet: OpOutcome) {
+        let op = packet.op;
+        let client = &mut self.clients[slot];
+        if op.epoch == client.epoch() {
+            client.attempts.insert(op.tag, op.attempt + 1);
+        }
+        let Some(work) = client.work.get_mut(&op.tag).filter(|work| work.op == op) else {
+            panic!("seed {}: s{slot} got an outcome of {op}, for which it did not vote", self.seed);
+        };
+        match packet.outcome {
+            Outcome::Done(_) => {
+                let clean = work.stage == TagStage::Completed(true);
+                assert!(clean, "seed {}: {op} is done, but s{slot} is at {:?}", self.seed, work.stage);
+                work.stage = TagStage::Finished(true);
+                self.finish_if_done(slot);
+            }
+            Outcome::Aborted(_) => self.vote_collective(slot, op.tag),
+        }
+    }
+
+    fn finish_if_done(&mut self, slot: usize) {
+        let think = self.rng.below(self.swarm.think + 1);
+        let noise = u128::from(self.rng.next());
+        let client = &mut self.clients[slot];
+        let done = |work: &TagWork| matches!(work.stage, TagStage::Finished(_));
+        if client.call != Call::Reducing || !client.work.values().all(done) {
+            return;
+        }
+        let results: Vec<bool> =
+            client.work.values().map(|work| work.stage == TagStage::Finished(true)).collect();
+        client.work.clear();
+        if client.synced {
+            client.revision += 1;
+            // A deterministic step of training: equal before, equal after.
+            let seen = results.iter().fold(1, |sum, done| sum * 2 + u128::from(*done));
+            for (key, loose) in KEYS {
+                let old = client.content[key];
+                let new = if loose { noise } else { old.wrapping_mul(31).wrapping_add(seen) };
+                client.content.insert(key.to_owned(), new);
+            }
+        }
+        client.steps += 1;
+        client.call = Call::Thinking;
+        self.wake(slot, think, Wake::Continue);
+    }
+}

@@ -1,0 +1,179 @@
+//! The model of a client process: what it knows. How it acts is in `calls` and `links`.
+
+use pccl_protocol::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A directed edge with its generation.
+pub(crate) type EdgeKey = (PeerId, PeerId, LinkGeneration);
+
+/// Whether the process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Power {
+    /// No process.
+    Down,
+    Up,
+    /// Stopped; it will go on.
+    Paused,
+    /// The host is gone; nobody was told.
+    Vanished,
+}
+
+/// Which call the caller's thread is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Call {
+    Connecting,
+    Thinking,
+    Pending(RequestId),
+    Topology(RequestId, u32),
+    /// A sync vote that is not answered.
+    SyncVoting(RequestId),
+    /// A sync whose plan has arrived.
+    Syncing {
+        request: RequestId,
+        sync: SyncId,
+        fetched: bool,
+    },
+    Reducing,
+    Leaving,
+}
+
+/// One tag of the running step.
+#[derive(Debug, Clone)]
+pub(crate) struct TagWork {
+    pub(crate) op: OpId,
+    pub(crate) stage: TagStage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TagStage {
+    Voting,
+    /// Runs on the edges given: inbound and outbound.
+    Running {
+        inbound: EdgeKey,
+        outbound: EdgeKey,
+        members: Vec<PeerId>,
+    },
+    /// Voted complete; whether without fault.
+    Completed(bool),
+    /// Over for this step; whether it has the result.
+    Finished(bool),
+}
+
+/// A tensor of the model state: name, whether contents may differ, content.
+pub(crate) const KEYS: [(&str, bool); 3] = [("bias", false), ("rng", true), ("weight", false)];
+
+/// One process slot. A slot lives several lives.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) life: u32,
+    pub(crate) power: Power,
+    pub(crate) hostile: bool,
+    pub(crate) conn: Option<u64>,
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) before: Option<PreviousIdentity>,
+    pub(crate) group: GroupId,
+    pub(crate) call: Call,
+    pub(crate) next_request: u64,
+    pub(crate) admitted: bool,
+    pub(crate) sizes: WorldSizes,
+    pub(crate) plan: Option<RingPlan>,
+    pub(crate) reported: bool,
+    pub(crate) attempts: BTreeMap<u64, u32>,
+    pub(crate) work: BTreeMap<u64, TagWork>,
+    pub(crate) serving: Option<SyncId>,
+    pub(crate) sync_plan: Option<SyncPlan>,
+    pub(crate) staged: Vec<FetchItem>,
+    pub(crate) synced: bool,
+    pub(crate) popular_only: bool,
+    pub(crate) first_sync: bool,
+    pub(crate) revision: u64,
+    pub(crate) content: BTreeMap<String, u128>,
+    pub(crate) steps: u64,
+    pub(crate) beats: u64,
+    /// Something was done to this life that may cost it its place.
+    pub(crate) disturbed: bool,
+    /// It has lived before and may bring a revision that its group does not know.
+    pub(crate) returned: bool,
+    /// Connections to or from this slot could not be built for a while.
+    pub(crate) blocked_once: bool,
+}
+
+impl Client {
+    pub(crate) fn new(group: GroupId) -> Self {
+        Self {
+            life: 0,
+            power: Power::Down,
+            hostile: false,
+            conn: None,
+            peer: None,
+            before: None,
+            group,
+            call: Call::Connecting,
+            next_request: 0,
+            admitted: false,
+            sizes: WorldSizes::default(),
+            plan: None,
+            reported: false,
+            attempts: BTreeMap::new(),
+            work: BTreeMap::new(),
+            serving: None,
+            sync_plan: None,
+            staged: Vec::new(),
+            synced: false,
+            popular_only: false,
+            first_sync: true,
+            revision: 0,
+            content: KEYS.iter().map(|(key, _)| ((*key).to_owned(), 0)).collect(),
+            steps: 0,
+            beats: 0,
+            disturbed: false,
+            returned: false,
+            blocked_once: false,
+        }
+    }
+
+    /// The same slot with a new process, which may have kept its state.
+    pub(crate) fn reborn(&self, keeps_state: bool) -> Self {
+        let mut next = Self::new(self.group);
+        next.life = self.life + 1;
+        next.blocked_once = self.blocked_once;
+        if keeps_state {
+            next.revision = self.revision;
+            next.content = self.content.clone();
+            next.returned = self.life > 0;
+        }
+        next
+    }
+
+    pub(crate) fn running(&self) -> bool {
+        self.power == Power::Up && self.conn.is_some()
+    }
+
+    pub(crate) fn request(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
+    pub(crate) fn epoch(&self) -> GroupEpoch {
+        self.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch)
+    }
+
+    /// The edges of the present ring that touch this peer: inbound and outbound. None if it is alone.
+    pub(crate) fn edges(&self) -> Option<(EdgeKey, EdgeKey)> {
+        let (plan, me) = (self.plan.as_ref()?, self.peer?);
+        let rank = plan.rank_of(me)?;
+        if plan.ring.len() < 2 {
+            return None;
+        }
+        let previous = &plan.ring[plan.previous_of(rank)];
+        let next = &plan.ring[plan.next_of(rank)];
+        Some(((previous.peer, me, previous.generation), (me, next.peer, plan.ring[rank].generation)))
+    }
+
+    /// Contents that must be equal on all peers.
+    pub(crate) fn strict_content(&self) -> Vec<(String, u128)> {
+        let strict: BTreeSet<&str> = KEYS.iter().filter(|(_, loose)| !loose).map(|(key, _)| *key).collect();
+        let all = self.content.iter().filter(|(key, _)| strict.contains(key.as_str()));
+        all.map(|(key, value)| (key.clone(), *value)).collect()
+    }
+}

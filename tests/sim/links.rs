@@ -1,0 +1,229 @@
+//! Connections between peers: dialing, breaking, and what a process reports about them.
+
+use crate::client::{Call, EdgeKey, Power, TagStage};
+use crate::swarm::MS;
+use crate::world::{Wake, World};
+use pccl_protocol::*;
+
+/// A dial without an answer is given up after this.
+const DIAL_TIMEOUT: u64 = 5_000 * MS;
+/// An inbound edge that is not there after this is reported.
+const INBOUND_TIMEOUT: u64 = 7_000 * MS;
+
+impl World {
+    pub(crate) fn take_plan(&mut self, slot: usize, plan: RingPlan) {
+        let epoch = plan.epoch;
+        let client = &mut self.clients[slot];
+        client.sizes = plan.sizes;
+        client.plan = Some(plan);
+        client.reported = false;
+        client.attempts.clear();
+        let Some((inbound, outbound)) = client.edges() else {
+            self.report(slot, Vec::new());
+            return;
+        };
+        let running: Vec<OpId> = client.work.values().map(|work| work.op).collect();
+        if !self.edges_up.contains(&outbound) {
+            let delay = self.delay();
+            self.wake(slot, delay, Wake::Dialed(outbound));
+        }
+        if !self.edges_up.contains(&inbound) {
+            self.wake(slot, INBOUND_TIMEOUT, Wake::InboundDue(epoch));
+        }
+        self.close_unused(slot);
+        for op in running {
+            self.wake(slot, 10, Wake::Progress(op));
+        }
+        self.report_if_connected(slot);
+    }
+
+    /// Closes the connections of edges that are not in the ring any more.
+    fn close_unused(&mut self, slot: usize) {
+        let Some(me) = self.clients[slot].peer else { return };
+        let wanted = self.clients[slot].edges();
+        let unwanted = |edge: &EdgeKey| {
+            (edge.0 == me || edge.1 == me) && wanted.is_none_or(|(a, b)| *edge != a && *edge != b)
+        };
+        let gone: Vec<EdgeKey> = self.edges_up.iter().filter(|edge| unwanted(edge)).copied().collect();
+        for edge in gone {
+            self.break_edge(edge, Some(slot));
+        }
+    }
+
+    fn report(&mut self, slot: usize, faults: Vec<EdgeFault>) {
+        let client = &mut self.clients[slot];
+        if !client.reported {
+            client.reported = true;
+            let epoch = client.epoch();
+            self.send(slot, C2m::RingReport(RingReport { epoch, faults }));
+        }
+    }
+
+    pub(crate) fn report_if_connected(&mut self, slot: usize) {
+        if let Some((inbound, outbound)) = self.clients[slot].edges()
+            && self.edges_up.contains(&inbound)
+            && self.edges_up.contains(&outbound)
+        {
+            self.report(slot, Vec::new());
+        }
+    }
+
+    /// Whether the process of a peer is still the one that had this identity.
+    pub(crate) fn alive(&self, peer: PeerId) -> Option<usize> {
+        let (slot, life) = *self.slots.get(&peer)?;
+        let client = &self.clients[slot];
+        (client.life == life && client.power != Power::Down).then_some(slot)
+    }
+
+    pub(crate) fn is_blocked(&self, from: usize, to: usize) -> bool {
+        self.blocked.get(&(from, to)).is_some_and(|until| *until > self.now)
+    }
+
+    pub(crate) fn dialed(&mut self, slot: usize, edge: EdgeKey) {
+        if self.clients[slot].edges().is_none_or(|(_, out)| out != edge) || self.edges_up.contains(&edge) {
+            return;
+        }
+        match self.alive(edge.1) {
+            None => self.edge_failed(slot, edge, "connection refused"),
+            Some(to) if self.is_blocked(slot, to) && self.rng.percent(50) => {
+                self.edge_failed(slot, edge, "no route to host");
+            }
+            Some(to) if self.is_blocked(slot, to) || self.clients[to].power != Power::Up => {
+                self.wake(slot, DIAL_TIMEOUT, Wake::DialTimeout(edge));
+            }
+            Some(to) => {
+                // The acceptor serves whoever presents a generation that it was told, so it may have to be asked again.
+                let expects = self.clients[to].edges().is_some_and(|(inbound, _)| inbound == edge);
+                if expects {
+                    self.edges_up.insert(edge);
+                    self.note(&format!("s{slot} -> s{to} g{} up", edge.2));
+                    self.wake(to, 10, Wake::EdgeUp);
+                    self.report_if_connected(slot);
+                } else {
+                    self.wake(slot, 20 * MS, Wake::Dialed(edge));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn dial_timeout(&mut self, slot: usize, edge: EdgeKey) {
+        if self.clients[slot].edges().is_none_or(|(_, out)| out != edge) || self.edges_up.contains(&edge) {
+            return;
+        }
+        self.edge_failed(slot, edge, "dial timed out");
+    }
+
+    fn edge_failed(&mut self, slot: usize, edge: EdgeKey, text: &str) {
+        let fault = EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new(text) };
+        self.report(slot, vec![fault]);
+    }
+
+    pub(crate) fn inbound_due(&mut self, slot: usize, epoch: GroupEpoch) {
+        let client = &self.clients[slot];
+        if client.epoch() != epoch || client.reported {
+            return;
+        }
+        if let Some((inbound, _)) = client.edges().filter(|(inbound, _)| !self.edges_up.contains(inbound)) {
+            self.edge_failed(slot, inbound, "nobody dialed");
+        }
+    }
+
+    /// An established edge ends; `by` closed it on purpose and needs no news.
+    pub(crate) fn break_edge(&mut self, edge: EdgeKey, by: Option<usize>) {
+        if !self.edges_up.remove(&edge) {
+            return;
+        }
+        for end in [edge.0, edge.1] {
+            if let Some(slot) = self.alive(end).filter(|slot| Some(*slot) != by) {
+                let delay = self.delay();
+                self.wake(slot, delay, Wake::EdgeLost(edge));
+            }
+        }
+    }
+
+    /// Every connection of a process ends.
+    pub(crate) fn break_edges_of(&mut self, slot: usize) {
+        let Some(me) = self.clients[slot].peer else { return };
+        let mine: Vec<EdgeKey> =
+            self.edges_up.iter().filter(|edge| edge.0 == me || edge.1 == me).copied().collect();
+        for edge in mine {
+            self.break_edge(edge, Some(slot));
+        }
+    }
+
+    pub(crate) fn edge_lost(&mut self, slot: usize, edge: EdgeKey) {
+        let client = &self.clients[slot];
+        let running: Vec<OpId> = client
+            .work
+            .values()
+            .filter(|work| matches!(&work.stage, TagStage::Running { inbound, outbound, .. } if *inbound == edge || *outbound == edge))
+            .map(|work| work.op)
+            .collect();
+        if client.edges().is_some_and(|(a, b)| a == edge || b == edge) && !self.edges_up.contains(&edge) {
+            if client.reported {
+                let fault =
+                    EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new("reset") };
+                self.send(slot, C2m::EdgeBroken(fault));
+            } else if client.peer == Some(edge.0) {
+                self.wake(slot, 10 * MS, Wake::Dialed(edge));
+            }
+        }
+        for op in running {
+            self.progress(slot, op);
+        }
+    }
+
+    /// A running collective looks at its connections: done, failed, or still at it.
+    pub(crate) fn progress(&mut self, slot: usize, op: OpId) {
+        let client = &self.clients[slot];
+        let Some(me) = client.peer else { return };
+        let Some(work) = client.work.get(&op.tag).filter(|work| work.op == op) else { return };
+        let TagStage::Running { inbound, outbound, members } = work.stage.clone() else { return };
+        let lost = [(inbound, OpFaultKind::InboundLost), (outbound, OpFaultKind::OutboundLost)];
+        let mut fault =
+            lost.into_iter().find(|(edge, _)| !self.edges_up.contains(edge)).map(|(edge, kind)| {
+                let other = if edge.0 == me { edge.1 } else { edge.0 };
+                (kind, Some(other), edge.2)
+            });
+        if fault.is_none() && self.rng.percent(self.swarm.corrupt) && !self.healing {
+            fault = Some((OpFaultKind::Corrupt, Some(inbound.0), inbound.2));
+        }
+        let dead_end = [inbound.0, outbound.1]
+            .into_iter()
+            .find(|other| self.alive(*other).is_some_and(|slot| self.clients[slot].power == Power::Vanished));
+        if fault.is_none() && self.rng.percent(20) {
+            fault = dead_end.map(|other| (OpFaultKind::OutboundLost, Some(other), outbound.2));
+        }
+        let all_run = members.iter().all(|member| self.started.contains(&(op, *member)));
+        if fault.is_none() && !all_run {
+            let delay = self.rng.range(5 * MS, 60 * MS);
+            self.wake(slot, delay, Wake::Progress(op));
+            return;
+        }
+        let fault =
+            fault.map(|(kind, peer, generation)| OpFault { kind, peer, generation, text: Text::default() });
+        self.complete(slot, op, fault);
+    }
+
+    pub(crate) fn complete(&mut self, slot: usize, op: OpId, fault: Option<OpFault>) {
+        if let Some(work) = self.clients[slot].work.get_mut(&op.tag) {
+            work.stage = TagStage::Completed(fault.is_none());
+            self.send(slot, C2m::Complete(Complete { op, fault, moved_bytes: 10 }));
+        }
+    }
+
+    /// The control connection ended: what a process does then depends on whether it meant to leave.
+    pub(crate) fn connection_ended(&mut self, slot: usize) {
+        self.note(&format!("s{slot} is off"));
+        self.break_edges_of(slot);
+        let client = &mut self.clients[slot];
+        let meant = client.call == Call::Leaving;
+        client.power = Power::Down;
+        if let Some(conn) = client.conn.take().and_then(|key| self.conns.get_mut(&key)) {
+            conn.closed_at_client = true;
+        }
+        if !meant {
+            self.note(&format!("s{slot} was dropped"));
+        }
+    }
+}

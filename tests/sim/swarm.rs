@@ -1,0 +1,126 @@
+//! What differs between runs. Each run switches some faults fully off and weighs the others differently: a uniform
+//! mixture of all faults hides those that need quiet elsewhere.
+
+use crate::rng::Rng;
+
+/// Milliseconds of virtual time.
+pub(crate) const MS: u64 = 1_000;
+
+/// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A process ends; its connections are closed.
+    Die,
+    /// A host vanishes without a word.
+    Vanish,
+    /// A process stops and goes on later.
+    Pause,
+    /// The link between a client and the master delivers nothing for a while.
+    Stall,
+    /// A control connection breaks while both ends live.
+    Cut,
+    /// A peer leaves on purpose.
+    Leave,
+    /// A new process, or one that was there before, connects.
+    Join,
+    /// Connections from one process to another cannot be built for a while.
+    Block,
+    /// An established edge breaks.
+    BreakEdge,
+    /// The loop of the master stands still.
+    MasterGap,
+    /// A client that sends anything connects.
+    Hostile,
+}
+
+pub(crate) const FAULTS: [Fault; 11] = [
+    Fault::Die,
+    Fault::Vanish,
+    Fault::Pause,
+    Fault::Stall,
+    Fault::Cut,
+    Fault::Leave,
+    Fault::Join,
+    Fault::Block,
+    Fault::BreakEdge,
+    Fault::MasterGap,
+    Fault::Hostile,
+];
+
+/// Choices for one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Swarm {
+    pub(crate) slots: usize,
+    pub(crate) groups: u64,
+    pub(crate) min_world: u32,
+    pub(crate) tags: u64,
+    /// Delay of every message, at least and at most, in microseconds.
+    pub(crate) delay: (u64, u64),
+    /// Percentage of messages that take up to `spike` longer.
+    pub(crate) spike_percent: u64,
+    pub(crate) spike: u64,
+    /// Time between two faults, at most.
+    pub(crate) fault_gap: u64,
+    pub(crate) fault_weights: [u64; FAULTS.len()],
+    /// Length of the first phase.
+    pub(crate) fault_time: u64,
+    /// Percentages per opportunity.
+    pub(crate) mismatch: u64,
+    pub(crate) give_up: u64,
+    pub(crate) diverge: u64,
+    pub(crate) fetch_failure: u64,
+    pub(crate) corrupt: u64,
+    /// Peers vote send-only and, newcomers, receive-only.
+    pub(crate) strategies: bool,
+    /// Size of the world that peers wait for; 0 for never.
+    pub(crate) wait_for_world: u32,
+    /// Topology votes are withdrawn after a random time up to this; 0 for never.
+    pub(crate) topology_deadline: u64,
+    pub(crate) tag_history: usize,
+    /// Longest time that an application computes.
+    pub(crate) think: u64,
+}
+
+impl Swarm {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        let mut weights = [0; FAULTS.len()];
+        for weight in &mut weights {
+            if rng.percent(45) {
+                *weight = [1, 3, 10, 30][rng.below(4) as usize];
+            }
+        }
+        let mut sometimes = |percent: u64, low: u64, high: u64| {
+            let value = rng.range(low, high);
+            if rng.percent(percent) { value } else { 0 }
+        };
+        let wait_for_world = sometimes(25, 2, 5) as u32;
+        let slots = sometimes(100, 1, 7);
+        Self {
+            slots: slots as usize,
+            groups: sometimes(100, 1, 3),
+            min_world: sometimes(30, 1, 2) as u32 + 1,
+            tags: sometimes(100, 1, 4),
+            delay: (sometimes(100, 10, 2_000), sometimes(100, 2_000, 60_000)),
+            spike_percent: sometimes(40, 1, 10),
+            spike: sometimes(100, 50 * MS, 1_500 * MS),
+            fault_gap: sometimes(100, 100 * MS, 4_000 * MS),
+            fault_weights: weights,
+            fault_time: sometimes(100, 5_000 * MS, 40_000 * MS),
+            mismatch: sometimes(20, 1, 20),
+            give_up: sometimes(25, 1, 20),
+            diverge: sometimes(40, 1, 40),
+            fetch_failure: sometimes(25, 1, 50),
+            corrupt: sometimes(20, 1, 15),
+            strategies: sometimes(30, 1, 1) == 1,
+            // More than there are would never come.
+            wait_for_world: wait_for_world.min(slots as u32),
+            topology_deadline: if wait_for_world > 0 {
+                8_000 * MS
+            } else {
+                sometimes(30, 500 * MS, 8_000 * MS)
+            },
+            tag_history: sometimes(100, 1, 6) as usize,
+            think: sometimes(100, 0, 400 * MS),
+        }
+    }
+}

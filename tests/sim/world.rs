@@ -1,0 +1,442 @@
+//! Virtual time, the links, and the real master between them.
+
+use crate::checker::Checker;
+use crate::client::{Client, EdgeKey, Power};
+use crate::rng::Rng;
+use crate::swarm::{MS, Swarm};
+use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
+use pccl_protocol::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Something that happens at a point of virtual time.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A packet reaches the master.
+    ToMaster(u64, C2m),
+    /// The master sees the end of a connection.
+    EndAtMaster(u64),
+    /// A packet reaches a client.
+    ToClient(u64, M2c),
+    /// A client sees the end of its connection.
+    EndAtClient(u64),
+    /// Something inside a process, of this life.
+    Wake(usize, u32, Wake),
+    /// A stopped process of this life goes on.
+    Resume(usize, u32),
+    /// The next fault is due.
+    Inject,
+}
+
+/// What a process wakes up for.
+#[derive(Debug, Clone)]
+pub(crate) enum Wake {
+    Beat,
+    /// A dial of the outbound edge has an answer.
+    Dialed(EdgeKey),
+    /// A dial had no answer for too long.
+    DialTimeout(EdgeKey),
+    /// An inbound edge of this epoch should be there by now.
+    InboundDue(GroupEpoch),
+    /// An edge came up or went down.
+    EdgeUp,
+    EdgeLost(EdgeKey),
+    Progress(OpId),
+    Fetch(SyncId, usize, u32),
+    /// The caller goes on after computing.
+    Continue,
+    /// The caller's patience with a topology vote is over.
+    Deadline(RequestId),
+    GiveUp(OpId),
+    /// A hostile client sends something.
+    Mischief,
+}
+
+/// One control connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) slot: usize,
+    pub(crate) life: u32,
+    /// Time of the last delivery in each direction: order is kept.
+    up_last: u64,
+    down_last: u64,
+    /// Nothing is delivered before this time.
+    pub(crate) stalled_until: u64,
+    /// The master has closed it or has seen its end.
+    pub(crate) closed_at_master: bool,
+    pub(crate) closed_at_client: bool,
+}
+
+struct Ids(Rng);
+
+impl IdSource for Ids {
+    fn peer_id(&mut self) -> PeerId {
+        PeerId(u128::from(self.0.next()) << 64 | u128::from(self.0.next()))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) rng: Rng,
+    pub(crate) swarm: Swarm,
+    pub(crate) now: u64,
+    sequence: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    pub(crate) master: MasterState,
+    master_busy_until: u64,
+    last_master_input: u64,
+    /// What waits in the sockets of a master that stands still.
+    master_backlog: Vec<Event>,
+    /// What waits for stopped processes.
+    backlogs: BTreeMap<usize, Vec<Event>>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) conns: BTreeMap<u64, Conn>,
+    /// Slot and life of every peer that ever was.
+    pub(crate) slots: BTreeMap<PeerId, (usize, u32)>,
+    pub(crate) edges_up: BTreeSet<EdgeKey>,
+    /// Pairs of slots between which no connection can be built, and until when.
+    pub(crate) blocked: BTreeMap<(usize, usize), u64>,
+    /// Participants that run an attempt.
+    pub(crate) started: BTreeSet<(OpId, PeerId)>,
+    pub(crate) healing: bool,
+    /// The next packet travels with the one before it.
+    pub(crate) hurry: bool,
+    pub(crate) checker: Checker,
+    pub(crate) log: Log,
+    pub(crate) inputs: u64,
+}
+
+/// The log of a run: always hashed, kept only when somebody reads it.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) print: bool,
+    pub(crate) hash: u64,
+    pub(crate) lines: u64,
+}
+
+impl Log {
+    pub(crate) fn line(&mut self, now: u64, text: &str) {
+        self.lines += 1;
+        for byte in now.to_le_bytes().iter().chain(text.as_bytes()) {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        if self.print {
+            println!("{:>10.3} {text}", now as f64 / 1000.0);
+        }
+    }
+}
+
+pub(crate) fn options(swarm: &Swarm) -> Options {
+    let mut options = Options::new(RunId(1));
+    options.min_world_size = swarm.min_world;
+    options.max_tag_history = swarm.tag_history;
+    options
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, print: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let swarm = Swarm::new(&mut rng);
+        let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
+        let clients =
+            (0..swarm.slots).map(|_| Client::new(GroupId(rng.below(swarm.groups) as u32))).collect();
+        let mut world = Self {
+            seed,
+            now: 1_000 * MS,
+            sequence: 0,
+            queue: BTreeMap::new(),
+            master: MasterState::new(options(&swarm), Box::new(ids)),
+            master_busy_until: 0,
+            last_master_input: 1_000 * MS,
+            master_backlog: Vec::new(),
+            backlogs: BTreeMap::new(),
+            clients,
+            conns: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            edges_up: BTreeSet::new(),
+            blocked: BTreeMap::new(),
+            started: BTreeSet::new(),
+            healing: false,
+            hurry: false,
+            checker: Checker::default(),
+            log: Log { print, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
+            inputs: 0,
+            rng,
+            swarm,
+        };
+        if print {
+            println!("{:?}", world.swarm);
+        }
+        for slot in 0..world.clients.len() {
+            if slot < 2 || world.rng.percent(60) {
+                world.start(slot, false);
+            }
+        }
+        world.at(200 * MS, Event::Inject);
+        world
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        self.log.line(self.now, text);
+    }
+
+    /// Schedules an event after `delay` microseconds.
+    pub(crate) fn at(&mut self, delay: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((self.now + delay, self.sequence), event);
+    }
+
+    pub(crate) fn wake(&mut self, slot: usize, delay: u64, wake: Wake) {
+        let life = self.clients[slot].life;
+        self.at(delay, Event::Wake(slot, life, wake));
+    }
+
+    pub(crate) fn delay(&mut self) -> u64 {
+        if self.hurry {
+            return 0;
+        }
+        let (low, high) = self.swarm.delay;
+        let mut delay = self.rng.range(low, high);
+        if !self.healing && self.rng.percent(self.swarm.spike_percent) {
+            delay += self.rng.below(self.swarm.spike);
+        }
+        delay
+    }
+
+    /// A new process in a free slot connects.
+    pub(crate) fn start(&mut self, slot: usize, keeps_state: bool) {
+        let client = &mut self.clients[slot];
+        let before = client.peer.map(|peer| PreviousIdentity {
+            run: RunId(1),
+            peer,
+            revision: Some(Revision(client.revision)),
+            unknown_outcome: None,
+        });
+        *client = client.reborn(keeps_state);
+        client.power = Power::Up;
+        client.before = before.filter(|_| keeps_state);
+        let key = self.sequence + 1_000_000;
+        self.sequence += 1;
+        let client = &mut self.clients[slot];
+        client.conn = Some(key);
+        let life = client.life;
+        let register = Register {
+            group: client.group,
+            advertised_host: None,
+            p2p_port: slot as u16,
+            state_port: slot as u16,
+            pool_connections: 1,
+            previous: client.before.clone(),
+        };
+        let conn = Conn {
+            slot,
+            life,
+            up_last: 0,
+            down_last: 0,
+            stalled_until: 0,
+            closed_at_master: false,
+            closed_at_client: false,
+        };
+        self.conns.insert(key, conn);
+        self.note(&format!("+ s{slot} life {life} c{key}"));
+        let address = core::net::IpAddr::from([10, 0, 0, slot as u8 + 1]);
+        let local = core::net::IpAddr::from([10, 0, 0, 200]);
+        self.input(Input::Connected { client: ClientKey(key), remote: address, local });
+        self.send(slot, C2m::Register(register));
+        self.wake(slot, 1_000 * MS, Wake::Beat);
+    }
+
+    /// A client sends a packet.
+    pub(crate) fn send(&mut self, slot: usize, packet: C2m) {
+        let Some(key) = self.clients[slot].conn else { return };
+        let delay = self.delay();
+        self.send_later(key, delay, Event::ToMaster(key, packet));
+    }
+
+    /// Puts an event at the end of what travels to the master on a connection.
+    pub(crate) fn send_later(&mut self, key: u64, delay: u64, event: Event) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let at = (now + delay).max(conn.up_last).max(conn.stalled_until);
+        conn.up_last = at;
+        self.at(at - now, event);
+    }
+
+    fn send_down(&mut self, key: u64, event: Event) {
+        let delay = self.delay();
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let at = (now + delay).max(conn.down_last).max(conn.stalled_until);
+        conn.down_last = at;
+        self.at(at - now, event);
+    }
+
+    /// Loses what travels to the master on a connection, from a random place on.
+    pub(crate) fn lose_in_flight(&mut self, key: u64) {
+        let mine = |event: &Event| matches!(event, Event::ToMaster(k, _) if *k == key);
+        let travelling: Vec<(u64, u64)> =
+            self.queue.iter().filter(|(_, e)| mine(e)).map(|(at, _)| *at).collect();
+        let keep = self.rng.below(travelling.len() as u64 + 1) as usize;
+        for at in travelling.iter().skip(keep) {
+            self.queue.remove(at);
+        }
+    }
+
+    /// The loop of the master stands still.
+    pub(crate) fn stop_master(&mut self, time: u64) {
+        self.master_busy_until = self.now + time;
+    }
+
+    /// Gives one fact to the master and checks and delivers what comes out.
+    pub(crate) fn input(&mut self, input: Input) {
+        self.inputs += 1;
+        self.last_master_input = self.now;
+        if self.log.print || self.log.lines.is_multiple_of(8) {
+            self.note(&format!("< {input:?}"));
+        }
+        self.checker.before(&input, &self.master);
+        let mut out = Vec::new();
+        self.master.handle(Timestamp(self.now), input, &mut out);
+        self.master.check_invariants();
+        for action in out {
+            match action {
+                Action::Send { client: ClientKey(key), packet } => {
+                    self.note(&format!("> c{key} {packet:?}"));
+                    self.check_kick(key, &packet);
+                    self.checker.sent(key, &packet);
+                    if let (M2c::Registered(answer), Some(conn)) = (&packet, self.conns.get(&key)) {
+                        self.slots.insert(answer.peer, (conn.slot, conn.life));
+                    }
+                    self.send_down(key, Event::ToClient(key, packet));
+                }
+                Action::Close { client: ClientKey(key) } => {
+                    self.note(&format!("> c{key} close"));
+                    self.checker.closed(key);
+                    if let Some(conn) = self.conns.get_mut(&key) {
+                        conn.closed_at_master = true;
+                    }
+                    self.send_down(key, Event::EndAtClient(key));
+                }
+                Action::Log { text, .. } => self.note(&format!("  {text}")),
+            }
+        }
+        self.checker.after(&self.master);
+    }
+
+    fn check_kick(&self, key: u64, packet: &M2c) {
+        let M2c::Kicked(reason) = packet else { return };
+        let conn = &self.conns[&key];
+        let client = &self.clients[conn.slot];
+        if client.life != conn.life || client.hostile {
+            return;
+        }
+        let excused = match reason.code {
+            KickCode::Silent | KickCode::RegistrationTimeout => client.disturbed || client.power != Power::Up,
+            KickCode::Unreachable | KickCode::RingTimeout => {
+                client.disturbed || client.blocked_once || self.checker.trouble_near(client, &self.clients)
+            }
+            KickCode::RevisionJump => client.returned,
+            _ => false,
+        };
+        assert!(excused, "seed {}: s{} is well-behaved and was kicked: {reason}", self.seed, conn.slot);
+    }
+
+    /// Runs until `end`.
+    pub(crate) fn run_until(&mut self, end: u64, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            let event = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let tick =
+                self.master.next_deadline().map(|d| d.as_micros().max(self.now).max(self.master_busy_until));
+            let next = [event, tick].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = next;
+            if self.master_busy_until > 0 && self.now >= self.master_busy_until {
+                self.wake_master();
+            } else if event.is_none_or(|event| event > next) {
+                // Everything that has arrived was read before; now deadlines are judged.
+                self.input(Input::Tick);
+            } else if let Some((_, event)) = self.queue.pop_first() {
+                self.happen(event);
+            }
+        }
+    }
+
+    fn wake_master(&mut self) {
+        let gap = self.master_busy_until.saturating_sub(self.last_master_input);
+        self.master_busy_until = 0;
+        self.input(Input::LoopGap(Duration::from_micros(gap)));
+        for event in std::mem::take(&mut self.master_backlog) {
+            self.happen(event);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ToMaster(key, _) | Event::EndAtMaster(key) if self.master_busy_until > self.now => {
+                self.note(&format!("c{key} waits for the master"));
+                self.master_backlog.push(event);
+            }
+            Event::ToMaster(key, packet) => {
+                if self.conns.get(&key).is_some_and(|conn| !conn.closed_at_master) {
+                    self.input(Input::Packet { client: ClientKey(key), packet });
+                }
+            }
+            Event::EndAtMaster(key) => {
+                if let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.closed_at_master) {
+                    conn.closed_at_master = true;
+                    let text = "connection reset".to_owned();
+                    self.input(Input::Disconnected { client: ClientKey(key), text });
+                }
+            }
+            Event::ToClient(key, ref packet) => {
+                if let Some(slot) = self.receiver(key, &event) {
+                    let packet = packet.clone();
+                    self.receive(slot, packet);
+                }
+            }
+            Event::EndAtClient(key) => {
+                if let Some(slot) = self.receiver(key, &event) {
+                    self.connection_ended(slot);
+                }
+            }
+            Event::Wake(slot, life, ref wake) => {
+                if self.clients[slot].life != life || !self.postponed(slot, &event) {
+                    return;
+                }
+                let wake = wake.clone();
+                self.woken(slot, wake);
+            }
+            Event::Resume(slot, life) => {
+                if self.clients[slot].life == life && self.clients[slot].power == Power::Paused {
+                    self.note(&format!("s{slot} goes on"));
+                    self.clients[slot].power = Power::Up;
+                }
+                for event in self.backlogs.remove(&slot).unwrap_or_default() {
+                    self.happen(event);
+                }
+            }
+            Event::Inject => self.inject(),
+        }
+    }
+
+    /// The slot that takes an event of a connection now.
+    fn receiver(&mut self, key: u64, event: &Event) -> Option<usize> {
+        let (slot, life) = self.conns.get(&key).filter(|c| !c.closed_at_client).map(|c| (c.slot, c.life))?;
+        (self.clients[slot].life == life && self.postponed(slot, event)).then_some(slot)
+    }
+
+    /// Whether a process can act now. What happens to a stopped one waits until it goes on, in order.
+    fn postponed(&mut self, slot: usize, event: &Event) -> bool {
+        match self.clients[slot].power {
+            Power::Up => true,
+            Power::Paused => {
+                self.backlogs.entry(slot).or_default().push(event.clone());
+                false
+            }
+            Power::Down | Power::Vanished => false,
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Leaving on purpose, and looking at a run from inside: peers are threads of this process, with a real master.
 
 use pccl::{
-    CallKind, Cause, Communicator, Error, Master, MasterConfig, PeerStage, ReduceOp, ReduceOptions,
-    SharedState, SyncStrategy,
+    CallKind, Cause, Communicator, Error, Master, MasterConfig, PeerStage, ReduceOp, SharedState,
+    SyncStrategy,
 };
 use std::{sync::Barrier, thread, time::Duration};
 

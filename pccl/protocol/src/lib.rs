@@ -15,6 +15,7 @@ mod macros;
 
 mod c2m;
 mod collective;
+pub mod flight;
 mod ids;
 pub mod limits;
 mod m2c;

@@ -3,7 +3,7 @@
 //! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
 //! a caller's request stay in the inbox until the caller fetches them.
 
-use super::{End, Identity, Shared, conductor::Event};
+use super::{End, Identity, Shared, conductor::Event, listen};
 use pccl_protocol::{M2c, OpId, VoteRef};
 use std::{
     sync::{Arc, Weak},
@@ -34,6 +34,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
     match packet {
         M2c::Registered(registered) => {
             let _ = shared.identity.set(Identity { run: registered.run, peer: registered.peer });
+            listen::take_early(&shared);
             return Tap::Keep;
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),

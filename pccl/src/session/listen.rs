@@ -2,6 +2,7 @@
 
 use super::{Shared, conductor::Event};
 use crate::{Error, config::Config};
+use parking_lot::Mutex;
 use pccl_protocol::limits;
 use std::sync::{Arc, Weak};
 use tinysockets::{
@@ -32,8 +33,35 @@ pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> R
         .map_err(|error| Error::System(format!("cannot accept connections: {error}")))
 }
 
+/// Most connections that wait until this peer knows who it is.
+const MAX_EARLY: usize = limits::MAX_POOL_CONNECTIONS as usize;
+
+/// Connections from peers that heard of this one before it heard who it is itself: the master's packets reach each peer
+/// in order, but different peers at different times.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    waiting: Mutex<Vec<Incoming>>,
+}
+
+/// This peer has learnt who it is: answers those who came before.
+pub(crate) fn take_early(shared: &Arc<Shared>) {
+    let waiting = std::mem::take(&mut *shared.early.waiting.lock());
+    waiting.into_iter().for_each(|incoming| answer(shared, incoming));
+}
+
 fn take(shared: &Weak<Shared>, incoming: Incoming) {
     let Some(shared) = shared.upgrade() else { return incoming.refuse(Refusal::ShuttingDown) };
+    {
+        let mut waiting = shared.early.waiting.lock();
+        // Under the lock: whoever sets the identity empties the list afterwards.
+        if shared.identity().is_none() && waiting.len() < MAX_EARLY {
+            return waiting.push(incoming);
+        }
+    }
+    answer(&shared, incoming);
+}
+
+fn answer(shared: &Arc<Shared>, incoming: Incoming) {
     let Some(identity) = shared.identity() else { return incoming.refuse(Refusal::NotExpected) };
     let preamble = incoming.preamble;
     if shared.end().is_some() {
@@ -55,7 +83,7 @@ fn take(shared: &Weak<Shared>, incoming: Incoming) {
     };
     match preamble.role {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, stream))),
-        Role::State => shared.server.serve(&shared, stream, remote),
+        Role::State => shared.server.serve(shared, stream, remote),
         // The acceptor lets only the roles of the two listeners through.
         Role::Control | Role::Probe => {}
     }

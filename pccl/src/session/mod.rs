@@ -121,6 +121,7 @@ pub(crate) struct Shared {
     /// A call that had to be alone is over; goes with `activity`.
     pub(crate) idle: Condvar,
     identity: OnceLock<Identity>,
+    early: listen::Early,
     control: OnceLock<QueuedSocket>,
     conductor: Sender<conductor::Event>,
     beat: OnceLock<Unparker>,
@@ -294,6 +295,7 @@ impl Session {
             }),
             idle: Condvar::new(),
             identity: OnceLock::new(),
+            early: listen::Early::default(),
             control: OnceLock::new(),
             conductor: events,
             beat: OnceLock::new(),

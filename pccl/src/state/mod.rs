@@ -102,16 +102,17 @@ impl<'a> SharedState<'a> {
     /// The tensors with their state hashes, as they are voted on.
     pub(crate) fn entries(&self) -> Vec<StateEntry> {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.tensors
-            .iter()
-            .map(|tensor| StateEntry {
+        let entry = |tensor: &StateTensor| {
+            log::trace!("hashing {}", tensor.key);
+            StateEntry {
                 key: tensor.key.clone(),
                 count: tensor.count,
                 data_type: tensor.data_type,
                 allow_inequality: tensor.allow_inequality,
                 digest: pccl_hash::tree_hash_parallel(tensor.memory.view(), threads),
-            })
-            .collect()
+            }
+        };
+        self.tensors.iter().map(entry).collect()
     }
 
     /// One hash over keys, types and contents, for logs and comparisons between peers.

@@ -166,8 +166,9 @@ impl StateServer {
             tensor
                 .view(sent..sent + len, |bytes| piece[..len].copy_from_slice(bytes))
                 .ok_or("the sync ended while its state was being sent")?;
-            stream.send_bytes_progress(&piece[..len], STALL_TIMEOUT).map_err(|error| error.to_string())?;
+            // Booked first: once the receiver has the last piece, the sync may be over.
             offer.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            stream.send_bytes_progress(&piece[..len], STALL_TIMEOUT).map_err(|error| error.to_string())?;
             sent += len;
         }
         Ok(())

@@ -3,10 +3,7 @@
 //! The parser is total: any text gives a file, or says what is wrong. A file whose head can be read is used as far as its
 //! lines can be.
 
-use super::{
-    Entry, Event, Subject, What,
-    event::named,
-};
+use super::{Entry, Event, Subject, What, event::named};
 use crate::{
     Cause, GroupEpoch, GroupId, LinkGeneration, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
     WorldEpoch,
@@ -133,13 +130,13 @@ fn write_head(out: &mut String, header: &Header) -> fmt::Result {
         writeln!(out, "peer={peer:#}")?;
     }
     writeln!(out, "group={}", header.group)?;
-    writeln!(out, "host={}", escape(&header.host))?;
+    writeln!(out, "host={}", escape_line(&header.host))?;
     writeln!(out, "pid={}", header.pid)?;
     writeln!(out, "instance={}", header.instance)?;
     writeln!(out, "started_us={}", header.started_us)?;
     writeln!(out, "written_us={}", header.written_us)?;
     writeln!(out, "dropped={}", header.dropped)?;
-    writeln!(out, "why={}", escape(&header.why))?;
+    writeln!(out, "why={}", escape_line(&header.why))?;
     writeln!(out, "{EVENTS}")
 }
 
@@ -205,13 +202,18 @@ fn write_entry(out: &mut String, entry: &Entry) -> fmt::Result {
         write!(out, " part={}.{}.{}", part.data_type.name(), part.op.code(), part.count)?;
     }
     if let Some(text) = &event.text {
-        write!(out, " text={}", escape(text))?;
+        write!(out, " text={}", escape_line(text))?;
     }
     out.push('\n');
     Ok(())
 }
 
 fn parse_entry(line: &str) -> Option<Entry> {
+    // No other value contains a space, so the first of these begins the text.
+    let (line, text) = match line.split_once(" text=") {
+        Some((line, text)) => (line, Some(unescape(text)?)),
+        None => (line, None),
+    };
     let mut words = line.split(' ');
     let sequence = words.next()?.parse().ok()?;
     let at_us = words.next()?.parse().ok()?;
@@ -229,10 +231,10 @@ fn parse_entry(line: &str) -> Option<Entry> {
             "count" => event.count = Some(value.parse().ok()?),
             "bytes" => event.bytes = Some(value.parse().ok()?),
             "part" => event.part = Some(parse_part(value)?),
-            "text" => event.text = Some(unescape(value)?.into()),
             _ => event.subject = Some(parse_subject(key, value)?),
         }
     }
+    event.text = text.map(Into::into);
     Some(Entry { sequence, at_us, event })
 }
 
@@ -271,13 +273,17 @@ fn parse_id(value: &str) -> Option<u128> {
     if digits { u128::from_str_radix(value, 16).ok() } else { None }
 }
 
-/// A word without spaces and line ends.
+/// A word: neither spaces nor line ends.
 fn escape(text: &str) -> String {
+    escape_line(text).replace(' ', "\\_")
+}
+
+/// A line: no line ends.
+fn escape_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\\' => out.push_str("\\\\"),
-            ' ' => out.push_str("\\_"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             c => out.push(c),

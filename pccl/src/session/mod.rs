@@ -391,9 +391,8 @@ impl Session {
         if self.shared.end().is_none() {
             self.shared.send(&C2m::Leave(Nothing {}));
             let deadline = Some(Instant::now() + LEAVE_TIMEOUT);
-            let _ = self
-                .shared
-                .receive(deadline, |packet| matches!(packet, pccl_protocol::M2c::Goodbye(_)).then_some(()));
+            // The answer ends the session, and with it this wait.
+            let _ = self.shared.receive(deadline, |_| None::<()>);
         }
         self.shared.finish(End::Closed);
     }

@@ -1,0 +1,276 @@
+//! A master and the peers of one test, and what nearly every test does with them.
+
+use crate::{
+    master_process::MasterProcess,
+    peer::{Answer, Peer},
+};
+use pccl::{Master, MasterConfig};
+use pccl_tests::spec::{Spec, StateSpec};
+use std::{
+    collections::HashMap,
+    ops::{Deref, DerefMut},
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+/// Whether everything is to be run, however long it takes.
+pub(crate) fn full() -> bool {
+    std::env::var_os("PCCL_TEST_FULL").is_some_and(|value| value != "0")
+}
+
+/// Settings of a master for a test.
+pub(crate) fn config() -> MasterConfig {
+    MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() }
+}
+
+/// A directory of its own for each test; it stays if the test fails, for its logs.
+#[derive(Debug)]
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("pccl-e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a directory for the logs");
+        Self(path)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("logs of the peers: {}", self.0.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// Master and peers. Derefs to the list of living peers.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) master: Option<Master>,
+    pub(crate) process: Option<MasterProcess>,
+    pub(crate) config: MasterConfig,
+    pub(crate) address: String,
+    next_index: usize,
+    /// Number of each peer that ever was, by identity.
+    indices: HashMap<String, usize>,
+    /// Rings that were seen, newest last.
+    rings: Vec<Vec<String>>,
+    dir: Dir,
+}
+
+impl Deref for Fleet {
+    type Target = Vec<Peer>;
+    fn deref(&self) -> &Vec<Peer> {
+        &self.peers
+    }
+}
+
+impl DerefMut for Fleet {
+    fn deref_mut(&mut self) -> &mut Vec<Peer> {
+        &mut self.peers
+    }
+}
+
+impl Fleet {
+    /// A master without peers.
+    pub(crate) fn empty(config: MasterConfig) -> Self {
+        let master = Master::launch(config.clone()).expect("the master starts");
+        let address = master.local_addr().to_string();
+        let config = MasterConfig { listen: address.clone(), ..config };
+        Self { master: Some(master), config, ..Self::at(&address) }
+    }
+
+    /// Nobody yet, and a master that somebody else looks after.
+    pub(crate) fn at(address: &str) -> Self {
+        Self {
+            peers: Vec::new(),
+            master: None,
+            process: None,
+            config: config(),
+            address: address.to_owned(),
+            next_index: 0,
+            indices: HashMap::new(),
+            rings: Vec::new(),
+            dir: Dir::new(),
+        }
+    }
+
+    /// A master and a world of `n` peers.
+    pub(crate) fn new(n: usize) -> Self {
+        Self::with(config(), n, &[])
+    }
+
+    /// A world of `n` peers with these settings.
+    pub(crate) fn with(config: MasterConfig, n: usize, settings: &[&str]) -> Self {
+        let mut fleet = Self::empty(config);
+        for _ in 0..n {
+            fleet.spawn(settings);
+        }
+        for peer in &mut fleet.peers {
+            peer.send("connect");
+            peer.send(format!("wait {n} 0"));
+        }
+        for peer in &mut fleet.peers {
+            peer.answer().good();
+            peer.answer().good();
+        }
+        fleet.meet();
+        fleet
+    }
+
+    /// Starts a process that does not connect yet. Returns its place in the list.
+    pub(crate) fn spawn(&mut self, settings: &[&str]) -> usize {
+        let peer = Peer::spawn(&self.dir.0, self.next_index, &self.address, settings);
+        self.next_index += 1;
+        self.peers.push(peer);
+        self.peers.len() - 1
+    }
+
+    /// Learns who is who and in which rings.
+    #[track_caller]
+    pub(crate) fn meet(&mut self) {
+        let answers = self.all("world");
+        for (peer, answer) in self.peers.iter_mut().zip(answers) {
+            let (ring, rank) = (answer.ring(), answer.number("rank"));
+            if let Some(id) = ring.get(rank) {
+                peer.id = Some(id.clone());
+                self.indices.insert(id.clone(), peer.index);
+            }
+            if self.rings.last() != Some(&ring) {
+                self.rings.push(ring);
+            }
+        }
+    }
+
+    /// One more peer is started, let in, and everybody knows it. Returns its place in the list.
+    #[track_caller]
+    pub(crate) fn join(&mut self, settings: &[&str]) -> usize {
+        let place = self.spawn(settings);
+        self.peers[place].send("connect");
+        let wait = format!("wait {} 0", self.peers.len());
+        for peer in &mut self.peers[..place] {
+            peer.send(&wait);
+        }
+        for peer in &mut self.peers {
+            peer.answer().good();
+        }
+        self.meet();
+        place
+    }
+
+    /// The same command to all, at once.
+    pub(crate) fn send(&mut self, command: impl AsRef<str>) {
+        self.peers.iter_mut().for_each(|peer| peer.send(command.as_ref()));
+    }
+
+    /// The answers of all.
+    #[track_caller]
+    pub(crate) fn answers(&mut self) -> Vec<Answer> {
+        self.peers.iter_mut().map(Peer::answer).collect()
+    }
+
+    /// The same command to all, and their answers.
+    #[track_caller]
+    pub(crate) fn all(&mut self, command: impl AsRef<str>) -> Vec<Answer> {
+        self.send(command);
+        self.answers()
+    }
+
+    /// Takes a peer out of the list; it dies if it lives.
+    pub(crate) fn remove(&mut self, place: usize) {
+        self.peers.remove(place);
+    }
+
+    /// Orders of peer numbers in which an operation with `participants` may have run.
+    fn orders(&mut self, answer: &Answer, participants: usize) -> Vec<Vec<usize>> {
+        let ring = answer.ring();
+        if self.rings.last() != Some(&ring) {
+            self.rings.push(ring);
+        }
+        let known = |ring: &Vec<String>| -> Option<Vec<usize>> {
+            ring.iter().map(|id| self.indices.get(id).copied()).collect()
+        };
+        self.rings.iter().rev().filter(|ring| ring.len() == participants).filter_map(known).collect()
+    }
+
+    /// Checks results of one operation with these tensors: alike on all, and byte for byte what the ring order yields.
+    #[track_caller]
+    pub(crate) fn check(&mut self, specs: &[Spec], answers: &[Answer]) {
+        let first = answers.first().expect("somebody has answered").clone().good();
+        for answer in answers {
+            assert!(answer.ok, "{answer:?}");
+            assert_eq!(answer.field("restored"), "true", "a failed call has changed its input: {answer:?}");
+            assert_eq!(answer.field("digests"), first.field("digests"), "peers hold different results");
+        }
+        let digests = first.list("digests");
+        let participants = first.number("participants");
+        let mut orders = self.orders(&first, participants);
+        orders.dedup();
+        let matches = |order: &Vec<usize>| {
+            specs
+                .iter()
+                .zip(&digests)
+                .all(|(spec, digest)| pccl_tests::pattern::digest(&spec.result(order)) == *digest)
+        };
+        assert_eq!(digests.len(), specs.len());
+        assert!(
+            orders.iter().any(matches),
+            "the result is in no order {orders:?} what {} {:?} yields: {first:?}",
+            specs.len(),
+            specs.iter().map(ToString::to_string).collect::<Vec<_>>()
+        );
+    }
+
+    /// As [`Fleet::check`], for operations some of which may have run before a change of the ring and some after it.
+    #[track_caller]
+    pub(crate) fn check_each(&mut self, specs: &[Spec], answer: &Answer) {
+        let mut orders: Vec<Vec<usize>> = Vec::new();
+        for participants in 1..10 {
+            orders.extend(self.orders(answer, participants));
+        }
+        for (spec, digest) in specs.iter().zip(answer.list("digests")) {
+            let matches = |order: &Vec<usize>| pccl_tests::pattern::digest(&spec.result(order)) == digest;
+            assert!(orders.iter().any(matches), "the result of {spec} is that of no order {orders:?}");
+        }
+    }
+
+    /// Reduces a tensor, retrying, and checks the result.
+    #[track_caller]
+    pub(crate) fn reduce(&mut self, spec: Spec) -> Vec<Answer> {
+        let answers = self.all(format!("reduce {spec} 0 20"));
+        self.check(&[spec], &answers);
+        answers
+    }
+
+    /// Syncs the same state from all.
+    #[track_caller]
+    pub(crate) fn sync(&mut self, commands: &[String]) -> Vec<Answer> {
+        assert_eq!(commands.len(), self.peers.len());
+        for (peer, command) in self.peers.iter_mut().zip(commands) {
+            peer.send(command);
+        }
+        self.answers()
+    }
+
+    /// Stops the master and starts another one on the same port.
+    pub(crate) fn replace_master(&mut self) {
+        drop(self.master.take());
+        self.master = Some(Master::launch(self.config.clone()).expect("the new master starts"));
+    }
+}
+
+/// The command of one sync.
+pub(crate) fn sync_command(revision: u64, strategy: &str, tensors: &[StateSpec]) -> String {
+    let tensors: Vec<_> = tensors.iter().map(ToString::to_string).collect();
+    let tensors = if tensors.is_empty() { "none".into() } else { tensors.join(",") };
+    format!("sync {revision} {strategy} {tensors}")
+}
+
+/// A time-out for what must not happen by itself within a test.
+pub(crate) const NEVER: Duration = Duration::from_secs(600);

@@ -1,0 +1,81 @@
+//! A master in a process of its own, so that it can be killed and stopped like any other.
+
+use crate::{
+    fleet::Fleet,
+    peer::{Answer, Peer, await_stop},
+};
+use pccl::MasterConfig;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+/// A master process. It dies with this value.
+#[derive(Debug)]
+pub(crate) struct MasterProcess {
+    child: Child,
+    address: String,
+}
+
+impl MasterProcess {
+    fn start(config: &MasterConfig) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"))
+            .args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the master process starts");
+        let mut address = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut address).expect("the master says where it listens");
+        assert!(address.contains(':'), "the master did not start");
+        Self { child, address: address.trim().to_owned() }
+    }
+}
+
+impl Drop for MasterProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Fleet {
+    /// A world of `n` peers whose master is a process of its own.
+    pub(crate) fn with_master_process(config: MasterConfig, n: usize, settings: &[&str]) -> Self {
+        let process = MasterProcess::start(&config);
+        let mut fleet = Self::at(&process.address);
+        fleet.config = MasterConfig { listen: process.address.clone(), ..config };
+        fleet.process = Some(process);
+        for _ in 0..n {
+            fleet.spawn(settings);
+        }
+        fleet.send("connect");
+        fleet.send(format!("wait {n} 0"));
+        let answers: Vec<Answer> =
+            fleet.peers.iter_mut().flat_map(|peer| [peer.answer(), Peer::answer(peer)]).collect();
+        assert!(answers.iter().all(|answer| answer.ok), "{answers:?}");
+        fleet.meet();
+        fleet
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill_master_process(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts another one on the same port.
+    pub(crate) fn start_master_process(&mut self) {
+        self.process = Some(MasterProcess::start(&self.config));
+    }
+
+    /// SIGSTOP; returns when it has taken effect.
+    pub(crate) fn stop_master_process(&mut self) {
+        let process = self.process.as_ref().expect("a master process");
+        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its own.
+        unsafe {
+            libc::kill(process.child.id() as i32, libc::SIGSTOP);
+        }
+        await_stop(process.child.id());
+    }
+}

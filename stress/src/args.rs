@@ -1,0 +1,169 @@
+//! The command line.
+
+use clap::{Parser, ValueEnum};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+
+/// Runs a master and peers on this machine, kills, stops, replaces and dismisses peers, and checks everything that they
+/// report against its own calculation.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "pccl-stress", version)]
+pub(crate) struct Args {
+    /// How long, in minutes; added to --seconds and --hours. Default of all together: one minute.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) minutes: u64,
+    /// How long, in seconds.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seconds: u64,
+    /// How long, in hours.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) hours: u64,
+    /// Fewest and most peers, as MIN..MAX (both included), from 3..3 to 64.
+    #[arg(long, default_value = "3..6")]
+    pub(crate) peers: PeerRange,
+    /// Which faults, how often.
+    #[arg(long, value_enum, default_value_t = Profile::Default)]
+    pub(crate) profile: Profile,
+    /// Determines the schedule of faults and all data. Default: from the clock, printed at the start.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Elements of the largest tensor.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) elements: u64,
+    /// Silence after which the master drops a peer, in milliseconds.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(500..=600_000))]
+    pub(crate) peer_timeout_ms: u64,
+    /// Longest pause of a peer between two steps, in milliseconds: the time that training computes.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub(crate) step_ms: u64,
+    /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.
+    #[arg(long)]
+    pub(crate) out: Option<PathBuf>,
+    /// What this process is; set by the supervisor for the processes that it starts.
+    #[arg(long, value_enum, default_value_t = Role::Supervisor, hide = true)]
+    pub(crate) role: Role,
+    /// Address of the master; of a peer process.
+    #[arg(long, hide = true, default_value = "")]
+    pub(crate) master: String,
+    /// Number of a peer process.
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub(crate) index: u64,
+}
+
+/// What a process of the program does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    Supervisor,
+    Master,
+    Peer,
+}
+
+/// How rough a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// A fault every 1 to 2 s, mostly peers that come and go.
+    Calm,
+    /// A fault every 0.5 to 2 s, mostly kills and replacements.
+    Default,
+    /// Faults every 0.5 to 1 s, often two at the same time, many stopped peers.
+    Storm,
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Calm => "calm",
+            Self::Default => "default",
+            Self::Storm => "storm",
+        })
+    }
+}
+
+/// Fewest and most peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PeerRange {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl FromStr for PeerRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (min, max) = text.split_once("..").ok_or("give a range, for instance 3..6")?;
+        let number = |word: &str| {
+            word.trim_start_matches('=')
+                .parse::<usize>()
+                .map_err(|_| format!("{word:?} is not a number of peers"))
+        };
+        let (min, max) = (number(min)?, number(max)?);
+        // With two untouched peers at any time, a fault needs a third.
+        if min < 3 || max < min || max > 64 {
+            return Err(format!("{min}..{max}: at least 3, at most 64, the smaller number first"));
+        }
+        Ok(Self { min, max })
+    }
+}
+
+impl fmt::Display for PeerRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.min, self.max)
+    }
+}
+
+impl Args {
+    /// How long faults are made.
+    pub(crate) fn duration(&self) -> Duration {
+        let seconds = (self.hours.saturating_mul(60).saturating_add(self.minutes))
+            .saturating_mul(60)
+            .saturating_add(self.seconds);
+        Duration::from_secs(if seconds == 0 { 60 } else { seconds.min(366 * 86_400) })
+    }
+
+    /// The command that makes the same run again.
+    pub(crate) fn replay_command(&self, seed: u64) -> String {
+        format!(
+            "pccl-stress --seconds {} --peers {} --profile {} --seed {seed} --elements {} --peer-timeout-ms {} --step-ms {}",
+            self.duration().as_secs(),
+            self.peers,
+            self.profile,
+            self.elements,
+            self.peer_timeout_ms,
+            self.step_ms
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_add_up_and_default_to_a_minute() {
+        let seconds = |args: &[&str]| {
+            Args::try_parse_from([&["pccl-stress"], args].concat()).expect("valid").duration().as_secs()
+        };
+        assert_eq!(seconds(&[]), 60);
+        assert_eq!(seconds(&["--hours", "1", "--minutes", "2", "--seconds", "3"]), 3723);
+        assert_eq!(seconds(&["--hours", "18446744073709551615"]), 366 * 86_400);
+    }
+
+    #[test]
+    fn ranges_of_peers_are_checked() {
+        assert_eq!("3..6".parse(), Ok(PeerRange { min: 3, max: 6 }));
+        assert_eq!("3..=6".parse(), Ok(PeerRange { min: 3, max: 6 }));
+        for text in ["", "3", "2..4", "6..3", "3..65", "a..b", "3..", "-3..4"] {
+            assert!(text.parse::<PeerRange>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_replay_command_means_the_same_run() {
+        let given =
+            ["pccl-stress", "--minutes", "2", "--peers", "4..9", "--profile", "storm", "--elements", "7"];
+        let args = Args::try_parse_from(given).expect("valid");
+        let again = args.replay_command(5);
+        let again = Args::try_parse_from(again.split(' ')).expect("valid");
+        assert_eq!(again.seed, Some(5));
+        assert_eq!(again.replay_command(5), args.replay_command(5));
+    }
+}

@@ -1,0 +1,302 @@
+//! The processes of a run and what is done to them. Everything that is done is told to the oracle before it is done, so
+//! that no consequence is heard of before its cause.
+
+use crate::{
+    children::{Notice, Process, Who},
+    journal::Journal,
+    oracle::Oracle,
+    os::Signal,
+    peer::LEAVE,
+    procfs::{self, Series},
+    report::{Faults, Survivor},
+    schedule::Fault,
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::mpsc::SyncSender,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Survivors that the report tells about: those that lived longest.
+const SURVIVORS_MAX: usize = 10;
+/// How often an ending process is looked at.
+const POLL: Duration = Duration::from_millis(10);
+
+struct Peer {
+    process: Process,
+    series: Series,
+    /// When it is to go on, while it is stopped.
+    resume_us: Option<u64>,
+    leaving: bool,
+    killed: bool,
+    closed: bool,
+}
+
+/// See the module's documentation.
+pub(crate) struct Fleet {
+    master: Process,
+    master_series: Series,
+    master_closed: bool,
+    peers: BTreeMap<usize, Peer>,
+    peer_args: Vec<String>,
+    notices: SyncSender<Notice>,
+    started: usize,
+    faults: Faults,
+    judged: Vec<Survivor>,
+}
+
+impl Fleet {
+    pub(crate) fn new(master: Process, peer_args: Vec<String>, notices: SyncSender<Notice>) -> Self {
+        Self {
+            master,
+            master_series: Series::default(),
+            master_closed: false,
+            peers: BTreeMap::new(),
+            peer_args,
+            notices,
+            started: 0,
+            faults: Faults::default(),
+            judged: Vec::new(),
+        }
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.faults
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Peers that run and were not asked to leave.
+    pub(crate) fn running(&self) -> Vec<usize> {
+        self.list(|peer| peer.resume_us.is_none() && !peer.leaving && !peer.killed && !peer.closed)
+    }
+
+    pub(crate) fn stopped(&self) -> Vec<usize> {
+        self.list(|peer| peer.resume_us.is_some() && !peer.killed)
+    }
+
+    fn list(&self, test: impl Fn(&Peer) -> bool) -> Vec<usize> {
+        self.peers.iter().filter(|(_, peer)| test(peer)).map(|(&number, _)| number).collect()
+    }
+
+    /// Does something to the run.
+    pub(crate) fn apply(
+        &mut self,
+        fault: Fault,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        match fault {
+            Fault::Spawn => return self.spawn(oracle, journal, now_us),
+            Fault::Kill(number) => {
+                let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
+                journal.event(now_us, &format!("kill peer {number}"))?;
+                oracle.killed(number, now_us);
+                self.faults.kills += 1;
+                peer.killed = true;
+                peer.process.signal(Signal::Kill)?;
+            }
+            Fault::Stop { peer: number, for_us } => {
+                let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
+                journal.event(now_us, &format!("stop peer {number} for {} ms", for_us / 1000))?;
+                oracle.stopped(number, now_us);
+                self.faults.stops += 1;
+                peer.resume_us = Some(now_us + for_us);
+                peer.process.signal(Signal::Stop)?;
+            }
+            Fault::Leave(number) => {
+                self.faults.leaves += 1;
+                self.dismiss(number, oracle, journal, now_us)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, oracle: &mut Oracle, journal: &mut Journal, now_us: u64) -> io::Result<()> {
+        let number = self.started;
+        self.started += 1;
+        self.faults.spawns += 1;
+        oracle.spawned(number, now_us);
+        let mut args = self.peer_args.clone();
+        args.extend(["--index".to_owned(), number.to_string()]);
+        let process = Process::start(Who::Peer(number), &args, &journal.peer_log(number), &self.notices)?;
+        journal.event(now_us, &format!("start peer {number}, process {}", process.pid()))?;
+        let series = Series::default();
+        let peer = Peer { process, series, resume_us: None, leaving: false, killed: false, closed: false };
+        self.peers.insert(number, peer);
+        Ok(())
+    }
+
+    fn dismiss(
+        &mut self,
+        number: usize,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        let Some(peer) = self.peers.get_mut(&number).filter(|peer| !peer.leaving && !peer.killed) else {
+            return Ok(());
+        };
+        journal.event(now_us, &format!("ask peer {number} to leave"))?;
+        oracle.leaving(number, now_us);
+        peer.leaving = true;
+        peer.process.tell(LEAVE);
+        Ok(())
+    }
+
+    /// Asks everybody to leave.
+    pub(crate) fn dismiss_all(
+        &mut self,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        let all: Vec<usize> = self.peers.keys().copied().collect();
+        all.into_iter().try_for_each(|number| self.dismiss(number, oracle, journal, now_us))
+    }
+
+    /// Lets those go on whose time has come.
+    pub(crate) fn resume_due(
+        &mut self,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        for (&number, peer) in &mut self.peers {
+            if !peer.killed && peer.resume_us.is_some_and(|at| at <= now_us) {
+                journal.event(now_us, &format!("resume peer {number}"))?;
+                oracle.resumed(number, now_us);
+                peer.resume_us = None;
+                peer.process.signal(Signal::Continue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets everybody go on.
+    pub(crate) fn resume_all(
+        &mut self,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        for peer in self.peers.values_mut().filter(|peer| peer.resume_us.is_some()) {
+            peer.resume_us = Some(now_us);
+        }
+        self.resume_due(oracle, journal, now_us)
+    }
+
+    /// A process has closed its output.
+    pub(crate) fn closed(&mut self, who: Who) {
+        match who {
+            Who::Master => self.master_closed = true,
+            Who::Peer(number) => {
+                if let Some(peer) = self.peers.get_mut(&number) {
+                    peer.closed = true;
+                }
+            }
+        }
+    }
+
+    /// Notices processes that have ended; each only after its last line has been taken in.
+    pub(crate) fn reap(&mut self, oracle: &mut Oracle, journal: &mut Journal, now_us: u64) -> io::Result<()> {
+        let mut ended = Vec::new();
+        for (&number, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.closed) {
+            if let Some(status) = peer.process.ended()? {
+                journal.event(now_us, &format!("peer {number} ended: {status}"))?;
+                oracle.exited(number, status.success(), &status.to_string(), now_us);
+                ended.push(number);
+            }
+        }
+        for number in ended {
+            journal.peer_ended(number);
+            if let Some(peer) = self.peers.remove(&number) {
+                self.judge(format!("peer {number}"), &peer.series);
+            }
+        }
+        if self.master_closed {
+            self.master_closed = false;
+            let text = "the master ended by itself; see master.log".to_owned();
+            oracle.violation(now_us, crate::oracle::Check::Process, text);
+        }
+        Ok(())
+    }
+
+    /// Looks at all processes. One that has just ended is none of the survivors.
+    pub(crate) fn sample(&mut self, now_us: u64) {
+        let look = |process: &Process, series: &mut Series| {
+            if let Ok(sample) = procfs::sample(process.pid(), now_us) {
+                series.push(sample);
+            }
+        };
+        look(&self.master, &mut self.master_series);
+        self.peers.values_mut().for_each(|peer| look(&peer.process, &mut peer.series));
+    }
+
+    fn judge(&mut self, name: String, series: &Series) {
+        let Some(growth) = series.growth() else { return };
+        self.judged.push(Survivor { name, growth });
+        // Who grew too much stays in any case.
+        self.judged
+            .sort_by_key(|survivor| (survivor.growth.excess().is_none(), u64::MAX - survivor.growth.span_us));
+        self.judged.truncate(SURVIVORS_MAX);
+    }
+
+    /// The processes that lived long enough to be judged.
+    pub(crate) fn survivors(&mut self) -> Vec<Survivor> {
+        for (number, peer) in std::mem::take(&mut self.peers) {
+            self.judge(format!("peer {number}"), &peer.series);
+        }
+        let master = self.master_series.growth().map(|growth| Survivor { name: "master".into(), growth });
+        master.into_iter().chain(self.judged.clone()).collect()
+    }
+
+    /// Writes where every thread of every process is: what a stall looks like from outside.
+    pub(crate) fn write_threads(&self, journal: &mut Journal, now_us: u64) -> io::Result<()> {
+        let master = [("master".to_owned(), self.master.pid())].into_iter();
+        let peers = self.peers.iter().map(|(number, peer)| (format!("peer {number}"), peer.process.pid()));
+        for (name, pid) in master.chain(peers) {
+            for thread in procfs::threads(pid) {
+                journal.event(now_us, &format!("thread of {name}: {thread}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all peers that are still there.
+    pub(crate) fn kill_all(&mut self) {
+        for peer in self.peers.values_mut() {
+            // Fails only for a process that has ended, and then it is what was wanted.
+            drop(peer.process.signal(Signal::Kill));
+        }
+    }
+
+    /// Ends the master; says what is wrong if it does not end in time and in order.
+    pub(crate) fn end_master(&mut self, patience_us: u64) -> Option<String> {
+        self.master.hang_up();
+        let deadline = Instant::now() + Duration::from_micros(patience_us);
+        loop {
+            match self.master.ended() {
+                Ok(Some(status)) if status.success() => return None,
+                Ok(Some(status)) => return Some(format!("the master ended with {status}; see master.log")),
+                Err(error) => return Some(format!("the master cannot be waited for: {error}")),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Some(format!("the master did not end within {} ms", patience_us / 1000));
+                }
+                Ok(None) => thread::sleep(POLL),
+            }
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // A stopped process is killed as well; dropping the handles waits for all of them.
+        self.kill_all();
+    }
+}

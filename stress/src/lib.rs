@@ -1,1 +1,0 @@
-//! Kill-and-respawn stress harness.

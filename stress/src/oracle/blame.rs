@@ -1,0 +1,137 @@
+//! Do verdicts name what really happened? Only peers that something was done to may be named, all peers hear the same,
+//! and some causes cannot occur at all, since nobody provokes them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Verdicts that are remembered for comparison.
+const KEPT: usize = 512;
+
+/// A failed call as a peer reports it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failure<'a> {
+    pub(super) cause: &'a str,
+    pub(super) culprits: &'a [u128],
+    pub(super) text: &'a str,
+}
+
+/// What is known about a peer that a verdict names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Something was done to it, or it was told to leave.
+    Touched,
+    /// Nothing was ever done to it.
+    Innocent,
+    /// Its identity has not been reported (yet).
+    Unknown,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Blame {
+    verdicts: BTreeMap<String, String>,
+    order: VecDeque<String>,
+    /// Identities that verdicts named before their owners reported them, with the verdict.
+    pub(super) unknown: Vec<(u128, String)>,
+    /// Operations that failed, each counted once.
+    pub(super) aborted_operations: u64,
+}
+
+impl Blame {
+    /// Takes in a failure; returns what is wrong with it. `recently` says whether anything was done to anybody lately.
+    pub(super) fn check(
+        &mut self,
+        failure: Failure<'_>,
+        standing: impl Fn(u128) -> Standing,
+        recently: bool,
+    ) -> Vec<String> {
+        let Failure { cause, culprits, text } = failure;
+        let mut wrong = Vec::new();
+        match cause {
+            // Not verdicts, but answers to one peer; whether it may hear them is judged elsewhere.
+            "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
+            "PeerDied" | "PeerSilent" | "PeerLeft" | "PeerDropped" | "EdgeBroken" => {
+                let standings: Vec<Standing> = culprits.iter().map(|&id| standing(id)).collect();
+                if culprits.is_empty() {
+                    wrong.push(format!("the verdict names nobody: {text}"));
+                } else if standings.iter().all(|&standing| standing == Standing::Innocent) {
+                    wrong.push(format!("the verdict blames peers that nothing was done to: {text}"));
+                }
+                if standings.iter().all(|&standing| standing == Standing::Unknown) {
+                    self.unknown.extend(culprits.iter().map(|&id| (id, text.to_owned())));
+                }
+            }
+            "NoSource" | "LocalFault" if recently => {}
+            _ => wrong.push(format!("nothing that was done explains the failure: {text}")),
+        }
+        wrong.extend(self.compare(text));
+        wrong
+    }
+
+    /// All peers have to hear the same about one attempt of one operation.
+    fn compare(&mut self, text: &str) -> Option<String> {
+        let (operation, _) = text.split_once(" failed while ")?;
+        if let Some(known) = self.verdicts.get(operation) {
+            return (known != text)
+                .then(|| format!("two verdicts about one operation: {known:?} and {text:?}"));
+        }
+        self.aborted_operations += 1;
+        self.verdicts.insert(operation.to_owned(), text.to_owned());
+        self.order.push_back(operation.to_owned());
+        if self.order.len() > KEPT
+            && let Some(old) = self.order.pop_front()
+        {
+            self.verdicts.remove(&old);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(blame: &mut Blame, cause: &str, culprits: &[u128], text: &str) -> usize {
+        let standing = |id| match id {
+            1 => Standing::Touched,
+            2 => Standing::Innocent,
+            _ => Standing::Unknown,
+        };
+        blame.check(Failure { cause, culprits, text }, standing, false).len()
+    }
+
+    #[test]
+    fn the_guilty_may_be_named_and_the_innocent_not() {
+        let mut blame = Blame::default();
+        assert_eq!(check(&mut blame, "PeerDied", &[1], "a failed while x"), 0);
+        assert_eq!(check(&mut blame, "PeerSilent", &[2], "b failed while x"), 1);
+        assert_eq!(check(&mut blame, "EdgeBroken", &[2, 1], "c failed while x"), 0);
+        assert_eq!(check(&mut blame, "EdgeBroken", &[2, 2], "d failed while x"), 1);
+        assert_eq!(check(&mut blame, "PeerDied", &[], "e failed while x"), 1);
+        assert_eq!(check(&mut blame, "PeerDied", &[3], "f failed while x"), 0);
+        assert_eq!(blame.unknown.len(), 1);
+        assert_eq!(blame.aborted_operations, 6);
+    }
+
+    #[test]
+    fn verdicts_about_one_operation_are_equal() {
+        let mut blame = Blame::default();
+        assert_eq!(check(&mut blame, "PeerDied", &[1], "tag 1 failed while voting: x"), 0);
+        assert_eq!(check(&mut blame, "PeerDied", &[1], "tag 1 failed while voting: x"), 0);
+        assert_eq!(check(&mut blame, "PeerDied", &[1], "tag 1 failed while voting: y"), 1);
+        assert_eq!(check(&mut blame, "PeerDied", &[1], "tag 2 failed while voting: y"), 0);
+        assert_eq!(blame.aborted_operations, 2);
+    }
+
+    #[test]
+    fn causes_that_nobody_provokes_are_violations() {
+        let mut blame = Blame::default();
+        for cause in
+            ["MismatchedCall", "Corruption", "CallerAbort", "LocalFault", "NoSource", "MasterStopping", "New"]
+        {
+            assert_eq!(check(&mut blame, cause, &[1], "an operation"), 1, "{cause}");
+        }
+        let failure = Failure { cause: "NoSource", culprits: &[], text: "an operation" };
+        assert!(blame.check(failure, |_| Standing::Innocent, true).is_empty());
+        assert_eq!(check(&mut blame, "TooFewPeers", &[], "too few"), 0);
+    }
+}

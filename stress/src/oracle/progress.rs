@@ -1,0 +1,202 @@
+//! Does the run go on? The time between completed operations, and the time that it takes after a kill.
+
+use std::collections::BTreeSet;
+
+/// Time beyond the peer time-out after which an operation must have completed.
+pub(crate) const GRACE_US: u64 = 5_000_000;
+/// Members without which nobody promises progress.
+const NEEDED: usize = 2;
+
+/// How long it took after a kill until every survivor had completed an operation without the victim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recovery {
+    pub(crate) duration_us: u64,
+    /// Nobody was stopped meanwhile.
+    pub(crate) undisturbed: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    victim: Option<u128>,
+    since_us: u64,
+    waiting: BTreeSet<usize>,
+    last_us: u64,
+    undisturbed: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Progress {
+    limit_us: u64,
+    /// Since when there are enough steady members.
+    enough_since_us: Option<u64>,
+    last_operation_us: u64,
+    last_stop_us: u64,
+    stalled: bool,
+    stopped: BTreeSet<usize>,
+    open: Vec<Open>,
+    pub(super) recoveries: Vec<Recovery>,
+    pub(super) longest_gap_us: u64,
+}
+
+impl Progress {
+    pub(super) fn new(peer_timeout_us: u64) -> Self {
+        Self {
+            limit_us: peer_timeout_us + GRACE_US,
+            enough_since_us: None,
+            last_operation_us: 0,
+            last_stop_us: 0,
+            stalled: false,
+            stopped: BTreeSet::new(),
+            open: Vec::new(),
+            recoveries: Vec::new(),
+            longest_gap_us: 0,
+        }
+    }
+
+    /// How many members there are that nothing is done to.
+    pub(super) fn steady(&mut self, count: usize, now_us: u64) {
+        self.enough_since_us =
+            if count < NEEDED { None } else { Some(self.enough_since_us.unwrap_or(now_us)) };
+    }
+
+    /// A peer completed an operation with these contributors.
+    pub(super) fn completed(&mut self, peer: usize, contributors: &[u128], at_us: u64) {
+        if at_us > self.last_operation_us {
+            if let Some(enough) = self.enough_since_us {
+                let begin = self.last_operation_us.max(enough);
+                self.longest_gap_us = self.longest_gap_us.max(at_us.saturating_sub(begin));
+            }
+            self.last_operation_us = at_us;
+            self.stalled = false;
+        }
+        for open in &mut self.open {
+            let without_victim = open.victim.is_none_or(|victim| !contributors.contains(&victim));
+            if at_us > open.since_us && without_victim && open.waiting.remove(&peer) {
+                open.last_us = open.last_us.max(at_us);
+            }
+        }
+        self.close_open();
+    }
+
+    /// A peer was killed; `survivors` are the other members.
+    pub(super) fn killed(&mut self, victim: Option<u128>, survivors: BTreeSet<usize>, now_us: u64) {
+        let undisturbed = self.stopped.is_empty();
+        self.open.push(Open { victim, since_us: now_us, waiting: survivors, last_us: now_us, undisturbed });
+    }
+
+    pub(super) fn stopped(&mut self, peer: usize, now_us: u64) {
+        self.last_stop_us = now_us;
+        self.stopped.insert(peer);
+        self.open.iter_mut().for_each(|open| open.undisturbed = false);
+        self.gone(peer);
+    }
+
+    pub(super) fn resumed(&mut self, peer: usize) {
+        self.stopped.remove(&peer);
+    }
+
+    /// Nobody waits for a peer that was killed, stopped or dismissed, or lost its connection.
+    pub(super) fn gone(&mut self, peer: usize) {
+        for open in &mut self.open {
+            open.waiting.remove(&peer);
+        }
+        self.close_open();
+    }
+
+    fn close_open(&mut self) {
+        let recoveries = &mut self.recoveries;
+        self.open.retain(|open| {
+            if open.waiting.is_empty() && open.last_us > open.since_us {
+                let duration_us = open.last_us - open.since_us;
+                recoveries.push(Recovery { duration_us, undisturbed: open.undisturbed });
+            }
+            !open.waiting.is_empty()
+        });
+    }
+
+    /// How long nothing has been completed although it should.
+    pub(super) fn gap_us(&self, now_us: u64) -> u64 {
+        match self.enough_since_us {
+            Some(enough) => now_us.saturating_sub(self.last_operation_us.max(enough)),
+            None => 0,
+        }
+    }
+
+    /// Says once per stall that the run stands still.
+    pub(super) fn check(&mut self, now_us: u64) -> Option<String> {
+        let enough = self.enough_since_us?;
+        // A stopped peer is waited for until the time-out; that time begins anew with each.
+        let begin = self.last_operation_us.max(enough).max(self.last_stop_us);
+        if self.stalled || now_us.saturating_sub(begin) <= self.limit_us {
+            return None;
+        }
+        self.stalled = true;
+        Some(format!(
+            "no operation has completed for {} ms, although {NEEDED} untouched peers have been there for {} ms and nobody \
+             was stopped for {} ms; allowed are {} ms",
+            self.gap_us(now_us) / 1000,
+            now_us.saturating_sub(enough) / 1000,
+            now_us.saturating_sub(self.last_stop_us) / 1000,
+            self.limit_us / 1000
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000;
+
+    #[test]
+    fn a_stall_is_found_once_and_only_with_enough_peers() {
+        let mut progress = Progress::new(3 * S);
+        progress.steady(1, 0);
+        assert_eq!(progress.check(100 * S), None);
+        progress.steady(2, 100 * S);
+        assert_eq!(progress.check(108 * S), None);
+        assert!(progress.check(108 * S + 1).is_some());
+        assert_eq!(progress.check(120 * S), None);
+        progress.completed(0, &[1, 2], 121 * S);
+        assert_eq!(progress.check(129 * S), None);
+        assert!(progress.check(130 * S).is_some());
+        assert_eq!(progress.longest_gap_us, 21 * S);
+    }
+
+    #[test]
+    fn a_stop_extends_the_limit_and_a_lack_of_peers_suspends_it() {
+        let mut progress = Progress::new(3 * S);
+        progress.steady(2, 0);
+        progress.stopped(5, 5 * S);
+        assert_eq!(progress.check(13 * S), None);
+        progress.steady(1, 13 * S);
+        assert_eq!(progress.check(20 * S), None);
+        progress.steady(2, 20 * S);
+        assert_eq!(progress.gap_us(22 * S), 2 * S);
+        assert!(progress.check(28 * S + 1).is_some());
+    }
+
+    #[test]
+    fn recovery_ends_with_the_last_survivor_and_counts_operations_without_the_victim() {
+        let mut progress = Progress::new(3 * S);
+        progress.killed(Some(9), BTreeSet::from([0, 1]), 10);
+        progress.completed(0, &[1, 9], 11);
+        progress.completed(0, &[1, 2], 15);
+        assert!(progress.recoveries.is_empty());
+        progress.completed(1, &[1, 2], 12);
+        assert_eq!(progress.recoveries, [Recovery { duration_us: 5, undisturbed: true }]);
+    }
+
+    #[test]
+    fn recovery_with_a_stopped_survivor_is_marked_and_does_not_wait_for_it() {
+        let mut progress = Progress::new(3 * S);
+        progress.killed(None, BTreeSet::from([0, 1]), 10);
+        progress.completed(0, &[], 20);
+        progress.stopped(1, 30);
+        assert_eq!(progress.recoveries, [Recovery { duration_us: 10, undisturbed: false }]);
+        progress.killed(None, BTreeSet::from([0]), 40);
+        progress.gone(0);
+        assert_eq!(progress.recoveries.len(), 1, "nobody was left to recover");
+    }
+}

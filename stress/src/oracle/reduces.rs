@@ -1,0 +1,218 @@
+//! Are the results right? Recomputes each all-reduce from the identities of its contributors.
+
+use crate::{
+    event::Reduced,
+    fold,
+    workload::{Buffer, Workload, checksum},
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Expected results that are kept, so that each is computed once and not once per peer.
+const KEPT: usize = 256;
+/// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one call
+/// are 252.
+const CANDIDATES_MAX: usize = 2_000;
+
+type Key = (u64, u64, Vec<u128>);
+
+/// See the module's documentation.
+pub(super) struct Reduces {
+    workload: Workload,
+    expected: BTreeMap<Key, u64>,
+    order: VecDeque<Key>,
+    completed: BTreeSet<Key>,
+    completed_order: VecDeque<Key>,
+    /// Operations that succeeded, each counted once.
+    pub(super) operations: u64,
+}
+
+impl Reduces {
+    pub(super) fn new(workload: Workload) -> Self {
+        Self {
+            workload,
+            expected: BTreeMap::new(),
+            order: VecDeque::new(),
+            completed: BTreeSet::new(),
+            completed_order: VecDeque::new(),
+            operations: 0,
+        }
+    }
+
+    /// Checks what `me` reports; returns the contributors in ring order.
+    pub(super) fn check(&mut self, me: u128, reduced: &Reduced) -> Result<Vec<u128>, String> {
+        let Reduced { step, tag, world, rank, hash, .. } = *reduced;
+        if self.workload.job(step, tag).is_none() {
+            return Err(format!("step {step} has no all-reduce with tag {tag}"));
+        }
+        if world < 2 || rank >= world {
+            return Err(format!("step {step}, tag {tag}: rank {rank} of {world}"));
+        }
+        let rings = candidate_rings(me, reduced);
+        let mut computed = Vec::new();
+        for ring in &rings {
+            let expected = self.expected(step, tag, ring)?;
+            if expected == hash {
+                self.count((step, tag, ring.clone()));
+                return Ok(ring.clone());
+            }
+            computed.push(expected);
+        }
+        Err(format!(
+            "step {step}, tag {tag}: the result has checksum {hash:016x}, but {}",
+            match (rings.first(), computed.first()) {
+                (Some(ring), Some(expected)) => format!(
+                    "{expected:016x} is right for contributors {} ({} possible rings tried)",
+                    short_ids(ring),
+                    rings.len()
+                ),
+                _ => format!(
+                    "no ring of {world} with this peer at rank {rank} lies between {} and {}",
+                    short_ids(&reduced.before),
+                    short_ids(&reduced.after)
+                ),
+            }
+        ))
+    }
+
+    fn count(&mut self, key: Key) {
+        if self.completed.insert(key.clone()) {
+            self.operations += 1;
+            self.completed_order.push_back(key);
+            if self.completed_order.len() > KEPT * 4
+                && let Some(old) = self.completed_order.pop_front()
+            {
+                self.completed.remove(&old);
+            }
+        }
+    }
+
+    /// Checksum of the right result.
+    fn expected(&mut self, step: u64, tag: u64, ring: &[u128]) -> Result<u64, String> {
+        let key = (step, tag, ring.to_vec());
+        if let Some(&known) = self.expected.get(&key) {
+            return Ok(known);
+        }
+        let hash = expected_checksum(&self.workload, step, tag, ring)
+            .ok_or_else(|| format!("step {step}, tag {tag}: no result can be computed"))?;
+        self.expected.insert(key.clone(), hash);
+        self.order.push_back(key);
+        if self.order.len() > KEPT
+            && let Some(old) = self.order.pop_front()
+        {
+            self.expected.remove(&old);
+        }
+        Ok(hash)
+    }
+}
+
+/// The checksum that a job's result must have when these peers contribute, in this order.
+pub(super) fn expected_checksum(workload: &Workload, step: u64, tag: u64, ring: &[u128]) -> Option<u64> {
+    let job = workload.job(step, tag)?;
+    let inputs: Vec<Vec<Buffer>> = ring.iter().map(|&peer| workload.inputs(peer, step, &job)).collect();
+    let results: Option<Vec<Buffer>> = job
+        .parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| {
+            let of_part: Vec<&Buffer> = inputs.iter().map(|buffers| &buffers[index]).collect();
+            fold::ring_all_reduce(&of_part, part.op)
+        })
+        .collect();
+    Some(checksum(&results?))
+}
+
+/// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is the
+/// earlier one without some of those that are missing in the later one (or, if its order was changed, the later one).
+fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
+    let Reduced { world, rank, before, after, .. } = reduced;
+    let mut rings: Vec<Vec<u128>> = Vec::new();
+    let mut add = |ring: Vec<u128>| {
+        if ring.len() == *world && ring[*rank] == me && !rings.contains(&ring) {
+            rings.push(ring);
+        }
+        rings.len() < CANDIDATES_MAX
+    };
+    add(after.clone());
+    add(before.clone());
+    let lost: Vec<u128> = before.iter().copied().filter(|id| !after.contains(id)).collect();
+    // Every subset of the lost ones may still have been there.
+    let subsets = 1u64.checked_shl(lost.len() as u32).unwrap_or(u64::MAX);
+    for subset in 0..subsets {
+        let was_there = |id: &u128| match lost.iter().position(|other| other == id) {
+            Some(index) => subset >> index & 1 == 1,
+            None => true,
+        };
+        if !add(before.iter().copied().filter(was_there).collect()) {
+            break;
+        }
+    }
+    rings
+}
+
+/// The first digits of each, as logs show them.
+pub(super) fn short_ids(ids: &[u128]) -> String {
+    ids.iter().map(|id| format!("{:08x}", id >> 96)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKLOAD: Workload = Workload { seed: 1, elements: 500 };
+    /// A step whose first tensor has some hundred elements, enough to tell every order of additions.
+    const STEP: u64 = 6;
+
+    fn reduced(world: usize, rank: usize, before: &[u128], after: &[u128], hash: u64) -> Reduced {
+        Reduced { step: STEP, tag: 1, world, rank, hash, before: before.to_vec(), after: after.to_vec() }
+    }
+
+    #[test]
+    fn right_results_pass_and_operations_count_once() {
+        let hash = expected_checksum(&WORKLOAD, STEP, 1, &[7, 8, 9]).expect("computable");
+        let mut reduces = Reduces::new(WORKLOAD);
+        let all = [7, 8, 9];
+        for (rank, me) in all.iter().enumerate() {
+            assert_eq!(reduces.check(*me, &reduced(3, rank, &all, &all, hash)), Ok(all.to_vec()));
+        }
+        assert_eq!(reduces.operations, 1);
+    }
+
+    #[test]
+    fn the_step_of_these_tests_has_enough_elements() {
+        assert!(WORKLOAD.job(STEP, 1).expect("job").parts[0].count > 200);
+    }
+
+    #[test]
+    fn every_wrong_byte_is_found() {
+        let mut reduces = Reduces::new(WORKLOAD);
+        let ring = [7, 8, 9];
+        // The result of fewer contributors, of another order, of another step, and one flipped bit.
+        let right = expected_checksum(&WORKLOAD, STEP, 1, &ring).expect("computable");
+        let wrong = [
+            expected_checksum(&WORKLOAD, STEP, 1, &[7, 8]),
+            expected_checksum(&WORKLOAD, STEP, 1, &[8, 7, 9]),
+            expected_checksum(&WORKLOAD, STEP + 1, 1, &ring),
+            Some(right ^ 1),
+        ];
+        for hash in wrong {
+            let error = reduces.check(7, &reduced(3, 0, &ring, &ring, hash.expect("computable")));
+            assert!(error.expect_err("wrong").contains("checksum"));
+        }
+        assert!(reduces.check(7, &reduced(3, 1, &ring, &ring, right)).is_err(), "another rank");
+        assert!(reduces.check(7, &reduced(2, 0, &ring, &ring, right)).is_err(), "another world");
+        assert!(reduces.check(7, &reduced(1, 0, &[7], &[7], right)).is_err(), "alone");
+        assert_eq!(reduces.operations, 0);
+    }
+
+    #[test]
+    fn members_lost_during_the_call_may_or_may_not_have_contributed() {
+        let mut reduces = Reduces::new(WORKLOAD);
+        let hash = expected_checksum(&WORKLOAD, STEP, 1, &[7, 9, 10]).expect("computable");
+        // 8 was lost before the operation, 10 after it.
+        let report = reduced(3, 1, &[7, 8, 9, 10], &[7, 9], hash);
+        assert_eq!(reduces.check(9, &report), Ok(vec![7, 9, 10]));
+        // A survivor cannot be missing among the contributors.
+        let hash = expected_checksum(&WORKLOAD, STEP, 1, &[8, 9, 10]).expect("computable");
+        assert!(reduces.check(9, &reduced(3, 1, &[7, 8, 9, 10], &[7, 9], hash)).is_err());
+    }
+}

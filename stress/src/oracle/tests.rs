@@ -1,0 +1,233 @@
+//! Planted defects: each of them has to be found, and a faultless run must not be blamed.
+
+use super::*;
+use crate::event::{Call, Reduced};
+use reduces::expected_checksum;
+
+const WORKLOAD: Workload = Workload { seed: 11, elements: 64 };
+const S: u64 = 1_000_000;
+const IDS: [u128; 3] = [0xa << 96, 0xb << 96, 0xc << 96];
+
+/// A run of three peers that is reported to the oracle as it should be.
+struct Run {
+    oracle: Oracle,
+    now: u64,
+    revision: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut run = Self { oracle: Oracle::new(WORKLOAD, 3 * S), now: S, revision: 0 };
+        for (peer, id) in IDS.into_iter().enumerate() {
+            run.oracle.spawned(peer, run.now);
+            run.event(peer, Event::Joined { peer: id });
+        }
+        run
+    }
+
+    fn event(&mut self, peer: usize, event: Event) {
+        self.now += 10;
+        self.oracle.line(peer, Line { at_us: self.now, event });
+    }
+
+    fn sync(&mut self, peer: usize, revision: u64, hash: u64) {
+        self.event(peer, Event::Synced { revision, hash, rx_bytes: 0 });
+    }
+
+    fn reduce(&mut self, peers: &[usize]) {
+        let ring: Vec<u128> = peers.iter().map(|&peer| IDS[peer]).collect();
+        let hash = expected_checksum(&WORKLOAD, self.revision, 2, &ring).expect("computable");
+        for (rank, &peer) in peers.iter().enumerate() {
+            let step = self.revision;
+            let (before, after) = (ring.clone(), ring.clone());
+            self.event(
+                peer,
+                Event::Reduced(Reduced { step, tag: 2, world: ring.len(), rank, hash, before, after }),
+            );
+        }
+    }
+
+    fn step(&mut self, peers: &[usize]) {
+        for &peer in peers {
+            self.sync(peer, self.revision, self.revision * 3);
+        }
+        self.reduce(peers);
+        self.revision += 1;
+        self.now += S / 10;
+        self.oracle.tick(self.now);
+    }
+
+    fn steps(&mut self, count: usize, peers: &[usize]) {
+        (0..count).for_each(|_| self.step(peers));
+    }
+
+    /// The checks that failed.
+    fn end(mut self) -> Vec<Check> {
+        self.oracle.finish(self.now);
+        let mut checks: Vec<Check> =
+            self.oracle.violations().iter().map(|violation| violation.check).collect();
+        checks.dedup();
+        checks
+    }
+}
+
+fn aborted(cause: &str, culprit: u128) -> Event {
+    Event::Failed {
+        call: Call::Reduce(2),
+        step: 0,
+        intact: true,
+        cause: cause.into(),
+        culprits: vec![culprit],
+        text: "all-reduce tag 2 failed while x".into(),
+    }
+}
+
+fn lost() -> Event {
+    Event::Lost { kind: "Silent".into(), text: "no beat".into() }
+}
+
+#[test]
+fn a_faultless_run_with_faults_passes() {
+    let mut run = Run::new();
+    run.steps(5, &[0, 1, 2]);
+    run.oracle.stopped(2, run.now);
+    run.now += 4 * S;
+    run.event(0, aborted("PeerSilent", IDS[2]));
+    run.event(1, aborted("PeerSilent", IDS[2]));
+    run.steps(2, &[0, 1]);
+    run.oracle.resumed(2, run.now);
+    run.event(2, lost());
+    run.event(2, Event::Joined { peer: 77 });
+    run.oracle.leaving(2, run.now);
+    run.event(2, Event::Left);
+    run.oracle.exited(2, true, "exit 0", run.now);
+    run.steps(50, &[0, 1]);
+    run.oracle.killed(1, run.now);
+    run.oracle.exited(1, false, "signal 9", run.now);
+    let counts = run.oracle.counts();
+    assert_eq!((counts.operations, counts.joins, counts.drops, counts.aborted_operations), (57, 4, 1, 1));
+    assert_eq!(counts.newest_revision, 56);
+    assert_eq!(run.end(), []);
+}
+
+#[test]
+fn wrong_bytes_are_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    let (step, before) = (run.revision, IDS.to_vec());
+    let hash = expected_checksum(&WORKLOAD, step, 2, &IDS).expect("computable") ^ 0x10;
+    let after = before.clone();
+    run.event(1, Event::Reduced(Reduced { step, tag: 2, world: 3, rank: 1, hash, before, after }));
+    assert_eq!(run.end(), [Check::Result]);
+}
+
+#[test]
+fn a_contributor_that_nobody_was_is_found() {
+    let mut run = Run::new();
+    let ring = vec![IDS[0], 999];
+    let hash = expected_checksum(&WORKLOAD, 0, 2, &ring).expect("computable");
+    let (before, after) = (ring.clone(), ring);
+    run.event(0, Event::Reduced(Reduced { step: 0, tag: 2, world: 2, rank: 0, hash, before, after }));
+    assert_eq!(run.end(), [Check::Result]);
+}
+
+#[test]
+fn changed_buffers_after_a_failure_are_found() {
+    let mut run = Run::new();
+    run.oracle.killed(2, run.now);
+    let Event::Failed { call, step, cause, culprits, text, .. } = aborted("PeerDied", IDS[2]) else {
+        unreachable!()
+    };
+    run.event(0, Event::Failed { call, step, intact: false, cause, culprits, text });
+    assert_eq!(run.end(), [Check::Intact]);
+}
+
+#[test]
+fn a_skipped_revision_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.sync(0, run.revision + 1, 1);
+    assert_eq!(run.end(), [Check::Revision]);
+}
+
+#[test]
+fn states_that_differ_are_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.sync(0, run.revision, 1);
+    run.sync(1, run.revision, 2);
+    assert_eq!(run.end(), [Check::Revision]);
+}
+
+#[test]
+fn a_dropped_innocent_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.stopped(0, run.now);
+    run.event(1, lost());
+    assert_eq!(run.end(), [Check::Innocent]);
+}
+
+#[test]
+fn a_peer_that_came_back_is_innocent_again() {
+    let mut run = Run::new();
+    run.oracle.stopped(0, run.now);
+    run.oracle.resumed(0, run.now);
+    run.event(0, lost());
+    run.now += 10 * S;
+    run.event(0, Event::Joined { peer: 88 });
+    run.event(0, lost());
+    assert_eq!(run.end(), [Check::Innocent]);
+}
+
+#[test]
+fn a_verdict_about_an_innocent_is_found() {
+    let mut run = Run::new();
+    run.oracle.killed(2, run.now);
+    run.event(0, aborted("PeerDied", IDS[1]));
+    assert_eq!(run.end(), [Check::Verdict]);
+}
+
+#[test]
+fn a_stall_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.killed(2, run.now);
+    run.oracle.tick(run.now + 7 * S);
+    assert_eq!(run.oracle.violations(), []);
+    run.oracle.tick(run.now + 9 * S);
+    assert_eq!(run.end(), [Check::Progress]);
+}
+
+#[test]
+fn one_silent_peer_is_found_while_others_go_on() {
+    let mut run = Run::new();
+    // The third one is not even let in.
+    run.oracle.spawned(3, run.now);
+    run.steps(200, &[0, 1, 2]);
+    assert_eq!(run.end(), [Check::Progress]);
+}
+
+#[test]
+fn processes_that_end_by_themselves_are_found() {
+    let mut run = Run::new();
+    run.oracle.exited(0, false, "exit 101", run.now);
+    assert_eq!(run.end(), [Check::Process]);
+    let mut run = Run::new();
+    run.event(0, Event::Left);
+    assert_eq!(run.end(), [Check::Process]);
+    let mut run = Run::new();
+    run.oracle.bad_line(0, "hello", "no report", 0);
+    assert_eq!(run.end(), [Check::Process]);
+}
+
+#[test]
+fn a_kill_is_recovered_when_all_survivors_have_gone_on_without_the_victim() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.killed(2, run.now);
+    run.reduce(&[0, 1, 2]);
+    assert_eq!(run.oracle.recoveries(), []);
+    run.steps(1, &[0, 1]);
+    assert_eq!(run.oracle.recoveries().len(), 1);
+}

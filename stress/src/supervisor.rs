@@ -1,0 +1,327 @@
+//! Runs master and peers, does to them what the schedule says, and lets the oracle judge what they report.
+
+use crate::{
+    args::{Args, Role},
+    children::{Notice, Process, Who},
+    event::{Event, Line},
+    fleet::Fleet,
+    journal::Journal,
+    oracle::{Check, GRACE_US, Oracle},
+    os::{self, EndSignals},
+    report::{Report, live_line},
+    schedule::{Fault, Schedule, View},
+    workload::Workload,
+};
+use std::{
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread,
+    time::Duration,
+};
+
+/// How often the plan is looked at when nobody reports.
+const TICK: Duration = Duration::from_millis(10);
+/// Reports that may wait; then the peers wait.
+const NOTICES_MAX: usize = 10_000;
+/// Time in which a master has to say where it listens, and later to end.
+const MASTER_PATIENCE_US: u64 = 30_000_000;
+/// How often processes are looked at.
+const SAMPLE_US: u64 = 1_000_000;
+/// Time between two live lines on a terminal, and elsewhere.
+const LIVE_US: (u64, u64) = (1_000_000, 10_000_000);
+
+/// Part of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Faults are made.
+    Faults,
+    /// No more faults; everybody has to get going again.
+    Heal { since_us: u64 },
+    /// Everybody is asked to leave.
+    Dismiss,
+}
+
+struct Supervisor<'a> {
+    args: &'a Args,
+    seed: u64,
+    oracle: Oracle,
+    schedule: Schedule,
+    fleet: Fleet,
+    journal: Journal,
+    notices: Receiver<Notice>,
+    stage: Stage,
+    began_us: u64,
+    ends_us: u64,
+    next_sample_us: u64,
+    next_live_us: u64,
+    interrupted: bool,
+}
+
+/// Makes a run. All processes are gone when it returns.
+///
+/// # Errors
+/// When the run could not be made: files, processes.
+pub(crate) fn run(args: &Args) -> io::Result<Report> {
+    let signals = EndSignals::block()?;
+    let began_us = os::monotonic_us();
+    let seed = args.seed.unwrap_or(began_us);
+    let folder = folder(args)?;
+    println!("seed {seed}; logs and reports in {}", folder.display());
+    let (sender, notices) = sync_channel(NOTICES_MAX);
+    watch_signals(signals, sender.clone())?;
+    let mut journal = Journal::create(&folder, began_us)?;
+    journal.event(began_us, &args.replay_command(seed))?;
+    let workload = Workload { seed, elements: args.elements as usize };
+    let peer_timeout_us = args.peer_timeout_ms * 1000;
+    let (master, address) = start_master(args, &folder, &sender, &notices)?;
+    let peer_args = peer_args(args, seed, &address);
+    let mut supervisor = Supervisor {
+        args,
+        seed,
+        oracle: Oracle::new(workload, peer_timeout_us),
+        schedule: Schedule::new(seed, args.profile, args.peers, args.duration().as_micros() as u64, began_us),
+        fleet: Fleet::new(master, peer_args, sender),
+        journal,
+        notices,
+        stage: Stage::Faults,
+        began_us,
+        ends_us: began_us + args.duration().as_micros() as u64,
+        next_sample_us: 0,
+        next_live_us: 0,
+        interrupted: false,
+    };
+    let result = supervisor.supervise();
+    // The processes go first, also when files cannot be written any more.
+    let report = supervisor.finish(&folder);
+    result.and(report)
+}
+
+/// The folder for logs and reports.
+fn folder(args: &Args) -> io::Result<PathBuf> {
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => std::env::temp_dir().join(format!("pccl-stress-{}", std::process::id())),
+    };
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+fn watch_signals(signals: EndSignals, sender: SyncSender<Notice>) -> io::Result<()> {
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        while signals.wait().is_ok() {
+            if sender.send(Notice::Interrupt).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn start_master(
+    args: &Args,
+    folder: &Path,
+    sender: &SyncSender<Notice>,
+    notices: &Receiver<Notice>,
+) -> io::Result<(Process, String)> {
+    let words =
+        ["--role", "master", "--peer-timeout-ms", &args.peer_timeout_ms.to_string()].map(str::to_owned);
+    let log = folder.join("master.log");
+    let master = Process::start(Who::Master, &words, &log, sender)?;
+    match notices.recv_timeout(Duration::from_micros(MASTER_PATIENCE_US)) {
+        Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
+            let address = line[crate::master::LISTENING.len()..].to_owned();
+            Ok((master, address))
+        }
+        other => {
+            Err(io::Error::other(format!("the master did not start ({other:?}); see {}", log.display())))
+        }
+    }
+}
+
+/// The arguments of every peer; its number is added.
+fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
+    debug_assert_eq!(args.role, Role::Supervisor);
+    [
+        ("--role", "peer".to_owned()),
+        ("--master", address.to_owned()),
+        ("--seed", seed.to_string()),
+        ("--elements", args.elements.to_string()),
+        ("--step-ms", args.step_ms.to_string()),
+        ("--peer-timeout-ms", args.peer_timeout_ms.to_string()),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value])
+    .collect()
+}
+
+impl Supervisor<'_> {
+    fn supervise(&mut self) -> io::Result<()> {
+        for _ in 0..self.args.peers.min {
+            self.apply(Fault::Spawn)?;
+        }
+        loop {
+            self.listen()?;
+            let now_us = os::monotonic_us();
+            self.fleet.reap(&mut self.oracle, &mut self.journal, now_us)?;
+            self.fleet.resume_due(&mut self.oracle, &mut self.journal, now_us)?;
+            self.oracle.tick(now_us);
+            if self.next_sample_us <= now_us {
+                self.next_sample_us = now_us + SAMPLE_US;
+                self.fleet.sample(now_us);
+            }
+            self.show(now_us)?;
+            if self.interrupted || !self.oracle.violations().is_empty() || self.advance(now_us)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in what there is, waiting up to one tick for the first of it.
+    fn listen(&mut self) -> io::Result<()> {
+        // An error is the time-out: the fleet holds a sender, which keeps the channel open.
+        let mut next = self.notices.recv_timeout(TICK).ok();
+        // One batch: those who talk without end must not keep the plan from going on.
+        for _ in 0..1_000 {
+            match next {
+                None => return Ok(()),
+                Some(Notice::Line(Who::Peer(peer), line)) => self.hear(peer, &line)?,
+                Some(Notice::Line(Who::Master, line)) => {
+                    self.journal.event(os::monotonic_us(), &format!("master: {line}"))?;
+                }
+                Some(Notice::Closed(who)) => self.fleet.closed(who),
+                Some(Notice::Interrupt) => self.interrupted = true,
+            }
+            next = self.notices.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, peer: usize, text: &str) -> io::Result<()> {
+        self.journal.line(peer, text);
+        match Line::parse(text) {
+            Ok(line) => {
+                if !matches!(line.event, Event::Synced { .. } | Event::Reduced(_)) {
+                    self.journal.event(line.at_us, &format!("peer {peer}: {text}"))?;
+                }
+                self.oracle.line(peer, line);
+            }
+            Err(why) => self.oracle.bad_line(peer, text, &why, os::monotonic_us()),
+        }
+        Ok(())
+    }
+
+    /// Does what is due; `true` when the run is over.
+    fn advance(&mut self, now_us: u64) -> io::Result<bool> {
+        match self.stage {
+            Stage::Faults if now_us >= self.ends_us => {
+                self.journal.event(now_us, "no more faults")?;
+                self.fleet.resume_all(&mut self.oracle, &mut self.journal, now_us)?;
+                self.stage = Stage::Heal { since_us: now_us };
+            }
+            Stage::Faults => {
+                for fault in self.schedule.due(now_us, &self.view(now_us)) {
+                    self.apply(fault)?;
+                }
+            }
+            Stage::Heal { since_us } if self.oracle.all_completed_since(since_us) => {
+                self.journal.event(now_us, "everybody goes on; all are dismissed")?;
+                self.fleet.dismiss_all(&mut self.oracle, &mut self.journal, now_us)?;
+                self.stage = Stage::Dismiss;
+            }
+            // The oracle judges whoever takes too long.
+            Stage::Heal { .. } => {}
+            Stage::Dismiss => return Ok(self.fleet.is_empty()),
+        }
+        Ok(false)
+    }
+
+    fn view(&self, now_us: u64) -> View {
+        let (mut steady, mut unsteady) = (Vec::new(), Vec::new());
+        for peer in self.fleet.running() {
+            if self.oracle.is_steady(peer) { &mut steady } else { &mut unsteady }.push(peer);
+        }
+        let may_stop = self.oracle.gap_us(now_us) < self.args.peer_timeout_ms * 1000 / 2;
+        View { steady, unsteady, stopped: self.fleet.stopped(), may_stop, starting: 0 }
+    }
+
+    fn apply(&mut self, fault: Fault) -> io::Result<()> {
+        self.fleet.apply(fault, &mut self.oracle, &mut self.journal, os::monotonic_us())
+    }
+
+    fn show(&mut self, now_us: u64) -> io::Result<()> {
+        if now_us < self.next_live_us {
+            return Ok(());
+        }
+        let terminal = io::stdout().is_terminal();
+        self.next_live_us = now_us + if terminal { LIVE_US.0 } else { LIVE_US.1 };
+        let left_s = self.ends_us.saturating_sub(now_us) / 1_000_000;
+        let (faults, counts) = (self.fleet.faults(), self.oracle.counts());
+        let line = live_line(left_s, self.oracle.world(), &faults, &counts, self.oracle.recoveries());
+        let mut out = io::stdout().lock();
+        if terminal {
+            write!(out, "\r\x1b[K{line}")?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()
+    }
+
+    /// Ends all processes, judges what is left to judge, and writes the reports.
+    fn finish(mut self, folder: &Path) -> io::Result<Report> {
+        let now_us = os::monotonic_us();
+        if io::stdout().is_terminal() {
+            println!();
+        }
+        if !self.oracle.violations().is_empty() {
+            self.fleet.write_threads(&mut self.journal, now_us)?;
+        }
+        self.fleet.kill_all();
+        let master = self.fleet.end_master(MASTER_PATIENCE_US / 10 + GRACE_US);
+        if let Some(text) = master {
+            self.oracle.violation(now_us, Check::Process, text);
+        }
+        if !self.interrupted {
+            self.oracle.finish(now_us);
+        }
+        let survivors = self.fleet.survivors();
+        for survivor in &survivors {
+            if let Some(excess) = survivor.growth.excess() {
+                self.oracle.violation(now_us, Check::Growth, format!("{} {excess}", survivor.name));
+            }
+        }
+        let report = self.report(survivors, now_us, folder);
+        for violation in &report.violations {
+            let text = format!("VIOLATION {}: {}", violation.check.name(), violation.text);
+            self.journal.event(violation.at_us, &text)?;
+        }
+        if !report.violations.is_empty() {
+            self.journal.write_lines()?;
+        }
+        std::fs::write(folder.join("report.json"), report.json().write())?;
+        std::fs::write(folder.join("summary.txt"), report.summary())?;
+        Ok(report)
+    }
+
+    fn report(&self, survivors: Vec<crate::report::Survivor>, now_us: u64, folder: &Path) -> Report {
+        Report {
+            seed: self.seed,
+            replay: self.args.replay_command(self.seed),
+            profile: self.args.profile.to_string(),
+            peers: self.args.peers.to_string(),
+            peer_timeout_ms: self.args.peer_timeout_ms,
+            elements: self.args.elements,
+            wanted_seconds: self.args.duration().as_secs(),
+            seconds: (now_us - self.began_us) as f64 / 1e6,
+            interrupted: self.interrupted,
+            faults: self.fleet.faults(),
+            counts: self.oracle.counts(),
+            longest_gap_us: self.oracle.longest_gap_us(),
+            recoveries: self.oracle.recoveries().to_vec(),
+            survivors,
+            violations: self.oracle.violations().to_vec(),
+            began_us: self.began_us,
+            folder: folder.display().to_string(),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The whole harness, shortly: a run with faults that has to pass, and the promise that no process outlives it.
+//!
+//! `PCCL_STRESS_SECONDS` makes the run longer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More than any of these tests needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Left over from the run before, if there was one.
+    drop(fs::remove_dir_all(&folder));
+    folder
+}
+
+fn stress(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-stress"));
+    command.args(["--peers", "3..4", "--elements", "5000", "--out"]).arg(folder).args(args);
+    command
+}
+
+/// The text after `"name": ` in the report.
+fn field(report: &str, name: &str) -> String {
+    let key = format!("\"{name}\": ");
+    let (_, rest) = report.split_once(&key).unwrap_or_else(|| panic!("no {name} in {report}"));
+    rest.split([',', '\n']).next().unwrap_or_default().to_owned()
+}
+
+fn number(report: &str, name: &str) -> u64 {
+    field(report, name).parse().unwrap_or_else(|error| panic!("{name}: {error} in {report}"))
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn a_short_run_with_a_fixed_seed_passes() {
+    let folder = folder("smoke");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "20".into());
+    let output = stress(&folder, &["--seed", "7", "--seconds", &seconds]).output().expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    assert_eq!(field(&report, "passed"), "true");
+    assert_eq!(field(&report, "seed"), "7");
+    for count in ["kills", "spawns", "operations", "joins", "syncs", "newest_revision"] {
+        assert!(number(&report, count) > 0, "no {count} in {report}");
+    }
+    assert!(fs::read_to_string(folder.join("summary.txt")).expect("summary").starts_with("PASSED"));
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let folder = folder("refused");
+    for args in [&["--elements", "0"][..], &["--profile", "hail"], &["--peers", "1..2"]] {
+        let output = stress(&folder, args).output().expect("program runs");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
+    }
+}
+
+/// Numbers of the processes that the run has started, by its log of events.
+fn children(folder: &Path) -> Vec<u32> {
+    let log = fs::read_to_string(folder.join("events.log")).unwrap_or_default();
+    let started = log.lines().filter_map(|line| line.split_once(", process ")).map(|(_, pid)| pid);
+    started.filter_map(|pid| pid.trim().parse().ok()).collect()
+}
+
+/// Whether a process of the run is still there. A zombie is not, nor is another program that was given its number.
+fn is_running(pid: u32) -> bool {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&command).contains("pccl-stress")
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    let status =
+        Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("shell runs");
+    assert!(status.success(), "kill -{name} {pid}");
+}
+
+/// A run that lasts longer than the test, with its three first peers as members, one of them stopped from outside.
+fn started(folder: &Path) -> (Child, Vec<u32>) {
+    let mut run = stress(folder, &["--seed", "1", "--minutes", "30", "--profile", "calm"]);
+    let run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("program starts");
+    let joined = || {
+        let log = fs::read_to_string(folder.join("events.log")).unwrap_or_default();
+        log.matches(" joined ").count() >= 3
+    };
+    wait_until("three peers join", joined);
+    let pids = children(folder);
+    signal("STOP", *pids.last().expect("peers were started"));
+    (run, pids)
+}
+
+#[test]
+fn an_interrupted_run_reports_and_leaves_no_process() {
+    let folder = folder("interrupted");
+    let (mut run, _) = started(&folder);
+    signal("INT", run.id());
+    let status = run.wait().expect("the run ends");
+    assert_eq!(status.code(), Some(130));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    assert_eq!((field(&report, "interrupted"), field(&report, "passed")), ("true".into(), "false".into()));
+    assert_eq!(children(&folder).into_iter().filter(|&pid| is_running(pid)).count(), 0);
+}
+
+#[test]
+fn a_killed_supervisor_leaves_no_process() {
+    let folder = folder("killed");
+    let (mut run, pids) = started(&folder);
+    assert!(pids.len() >= 3);
+    run.kill().expect("still running");
+    run.wait().expect("the run ends");
+    wait_until("all children end", || children(&folder).into_iter().all(|pid| !is_running(pid)));
+}

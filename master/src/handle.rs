@@ -1,7 +1,7 @@
 //! A master that runs in this process.
 
 use crate::{
-    event_loop::{EventLoop, Setup, Stopper, bind_all},
+    event_loop::{AdminSocket, EventLoop, Setup, Stopper, bind_all},
     random::RandomIds,
     state::{MasterState, Options},
 };
@@ -12,6 +12,7 @@ use std::{
     io,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -47,6 +48,9 @@ pub struct MasterConfig {
     pub min_world_size: u32,
     /// Time that a new connection has for its preamble, and again for its registration.
     pub registration_timeout: Duration,
+    /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of this
+    /// process can open. Default: nowhere.
+    pub admin: Option<PathBuf>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
 }
@@ -64,6 +68,7 @@ impl Default for MasterConfig {
             straggler_timeout: options.straggler_timeout,
             min_world_size: options.min_world_size,
             registration_timeout: options.registration_timeout,
+            admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
         }
     }
@@ -145,6 +150,14 @@ pub enum MasterError {
         /// The system's error.
         error: Arc<io::Error>,
     },
+    /// The operator's socket cannot be made.
+    #[error("cannot listen for an operator at {path:?}: {error}")]
+    Admin {
+        /// The path as given.
+        path: PathBuf,
+        /// The system's error.
+        error: Arc<io::Error>,
+    },
     /// The system has no random numbers for identities.
     #[error("cannot read random numbers from /dev/urandom: {0}")]
     Random(Arc<io::Error>),
@@ -193,9 +206,11 @@ impl Master {
         let event_loop_error = |error| MasterError::EventLoop(Arc::new(error));
         let first = listeners.first().ok_or_else(|| event_loop_error(io::ErrorKind::NotFound.into()))?;
         let local_addr = first.local_addr().map_err(event_loop_error)?;
+        let admin = config.admin.as_deref().map(listen_admin).transpose()?;
         let state = MasterState::new(config.options(run), Box::new(ids));
         let (event_loop, stopper) = EventLoop::new(Setup {
             listeners,
+            admin,
             state,
             run,
             preamble_timeout: config.registration_timeout,
@@ -291,6 +306,11 @@ impl std::fmt::Debug for StopHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StopHandle")
     }
+}
+
+fn listen_admin(path: &Path) -> Result<AdminSocket, MasterError> {
+    AdminSocket::bind(path)
+        .map_err(|error| MasterError::Admin { path: path.to_owned(), error: Arc::new(error) })
 }
 
 fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {

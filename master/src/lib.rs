@@ -6,8 +6,12 @@
 
 mod event_loop;
 mod handle;
+mod json;
+mod operate;
 mod random;
 pub mod state;
 pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
+pub use json::status_to_json;
+pub use operate::{default_admin_path, query_status, remove_peer};

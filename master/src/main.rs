@@ -5,15 +5,21 @@ mod logging;
 mod process;
 
 use clap::Parser;
-use pccl_master::{Master, MasterConfig};
+use pccl_master::{Master, MasterConfig, default_admin_path, status_to_json};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
+/// Time for a running master to answer a question.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Leads a run of PCCL peers: decides who is in it and what happens next. It never sees a tensor.
+///
+/// With --status or --kick it does not lead a run but asks a running master, prints the answer, and ends.
 ///
 /// Ends with status 0 on SIGINT or SIGTERM, after it has told its peers. The log goes to stderr; its level is set by
 /// PCCL_LOG_LEVEL (TRACE, DEBUG, INFO, WARN, ERR, FATAL or NONE) or, in more detail, by RUST_LOG.
@@ -24,13 +30,41 @@ struct Arguments {
     #[arg(long, value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
     listen: String,
 
-    /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s")]
-    peer_timeout: Duration,
+    /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the
+    /// environment variable PCCL_PEER_TIMEOUT_MS counts, in milliseconds; without that, 10s.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    peer_timeout: Option<Duration>,
+
+    /// Drop a peer whose caller alone holds up a vote for this long, that is, makes no call while all others wait for it;
+    /// never for a transfer, however slow. Off by default.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    straggler_timeout: Option<Duration>,
 
     /// Collectives and syncs fail with "too few peers" while the run has fewer peers than this.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64), default_value_t = 1)]
     min_world_size: u32,
+
+    /// Unix socket on which the master listens for --kick; `off` for none. Default: pccl-master-PORT.sock in
+    /// XDG_RUNTIME_DIR, or none where that is not set.
+    #[arg(long, value_name = "PATH")]
+    admin: Option<PathBuf>,
+
+    /// Print the state of the run of the master at this address: who is in, who waits for whom, since when.
+    #[arg(long, value_name = "HOST:PORT")]
+    status: Option<String>,
+
+    /// With --status: print JSON.
+    #[arg(long, requires = "status")]
+    json: bool,
+
+    /// Have the running master behind --admin (or behind the port of --listen) drop the peer whose identity begins with
+    /// these hexadecimal digits.
+    #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status")]
+    kick: Option<String>,
+
+    /// With --kick: why; the caller of the peer sees it.
+    #[arg(long, value_name = "TEXT", requires = "kick")]
+    reason: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -47,16 +81,65 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
+    if let Some(master) = &arguments.status {
+        let status = pccl_master::query_status(master, ASK_TIMEOUT)?;
+        let text = if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() };
+        return io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| format!("cannot write to stdout: {error}"));
+    }
+    if let (Some(peer), Some(reason)) = (&arguments.kick, &arguments.reason) {
+        let admin = admin_of(&arguments)?;
+        let done = pccl_master::remove_peer(&admin, peer, reason, ASK_TIMEOUT)?;
+        announce(&format!("{done}\n"));
+        return Ok(());
+    }
+    lead(arguments)
+}
+
+/// The operator's socket that a kick goes to.
+fn admin_of(arguments: &Arguments) -> Result<PathBuf, String> {
+    if let Some(path) = &arguments.admin {
+        return Ok(path.clone());
+    }
+    let port = arguments.listen.rsplit(':').next().and_then(|port| port.parse().ok());
+    port.and_then(default_admin_path)
+        .ok_or_else(|| "name the socket of the running master with --admin PATH".into())
+}
+
+/// The time-out for silent peers that the environment asks for.
+fn peer_timeout_of(variable: Option<&str>) -> Result<Duration, String> {
+    let Some(text) = variable else { return Ok(MasterConfig::default().peer_timeout) };
+    match text.trim().parse() {
+        Ok(millis @ 10..=86_400_000) => Ok(Duration::from_millis(millis)),
+        _ => {
+            Err(format!("PCCL_PEER_TIMEOUT_MS={text:?}: write a number of milliseconds from 10 to 86400000"))
+        }
+    }
+}
+
+/// Starts a master. One that cannot listen for an operator at the default place goes without.
+fn launch(arguments: Arguments) -> Result<Master, String> {
+    let peer_timeout = match arguments.peer_timeout {
+        Some(time) => time,
+        None => peer_timeout_of(std::env::var("PCCL_PEER_TIMEOUT_MS").ok().as_deref())?,
+    };
+    let config = MasterConfig {
+        listen: arguments.listen,
+        peer_timeout,
+        straggler_timeout: arguments.straggler_timeout,
+        min_world_size: arguments.min_world_size,
+        admin: arguments.admin.filter(|path| path.as_os_str() != "off"),
+        ..MasterConfig::default()
+    };
+    Master::launch(config).map_err(|error| error.to_string())
+}
+
+fn lead(arguments: Arguments) -> Result<(), String> {
     process::raise_descriptor_limit();
     // Before any thread exists, so that every thread inherits the mask and only the waiting one takes the signals.
     let signals = process::EndSignals::block().map_err(|error| format!("cannot block signals: {error}"))?;
-    let master = Master::launch(MasterConfig {
-        listen: arguments.listen,
-        peer_timeout: arguments.peer_timeout,
-        min_world_size: arguments.min_world_size,
-        ..MasterConfig::default()
-    })
-    .map_err(|error| error.to_string())?;
+    let master = launch(arguments)?;
     announce(&format!("pccl-master listening on {}\n", master.local_addr()));
     let stop_handle = master.stop_handle();
     std::thread::Builder::new()
@@ -120,7 +203,12 @@ mod tests {
         let arguments = Arguments::parse_from(["pccl-master"]);
         let defaults = MasterConfig::default();
         assert_eq!(arguments.listen, defaults.listen);
-        assert_eq!(arguments.peer_timeout, defaults.peer_timeout);
+        assert_eq!(peer_timeout_of(None), Ok(defaults.peer_timeout));
+        assert_eq!(peer_timeout_of(Some(" 1500 ")), Ok(Duration::from_millis(1500)));
+        for bad in ["", "10s", "9", "86400001", "-1"] {
+            assert!(peer_timeout_of(Some(bad)).unwrap_err().contains("PCCL_PEER_TIMEOUT_MS"), "{bad}");
+        }
+        assert_eq!(arguments.straggler_timeout, defaults.straggler_timeout);
         assert_eq!(arguments.min_world_size, defaults.min_world_size);
     }
 }

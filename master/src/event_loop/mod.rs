@@ -4,6 +4,7 @@
 //! No client can stop it: every socket is non-blocking, each is read for a bounded number of bytes per turn, what waits
 //! for one is bounded, and a preamble has a deadline of its own.
 
+mod admin;
 mod apply;
 mod conn;
 mod half_open;
@@ -12,9 +13,11 @@ mod listeners;
 mod queue;
 mod read;
 
+pub(crate) use admin::AdminSocket;
 pub(crate) use listeners::bind_all;
 
 use crate::state::{Action, Input, MasterState, Timestamp};
+use admin::Admin;
 use conn::Conn;
 use listeners::Listeners;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -35,6 +38,7 @@ use std::{
 
 const WAKER: Token = Token(usize::MAX);
 const LISTENERS: Token = Token(usize::MAX - 1);
+const ADMIN: Token = Token(usize::MAX - 2);
 const EVENTS_PER_POLL: usize = 1024;
 /// Connections whose preamble is incomplete; one more and the oldest is dropped.
 const MAX_HALF_OPEN: usize = 256;
@@ -56,6 +60,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the loop runs with.
 pub(crate) struct Setup {
     pub(crate) listeners: Vec<std::net::TcpListener>,
+    /// The operator's socket, if there is one.
+    pub(crate) admin: Option<AdminSocket>,
     pub(crate) state: MasterState,
     pub(crate) run: RunId,
     /// Time for a preamble.
@@ -70,6 +76,7 @@ pub(crate) struct EventLoop {
     stop: Arc<AtomicBool>,
     /// Gone once the loop is stopping.
     listeners: Option<Listeners>,
+    admin: Option<Admin>,
     state: MasterState,
     run: RunId,
     preamble_timeout: Duration,
@@ -112,11 +119,13 @@ impl EventLoop {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let listeners = Listeners::register(setup.listeners, poll.registry(), LISTENERS)?;
+        let admin = setup.admin.map(|socket| Admin::register(socket, poll.registry(), ADMIN)).transpose()?;
         let now = Instant::now();
         let event_loop = Self {
             poll,
             stop: Arc::clone(&stop),
             listeners: Some(listeners),
+            admin,
             state: setup.state,
             run: setup.run,
             preamble_timeout: setup.preamble_timeout,
@@ -146,6 +155,7 @@ impl EventLoop {
             self.begin_stop();
             self.accept_turn();
             self.read_turn();
+            self.admin_turn();
             self.tick(&mut events)?;
             self.expire();
             self.flush_dirty();
@@ -165,8 +175,10 @@ impl EventLoop {
         let now = Instant::now();
         let of_state = self.state.next_deadline().map(|deadline| self.instant(deadline));
         let of_conns = self.conns.values().filter_map(Conn::deadline);
+        let of_admin = self.admin.as_ref().and_then(Admin::deadline);
         let of_accept = self.listeners.as_ref().and_then(Listeners::deadline);
-        let earliest = of_conns.chain(of_state).chain(of_accept).chain(self.stop_deadline).min();
+        let earliest =
+            of_conns.chain(of_state).chain(of_accept).chain(of_admin).chain(self.stop_deadline).min();
         earliest.map_or(PULSE, |deadline| deadline.saturating_duration_since(now)).clamp(SHORTEST_WAIT, PULSE)
     }
 
@@ -179,7 +191,8 @@ impl EventLoop {
         }
         for event in events.iter() {
             match event.token() {
-                WAKER => {}
+                // The operator's socket is looked at in every turn.
+                WAKER | ADMIN => {}
                 LISTENERS => {
                     if let Some(listeners) = &mut self.listeners {
                         listeners.set_ready();

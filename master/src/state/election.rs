@@ -3,7 +3,7 @@
 use super::group::SyncVote;
 use pccl_hash::Digest128;
 use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Two voters that contradict each other, or one against the rest.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,13 +35,22 @@ type Votes = BTreeMap<PeerId, SyncVote>;
 /// 1. Keys, types, counts and flags are compared as maps. 2. Strategies: enforce-popular does not mix with others; two
 ///    up-to-date senders hold the same; no sender is outdated; somebody gives. 3. The revision is the highest among those
 ///    who give; of its holders the most popular content wins, and on a tie the lowest digests.
-pub(super) fn elect(votes: &Votes) -> Result<Election, Conflict> {
+///
+/// `holders` took part in the last committed sync. As long as one of them gives, nobody else is a candidate, whatever
+/// revision it claims: newcomers never outvote, by chance or by number, a peer that holds what the group has trained.
+pub(super) fn elect(votes: &Votes, holders: &BTreeSet<PeerId>) -> Result<Election, Conflict> {
     check_entries(votes)?;
-    let revision = check_strategies(votes)?;
-    let winners = winners(votes, revision);
+    let highest = check_strategies(votes)?;
+    let known = |peer: &PeerId, vote: &SyncVote| holders.contains(peer) && gives(vote);
+    let trusted = votes.iter().filter(|(peer, vote)| known(peer, vote)).map(|(_, vote)| vote.revision).max();
+    let revision = trusted.unwrap_or(highest);
+    let current = |peer: &PeerId, vote: &SyncVote| {
+        vote.revision == revision && (trusted.is_none() || holders.contains(peer))
+    };
+    let winners = winners(votes, current);
     let mut parts = BTreeMap::new();
     for (turn, (peer, vote)) in votes.iter().enumerate() {
-        parts.insert(*peer, part_of(*peer, vote, turn, revision, &winners));
+        parts.insert(*peer, part_of(*peer, vote, turn, !current(peer, vote), &winners));
     }
     let serving: Vec<PeerId> = parts.values().flat_map(|part: &Part| part.sources.iter().copied()).collect();
     for peer in serving {
@@ -50,6 +59,10 @@ pub(super) fn elect(votes: &Votes) -> Result<Election, Conflict> {
         }
     }
     Ok(Election { revision, parts })
+}
+
+fn gives(vote: &SyncVote) -> bool {
+    vote.strategy != SyncStrategy::ReceiveOnly
 }
 
 fn conflict<'a>(a: (&'a PeerId, String), b: (&'a PeerId, String)) -> Conflict {
@@ -97,8 +110,7 @@ fn check_strategies(votes: &Votes) -> Result<Revision, Conflict> {
         let (x, y) = (named(a, x).1, named(b, y).1);
         return Err(conflict((a, x), (b, y)));
     }
-    let gives = |vote: &&SyncVote| vote.strategy != SyncStrategy::ReceiveOnly;
-    let highest = votes.values().filter(gives).map(|vote| vote.revision).max();
+    let highest = votes.values().filter(|vote| gives(vote)).map(|vote| vote.revision).max();
     let senders = || votes.iter().filter(|(_, vote)| vote.strategy == SyncStrategy::SendOnly);
     if let Some(revision) = highest {
         let mut current = senders().filter(|(_, vote)| vote.revision == revision);
@@ -139,10 +151,10 @@ fn content(vote: &SyncVote) -> Vec<Digest128> {
 }
 
 /// Those who hold the elected content and may give it.
-fn winners(votes: &Votes, revision: Revision) -> Vec<(PeerId, &SyncVote)> {
+fn winners(votes: &Votes, current: impl Fn(&PeerId, &SyncVote) -> bool) -> Vec<(PeerId, &SyncVote)> {
     let mut camps: BTreeMap<Vec<Digest128>, Vec<(PeerId, &SyncVote)>> = BTreeMap::new();
     for (peer, vote) in votes {
-        if vote.revision == revision && vote.strategy != SyncStrategy::ReceiveOnly {
+        if current(peer, vote) && gives(vote) {
             camps.entry(content(vote)).or_default().push((*peer, vote));
         }
     }
@@ -155,7 +167,7 @@ fn part_of(
     peer: PeerId,
     vote: &SyncVote,
     turn: usize,
-    revision: Revision,
+    outdated: bool,
     winners: &[(PeerId, &SyncVote)],
 ) -> Part {
     let nothing = Part { fetch: Vec::new(), sources: Vec::new(), serve: false };
@@ -168,7 +180,6 @@ fn part_of(
     // Each receiver begins with another source, so that the load spreads.
     let rotated = || (0..winners.len()).map(|i| winners[(turn + i) % winners.len()]);
     let Some((_, first)) = rotated().next() else { return nothing };
-    let outdated = vote.revision < revision;
     let differs = |(mine, theirs): &(&StateEntry, &StateEntry)| {
         mine.digest != theirs.digest && (outdated || !mine.allow_inequality)
     };

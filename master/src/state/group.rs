@@ -206,6 +206,8 @@ pub(super) struct Group {
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
     pub(super) committed: Option<Revision>,
+    /// Those who held it when it was committed, as far as they live.
+    pub(super) holders: BTreeSet<PeerId>,
 }
 
 impl Group {

@@ -213,6 +213,7 @@ impl MasterState {
     fn plan_ring(&mut self, group_id: GroupId, members: &BTreeSet<PeerId>) {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
+        group.holders.retain(|id| members.contains(id));
         let mut wanted: Vec<PeerId> =
             group.ring.iter().map(|place| place.peer).filter(|id| members.contains(id)).collect();
         let mut newcomers: Vec<(u64, PeerId)> = members

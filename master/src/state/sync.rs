@@ -228,6 +228,7 @@ impl MasterState {
         match &outcome {
             SyncOutcome::Committed(revision) => {
                 group.committed = group.committed.max(Some(*revision));
+                group.holders = voters.keys().copied().collect();
                 let revision = *revision;
                 self.info(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
@@ -248,7 +249,7 @@ impl MasterState {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
-        let elected = elect(&votes);
+        let elected = elect(&votes, &group.holders);
         let empty = |request| SyncVoter { request, sources: BTreeSet::new(), report: VoterReport::Awaited };
         let mut voters: BTreeMap<PeerId, SyncVoter> =
             votes.iter().map(|(id, vote)| (*id, empty(vote.request))).collect();

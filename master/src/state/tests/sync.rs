@@ -420,3 +420,50 @@ fn the_revision_of_a_group_is_forgotten_with_its_last_member() {
     rig.send(2, C2m::SyncInitiate(vote(epoch, 0, p, vec![])));
     assert!(matches!(rig.answer(2), M2c::SyncPlan(_)));
 }
+
+/// Commits what client 1 holds, alone, then lets 2 and 3 join.
+fn trained_survivor(revision: u64) -> Rig {
+    let mut rig = Rig::world(1);
+    cast(&mut rig, &[(revision, EnforcePopular, 10)]);
+    let plan = plan_of(&mut rig, 1);
+    ready(&mut rig, 1, plan.sync);
+    rig.join(&[2, 3], 0);
+    rig
+}
+
+#[test]
+fn newcomers_never_outvote_who_holds_the_committed_state() {
+    // The newcomers claim the committed revision, the one after it, or an old one, and agree with each other.
+    for claimed in [5, 6, 0] {
+        for own in [5, 6] {
+            let mut rig = trained_survivor(5);
+            cast(
+                &mut rig,
+                &[(own, EnforcePopular, 10), (claimed, EnforcePopular, 77), (claimed, EnforcePopular, 77)],
+            );
+            assert!(plan_of(&mut rig, 1).fetch.is_empty());
+            for n in [2, 3] {
+                let plan = plan_of(&mut rig, n);
+                assert_eq!(plan.revision, Revision(own), "claimed {claimed}");
+                assert_eq!(plan.fetch.len(), 1);
+                assert_eq!(plan.sources.len(), 1);
+                assert_eq!(plan.sources[0].peer, rig.peers[&1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_living_holder_the_highest_revision_counts_again() {
+    let mut rig = trained_survivor(5);
+    rig.die(1);
+    rig.confirm_all();
+    rig.mail.clear();
+    for (n, revision, digest) in [(2, 6, 20), (3, 4, 30)] {
+        let epoch = rig.epoch(n);
+        rig.send(n, C2m::SyncInitiate(vote(epoch, revision, EnforcePopular, vec![entry("w", digest)])));
+    }
+    assert!(plan_of(&mut rig, 2).fetch.is_empty());
+    let plan = plan_of(&mut rig, 3);
+    assert_eq!((plan.revision, plan.fetch.len()), (Revision(6), 1));
+}

@@ -1,0 +1,285 @@
+//! The operator's socket: a Unix socket that only the owner of this process can open, with one line for a request and one
+//! for the answer.
+//!
+//! `kick PEER REASON` answers `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline,
+//! and none is ever waited for.
+
+use super::EventLoop;
+use crate::state::Input;
+use mio::{
+    Interest, Registry, Token,
+    net::{UnixListener, UnixStream},
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read, Write},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Longest request, in bytes.
+const MAX_LINE_BYTES: usize = 2048;
+/// Connections at a time; one more and the oldest is dropped.
+const MAX_CONNECTIONS: usize = 8;
+/// Time for the request, and for taking the answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that wait in the kernel.
+const BACKLOG: i32 = 8;
+
+/// The listening socket and its file, which is removed at the end.
+#[derive(Debug)]
+pub(crate) struct AdminSocket {
+    socket: std::os::unix::net::UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file: another one in its place is not ours to remove.
+    file: (u64, u64),
+}
+
+impl AdminSocket {
+    /// Listens at `path`. A socket there that nobody listens on any more is replaced.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        match Self::bind_new(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                remove_stale(path)?;
+                Self::bind_new(path)
+            }
+            other => other,
+        }
+    }
+
+    fn bind_new(path: &Path) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        let metadata = fs::symlink_metadata(path)?;
+        // Before anybody can connect.
+        let listening = fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .and_then(|()| socket.listen(BACKLOG))
+            .and_then(|()| socket.set_nonblocking(true));
+        if let Err(error) = listening {
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Self { socket: socket.into(), path: path.to_owned(), file })
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.file);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            log::warn!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Removes the socket of a process that has gone.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text.to_owned()));
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return in_the_way("a file that is no socket is in the way");
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => in_the_way("another process listens there (another master?)"),
+    }
+}
+
+/// One operator.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    deadline: Instant,
+    request: Vec<u8>,
+    /// What is left of the answer, once there is one.
+    answer: Option<Vec<u8>>,
+}
+
+/// What is to be done with a connection.
+enum Step {
+    Wait,
+    Answer(String),
+    Done,
+}
+
+impl Connection {
+    /// Moves what can be moved without waiting.
+    fn step(&mut self) -> Step {
+        match &mut self.answer {
+            None => self.read(),
+            Some(left) => write_some(&mut self.stream, left),
+        }
+    }
+
+    fn read(&mut self) -> Step {
+        let mut piece = [0; MAX_LINE_BYTES];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Step::Done,
+                Ok(n) => {
+                    self.request.extend_from_slice(&piece[..n]);
+                    if let Some(end) = self.request.iter().position(|&byte| byte == b'\n') {
+                        self.request.truncate(end);
+                        return Step::Answer(String::from_utf8_lossy(&self.request).into_owned());
+                    }
+                    if self.request.len() > MAX_LINE_BYTES {
+                        return Step::Done;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+                Err(_) => return Step::Done,
+            }
+        }
+    }
+}
+
+fn write_some(stream: &mut UnixStream, left: &mut Vec<u8>) -> Step {
+    while !left.is_empty() {
+        match stream.write(left) {
+            Ok(0) => return Step::Done,
+            Ok(n) => drop(left.drain(..n)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+            Err(_) => return Step::Done,
+        }
+    }
+    Step::Done
+}
+
+/// The operator's socket in the care of the loop.
+#[derive(Debug)]
+pub(super) struct Admin {
+    listener: UnixListener,
+    connections: BTreeMap<u64, Connection>,
+    /// Its file goes when the loop ends.
+    _file: AdminSocket,
+}
+
+impl Admin {
+    pub(super) fn register(socket: AdminSocket, registry: &Registry, token: Token) -> io::Result<Self> {
+        let mut listener = UnixListener::from_std(socket.socket.try_clone()?);
+        registry.register(&mut listener, token, Interest::READABLE)?;
+        Ok(Self { listener, connections: BTreeMap::new(), _file: socket })
+    }
+
+    /// When the first connection's time is over.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.connections.values().map(|connection| connection.deadline).min()
+    }
+
+    fn accept(&mut self, registry: &Registry, next_key: &mut u64) {
+        // Any error ends the turn: the next one tries again, every pulse at the latest.
+        while let Ok((mut stream, _)) = self.listener.accept() {
+            let key = *next_key;
+            *next_key += 1;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            if registry.register(&mut stream, Token(key as usize), interest).is_ok() {
+                let deadline = Instant::now() + TIMEOUT;
+                let connection = Connection { stream, deadline, request: Vec::new(), answer: None };
+                self.connections.insert(key, connection);
+            }
+            if self.connections.len() > MAX_CONNECTIONS {
+                self.connections.pop_first();
+            }
+        }
+    }
+}
+
+impl EventLoop {
+    /// Serves the operator's socket. All of its connections are looked at each time: there are few.
+    pub(super) fn admin_turn(&mut self) {
+        let Some(admin) = &mut self.admin else { return };
+        admin.accept(self.poll.registry(), &mut self.next_key);
+        let now = Instant::now();
+        admin.connections.retain(|_, connection| connection.deadline > now);
+        let keys: Vec<u64> = admin.connections.keys().copied().collect();
+        for key in keys {
+            self.admin_step(key);
+        }
+    }
+
+    fn admin_step(&mut self, key: u64) {
+        let Some(connection) = self.admin.as_mut().and_then(|admin| admin.connections.get_mut(&key)) else {
+            return;
+        };
+        let done = match connection.step() {
+            Step::Wait => false,
+            Step::Done => true,
+            Step::Answer(request) => {
+                let answer = match self.obey(&request) {
+                    Ok(text) => format!("ok {text}\n"),
+                    Err(text) => format!("error {text}\n"),
+                };
+                self.admin_answer(key, answer)
+            }
+        };
+        if let (true, Some(admin)) = (done, &mut self.admin) {
+            admin.connections.remove(&key);
+        }
+    }
+
+    /// Begins to write an answer. `true`: all of it is written, or nobody takes it.
+    fn admin_answer(&mut self, key: u64, answer: String) -> bool {
+        let Some(admin) = &mut self.admin else { return true };
+        let Some(connection) = admin.connections.get_mut(&key) else { return true };
+        connection.answer = Some(answer.into_bytes());
+        matches!(connection.step(), Step::Done)
+    }
+
+    /// Carries out a request of the operator. The answer is one line.
+    fn obey(&mut self, request: &str) -> Result<String, String> {
+        let mut words = request.trim().splitn(3, ' ');
+        match (words.next(), words.next(), words.next().map(str::trim)) {
+            (Some("kick"), Some(peer), Some(reason)) if !reason.is_empty() => {
+                let (peer, name) = self.state.find_peer(peer)?;
+                log::warn!("an operator removes {name}: {reason}");
+                self.input(Input::Kick { peer, reason: reason.to_owned() });
+                Ok(format!("removed {name}"))
+            }
+            _ => Err("requests are: kick PEER REASON".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("pccl-admin-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_file_is_private_and_goes_with_its_owner() {
+        let path = directory("private").join("admin.sock");
+        let socket = AdminSocket::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = AdminSocket::bind(&path).unwrap_err();
+        assert!(error.to_string().contains("another process"), "{error}");
+        drop(socket);
+        assert!(!path.exists());
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_nothing_else() {
+        let path = directory("stale").join("admin.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a listener that is dropped leaves its file");
+        let first = AdminSocket::bind(&path).unwrap();
+        // Somebody else's file in its place stays.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(first);
+        assert!(AdminSocket::bind(&path).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,160 @@
+//! The status of a run as JSON, for programs.
+
+use pccl_protocol::{Status, StatusGroup, StatusPeer, StatusWait};
+use std::fmt::Write;
+
+/// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
+/// milliseconds; `operation` is null or an object. Fields may be added in later versions, none is ever renamed.
+pub fn status_to_json(status: &Status) -> String {
+    let sizes = &status.sizes;
+    object(&[
+        ("run", text(&status.run.to_string())),
+        ("uptime_ms", status.uptime_ms.to_string()),
+        ("world_epoch", sizes.world_epoch.to_string()),
+        ("world_size", sizes.global.to_string()),
+        ("min_world_size", sizes.min_world.to_string()),
+        ("largest_group", sizes.largest_group.to_string()),
+        ("groups", list(status.groups.iter().map(group))),
+        ("peers", list(status.peers.iter().map(peer))),
+        ("waits", list(status.waits.iter().map(wait))),
+    ])
+}
+
+fn group(group: &StatusGroup) -> String {
+    object(&[
+        ("group", group.group.to_string()),
+        ("epoch", group.epoch.to_string()),
+        ("connected", group.connected.to_string()),
+        ("ring", list(group.ring.iter().map(|peer| text(&format!("{peer:#}"))))),
+    ])
+}
+
+fn peer(peer: &StatusPeer) -> String {
+    let operation = peer.operation.map_or("null".to_owned(), |op| {
+        object(&[
+            ("tag", op.tag.to_string()),
+            ("epoch", op.epoch.to_string()),
+            ("attempt", op.attempt.to_string()),
+        ])
+    });
+    object(&[
+        ("peer", text(&format!("{:#}", peer.peer))),
+        ("host", text(peer.host.as_str())),
+        ("group", peer.group.to_string()),
+        ("phase", text(&peer.stage.to_string())),
+        ("call", text(&peer.call.to_string())),
+        ("call_ms", peer.call_ms.to_string()),
+        ("silent_ms", peer.silent_ms.to_string()),
+        ("moved_bytes", peer.moved_bytes.to_string()),
+        ("operation", operation),
+    ])
+}
+
+fn wait(wait: &StatusWait) -> String {
+    object(&[("since_ms", wait.since_ms.to_string()), ("text", text(wait.text.as_str()))])
+}
+
+/// An object of values that are JSON already.
+fn object(fields: &[(&str, String)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", text(name))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// A list of values that are JSON already.
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
+}
+
+/// A string with everything escaped that RFC 8259 wants escaped.
+fn text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // DEL and the C1 codes need no escape, but a terminal would obey them.
+            control if control.is_control() => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(control));
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_protocol::{
+        CallKind, GroupEpoch, GroupId, Host, OpId, PeerId, PeerStage, RequestId, RunId, Text, WorldEpoch,
+        WorldSizes,
+    };
+
+    #[test]
+    fn strings_are_escaped() {
+        assert_eq!(text("plain é 漢"), "\"plain é 漢\"");
+        assert_eq!(text("a\"b\\c\n\r\t"), r#""a\"b\\c\n\r\t""#);
+        assert_eq!(text("\u{0}\u{1b}[2J\u{7f}\u{9b}"), r#""\u0000\u001b[2J\u007f\u009b""#);
+    }
+
+    #[test]
+    fn every_field_has_its_place() {
+        let status = Status {
+            request: RequestId(1),
+            run: RunId(0xff),
+            uptime_ms: 5,
+            sizes: WorldSizes {
+                world_epoch: WorldEpoch(3),
+                global: 2,
+                group: 0,
+                groups: 1,
+                largest_group: 2,
+                min_world: 1,
+            },
+            groups: vec![StatusGroup {
+                group: GroupId(4),
+                epoch: GroupEpoch(6),
+                connected: false,
+                ring: vec![PeerId(1), PeerId(2)],
+            }],
+            peers: vec![StatusPeer {
+                peer: PeerId(1),
+                host: Host::new("h\"ost"),
+                group: GroupId(4),
+                stage: PeerStage::Connecting,
+                call: CallKind::Sync,
+                call_ms: 7,
+                silent_ms: 8,
+                moved_bytes: u64::MAX,
+                operation: Some(OpId { epoch: GroupEpoch(6), tag: 9, attempt: 1 }),
+            }],
+            waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],
+        };
+        let id = |last: u32| format!("{last:032x}");
+        assert_eq!(
+            status_to_json(&status),
+            format!(
+                concat!(
+                    r#"{{"run":"{}","uptime_ms":5,"world_epoch":3,"world_size":2,"min_world_size":1,"largest_group":2,"#,
+                    r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"]}}],"#,
+                    r#""peers":[{{"peer":"{}","host":"h\"ost","group":4,"phase":"connecting","call":"sync_shared_state","#,
+                    r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
+                    r#""operation":{{"tag":9,"epoch":6,"attempt":1}}}}],"#,
+                    r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
+                ),
+                id(0xff),
+                id(1),
+                id(2),
+                id(1)
+            )
+        );
+        let empty = Status { groups: vec![], peers: vec![], waits: vec![], ..status };
+        assert!(status_to_json(&empty).ends_with(r#""groups":[],"peers":[],"waits":[]}"#));
+    }
+}

@@ -1,0 +1,78 @@
+//! The operator's side: asking a running master how its run is, and removing a peer.
+
+use pccl_protocol::{C2m, M2c, RequestId, Status, limits::MAX_PACKET_BYTES};
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tinysockets::{
+    address::{AddressError, HostPort},
+    dial::dial_with_preamble,
+    preamble::{Preamble, Role},
+    stream::PacketStream,
+};
+
+/// Longest answer of the operator's socket that is read, in bytes.
+const MAX_ANSWER_BYTES: u64 = 8192;
+
+/// Asks the master at `master` (`host:port`) for the status of its run, without joining it.
+///
+/// # Errors
+/// One sentence: why the master cannot be reached within `timeout`, or what it answered instead.
+pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
+    let target: HostPort = master
+        .parse()
+        .map_err(|error: AddressError| format!("{master:?} is no address of a master: {error}"))?;
+    let deadline = Instant::now() + timeout;
+    let (stream, _) = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
+        .map_err(|error| error.to_string())?;
+    let failed = |error: io::Error| format!("no status from the master at {target}: {error}");
+    let mut stream = PacketStream::new(stream, MAX_PACKET_BYTES);
+    stream.send_bytes(&C2m::StatusRequest(RequestId(1)).to_frame(), deadline).map_err(failed)?;
+    let (kind, body) = stream.recv_packet(deadline).map_err(failed)?;
+    match M2c::from_frame(kind, &body) {
+        Ok(M2c::Status(status)) => Ok(status),
+        Ok(M2c::Kicked(reason)) => Err(format!("the master at {target} refused to answer: {reason}")),
+        Ok(other) => Err(format!("the master at {target} answered with {}", other.name())),
+        Err(error) => Err(format!("the master at {target} sent a malformed packet: {error}")),
+    }
+}
+
+/// Has a running master drop the peer whose identity begins with the hexadecimal digits `peer`. The caller of that peer
+/// sees `reason`, and so does every other peer whose operation fails by it. `admin` is the path of the master's
+/// operator's socket ([`MasterConfig::admin`](crate::MasterConfig::admin)). Returns what was done, in words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn remove_peer(admin: &Path, peer: &str, reason: &str, timeout: Duration) -> Result<String, String> {
+    let one_line = |text: &str| text.split(char::is_control).collect::<Vec<_>>().join(" ").trim().to_owned();
+    let (peer, reason) = (one_line(peer), one_line(reason));
+    if peer.is_empty() || peer.contains(' ') || reason.is_empty() {
+        return Err("a kick needs the first digits of a peer's identity, and a reason".into());
+    }
+    if peer.len() + reason.len() > 1500 {
+        return Err("the reason is too long, use at most 1400 bytes".into());
+    }
+    let failed =
+        |error: io::Error| format!("cannot reach the operator's socket {}: {error}", admin.display());
+    let mut stream = UnixStream::connect(admin).map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+    stream.write_all(format!("kick {peer} {reason}\n").as_bytes()).map_err(failed)?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer).map_err(failed)?;
+    match answer.trim_end().split_once(' ') {
+        Some(("ok", done)) => Ok(done.to_owned()),
+        Some(("error", text)) => Err(text.to_owned()),
+        _ => Err(format!("{} did not answer as a master does", admin.display())),
+    }
+}
+
+/// Where the program listens for an operator unless told otherwise: in the user's run-time directory, under a name that
+/// contains the port of the master. `None` where the environment names no such directory.
+pub fn default_admin_path(port: u16) -> Option<PathBuf> {
+    let directory = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    directory.is_absolute().then(|| directory.join(format!("pccl-master-{port}.sock")))
+}

@@ -31,7 +31,8 @@ pub(super) fn align(tellers: &mut [Teller]) -> Vec<String> {
         votes(tellers)
     };
     let mut sequence: Vec<usize> = (0..tellers.len()).collect();
-    sequence.sort_by_key(|&index| (tellers[index].header.role != Role::Master, tellers[index].header.started_us));
+    sequence
+        .sort_by_key(|&index| (tellers[index].header.role != Role::Master, tellers[index].header.started_us));
     let mut notes = Vec::new();
     let mut placed = Vec::new();
     for index in sequence {
@@ -55,7 +56,10 @@ pub(super) fn align(tellers: &mut [Teller]) -> Vec<String> {
         if let (Some(low), Some(high)) = (low, high)
             && low - high > MENTIONED_US
         {
-            notes.push(format!("the clock of {label} ran unevenly: its times are wrong by up to {}", micros_text(low - high)));
+            notes.push(format!(
+                "the clock of {label} ran unevenly: its times are wrong by up to {}",
+                micros_text(low - high)
+            ));
         }
     }
     notes

@@ -1,7 +1,7 @@
 //! One recorded event: a kind and a few optional facts, all of fixed size but for a rare text.
 
 use crate::{
-    Cause, GroupEpoch, LinkGeneration, Operation, OpId, PartDescriptor, PeerId, RequestId, SyncId, Verdict,
+    Cause, GroupEpoch, LinkGeneration, OpId, Operation, PartDescriptor, PeerId, RequestId, SyncId, Verdict,
     WorldEpoch,
 };
 use std::{borrow::Cow, fmt};

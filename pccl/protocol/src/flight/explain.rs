@@ -67,7 +67,9 @@ impl Teller {
         match (self.header.role, self.header.peer) {
             (Role::Master, _) => format!("master ({})", self.header.host),
             (Role::Peer, Some(peer)) => format!("peer {peer} ({})", self.header.host),
-            (Role::Peer, None) => format!("unregistered peer ({}, pid {})", self.header.host, self.header.pid),
+            (Role::Peer, None) => {
+                format!("unregistered peer ({}, pid {})", self.header.host, self.header.pid)
+            }
         }
     }
 
@@ -147,7 +149,10 @@ pub fn explain(
         None => incidents.len().checked_sub(1),
         Some(number) if (1..=incidents.len()).contains(&number) => Some(number - 1),
         Some(number) => {
-            return Err(format!("there is no failure number {number}: the files tell of {}", incidents.len()));
+            return Err(format!(
+                "there is no failure number {number}: the files tell of {}",
+                incidents.len()
+            ));
         }
     };
     Ok(Explained { text: report::write(&story, &incidents, chosen, options.all), warnings })
@@ -176,12 +181,18 @@ fn merge(files: Vec<File>) -> Vec<Teller> {
 /// Keeps the recorders of one run, and of those that it is tied to by peers that went from one to the other.
 fn choose(tellers: Vec<Teller>, run: Option<&str>) -> Result<(Vec<Teller>, Vec<String>), String> {
     let runs: Vec<BTreeSet<RunId>> = tellers.iter().map(Teller::runs).collect();
-    let matching = |teller: usize| run.is_none_or(|run| runs[teller].iter().any(|id| id.to_string().starts_with(run)));
-    let newest = (0..tellers.len()).filter(|&index| matching(index)).max_by_key(|&index| tellers[index].last_time());
+    let matching =
+        |teller: usize| run.is_none_or(|run| runs[teller].iter().any(|id| id.to_string().starts_with(run)));
+    let newest =
+        (0..tellers.len()).filter(|&index| matching(index)).max_by_key(|&index| tellers[index].last_time());
     let Some(newest) = newest else {
         let known: BTreeSet<String> = runs.iter().flatten().map(ToString::to_string).collect();
         let known: Vec<String> = known.into_iter().collect();
-        return Err(format!("no file is of a run {}; there are: {}", run.unwrap_or_default(), known.join(", ")));
+        return Err(format!(
+            "no file is of a run {}; there are: {}",
+            run.unwrap_or_default(),
+            known.join(", ")
+        ));
     };
     let mut together = runs[newest].clone();
     loop {
@@ -200,7 +211,8 @@ fn choose(tellers: Vec<Teller>, run: Option<&str>) -> Result<(Vec<Teller>, Vec<S
         notes.push(format!("there are files of other runs too, see them with --run: {}", others.join(", ")));
     }
     // Recorders that never heard of a run are kept: they may be peers that could not reach this one.
-    let keep = |index: usize| runs[index].is_empty() || !runs[index].is_disjoint(&together) || index == newest;
+    let keep =
+        |index: usize| runs[index].is_empty() || !runs[index].is_disjoint(&together) || index == newest;
     let kept = tellers.into_iter().enumerate().filter(|(index, _)| keep(*index)).map(|(_, teller)| teller);
     Ok((kept.collect(), notes))
 }
@@ -221,7 +233,11 @@ fn story(mut tellers: Vec<Teller>, mut notes: Vec<String>) -> Story {
             }
         }
         if teller.header.dropped > 0 {
-            notes.push(format!("{}: {} older events had been overwritten", teller.label(), teller.header.dropped));
+            notes.push(format!(
+                "{}: {} older events had been overwritten",
+                teller.label(),
+                teller.header.dropped
+            ));
         }
     }
     order.sort_unstable();

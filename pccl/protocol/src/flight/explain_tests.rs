@@ -124,7 +124,10 @@ fn it_begins_with_the_first_cause_and_says_who_only_suffered() {
     assert!(suffered.contains("peer 00000003 (h3)"), "{text}");
     let last = text.split("What each did last").nth(1).unwrap().split("\n\n").next().unwrap();
     assert!(last.lines().nth(1).unwrap().contains("peer 00000002 (h2)  (cause)"), "{text}");
-    assert!(last.contains("to peer 00000002 (h2): Commence, tag 7"), "what the master saw of it last: {text}");
+    assert!(
+        last.contains("to peer 00000002 (h2): Commence, tag 7"),
+        "what the master saw of it last: {text}"
+    );
 }
 
 #[test]
@@ -191,7 +194,10 @@ fn a_lost_master_is_the_cause_for_all() {
     }
     let text = explained(files).text;
     assert!(text.starts_with("First cause: master lost: the master\n  connection reset\n"), "{text}");
-    assert_eq!(text.split("Only suffered:").nth(1).unwrap().split("\n\n").next().unwrap().trim().lines().count(), 3);
+    assert_eq!(
+        text.split("Only suffered:").nth(1).unwrap().split("\n\n").next().unwrap().trim().lines().count(),
+        3
+    );
 }
 
 #[test]

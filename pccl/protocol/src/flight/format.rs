@@ -97,8 +97,11 @@ impl File {
         if lines.next() != Some(MAGIC) {
             return Err(FormatError::Magic);
         }
-        let head: Vec<(&str, &str)> =
-            lines.by_ref().take_while(|line| *line != EVENTS).filter_map(|line| line.split_once('=')).collect();
+        let head: Vec<(&str, &str)> = lines
+            .by_ref()
+            .take_while(|line| *line != EVENTS)
+            .filter_map(|line| line.split_once('='))
+            .collect();
         let header = parse_head(&head)?;
         let (mut entries, mut bad, mut ended) = (Vec::new(), 0u64, false);
         for line in lines {

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{GroupEpoch, OpId, flight::{Subject, What}};
+use crate::{
+    GroupEpoch, OpId,
+    flight::{Subject, What},
+};
 use std::{fs, thread};
 
 /// A directory of its own, gone with the test.

@@ -92,7 +92,10 @@ fn headline(out: &mut String, story: &Story, incident: &Incident) {
     }
     let (time, sign) = (story.order[incident.sign].0, story.entry(incident.sign));
     let teller = story.teller(incident.sign).label();
-    line(out, &format!("  First sign: {}, {teller}: {}", utc(time), describe(story, &sign.event, Role::Peer)));
+    line(
+        out,
+        &format!("  First sign: {}, {teller}: {}", utc(time), describe(story, &sign.event, Role::Peer)),
+    );
 }
 
 /// Peers that met an error without being at fault, each with its first one.
@@ -107,10 +110,13 @@ fn sufferers(out: &mut String, story: &Story, incident: &Incident) {
             _ => false,
         };
         let told = &story.tellers[teller];
-        let guilty = told.identity_at(index).is_some_and(|peer| incident.culprits.contains(&Party::Peer(peer)));
+        let guilty =
+            told.identity_at(index).is_some_and(|peer| incident.culprits.contains(&Party::Peer(peer)));
         if failed && !guilty && told.header.role == Role::Peer && (start..=end).contains(&time) {
             let error = describe(story, event, Role::Peer);
-            errors.entry(teller).or_insert_with(|| format!("{}  {error}", micros_text(time.saturating_sub(start))));
+            errors
+                .entry(teller)
+                .or_insert_with(|| format!("{}  {error}", micros_text(time.saturating_sub(start))));
         }
     }
     section(out, "Only suffered");
@@ -138,7 +144,9 @@ fn last_seen(out: &mut String, story: &Story, incident: &Incident) {
     for peer in guilty.iter().chain(&peers) {
         let mark = if guilty.contains(peer) { "  (cause)" } else { "" };
         line(out, &format!("  {}{mark}", story.peer(*peer)));
-        let own = last_of(story, incident, |teller, index, _| story.tellers[teller].identity_at(index) == Some(*peer));
+        let own = last_of(story, incident, |teller, index, _| {
+            story.tellers[teller].identity_at(index) == Some(*peer)
+        });
         if own.is_empty() {
             line(out, "    no file of its own that reaches back so far; what the master saw:");
             let seen = last_of(story, incident, |teller, _, event| {
@@ -151,18 +159,15 @@ fn last_seen(out: &mut String, story: &Story, incident: &Incident) {
 }
 
 /// The last few events in front of the first sign that `wanted` takes (teller, index, event).
-fn last_of(
-    story: &Story,
-    incident: &Incident,
-    wanted: impl Fn(usize, usize, &Event) -> bool,
-) -> Vec<String> {
+fn last_of(story: &Story, incident: &Incident, wanted: impl Fn(usize, usize, &Event) -> bool) -> Vec<String> {
     let start = story.order[incident.sign].0;
     let earlier = story.order[..incident.sign].iter().rev();
     let found = earlier.filter_map(|&(time, teller, index)| {
         let event = &story.tellers[teller].entries[index].event;
         let role = story.tellers[teller].header.role;
-        wanted(teller, index, event)
-            .then(|| format!("    {}  {}", micros_text(time.saturating_sub(start)), describe(story, event, role)))
+        wanted(teller, index, event).then(|| {
+            format!("    {}  {}", micros_text(time.saturating_sub(start)), describe(story, event, role))
+        })
     });
     let mut lines: Vec<String> = found.take(LAST_EVENTS).collect();
     lines.reverse();
@@ -175,7 +180,9 @@ fn end_of(story: &Story, incident: &Incident) -> i64 {
 }
 
 fn time_line(out: &mut String, story: &Story, incident: Option<&Incident>, all: bool) {
-    let Some(center) = incident.map(|incident| incident.sign).or(story.order.len().checked_sub(1)) else { return };
+    let Some(center) = incident.map(|incident| incident.sign).or(story.order.len().checked_sub(1)) else {
+        return;
+    };
     let zero = story.order[center].0;
     section(out, &format!("Time line (seconds from {})", utc(zero)));
     let window = match incident {

@@ -251,6 +251,11 @@ fn file_name(header: &Header, mark: &str) -> String {
     )
 }
 
+/// The directory that the environment variable `PCCL_FLIGHT_DIR` names, if it is set and not empty.
+pub fn directory_from_environment() -> Option<PathBuf> {
+    std::env::var_os("PCCL_FLIGHT_DIR").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The machine's name, as the kernel tells it.
 pub(super) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -1,0 +1,104 @@
+//! A master, peers, and the breakable network between them.
+
+use crate::{
+    fleet::{Fleet, config},
+    network::{Network, Node},
+};
+use pccl::MasterConfig;
+use std::time::Duration;
+
+/// Whether the time-outs are the library's defaults, and the bounds exact.
+pub(crate) fn full() -> bool {
+    std::env::var_os("PCCL_FAULTS_FULL").is_some_and(|value| value != "0")
+}
+
+/// The time-outs of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) peer: Duration,
+    pub(crate) edge: Duration,
+    pub(crate) dial: Duration,
+}
+
+impl Times {
+    /// Those for this run of the tests.
+    pub(crate) fn new() -> Self {
+        let ms = Duration::from_millis;
+        if full() {
+            Self { peer: ms(10_000), edge: ms(4000), dial: ms(3000) }
+        } else {
+            Self { peer: ms(3000), edge: ms(1000), dial: ms(800) }
+        }
+    }
+
+    /// Time in which the others have to have completed the next operation.
+    pub(crate) fn bound(&self) -> Duration {
+        self.peer + Duration::from_secs(1)
+    }
+
+    /// Long enough for the peer to be suspected, too short for it to be dropped.
+    pub(crate) fn short_stop(&self) -> Duration {
+        self.peer * 2 / 3
+    }
+
+    fn config(&self) -> MasterConfig {
+        MasterConfig { peer_timeout: self.peer, edge_timeout: self.edge, ..config() }
+    }
+}
+
+/// See the module's documentation. Places in the fleet are numbers of the peers, as long as nobody was removed.
+pub(crate) struct Arena {
+    pub(crate) fleet: Fleet,
+    pub(crate) network: Network,
+    pub(crate) times: Times,
+}
+
+impl Arena {
+    /// A world of `members`.
+    pub(crate) fn new(times: Times, members: usize) -> Self {
+        let fleet = Fleet::empty(times.config());
+        let network = Network::new(&fleet.address);
+        let mut arena = Self { fleet, network, times };
+        // One after the other: so each unknown identity is that of one peer.
+        for member in 0..members {
+            arena.spawn();
+            arena.fleet[member].send("connect");
+            arena.fleet.peers[..member]
+                .iter_mut()
+                .for_each(|peer| peer.send(format!("wait {} 0", member + 1)));
+            for answer in arena.fleet.answers() {
+                answer.good();
+            }
+            arena.meet();
+        }
+        arena
+    }
+
+    /// Starts a process that does not connect yet.
+    pub(crate) fn spawn(&mut self) -> Node {
+        let node = self.fleet.len();
+        let (address, mut settings) = self.network.add(node);
+        self.network.expect_newcomer(node);
+        settings.push(format!("dial-timeout-ms={}", self.times.dial.as_millis()));
+        self.fleet.address = address;
+        let place = self.fleet.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((place, self.fleet[place].index), (node, node));
+        node
+    }
+
+    /// Learns who is who.
+    pub(crate) fn meet(&mut self) {
+        self.fleet.meet();
+        for peer in &self.fleet.peers {
+            self.network.introduce(peer.id.as_ref().expect("connected"), peer.index);
+        }
+    }
+
+    /// Numbers of the first `members` in ring order.
+    pub(crate) fn ring(&mut self, members: usize) -> Vec<Node> {
+        let ring = self.fleet[0].ask("world").good().ring();
+        let place =
+            |id: &String| self.fleet.peers[..members].iter().position(|peer| peer.id.as_ref() == Some(id));
+        ring.iter().map(|id| place(id).expect("a member")).collect()
+    }
+}

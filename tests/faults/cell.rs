@@ -1,0 +1,243 @@
+//! One fault at one phase, from a fresh run of four peers to the check that everybody who should goes on.
+
+use crate::{
+    arena::{Arena, Times},
+    peer::{Answer, Peer},
+    phase::{Phase, Scene, begin},
+};
+use pccl_tests::spec::{Spec, StateSpec};
+use std::time::{Duration, Instant};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// SIGKILL.
+    Kill,
+    /// SIGSTOP until the peer has been dropped; then it comes back.
+    Stop,
+    /// SIGSTOP for less than the peer time-out.
+    ShortStop,
+    /// The connections between two peers are reset.
+    Reset,
+    /// What one peer sends to another does not arrive.
+    OneWayCut,
+    /// Nothing passes between two peers.
+    FullCut,
+    /// Nothing passes between a peer and anybody, until it has been dropped; then it comes back.
+    Vanish,
+    /// 200 kbit/s between two peers.
+    Throttle,
+    /// The connections between two peers are reset, and new ones get no answer.
+    BlockedPort,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Kill,
+        Self::Stop,
+        Self::ShortStop,
+        Self::Reset,
+        Self::OneWayCut,
+        Self::FullCut,
+        Self::Vanish,
+        Self::Throttle,
+        Self::BlockedPort,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "SIGKILL",
+            Self::Stop => "SIGSTOP",
+            Self::ShortStop => "short SIGSTOP",
+            Self::Reset => "reset",
+            Self::OneWayCut => "one-way cut",
+            Self::FullCut => "full cut",
+            Self::Vanish => "host cut off",
+            Self::Throttle => "200 kbit/s",
+            Self::BlockedPort => "blocked port",
+        }
+    }
+
+    /// Whether the others lose the victim.
+    const fn loses(self) -> bool {
+        matches!(self, Self::Kill | Self::Stop | Self::Vanish)
+    }
+
+    /// The cause that a verdict has to give, if there is a verdict; `None`: there must be none.
+    const fn cause(self) -> Option<&'static str> {
+        match self {
+            Self::Kill => Some("Aborted:PeerDied"),
+            Self::Stop | Self::Vanish => Some("Aborted:PeerSilent"),
+            Self::Reset | Self::OneWayCut | Self::FullCut | Self::BlockedPort => Some("Aborted:EdgeBroken"),
+            Self::ShortStop | Self::Throttle => None,
+        }
+    }
+
+    /// Whether an all-reduce that runs at this phase has to be aborted. Elsewhere it may be: a peer that is lost while
+    /// it votes to complete aborts the operation only if another one is not complete by then.
+    const fn must_abort(self, phase: Phase) -> bool {
+        self.cause().is_some() && matches!(phase, Phase::ReduceScatter | Phase::Gather)
+    }
+
+    fn inject(self, arena: &mut Arena, scene: &Scene) {
+        let (victim, next, network) = (scene.victim, scene.next, &arena.network);
+        match self {
+            Self::Kill => return arena.fleet[victim].kill(),
+            Self::Stop => return,
+            // The duration of the stop is the fault itself.
+            Self::ShortStop => std::thread::sleep(arena.times.short_stop()),
+            Self::Reset => network.reset(victim, next),
+            Self::OneWayCut => network.cut(victim, next),
+            Self::FullCut => {
+                network.cut(victim, next);
+                network.cut(next, victim);
+            }
+            Self::Vanish => network.cut_off(victim),
+            Self::Throttle => network.throttle(victim, next, 25_000),
+            Self::BlockedPort => {
+                network.block(victim, next);
+                network.block(next, victim);
+                network.reset(victim, next);
+            }
+        }
+        arena.fleet[victim].signal(libc::SIGCONT);
+    }
+}
+
+/// What a cell came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outcome {
+    /// Longest time in which the others completed an operation after the fault.
+    pub(crate) time: Duration,
+    /// Number of aborts that they saw.
+    pub(crate) aborts: usize,
+}
+
+/// Runs a cell; panics if something is not as it should be.
+pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
+    let mut arena = Arena::new(times, if phase.has_newcomer() { 3 } else { 4 });
+    // At 200 kbit/s the edge carries this for longer than the edge time-out; otherwise there are two frames per chunk.
+    let count = if fault == Fault::Throttle { (times.edge.as_millis() * 20) as usize } else { 600_000 };
+    let scene = begin(&mut arena, phase, Spec::sum(count, 1), fault.loses());
+    let mut names = vec![arena.fleet[scene.victim].id.clone(), arena.fleet[scene.next].id.clone()];
+    let injected = Instant::now();
+    fault.inject(&mut arena, &scene);
+    let ghost = fault.loses().then(|| arena.fleet.peers.remove(scene.victim));
+    let mut outcome = Outcome { time: Duration::ZERO, aborts: 0 };
+    let answers = finish(&mut arena, phase, &scene);
+    outcome.time = injected.elapsed();
+    names[0] =
+        names[0].take().or_else(|| ghost.is_none().then(|| arena.fleet[scene.victim].id.clone()).flatten());
+    outcome.aborts += judge(fault, &names, &answers);
+    assert!(!fault.must_abort(phase) || outcome.aborts == 1, "nobody was told: {answers:?}");
+
+    let begun = Instant::now();
+    let spec = Spec::sum(count + 1, 2);
+    let answers = arena.fleet.all(format!("reduce {spec} 8 20"));
+    outcome.time = outcome.time.max(begun.elapsed());
+    outcome.aborts += judge(fault, &names, &answers);
+    arena.fleet.check(&[spec], &answers);
+    let left = if fault.loses() { 3 } else { 4 };
+    assert!(answers.iter().all(|answer| answer.number("participants") == left), "{answers:?}");
+    if let Some(ghost) = ghost.filter(|_| fault != Fault::Kill) {
+        come_back(&mut arena, ghost, phase, scene.victim);
+    }
+    outcome
+}
+
+/// Waits for the others to complete what they were in, and checks it. Returns answers that tell of aborts.
+fn finish(arena: &mut Arena, phase: Phase, scene: &Scene) -> Vec<Answer> {
+    match phase {
+        Phase::Joining | Phase::Setup => {
+            let answers = arena.fleet.answers();
+            assert!(answers.iter().all(|answer| answer.ok), "{answers:?}");
+            arena.meet();
+            Vec::new()
+        }
+        Phase::Hashing | Phase::Transfer => finish_sync(arena, scene),
+        Phase::Idle => {
+            // The fault showed nothing yet: the operation that follows is the first.
+            let spec = Spec { seed: 9, ..scene.spec };
+            let answers = arena.fleet.all(format!("reduce {spec} 9 20"));
+            arena.fleet.check(&[spec], &answers);
+            answers
+        }
+        _ => {
+            assert!(phase.is_reduce());
+            let answers = arena.fleet.answers();
+            arena.fleet.check(&[scene.spec], &answers);
+            answers
+        }
+    }
+}
+
+fn finish_sync(arena: &mut Arena, scene: &Scene) -> Vec<Answer> {
+    let wanted: Vec<_> = scene.wanted.iter().map(StateSpec::digest).collect();
+    let mut failed = Vec::new();
+    loop {
+        let answers = arena.fleet.answers();
+        if answers.iter().all(|answer| answer.ok) {
+            assert!(answers.iter().all(|answer| answer.list("digests") == wanted), "{answers:?}");
+            return failed;
+        }
+        assert!(!answers.iter().any(|answer| answer.ok), "a sync fails for all or for none: {answers:?}");
+        for answer in &answers {
+            assert_eq!((answer.field("remedy"), answer.field("restored")), ("Retry", "true"), "{answer:?}");
+        }
+        failed = answers;
+        for peer in &mut arena.fleet.peers {
+            peer.send(&scene.syncs[peer.index]);
+        }
+    }
+}
+
+/// Checks that every abort has the right cause and names the right ones, on all peers alike. Returns their number.
+fn judge(fault: Fault, names: &[Option<String>], answers: &[Answer]) -> usize {
+    let Some(first) = answers.first() else { return 0 };
+    let list = |answer: &Answer| -> Vec<String> {
+        match answer.fields.get("errors") {
+            Some(errors) => errors.split('|').filter(|error| !error.is_empty()).map(str::to_owned).collect(),
+            None if answer.ok => Vec::new(),
+            None => vec![answer.kind().to_owned()],
+        }
+    };
+    let errors = list(first);
+    for answer in answers {
+        assert_eq!(list(answer), errors, "not everybody was told the same: {answers:?}");
+        assert_eq!(answer.text, first.text, "the verdict is not the same for all");
+    }
+    let Some(cause) = fault.cause() else {
+        assert!(errors.is_empty(), "nothing had to be aborted: {first:?}");
+        return 0;
+    };
+    if errors.is_empty() {
+        return 0;
+    }
+    assert!(errors.iter().all(|error| error == cause), "expected {cause}: {first:?}");
+    let named = if fault.loses() { &names[..1] } else { names };
+    for id in named.iter().flatten() {
+        assert!(first.text.contains(&id[..8]), "{id} is not named: {first:?}");
+    }
+    errors.len()
+}
+
+/// The victim that was dropped learns why, connects again, and takes part.
+fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, place: usize) {
+    arena.network.heal();
+    ghost.signal(libc::SIGCONT);
+    let answer = if phase == Phase::Idle { ghost.ask("reduce f32:sum:10:1:in 0 0") } else { ghost.answer() };
+    assert!(!answer.ok && ["Kicked", "ConnectFailed"].contains(&answer.kind()), "{answer:?}");
+    assert!(answer.text.contains("silent"), "it does not learn why: {answer:?}");
+    assert_eq!(answer.field("remedy"), "Reconnect");
+    arena.network.expect_newcomer(place);
+    arena.fleet.peers.insert(place, ghost);
+    for peer in &mut arena.fleet.peers {
+        peer.send(if peer.index == place { "connect" } else { "wait 4 0" });
+    }
+    for answer in arena.fleet.answers() {
+        answer.good();
+    }
+    arena.meet();
+    let answers = arena.fleet.reduce(Spec::sum(1000, 3));
+    assert!(answers.iter().all(|answer| answer.number("participants") == 4), "{answers:?}");
+}

@@ -5,7 +5,7 @@ mod logging;
 mod process;
 
 use clap::Parser;
-use pccl_master::{Master, MasterConfig, default_admin_path, status_to_json};
+use pccl_master::{Master, MasterConfig, MasterError, default_admin_path, status_to_json};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
@@ -45,7 +45,7 @@ struct Arguments {
     min_world_size: u32,
 
     /// Unix socket on which the master listens for --kick; `off` for none. Default: pccl-master-PORT.sock in
-    /// XDG_RUNTIME_DIR, or none where that is not set.
+    /// XDG_RUNTIME_DIR, or none where that is not set or the port is 0.
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 
@@ -94,17 +94,20 @@ fn run(arguments: Arguments) -> Result<(), String> {
         announce(&format!("{done}\n"));
         return Ok(());
     }
-    lead(arguments)
+    lead(&arguments)
 }
 
 /// The operator's socket that a kick goes to.
 fn admin_of(arguments: &Arguments) -> Result<PathBuf, String> {
-    if let Some(path) = &arguments.admin {
-        return Ok(path.clone());
-    }
-    let port = arguments.listen.rsplit(':').next().and_then(|port| port.parse().ok());
-    port.and_then(default_admin_path)
-        .ok_or_else(|| "name the socket of the running master with --admin PATH".into())
+    let path = arguments.admin.clone().or_else(|| default_admin_of(arguments));
+    path.ok_or_else(|| "name the socket of the running master with --admin PATH".into())
+}
+
+/// Where a master listens for an operator unless told otherwise. A port that is not known before it is bound has no
+/// such place.
+fn default_admin_of(arguments: &Arguments) -> Option<PathBuf> {
+    let port: u16 = arguments.listen.rsplit(':').next()?.parse().ok()?;
+    default_admin_path(port).filter(|_| port != 0)
 }
 
 /// The time-out for silent peers that the environment asks for.
@@ -119,23 +122,32 @@ fn peer_timeout_of(variable: Option<&str>) -> Result<Duration, String> {
 }
 
 /// Starts a master. One that cannot listen for an operator at the default place goes without.
-fn launch(arguments: Arguments) -> Result<Master, String> {
+fn launch(arguments: &Arguments) -> Result<Master, String> {
     let peer_timeout = match arguments.peer_timeout {
         Some(time) => time,
         None => peer_timeout_of(std::env::var("PCCL_PEER_TIMEOUT_MS").ok().as_deref())?,
     };
     let config = MasterConfig {
-        listen: arguments.listen,
+        listen: arguments.listen.clone(),
         peer_timeout,
         straggler_timeout: arguments.straggler_timeout,
         min_world_size: arguments.min_world_size,
-        admin: arguments.admin.filter(|path| path.as_os_str() != "off"),
+        admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };
-    Master::launch(config).map_err(|error| error.to_string())
+    let default = if arguments.admin.is_none() { default_admin_of(arguments) } else { None };
+    let launched =
+        match Master::launch(MasterConfig { admin: config.admin.clone().or(default), ..config.clone() }) {
+            Err(error @ MasterError::Admin { .. }) if arguments.admin.is_none() => {
+                log::warn!("{error}; --kick is not possible");
+                Master::launch(config)
+            }
+            other => other,
+        };
+    launched.map_err(|error| error.to_string())
 }
 
-fn lead(arguments: Arguments) -> Result<(), String> {
+fn lead(arguments: &Arguments) -> Result<(), String> {
     process::raise_descriptor_limit();
     // Before any thread exists, so that every thread inherits the mask and only the waiting one takes the signals.
     let signals = process::EndSignals::block().map_err(|error| format!("cannot block signals: {error}"))?;

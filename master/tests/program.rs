@@ -71,7 +71,10 @@ impl Drop for Program {
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
-    command.env_remove("RUST_LOG").env_remove("PCCL_LOG_LEVEL").stdin(Stdio::null());
+    for variable in ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
     command
 }
 

@@ -1,0 +1,233 @@
+//! What an operator does to a running master: asks for the status, removes a peer, has stragglers dropped.
+
+mod common;
+
+use common::{Client, PATIENCE, launch};
+use pccl_master::{MasterConfig, query_status, remove_peer};
+use pccl_protocol::{
+    Algorithm, C2m, Cause, Descriptor, Initiate, KickCode, M2c, OpId, Outcome, PartDescriptor, RequestId,
+    limits::MAX_STRANGER_REQUESTS,
+};
+use pccl_quant::{DataType, ReduceOp};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::SocketAddr,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+/// A directory of this test alone, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("pccl-operator-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Two accepted peers, the first of which waits with an all-reduce for the other.
+fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {
+    let (mut first, _) = Client::register(address, 0);
+    first.confirm_ring_of(1);
+    first.wait_for_admission();
+    let (mut second, _) = Client::register(address, 0);
+    first.vote_topology(1);
+    first.confirm_ring_of(2);
+    let plan = second.confirm_ring_of(2);
+    second.wait_for_admission();
+    let op = OpId { epoch: plan.epoch, tag: 7, attempt: 0 };
+    first.send(&initiate(op));
+    first.check_alive(1);
+    (first, second, op)
+}
+
+fn initiate(op: OpId) -> C2m {
+    let part = PartDescriptor { count: 8, data_type: DataType::Float32, op: ReduceOp::Sum };
+    C2m::Initiate(Initiate {
+        op,
+        descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },
+    })
+}
+
+fn program(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pccl-master"))
+        .args(arguments)
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_status_names_who_is_waited_for() {
+    let master = launch(|_| {});
+    let (mut first, _second, _) = two_peers(master.local_addr());
+    let status = query_status(&master.local_addr().to_string(), PATIENCE).unwrap();
+    assert_eq!((status.run, status.peers.len(), status.sizes.global), (master.run_id(), 2, 2));
+    assert!(status.waits[0].text.as_str().contains("all-reduce tag 7"), "{status}");
+    assert!(status.waits[0].text.as_str().contains(&status.peers[1].peer.to_string()), "{status}");
+    // Asking made no peer and disturbed none.
+    first.check_alive(2);
+
+    let address = master.local_addr().to_string();
+    let text = program(&["--status", &address]);
+    assert!(text.status.success());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("2 peers in 1 groups") && text.contains("all-reduce tag 7"), "{text}");
+    let json = program(&["--status", &address, "--json"]);
+    assert!(json.status.success());
+    let json = String::from_utf8(json.stdout).unwrap();
+    assert!(
+        json.starts_with("{\"run\":\"") && json.ends_with("}\n") && json.contains("\"phase\":\"accepted\"")
+    );
+    assert_eq!(json.lines().count(), 1);
+}
+
+#[test]
+fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for arguments in [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--json"]]
+    {
+        let output = program(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("pccl-master: ") && stderr.lines().count() == 1, "{stderr}");
+    }
+    for arguments in [&["--json"][..], &["--kick", "ab"], &["--reason", "x"]] {
+        assert_eq!(program(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let output = program(&["--kick", "ab", "--reason", "x"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--admin"));
+}
+
+#[test]
+fn somebody_outside_can_ask_a_few_times_only() {
+    let master = launch(|_| {});
+    let mut client = Client::connect(master.local_addr());
+    for request in 0..u64::from(MAX_STRANGER_REQUESTS) {
+        client.send(&C2m::StatusRequest(RequestId(request)));
+        let answered = client.wait_for("Status", |packet| match packet {
+            M2c::Status(status) => Some(status.request),
+            _ => None,
+        });
+        assert_eq!(answered, RequestId(request));
+    }
+    client.send(&C2m::StatusRequest(RequestId(99)));
+    assert_eq!(client.wait_for_kick().code, KickCode::Protocol);
+}
+
+#[test]
+fn a_kick_reaches_the_peer_and_is_the_cause_for_the_others() {
+    let directory = Directory::new("kick");
+    let admin = directory.0.join("admin.sock");
+    let master = launch(|config| config.admin = Some(admin.clone()));
+    assert_eq!(fs::metadata(&admin).unwrap().permissions().mode() & 0o777, 0o600);
+    let (mut first, mut second, op) = two_peers(master.local_addr());
+    second.send(&initiate(op));
+    first.wait_for("Commence", |packet| matches!(packet, M2c::Commence(_)).then_some(()));
+    let status = query_status(&master.local_addr().to_string(), PATIENCE).unwrap();
+    let peer = status.peers[1].peer;
+
+    let done = remove_peer(&admin, &format!("{peer:#}"), "bad\nmemory", PATIENCE).unwrap();
+    assert!(done.contains(&peer.to_string()), "{done}");
+    let reason = second.wait_for_kick();
+    assert_eq!((reason.code, reason.detail.as_str()), (KickCode::Operator, "bad memory"));
+    let verdict = first.wait_for("Outcome", |packet| match packet {
+        M2c::Outcome(outcome) => match outcome.outcome {
+            Outcome::Aborted(verdict) => Some(verdict),
+            Outcome::Done(_) => panic!("done"),
+        },
+        _ => None,
+    });
+    assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerDropped, peer));
+    assert!(verdict.to_string().contains("bad memory"), "{verdict}");
+    drop(master);
+    assert!(!admin.exists(), "the socket outlives its master");
+}
+
+#[test]
+fn the_program_kicks_and_says_why_it_could_not() {
+    let directory = Directory::new("program");
+    let admin = directory.0.join("admin.sock");
+    let path = admin.to_str().unwrap();
+    let kick = |peer: &str| program(&["--kick", peer, "--reason", "a test", "--admin", path]);
+    let nobody = kick("ab");
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(String::from_utf8(nobody.stderr).unwrap().contains(path));
+
+    let master = launch(|config| config.admin = Some(admin.clone()));
+    let (mut client, registered) = Client::register(master.local_addr(), 0);
+    for (peer, text) in [("xyz", "hexadecimal"), ("ffffffffffffffffffffffffffffffff", "no peer")] {
+        let output = kick(peer);
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(text), "{stderr}");
+    }
+    let output = kick(&registered.peer.to_string());
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("removed "));
+    assert_eq!(client.wait_for_kick().code, KickCode::Operator);
+}
+
+#[test]
+fn an_operator_that_stalls_or_talks_nonsense_holds_up_nobody() {
+    let directory = Directory::new("hostile");
+    let admin = directory.0.join("admin.sock");
+    let master = launch(|config| config.admin = Some(admin.clone()));
+    let (mut client, registered) = Client::register(master.local_addr(), 0);
+    // More than are served at a time, none of which ever sends a line.
+    let mut stalled: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&admin).unwrap()).collect();
+    for stream in &mut stalled {
+        // Those that were dropped to make room refuse.
+        let _ = stream.write_all(b"kick ");
+    }
+    client.check_alive(1);
+    for nonsense in [&b"\n"[..], b"kick\n", b"kick \xff\xfe x\n", b"\0\0\0\n", b"stop now\n", b"kick ab   \n"]
+    {
+        let mut stream = UnixStream::connect(&admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(nonsense).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("error ") && answer.lines().count() == 1, "{nonsense:?}: {answer:?}");
+    }
+    let mut endless = UnixStream::connect(&admin).unwrap();
+    endless.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The master closes in the middle.
+    let _ = endless.write_all(&[b'x'; 100_000]);
+    assert!(matches!(endless.read(&mut [0; 10]), Ok(0) | Err(_)));
+    client.check_alive(2);
+    remove_peer(&admin, &registered.peer.to_string(), "enough", PATIENCE).unwrap();
+    assert_eq!(client.wait_for_kick().detail.as_str(), "enough");
+}
+
+#[test]
+fn a_straggler_is_dropped_and_hears_why() {
+    let master =
+        launch(|config: &mut MasterConfig| config.straggler_timeout = Some(Duration::from_millis(300)));
+    let (mut first, mut second, _) = two_peers(master.local_addr());
+    let reason = second.wait_for_kick();
+    assert_eq!(reason.code, KickCode::Straggler);
+    assert!(reason.detail.as_str().contains("all-reduce tag 7"), "{reason}");
+    // No abort for the other: its vote counts for nothing in a group of one.
+    first.wait_for("TooFewPeers", |packet| matches!(packet, M2c::TooFewPeers(_)).then_some(()));
+}
+
+#[test]
+fn a_time_out_of_nothing_is_refused() {
+    let config = MasterConfig { straggler_timeout: Some(Duration::ZERO), ..MasterConfig::default() };
+    let error = pccl_master::Master::launch(config).unwrap_err();
+    assert!(error.to_string().contains("straggler"), "{error}");
+}

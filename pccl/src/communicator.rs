@@ -7,17 +7,20 @@ use crate::{
     World,
     collective::op::Op,
     config::Config,
+    flight,
     session::{Session, Shared},
     state::sync,
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
     Algorithm, C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
+    flight::{Recorder, Role, What},
     limits,
 };
 use pccl_quant::Element;
 use std::{
     ops::Range,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,6 +33,7 @@ use std::{
 #[derive(Debug)]
 pub struct Communicator {
     config: Config,
+    flight: Arc<Recorder>,
     session: Mutex<Option<Session>>,
     world: Mutex<World>,
     previous: Mutex<Option<PreviousIdentity>>,
@@ -44,8 +48,10 @@ impl Communicator {
     }
 
     pub(crate) fn new(config: Config) -> Self {
+        let flight = Recorder::new(Role::Peer, config.group, config.flight.clone());
         Self {
             config,
+            flight: Arc::new(flight),
             session: Mutex::new(None),
             world: Mutex::new(World::default()),
             previous: Mutex::new(None),
@@ -70,7 +76,8 @@ impl Communicator {
         }
         // The old session goes first: its listeners free their ports.
         *slot = None;
-        let session = Session::connect(self.config.clone(), self.previous.lock().clone())?;
+        let session =
+            Session::connect(self.config.clone(), self.previous.lock().clone(), self.flight.clone())?;
         let shared = session.shared.clone();
         *slot = Some(session);
         // Not under the lock: admission may take long, and another thread may want to close.
@@ -183,10 +190,8 @@ impl Communicator {
                 Ok(News::Done) => return Ok(()),
                 Ok(News::Progress(have, want, missing)) => progress(have as usize, want as usize, &missing),
                 Err(error) => {
-                    if matches!(error, Error::TimedOut(_)) {
-                        shared.send(&C2m::WithdrawTopology(request));
-                    }
-                    return Err(error);
+                    let answered = matches!(error, Error::TimedOut(_)) && withdraw_topology(shared, request);
+                    return if answered { Ok(()) } else { Err(error) };
                 }
             }
         }
@@ -259,6 +264,11 @@ impl Communicator {
     ) -> Result<SyncInfo, Error> {
         let call = self.exclusive(CallKind::Sync, true)?;
         let result = sync::run(&call.shared, state, strategy);
+        let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
+        flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
+        if result.is_err() {
+            flight::settle(&self.flight);
+        }
         self.note_verdict(&result);
         if let (Ok(info), Some(previous)) = (&result, self.previous.lock().as_mut()) {
             previous.revision = Some(Revision(info.revision));
@@ -273,6 +283,19 @@ impl Communicator {
         if let Some(session) = session {
             session.leave();
         }
+        flight::settle(&self.flight);
+    }
+
+    /// Writes what the flight recorder holds into a new file in `directory`, which is made if it is not there, and returns
+    /// the path of the file. `pccl-master explain` reads the files of several peers together.
+    ///
+    /// # Errors
+    /// `System` if the file cannot be written.
+    pub fn dump_flight(&self, directory: impl AsRef<Path>) -> Result<PathBuf, Error> {
+        let directory = directory.as_ref();
+        self.flight
+            .dump(directory, "on request")
+            .map_err(|error| Error::System(format!("cannot write to {}: {error}", directory.display())))
     }
 
     /// The live session, or why there is none.
@@ -299,6 +322,7 @@ impl Communicator {
             }
             activity.exclusive = Some((kind, Instant::now()));
         }
+        flight::call(&shared.flight, What::CallBegan, kind);
         shared.forget_answers();
         Ok(Exclusive { comm: self, shared })
     }
@@ -341,6 +365,7 @@ impl Communicator {
             check_overlaps(activity.ops.iter().chain([&op]))?;
             activity.ops.push(op.clone());
         }
+        flight::launched(&shared.flight, tag, op.descriptor());
         op.vote();
         Ok((shared, op))
     }
@@ -357,6 +382,9 @@ impl Communicator {
             previous.unknown_outcome = op.last_id();
         }
         *self.world.lock() = shared.world();
+        if result.is_err() {
+            flight::settle(&shared.flight);
+        }
         result
     }
 
@@ -373,6 +401,22 @@ impl Drop for Communicator {
     }
 }
 
+/// Takes a topology vote back; `true` if its answer was already on its way. Then the round has counted on this peer, the
+/// others go on with what follows a round, and so must this one.
+fn withdraw_topology(shared: &Shared, request: RequestId) -> bool {
+    shared.send(&C2m::WithdrawTopology(request));
+    // The answer to a question that is asked behind the withdrawal comes behind any answer to the vote.
+    let question = shared.next_request();
+    shared.status.expect(question);
+    shared.send(&C2m::StatusRequest(question));
+    shared.status.wait(question);
+    let answer = shared.receive(Some(Instant::now()), |packet| match packet {
+        M2c::TopologyDone(done) if done.request == request => Some(()),
+        _ => None,
+    });
+    answer.is_ok()
+}
+
 /// A call that goes alone. When it is over, the world that the caller sees is the newest one.
 struct Exclusive<'a> {
     comm: &'a Communicator,
@@ -381,7 +425,13 @@ struct Exclusive<'a> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.shared.activity.lock().exclusive = None;
+        let over = self.shared.activity.lock().exclusive.take();
+        if let Some((kind, _)) = over {
+            flight::call(&self.shared.flight, What::CallEnded, kind);
+        }
+        if self.shared.end().is_some() {
+            flight::settle(&self.shared.flight);
+        }
         self.shared.idle.notify_all();
         *self.comm.world.lock() = self.shared.world();
     }

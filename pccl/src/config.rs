@@ -1,8 +1,8 @@
 //! Settings of a communicator.
 
 use crate::{Communicator, Error};
-use pccl_protocol::{GroupId, Host, limits};
-use std::{net::IpAddr, time::Duration};
+use pccl_protocol::{GroupId, Host, flight, limits};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
 /// When the payload of data frames carries a CRC-32C.
@@ -31,6 +31,7 @@ pub(crate) struct Config {
     pub(crate) master_timeout: Duration,
     pub(crate) dial_timeout: Duration,
     pub(crate) checksums: FrameChecksums,
+    pub(crate) flight: flight::Settings,
 }
 
 /// Builds a [`Communicator`].
@@ -47,6 +48,8 @@ pub struct Builder {
     master_timeout: Duration,
     dial_timeout: Duration,
     checksums: FrameChecksums,
+    flight_dir: Option<PathBuf>,
+    flight_events: usize,
 }
 
 impl Builder {
@@ -63,6 +66,8 @@ impl Builder {
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
+            flight_dir: None,
+            flight_events: flight::DEFAULT_CAPACITY,
         }
     }
 
@@ -124,6 +129,20 @@ impl Builder {
         self
     }
 
+    /// Directory to which the flight recorder writes its file when something fails. Default: the environment variable
+    /// `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
+    pub fn flight_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.flight_dir = Some(directory.into());
+        self
+    }
+
+    /// How many events of operations the flight recorder keeps; 0 switches it off. Default 2048, which takes less than
+    /// a megabyte.
+    pub fn flight_events(mut self, events: usize) -> Self {
+        self.flight_events = events;
+        self
+    }
+
     /// Checks the settings. No connection is made yet.
     ///
     /// # Errors
@@ -169,6 +188,10 @@ impl Builder {
             master_timeout: self.master_timeout,
             dial_timeout: self.dial_timeout,
             checksums: self.checksums,
+            flight: flight::Settings {
+                directory: self.flight_dir.or_else(flight::directory_from_environment),
+                capacity: self.flight_events,
+            },
         }))
     }
 }

@@ -70,6 +70,7 @@ mod collective;
 mod communicator;
 mod config;
 mod error;
+mod flight;
 #[allow(unsafe_code)]
 mod memory;
 mod options;

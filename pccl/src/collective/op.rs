@@ -10,12 +10,15 @@ use super::{
     plan::Plan,
 };
 use crate::{
-    Error,
+    Error, flight,
     memory::{Backup, RawTensor},
     session::{End, Shared},
 };
 use parking_lot::Mutex;
-use pccl_protocol::{C2m, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers};
+use pccl_protocol::{
+    C2m, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers,
+    flight::{Subject, What},
+};
 use std::{
     sync::{Arc, Weak},
     time::Instant,
@@ -135,6 +138,11 @@ impl Op {
         attempt.map_or(0, |attempt| attempt.traffic().0 + attempt.traffic().1)
     }
 
+    /// What is to be reduced, and how.
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
     /// The memory that the operation borrows.
     pub(crate) fn raws(&self) -> &[RawTensor] {
         &self.raws
@@ -161,6 +169,7 @@ impl Op {
         state.attempt = Some(attempt);
         state.last_id = Some(id);
         drop(state);
+        flight::op(&shared.flight, What::OpVoted, id);
         shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
         // The communicator may have ended before the registration was visible to those who end it.
         if let Some(end) = shared.end() {
@@ -174,6 +183,7 @@ impl Op {
             return;
         };
         let Some(shared) = self.shared.upgrade() else { return };
+        flight::op(&shared.flight, What::OpCommenced, id);
         if let Some(fault) = shared.links.fault_for(id.epoch) {
             return self.fault(id, fault);
         }
@@ -214,6 +224,7 @@ impl Op {
         if !is_current(&state, id) {
             return;
         }
+        flight::decided(&shared.flight, id, &outcome);
         let complete = state.vote == Some(Vote::Complete);
         let result = match outcome {
             Outcome::Done(_) if complete => Ok(()),
@@ -270,14 +281,24 @@ impl Op {
         let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
         attempt.retract();
         let (tx_bytes, rx_bytes) = attempt.traffic();
+        let recorder = self.shared.upgrade().map(|shared| shared.flight.clone());
+        let record_result = |error: Option<&Error>| {
+            if let Some(recorder) = &recorder {
+                let subject = Some(Subject::Op(attempt.id()));
+                flight::result(recorder, What::OpResult, subject, tx_bytes + rx_bytes, error);
+            }
+        };
         match result {
             Ok(()) => {
+                record_result(None);
                 Ok(ReduceInfo { world_size: attempt.ranks(), rank: attempt.rank(), tx_bytes, rx_bytes })
             }
             Err(error) => {
                 if !matches!(error, Error::OutcomeUnknown(_)) {
                     attempt.restore();
+                    recorder.iter().for_each(|it| flight::op(it, What::OpRestored, attempt.id()));
                 }
+                record_result(Some(&error));
                 Err(error)
             }
         }
@@ -344,6 +365,7 @@ impl Op {
         });
         let (Some(attempt), Some(shared), true) = (attempt, self.shared.upgrade(), first) else { return };
         let (tx_bytes, rx_bytes) = attempt.traffic();
+        flight::completing(&shared.flight, id, fault.as_ref(), tx_bytes + rx_bytes);
         shared.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes: tx_bytes + rx_bytes }));
     }
 }

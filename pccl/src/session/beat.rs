@@ -1,7 +1,10 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
 use super::{End, Shared, stall::StallWatch};
-use pccl_protocol::{Beat, C2m, CallKind, LinkGeneration, PeerId, StalledEdge};
+use pccl_protocol::{
+    Beat, C2m, CallKind, LinkGeneration, PeerId, StalledEdge,
+    flight::{Event, What},
+};
 use std::time::{Duration, Instant};
 use threadpark::Parker;
 
@@ -15,6 +18,8 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         let stood_still = last.elapsed().saturating_sub(interval);
         last = Instant::now();
         if stood_still > Duration::from_secs(1) {
+            let count = u64::try_from(stood_still.as_millis()).unwrap_or(u64::MAX);
+            shared.flight.record(Event::new(What::StoodStill).count(count));
             *shared.heard.lock() += stood_still;
         }
         let silent = shared.heard.lock().elapsed();

@@ -8,15 +8,21 @@ use super::{
     Identity, Shared,
     edges::{self, Dialed, Edge, Waiting},
 };
-use crate::collective::{attempt::link_fault, op::Op, table::LinkDirectory};
+use crate::{
+    collective::{attempt::link_fault, op::Op, table::LinkDirectory},
+    flight,
+};
 use crossbeam_channel::{Receiver, Sender};
-use pccl_protocol::{C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text};
+use pccl_protocol::{
+    C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text,
+    flight::{Event as Record, Subject, What},
+};
 use std::{
     net::TcpStream,
     sync::{Arc, Weak},
 };
 use tinysockets::{
-    link::{Direction, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
+    link::{Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
     preamble::Preamble,
 };
 
@@ -239,6 +245,10 @@ impl Conductor {
         let Some(installed) = self.plan.as_mut() else { return };
         log::warn!("edge {from} -> {to}: {text}");
         let fault = EdgeFault { from, to, generation: LinkGeneration(generation), text: Text::new(text) };
+        // An end of our own breaks our edges, which is no failure of them.
+        if shared.end().is_none() {
+            flight::edge_fault(&shared.flight, &fault);
+        }
         match installed.reported {
             Reported::Nothing => {
                 installed.reported = Reported::Fault;
@@ -271,6 +281,7 @@ impl Conductor {
             );
         }
         installed.reported = Reported::Confirmed;
+        shared.flight.record(Record::new(What::RingConfirmed).about(Subject::Epoch(epoch)));
         shared.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
     }
 
@@ -305,6 +316,9 @@ fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
 impl LinkEvents for Events {
     fn broken(&self, fault: &LinkFault) {
         if let Some(shared) = self.shared.upgrade() {
+            if fault.kind != FaultKind::Closed && shared.end().is_none() {
+                flight::link_broken(&shared.flight, fault);
+            }
             fail_running(&shared, fault);
         }
         let _ = self.conductor.send(Event::Broken(fault.clone()));

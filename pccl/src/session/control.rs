@@ -4,6 +4,7 @@
 //! a caller's request stay in the inbox until the caller fetches them.
 
 use super::{End, Identity, Shared, conductor::Event, listen};
+use crate::flight;
 use pccl_protocol::{M2c, OpId, VoteRef};
 use std::{
     sync::{Arc, Weak},
@@ -31,6 +32,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
     };
     *shared.heard.lock() = Instant::now();
     log::trace!("from master: {}", packet.name());
+    flight::received(&shared.flight, &packet);
     match packet {
         M2c::Registered(registered) => {
             let _ = shared.identity.set(Identity { run: registered.run, peer: registered.peer });
@@ -88,6 +90,7 @@ fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
             plan.epoch
         );
     }
+    flight::ring_planned(&shared.flight, &plan);
     let rank = plan.rank_of(identity.peer).unwrap_or(0);
     shared.world.lock().apply_plan(&plan, rank);
     let _ = shared.conductor.send(Event::Plan(plan));

@@ -18,6 +18,7 @@ use crate::{
     Error, World,
     collective::{op::Op, table::OpTable},
     config::Config,
+    flight,
     state::server::StateServer,
 };
 use backups::BackupPool;
@@ -25,7 +26,9 @@ use crossbeam_channel::Sender;
 use links::Links;
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{
-    C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId, limits,
+    C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
+    flight::{Event, Recorder, What},
+    limits,
 };
 use std::{
     fmt,
@@ -111,6 +114,7 @@ impl Activity {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) flight: Arc<Recorder>,
     pub(crate) table: Arc<OpTable>,
     pub(crate) links: Links,
     pub(crate) backups: BackupPool,
@@ -163,6 +167,7 @@ impl Shared {
     pub(crate) fn send(&self, packet: &C2m) {
         let Some(control) = self.control.get() else { return };
         log::trace!("to master: {}", packet.name());
+        flight::sent(&self.flight, packet);
         if let Err(error) = control.send(&packet.to_frame(), Some(Instant::now() + SEND_TIMEOUT)) {
             self.finish(End::MasterLost(format!("cannot send {} to the master: {error}", packet.name())));
         }
@@ -172,6 +177,7 @@ impl Shared {
     pub(crate) fn send_soon(&self, packet: C2m) {
         let Some(control) = self.control.get() else { return };
         log::trace!("to master: {}", packet.name());
+        flight::sent(&self.flight, &packet);
         match control.send(&packet.to_frame(), Some(Instant::now())) {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 let _ = self.conductor.send(conductor::Event::Send(packet));
@@ -237,6 +243,7 @@ impl Shared {
             End::Closed => log::info!("left the run"),
             other => log::warn!("{other}"),
         }
+        flight::ended(&self.flight, &end);
         // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and while
         // the others have not heard of this end, they could take it for data.
         self.links.break_off("the session ended");
@@ -278,11 +285,17 @@ pub(crate) struct Session {
 
 impl Session {
     /// Reaches the master and registers. The peer is not a member yet, see [`Shared::wait_for_admission`].
-    pub(crate) fn connect(config: Config, previous: Option<PreviousIdentity>) -> Result<Self, Error> {
+    pub(crate) fn connect(
+        config: Config,
+        previous: Option<PreviousIdentity>,
+        flight: Arc<Recorder>,
+    ) -> Result<Self, Error> {
+        flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let deadline = Instant::now() + config.connect_timeout;
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config)?;
         let shared = Arc::new(Shared {
+            flight,
             table: Arc::new(OpTable::default()),
             links: Links::default(),
             backups: BackupPool::default(),

@@ -9,6 +9,7 @@ use crate::{Error, session::Shared};
 use pccl_protocol::{
     C2m, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome, SyncPlan, SyncReport,
     SyncTraffic, Text, VoteRef,
+    flight::{Event, Subject, What},
 };
 use std::sync::{
     Arc,
@@ -57,6 +58,12 @@ fn vote_and_move(
 ) -> Result<(u64, Fetched), Error> {
     let (request, plan) = loop {
         let request = shared.next_request();
+        shared.flight.record_with(|| {
+            Event::new(What::SyncVoted)
+                .about(Subject::Request(request))
+                .named(strategy.to_string())
+                .count(entries.len() as u64)
+        });
         shared.send(&C2m::SyncInitiate(SyncInitiate {
             request,
             epoch: shared.table.epoch(),
@@ -71,11 +78,16 @@ fn vote_and_move(
             Answer::Over(outcome) => return committed(outcome).map(|revision| (revision, Fetched::new())),
         }
     };
+    shared.flight.record_with(|| {
+        Event::new(What::SyncPlanned).about(Subject::Sync(plan.sync)).count(plan.fetch.len() as u64)
+    });
     shared.server.begin(plan.sync);
     let identity = shared.identity().ok_or(Error::NotConnected)?;
     let (report, fetched) = match fetch_all(shared, identity, &plan, state) {
         Ok(fetched) => {
             let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
+            let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
+            shared.flight.record(event);
             (SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }), fetched)
         }
         Err(text) => (SyncReport::Failed(Text::new(text)), Fetched::new()),

@@ -161,11 +161,14 @@ impl Supervisor<'_> {
             self.apply(Fault::Spawn)?;
         }
         loop {
-            self.listen()?;
+            let all_heard = self.listen()?;
             let now_us = os::monotonic_us();
             self.fleet.reap(&mut self.oracle, &mut self.journal, now_us)?;
             self.fleet.resume_due(&mut self.oracle, &mut self.journal, now_us)?;
-            self.oracle.tick(now_us);
+            // What has not been heard yet has perhaps been said in time.
+            if all_heard {
+                self.oracle.tick(now_us);
+            }
             if self.next_sample_us <= now_us {
                 self.next_sample_us = now_us + SAMPLE_US;
                 self.fleet.sample(now_us);
@@ -177,14 +180,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Takes in what there is, waiting up to one tick for the first of it.
-    fn listen(&mut self) -> io::Result<()> {
+    /// Takes in what there is, waiting up to one tick for the first of it; says whether that was all.
+    fn listen(&mut self) -> io::Result<bool> {
         // An error is the time-out: the fleet holds a sender, which keeps the channel open.
         let mut next = self.notices.recv_timeout(TICK).ok();
         // One batch: those who talk without end must not keep the plan from going on.
         for _ in 0..1_000 {
             match next {
-                None => return Ok(()),
+                None => return Ok(true),
                 Some(Notice::Line(Who::Peer(peer), line)) => self.hear(peer, &line)?,
                 Some(Notice::Line(Who::Master, line)) => {
                     self.journal.event(os::monotonic_us(), &format!("master: {line}"))?;
@@ -194,7 +197,7 @@ impl Supervisor<'_> {
             }
             next = self.notices.try_recv().ok();
         }
-        Ok(())
+        Ok(false)
     }
 
     fn hear(&mut self, peer: usize, text: &str) -> io::Result<()> {

@@ -18,7 +18,7 @@ use blame::{Blame, Failure, Standing};
 use progress::Progress;
 use reduces::Reduces;
 use revisions::{Revisions, Sync};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is done to a peer shows in its connections a little before or after it shows in its reports.
 const TOUCH_SLACK_US: u64 = 2_000_000;
@@ -137,7 +137,10 @@ impl Record {
 /// See the module's documentation.
 pub(crate) struct Oracle {
     limit_us: u64,
+    /// Every process that there ever was.
     peers: BTreeMap<usize, Record>,
+    /// Those that have not ended: a run of hours has tens of thousands that have.
+    living: BTreeSet<usize>,
     /// Every identity that was ever reported: whose it is, and since when.
     identities: BTreeMap<u128, (usize, u64)>,
     reduces: Reduces,
@@ -156,6 +159,7 @@ impl Oracle {
         Self {
             limit_us: peer_timeout_us + GRACE_US,
             peers: BTreeMap::new(),
+            living: BTreeSet::new(),
             identities: BTreeMap::new(),
             reduces: Reduces::new(workload),
             revisions: Revisions::default(),
@@ -207,19 +211,24 @@ impl Oracle {
         self.peers.get(&peer).is_some_and(Record::is_steady)
     }
 
+    fn living(&self) -> impl Iterator<Item = (usize, &Record)> {
+        self.living.iter().filter_map(|&peer| Some((peer, self.peers.get(&peer)?)))
+    }
+
     /// Members by their own report.
     pub(crate) fn world(&self) -> usize {
-        self.peers.values().filter(|record| record.joined && record.is_alive()).count()
+        self.living().filter(|(_, record)| record.joined && record.is_alive()).count()
     }
 
     /// Whether every peer that is there, and was not asked to leave, has completed an operation after this time.
     pub(crate) fn all_completed_since(&self, since_us: u64) -> bool {
-        let mut alive = self.peers.values().filter(|record| record.is_alive() && !record.leaving);
-        alive.all(|record| record.completed_us > since_us)
+        let mut staying = self.living().filter(|(_, record)| record.is_alive() && !record.leaving);
+        staying.all(|(_, record)| record.completed_us > since_us)
     }
 
     pub(crate) fn spawned(&mut self, peer: usize, now_us: u64) {
         self.peers.insert(peer, Record { heard_us: now_us, ..Record::default() });
+        self.living.insert(peer);
     }
 
     pub(crate) fn killed(&mut self, peer: usize, now_us: u64) {
@@ -228,8 +237,8 @@ impl Oracle {
         record.killed = true;
         let victim = record.identity.filter(|_| record.joined);
         if victim.is_some() {
-            let others = self.peers.iter().filter(|(_, record)| record.is_steady());
-            let survivors = others.map(|(&other, _)| other).collect();
+            let others = self.living().filter(|(_, record)| record.is_steady());
+            let survivors = others.map(|(other, _)| other).collect();
             self.progress.killed(victim, survivors, now_us);
         }
         self.progress.resumed(peer);
@@ -270,6 +279,7 @@ impl Oracle {
     pub(crate) fn exited(&mut self, peer: usize, success: bool, status: &str, now_us: u64) {
         let Some(record) = self.peers.get_mut(&peer) else { return };
         record.exited = true;
+        self.living.remove(&peer);
         let dismissed = record.leaving && record.left && success;
         if !record.killed && !dismissed {
             let text = format!("peer {peer} ended by itself: {status}");
@@ -288,7 +298,7 @@ impl Oracle {
     }
 
     fn count_steady(&mut self, now_us: u64) {
-        let count = self.peers.values().filter(|record| record.is_steady()).count();
+        let count = self.living().filter(|(_, record)| record.is_steady()).count();
         self.progress.steady(count, now_us);
     }
 
@@ -429,7 +439,8 @@ impl Oracle {
         }
         let patience_us = 2 * self.limit_us;
         let mut hung = Vec::new();
-        for (peer, record) in &mut self.peers {
+        for peer in &self.living {
+            let Some(record) = self.peers.get_mut(peer) else { continue };
             let waits = record.is_alive() && !record.stopped && !record.hung;
             if waits && now_us.saturating_sub(record.heard_us) > patience_us {
                 record.hung = true;

@@ -188,7 +188,7 @@ impl Fleet {
     }
 
     /// Orders of peer numbers in which an operation with `participants` may have run.
-    fn orders(&mut self, answer: &Answer, participants: usize) -> Vec<Vec<usize>> {
+    pub(crate) fn orders(&mut self, answer: &Answer, participants: usize) -> Vec<Vec<usize>> {
         let ring = answer.ring();
         if self.rings.last() != Some(&ring) {
             self.rings.push(ring);

@@ -12,7 +12,7 @@ const LARGE: usize = 1_000_000;
 
 /// What the others see of a death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+pub(crate) enum Seen {
     /// The operation goes on without the dead one.
     Nothing,
     /// It is aborted, and the verdict names the dead one.
@@ -24,7 +24,14 @@ enum Seen {
 }
 
 /// All reduce, `victim` dies at the `nth` line with `point`; the others have to complete.
-fn reduce_with_death(fleet: &mut Fleet, victim: usize, point: &str, nth: usize, spec: Spec, seen: Seen) {
+pub(crate) fn reduce_with_death(
+    fleet: &mut Fleet,
+    victim: usize,
+    point: &str,
+    nth: usize,
+    spec: Spec,
+    seen: Seen,
+) {
     let what = format!("death of peer {victim} at {nth}. {point:?}, {spec}");
     fleet[victim].ask(format!("trap kill {nth} {point}")).good();
     fleet.send(format!("reduce {spec} 7 20"));

@@ -3,11 +3,19 @@
 //! Every wait has a deadline of a minute and every child is killed when its owner goes, so nothing hangs and nothing
 //! stays. `PCCL_TEST_FULL=1` runs everything where the default is a selection.
 
+#[allow(dead_code, reason = "other test programs use these modules as well")]
 mod fleet;
+#[allow(dead_code, reason = "as above")]
 mod master_process;
+#[allow(dead_code, reason = "as above")]
 mod peer;
 
+mod abort;
+mod hostile;
 mod kill;
 mod membership;
+mod random_kill;
+mod scale;
+mod semantics;
 mod state;
 mod types;

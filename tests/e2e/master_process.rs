@@ -78,4 +78,13 @@ impl Fleet {
         }
         await_stop(process.child.id());
     }
+
+    /// SIGCONT.
+    pub(crate) fn resume_master_process(&mut self) {
+        let process = self.process.as_ref().expect("a master process");
+        // SAFETY: as in `stop_master_process`.
+        unsafe {
+            libc::kill(process.child.id() as i32, libc::SIGCONT);
+        }
+    }
 }

@@ -146,6 +146,12 @@ impl Peer {
         }
     }
 
+    /// The answer, if it comes in time. Notes are thrown away.
+    pub(crate) fn answer_within(&mut self, time: Duration) -> Option<Answer> {
+        let line = self.lines.recv_timeout(time).ok()?;
+        (!line.starts_with("note ")).then(|| Answer::parse(&line, Vec::new()))
+    }
+
     /// Waits for the next `note` line.
     #[track_caller]
     pub(crate) fn note(&mut self) -> String {

@@ -35,7 +35,7 @@ fn main() {
     trap::install(log).expect("the log file can be written");
     let comm = settings
         .iter()
-        .try_fold(Communicator::builder(master).first_ports(0, 0), set)
+        .try_fold(Communicator::builder(master).first_ports(0, 0), |builder, setting| set(builder, setting))
         .and_then(|builder| builder.build().map_err(|error| error.to_string()))
         .expect("valid settings");
     for line in std::io::stdin().lock().lines() {
@@ -66,7 +66,7 @@ fn master(listen: &str, peer_timeout_ms: &str) {
     }
 }
 
-fn set(builder: Builder, setting: &String) -> Result<Builder, String> {
+fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
     let (key, value) = setting.split_once('=').ok_or("a setting is KEY=VALUE")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
     Ok(match key {
@@ -85,7 +85,7 @@ fn set(builder: Builder, setting: &String) -> Result<Builder, String> {
 }
 
 /// Writes a line, also when standard output is a pipe.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
@@ -117,7 +117,8 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
                 .map(|after| world(&after))
                 .map_err(|error| failed(&error))
         }
-        "reduce" => reduce::one(comm, index, &words),
+        "reduce" => reduce::one(comm, index, &words, false),
+        "reduce-announced" => reduce::one(comm, index, &words, true),
         "many" => reduce::many(comm, index, &words),
         "scope" => reduce::scope(comm, index, &words),
         "busy" => reduce::busy(comm, index, &words),

@@ -48,12 +48,14 @@ struct Story {
     failures: Vec<String>,
     intact: bool,
     longest_ms: u128,
+    /// When the last attempt was over, in microseconds of the system's clock.
+    over_us: u128,
     text: String,
 }
 
 impl Story {
     fn new() -> Self {
-        Self { failures: Vec::new(), intact: true, longest_ms: 0, text: String::new() }
+        Self { failures: Vec::new(), intact: true, longest_ms: 0, over_us: 0, text: String::new() }
     }
 
     fn note(&mut self, error: &Error, jobs: &[Job]) {
@@ -64,11 +66,12 @@ impl Story {
 
     fn fields(&self) -> String {
         format!(
-            "failures={} errors={} restored={} longest_ms={}",
+            "failures={} errors={} restored={} longest_ms={} over_us={}",
             self.failures.len(),
             self.failures.join("|"),
             self.intact,
-            self.longest_ms
+            self.longest_ms,
+            self.over_us
         )
     }
 }
@@ -90,7 +93,11 @@ fn answer(comm: &Communicator, story: &Story, jobs: &[Job], result: Result<Reduc
                 story.text
             ))
         }
-        Err(error) => Err(failed_with(&error, &format!("{} {}", story.fields(), world(&comm.world())))),
+        Err(error) => {
+            let digests: Vec<_> = jobs.iter().map(Job::digest).collect();
+            let fields = format!("digests={} {} {}", digests.join(","), story.fields(), world(&comm.world()));
+            Err(failed_with(&error, &fields))
+        }
     }
 }
 
@@ -99,11 +106,14 @@ fn parse(words: &[&str]) -> Result<(u64, u32), String> {
     Ok((tag.parse().map_err(|_| usage("tag"))?, retries.parse().map_err(|_| usage("retries"))?))
 }
 
-/// `reduce TENSOR TAG RETRIES`
-pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
+/// `reduce TENSOR TAG RETRIES`; `announced` says so on a line of its own just before the first attempt.
+pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: bool) -> Reply {
     let (tag, retries) = parse(words)?;
     let mut jobs = [Job::parse(words[0], index)?];
     let mut story = Story::new();
+    if announced {
+        crate::say("note begun");
+    }
     let result = loop {
         let job = &mut jobs[0];
         let options = ReduceOptions::new(job.spec.op).tag(tag);
@@ -113,6 +123,7 @@ pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
             Some(recv) => job.send.all_reduce_into(recv, comm, options),
         };
         story.longest_ms = story.longest_ms.max(begun.elapsed().as_millis());
+        story.over_us = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
         if let Err(error) = &result {
             story.note(error, &jobs);
         }

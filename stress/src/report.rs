@@ -45,6 +45,9 @@ pub(crate) struct Report {
     pub(crate) folder: String,
 }
 
+/// Upper ends of the classes in which recoveries are counted, in milliseconds; one class more is above the last.
+const CLASSES_MS: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
+
 /// Distribution of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Distribution {
@@ -52,6 +55,8 @@ pub(crate) struct Distribution {
     pub(crate) median_us: u64,
     pub(crate) p95_us: u64,
     pub(crate) max_us: u64,
+    /// How many there are in each class.
+    pub(crate) classes: [u64; CLASSES_MS.len() + 1],
 }
 
 impl Distribution {
@@ -63,7 +68,12 @@ impl Distribution {
             let rank = (sorted.len() * percent).div_ceil(100).max(1);
             sorted.get(rank - 1).copied().unwrap_or(0)
         };
-        Self { count: sorted.len(), median_us: quantile(50), p95_us: quantile(95), max_us: quantile(100) }
+        let mut classes = [0; CLASSES_MS.len() + 1];
+        for us in &sorted {
+            classes[CLASSES_MS.partition_point(|&end_ms| end_ms * 1000 < *us)] += 1;
+        }
+        let (median_us, p95_us, max_us) = (quantile(50), quantile(95), quantile(100));
+        Self { count: sorted.len(), median_us, p95_us, max_us, classes }
     }
 
     fn json(&self) -> Json {
@@ -72,7 +82,16 @@ impl Distribution {
             ("median_ms", ms(self.median_us)),
             ("p95_ms", ms(self.p95_us)),
             ("max_ms", ms(self.max_us)),
+            ("class_ends_ms", Json::List(CLASSES_MS.map(Json::from).into())),
+            ("classes", Json::List(self.classes.map(Json::from).into())),
         ])
+    }
+
+    /// How many there are up to each limit, without empty classes.
+    fn histogram(&self) -> String {
+        let ends = CLASSES_MS.iter().map(|end_ms| format!("up to {end_ms} ms")).chain(["more".to_owned()]);
+        let classes = ends.zip(self.classes).filter(|(_, count)| *count > 0);
+        classes.map(|(end, count)| format!("{end}: {count}")).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -213,6 +232,9 @@ impl Report {
                 d.p95_us / 1000,
                 d.max_us / 1000
             ));
+            if d.count > 0 {
+                line(format!("          {}", d.histogram()));
+            }
         }
         line(format!("longest   gap between completed operations {} ms", self.longest_gap_us / 1000));
         for survivor in &self.survivors {
@@ -292,9 +314,18 @@ mod tests {
     #[test]
     fn quantiles_are_values_that_occurred() {
         let distribution = Distribution::of(1..=100);
-        assert_eq!(distribution, Distribution { count: 100, median_us: 50, p95_us: 95, max_us: 100 });
+        let (count, median_us, p95_us, max_us) = (100, 50, 95, 100);
+        let classes = [100, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(distribution, Distribution { count, median_us, p95_us, max_us, classes });
         assert_eq!(Distribution::of([7].into_iter()).median_us, 7);
         assert_eq!(Distribution::of([].into_iter()), Distribution::default());
+    }
+
+    #[test]
+    fn classes_include_their_upper_end() {
+        let distribution = Distribution::of([10_000, 10_001, 30_000, 11_000_000].into_iter());
+        assert_eq!(distribution.classes, [1, 2, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(distribution.histogram(), "up to 10 ms: 1, up to 30 ms: 2, more: 1");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
 
+use crate::rng::Rng;
 use crate::client::{Call, KEYS, TagStage, TagWork};
 use crate::swarm::MS;
 use crate::world::{Wake, World};
@@ -373,6 +374,19 @@ impl World {
         }
         client.steps += 1;
         client.call = Call::Thinking;
+        let think = think + self.doze(slot);
         self.wake(slot, think, Wake::Continue);
+    }
+
+    /// Where stragglers are dropped, an application sometimes computes for longer than that allows. Whether it does comes
+    /// from numbers of its own, so that the rest of a seed stays as it was.
+    fn doze(&mut self, slot: usize) -> u64 {
+        let client = &mut self.clients[slot];
+        let mut rng = Rng::new(self.seed ^ (slot as u64) << 32 ^ client.steps << 40 ^ u64::from(client.life));
+        if self.swarm.straggler == 0 || self.healing || !rng.percent(2) {
+            return 0;
+        }
+        client.disturbed = true;
+        self.swarm.straggler / 2 + rng.below(self.swarm.straggler)
     }
 }

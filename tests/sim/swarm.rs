@@ -79,6 +79,8 @@ pub(crate) struct Swarm {
     pub(crate) tag_history: usize,
     /// Longest time that an application computes.
     pub(crate) think: u64,
+    /// Time after which a straggler is dropped, far longer than any application computes; 0 for never.
+    pub(crate) straggler: u64,
 }
 
 impl Swarm {
@@ -121,6 +123,7 @@ impl Swarm {
             },
             tag_history: sometimes(100, 1, 6) as usize,
             think: sometimes(100, 0, 400 * MS),
+            straggler: 0,
         }
     }
 }

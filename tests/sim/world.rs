@@ -130,13 +130,21 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
     let mut options = Options::new(RunId(1));
     options.min_world_size = swarm.min_world;
     options.max_tag_history = swarm.tag_history;
+    if swarm.straggler > 0 {
+        options.straggler_timeout = Some(Duration::from_micros(swarm.straggler));
+    }
     options
 }
 
 impl World {
     pub(crate) fn new(seed: u64, print: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let swarm = Swarm::new(&mut rng);
+        let mut swarm = Swarm::new(&mut rng);
+        // From numbers of its own, so that the rest of a seed stays as it was.
+        let mut of_straggler = Rng::new(seed ^ 0x5eed_0002);
+        if of_straggler.percent(30) {
+            swarm.straggler = of_straggler.range(5_000 * MS, 15_000 * MS);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let clients =
             (0..swarm.slots).map(|_| Client::new(GroupId(rng.below(swarm.groups) as u32))).collect();
@@ -336,6 +344,7 @@ impl World {
                 client.disturbed || client.blocked_once || self.checker.trouble_near(client, &self.clients)
             }
             KickCode::RevisionJump => client.returned,
+            KickCode::Straggler => client.disturbed,
             _ => false,
         };
         assert!(excused, "seed {}: s{} is well-behaved and was kicked: {reason}", self.seed, conn.slot);

@@ -6,7 +6,11 @@ use crate::{
     state::{MasterState, Options},
 };
 use parking_lot::{Condvar, Mutex};
-use pccl_protocol::{RunId, limits};
+use pccl_protocol::{
+    GroupId, RunId,
+    flight::{self, Event, Recorder, Role, What},
+    limits,
+};
 use std::{
     any::Any,
     io,
@@ -23,6 +27,10 @@ use tinysockets::address::{AddressError, HostPort};
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Smallest limit for what waits for one client; a client that reads must never meet it between two small packets.
 const SMALLEST_QUEUE_BYTES: usize = 4096;
+/// Events of operations that the flight recorder keeps: a master sees those of all peers.
+const FLIGHT_EVENTS: usize = 16_384;
+/// How long the end of a master waits for its last file.
+const FLIGHT_WAIT: Duration = Duration::from_secs(2);
 
 /// Settings of a [`Master`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +61,9 @@ pub struct MasterConfig {
     pub admin: Option<PathBuf>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
+    /// Directory to which the flight recorder writes its file when a peer is lost or dropped, when an operation fails, and
+    /// at the end. Default: the environment variable `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
+    pub flight_dir: Option<PathBuf>,
 }
 
 impl Default for MasterConfig {
@@ -70,6 +81,7 @@ impl Default for MasterConfig {
             registration_timeout: options.registration_timeout,
             admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
+            flight_dir: None,
         }
     }
 }
@@ -207,12 +219,14 @@ impl Master {
         let first = listeners.first().ok_or_else(|| event_loop_error(io::ErrorKind::NotFound.into()))?;
         let local_addr = first.local_addr().map_err(event_loop_error)?;
         let admin = config.admin.as_deref().map(listen_admin).transpose()?;
+        let recorder = Arc::new(recorder(&config, run, local_addr));
         let state = MasterState::new(config.options(run), Box::new(ids));
         let (event_loop, stopper) = EventLoop::new(Setup {
             listeners,
             admin,
             state,
             run,
+            recorder: Arc::clone(&recorder),
             preamble_timeout: config.registration_timeout,
             queue_limit_bytes: config.client_queue_bytes,
         })
@@ -226,6 +240,10 @@ impl Master {
                 if let Err(error) = &result {
                     log::error!("{error}");
                 }
+                let how = result.as_ref().map_or_else(ToString::to_string, |()| "stopped".to_owned());
+                recorder.record(Event::new(What::MasterEnded).text(how.as_str()));
+                recorder.fail(|| format!("the master ended: {how}"));
+                recorder.flush(FLIGHT_WAIT);
                 *for_thread.result.lock() = Some(result);
                 for_thread.ended.notify_all();
             })
@@ -330,6 +348,15 @@ fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {
         .map_err(|error| address_error(error.to_string()))?;
     bind_all(&addresses)
         .map_err(|error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) })
+}
+
+fn recorder(config: &MasterConfig, run: RunId, local_addr: SocketAddr) -> Recorder {
+    let directory = config.flight_dir.clone().or_else(flight::directory_from_environment);
+    let settings = flight::Settings { directory, capacity: FLIGHT_EVENTS };
+    let recorder = Recorder::new(Role::Master, GroupId(0), settings);
+    recorder.identify(run, None);
+    recorder.record_with(|| Event::new(What::MasterBegan).text(local_addr.to_string()));
+    recorder
 }
 
 /// Runs `body`; a panic of it becomes an error. Nothing of what `body` owned is used afterwards.

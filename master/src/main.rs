@@ -1,10 +1,11 @@
 //! The `pccl-master` program: runs one master until it is told to end by SIGINT or SIGTERM.
 
+mod explain;
 mod logging;
 #[allow(unsafe_code)]
 mod process;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use pccl_master::{Master, MasterConfig, MasterError, default_admin_path, status_to_json};
 use pccl_protocol::limits;
 use std::{
@@ -24,8 +25,11 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Ends with status 0 on SIGINT or SIGTERM, after it has told its peers. The log goes to stderr; its level is set by
 /// PCCL_LOG_LEVEL (TRACE, DEBUG, INFO, WARN, ERR, FATAL or NONE) or, in more detail, by RUST_LOG.
 #[derive(Debug, Parser)]
-#[command(name = "pccl-master", version)]
+#[command(name = "pccl-master", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
     #[arg(long, value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
     listen: String,
@@ -67,6 +71,13 @@ struct Arguments {
     reason: Option<String>,
 }
 
+/// What to do instead of leading a run.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
+    Explain(explain::Explain),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     logging::start();
@@ -81,6 +92,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
+    if let Some(Command::Explain(arguments)) = arguments.command {
+        return explain::run(arguments);
+    }
     if let Some(master) = &arguments.status {
         let status = pccl_master::query_status(master, ASK_TIMEOUT)?;
         let text = if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() };

@@ -10,6 +10,7 @@ impl EventLoop {
     pub(super) fn input(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            self.observer.input(&input);
             let now = self.now();
             let mut actions = mem::take(&mut self.actions);
             self.state.handle(now, input, &mut actions);
@@ -32,9 +33,11 @@ impl EventLoop {
                     return None;
                 }
                 self.dirty.insert(client.0);
+                self.observer.output(client, &packet);
                 (!conn.queue(&packet, self.queue_limit_bytes)).then_some(client)
             }
             Action::Close { client } => {
+                self.observer.closed(client);
                 self.close(client.0);
                 None
             }

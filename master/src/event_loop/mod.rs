@@ -7,6 +7,7 @@
 mod admin;
 mod apply;
 mod conn;
+mod flight;
 mod half_open;
 mod inbox;
 mod listeners;
@@ -23,6 +24,7 @@ use listeners::Listeners;
 use mio::{Events, Interest, Poll, Token, Waker};
 use pccl_protocol::{
     RunId,
+    flight::Recorder,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use std::{
@@ -64,6 +66,8 @@ pub(crate) struct Setup {
     pub(crate) admin: Option<AdminSocket>,
     pub(crate) state: MasterState,
     pub(crate) run: RunId,
+    /// Keeps the last events.
+    pub(crate) recorder: Arc<Recorder>,
     /// Time for a preamble.
     pub(crate) preamble_timeout: Duration,
     /// Bytes that may wait for one client.
@@ -78,6 +82,7 @@ pub(crate) struct EventLoop {
     listeners: Option<Listeners>,
     admin: Option<Admin>,
     state: MasterState,
+    observer: flight::Observer,
     run: RunId,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
@@ -127,6 +132,7 @@ impl EventLoop {
             listeners: Some(listeners),
             admin,
             state: setup.state,
+            observer: flight::Observer::new(setup.recorder),
             run: setup.run,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,

@@ -1,0 +1,154 @@
+//! What the flight recorder of a master keeps: read off the inputs and the packets, so that the state machine knows
+//! nothing of it.
+
+use crate::state::{ClientKey, Input};
+use pccl_protocol::{
+    C2m, GroupEpoch, GroupId, M2c, Outcome, PeerId, SyncOutcome, Verdict,
+    flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+    sync::Arc,
+};
+
+/// Verdicts that are remembered, so that one that goes to many peers is noted once.
+const RECENT_VERDICTS: usize = 16;
+
+/// One client, as far as the recorder has to know it.
+#[derive(Debug)]
+struct Known {
+    remote: IpAddr,
+    group: GroupId,
+    host: Option<String>,
+    peer: Option<PeerId>,
+}
+
+/// Watches what goes in and out.
+#[derive(Debug)]
+pub(super) struct Observer {
+    recorder: Arc<Recorder>,
+    clients: BTreeMap<ClientKey, Known>,
+    verdicts: VecDeque<Verdict>,
+    last_plan: Option<(GroupId, GroupEpoch)>,
+}
+
+impl Observer {
+    pub(super) const fn new(recorder: Arc<Recorder>) -> Self {
+        Self { recorder, clients: BTreeMap::new(), verdicts: VecDeque::new(), last_plan: None }
+    }
+
+    /// An input is about to be handled.
+    pub(super) fn input(&mut self, input: &Input) {
+        match input {
+            Input::Connected { client, remote, .. } => {
+                let known = Known { remote: *remote, group: GroupId(0), host: None, peer: None };
+                self.clients.insert(*client, known);
+            }
+            Input::Packet { client, packet } => self.packet(*client, packet),
+            Input::Disconnected { client, text } => {
+                let peer = self.clients.remove(client).and_then(|known| known.peer);
+                if let Some(peer) = peer {
+                    self.recorder.record_with(|| Event::new(What::PeerLost).peer(peer).text(text.as_str()));
+                    self.recorder.fail(|| format!("lost peer {peer}: {text}"));
+                }
+            }
+            Input::LoopGap(gap) => {
+                let count = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
+                self.recorder.record(Event::new(What::StoodStill).count(count));
+            }
+            Input::Stop => self.recorder.record_with(|| Event::new(What::Note).text("told to stop")),
+            _ => {}
+        }
+    }
+
+    fn packet(&mut self, client: ClientKey, packet: &C2m) {
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        if let C2m::Register(register) = packet {
+            known.group = register.group;
+            known.host = register.advertised_host.as_ref().map(|host| host.as_str().to_owned());
+        }
+        // Others than peers must not be able to push out what was recorded.
+        if let Some(peer) = known.peer {
+            self.recorder.record_with(|| Event {
+                subject: subject_to_master(packet),
+                ..Event::new(What::Received).named(packet.name()).peer(peer)
+            });
+        }
+    }
+
+    /// A packet is about to be queued.
+    pub(super) fn output(&mut self, client: ClientKey, packet: &M2c) {
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        if let M2c::Registered(registered) = packet {
+            known.peer = Some(registered.peer);
+            let host = known.host.take().unwrap_or_else(|| known.remote.to_string());
+            let group = u64::from(known.group.0);
+            self.recorder.record_with(|| {
+                Event::new(What::PeerRegistered).peer(registered.peer).count(group).text(host)
+            });
+        }
+        let Some(peer) = known.peer else { return };
+        self.fact(peer, packet);
+        self.recorder.record_with(|| Event {
+            subject: subject_to_peer(packet),
+            ..Event::new(What::Sent).named(packet.name()).peer(peer)
+        });
+    }
+
+    /// What a packet says that is true for more than its receiver.
+    fn fact(&mut self, peer: PeerId, packet: &M2c) {
+        match packet {
+            M2c::Admitted(_) => self.recorder.record(Event::new(What::PeerAccepted).peer(peer)),
+            M2c::Goodbye(_) => self.recorder.record(Event::new(What::PeerLeft).peer(peer)),
+            M2c::Kicked(reason) => {
+                self.recorder.record_with(|| {
+                    let event = Event::new(What::PeerKicked).peer(peer).named(reason.code.to_string());
+                    event.text(reason.detail.as_str())
+                });
+                self.recorder.fail(|| format!("dropped peer {peer}: {reason}"));
+            }
+            M2c::RingPlan(plan) if self.last_plan != Some((plan.group, plan.epoch)) => {
+                self.last_plan = Some((plan.group, plan.epoch));
+                self.recorder.record_with(|| {
+                    let ring: Vec<String> = plan.ring.iter().map(|member| member.peer.to_string()).collect();
+                    let event = Event::new(What::RingPlanned).about(Subject::Epoch(plan.epoch));
+                    let text = format!("group {}: {}", plan.group, ring.join(" -> "));
+                    event.count(ring.len() as u64).text(text)
+                });
+            }
+            M2c::Outcome(outcome) => {
+                if let Outcome::Aborted(verdict) = &outcome.outcome {
+                    self.verdict(verdict);
+                }
+            }
+            M2c::SyncOutcome(outcome) => {
+                if let SyncOutcome::Failed(verdict) = &outcome.outcome {
+                    self.verdict(verdict);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) {
+        if self.verdicts.contains(verdict) {
+            return;
+        }
+        self.verdicts.push_back(verdict.clone());
+        if self.verdicts.len() > RECENT_VERDICTS {
+            self.verdicts.pop_front();
+        }
+        self.recorder.record_with(|| Event::verdict(verdict));
+        self.recorder.fail(|| verdict.to_string());
+    }
+
+    /// The connection of a client is being closed.
+    pub(super) fn closed(&mut self, client: ClientKey) {
+        self.clients.remove(&client);
+    }
+}
+
+#[cfg(test)]
+#[path = "flight_tests.rs"]
+mod tests;

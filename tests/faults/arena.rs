@@ -56,7 +56,15 @@ pub(crate) struct Arena {
 impl Arena {
     /// A world of `members`.
     pub(crate) fn new(times: Times, members: usize) -> Self {
-        let fleet = Fleet::empty(times.config());
+        Self::around(Fleet::empty(times.config()), times, members)
+    }
+
+    /// A world of `members` whose master is a process of its own.
+    pub(crate) fn with_master_process(times: Times, members: usize) -> Self {
+        Self::around(Fleet::with_master_process(times.config(), 0, &[]), times, members)
+    }
+
+    fn around(fleet: Fleet, times: Times, members: usize) -> Self {
         let network = Network::new(&fleet.address);
         let mut arena = Self { fleet, network, times };
         // One after the other: so each unknown identity is that of one peer.

@@ -15,6 +15,9 @@ mod peer;
 
 mod arena;
 mod cell;
+mod master_dies;
 mod matrix;
 mod network;
+mod nobody_lost;
 mod phase;
+mod quiet;

@@ -4,6 +4,7 @@ use crate::{
     arena::{Times, full},
     cell::{self, Fault, Outcome},
     phase::Phase,
+    quiet,
 };
 use parking_lot::Mutex;
 use std::{
@@ -23,6 +24,7 @@ type Row = [Option<Result<Outcome, String>>; Phase::ALL.len()];
 
 #[test]
 fn every_fault_at_every_phase() {
+    let _shared = quiet::shared();
     let begun = Instant::now();
     let times = Times::new();
     let mut jobs: Vec<(usize, usize)> = (0..Phase::ALL.len())

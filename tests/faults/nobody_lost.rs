@@ -1,0 +1,120 @@
+//! What must not cost anybody a place in the run: an overloaded machine, a master that stands still. And what costs the
+//! place of the one who stands in the way only.
+
+use crate::{
+    arena::{Arena, Times, full},
+    fleet::{Fleet, config},
+    quiet,
+};
+use pccl::MasterConfig;
+use pccl_tests::spec::Spec;
+use std::{
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+/// Processes that never sleep.
+struct Load(Vec<Child>);
+
+impl Load {
+    fn new(processes: usize) -> Self {
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        Self((0..processes).map(|_| spin()).collect())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Five runnable processes per core beside the peers, with the default time-out of 10 s.
+#[test]
+fn an_overloaded_machine_loses_nobody() {
+    let _alone = quiet::alone();
+    let mut fleet = Fleet::new(4);
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let _load = Load::new(5 * cores);
+    let end = Instant::now() + Duration::from_secs(if full() { 600 } else { 20 });
+    let mut round = 0;
+    while Instant::now() < end {
+        round += 1;
+        for answer in fleet.reduce(Spec::sum(20_000, round)) {
+            assert_eq!((answer.field("errors"), answer.number("participants")), ("", 4), "{answer:?}");
+        }
+    }
+    assert!(fleet.iter().all(|peer| !peer.log().contains("dropped by the master")));
+}
+
+/// The master stands still for longer than the peer time-out: when it goes on, it blames nobody for that time.
+#[test]
+fn a_master_that_stood_still_drops_nobody() {
+    let _shared = quiet::shared();
+    let (peer_timeout, pause) = if full() { (10_000, 20_000) } else { (1500, 4000) };
+    let config = MasterConfig { peer_timeout: Duration::from_millis(peer_timeout), ..config() };
+    let mut fleet = Fleet::with_master_process(config, 4, &[]);
+    // Once while they wait for its word, once in the middle of the data, once in no call.
+    for point in ["to master: Initiate", "frame begins, stage 1 of 6", ""] {
+        if !point.is_empty() {
+            fleet[1].ask(format!("trap stop 1 {point}")).good();
+            fleet.send("reduce f32:sum:600000:1:in 7 0");
+            fleet[1].await_stop();
+        }
+        fleet.stop_master_process();
+        fleet[1].signal(libc::SIGCONT);
+        // The duration of the stop is the fault itself.
+        std::thread::sleep(Duration::from_millis(pause));
+        fleet.resume_master_process();
+        if !point.is_empty() {
+            let answers = fleet.answers();
+            fleet.check(&[Spec::sum(600_000, 1)], &answers);
+            assert!(answers.iter().all(|answer| answer.field("errors").is_empty()), "{point}: {answers:?}");
+        }
+        for answer in fleet.reduce(Spec::sum(1000, 2)) {
+            assert_eq!(
+                (answer.field("errors"), answer.number("participants")),
+                ("", 4),
+                "{point}: {answer:?}"
+            );
+        }
+    }
+}
+
+/// Nobody gets through to the newcomer: it is told which edges stand in the way, and the others go on without it.
+#[test]
+fn a_newcomer_that_nobody_reaches_is_told_so() {
+    let _shared = quiet::shared();
+    let mut arena = Arena::new(Times::new(), 3);
+    let newcomer = arena.spawn();
+    (0..3).for_each(|member| arena.network.block(member, newcomer));
+    arena.fleet[newcomer].send("connect");
+    arena.fleet[newcomer].await_log("registered as peer");
+    for member in 0..3 {
+        arena.fleet[member].send("topology");
+    }
+    for member in 0..3 {
+        let answer = arena.fleet[member].answer().good();
+        assert_eq!(answer.number("global"), 3);
+    }
+    let answer = arena.fleet[newcomer].answer().bad("Kicked");
+    assert_eq!(answer.field("code"), "Unreachable");
+    let edges = arena.fleet.peers[..3]
+        .iter()
+        .filter(|peer| answer.text.contains(&peer.id.as_ref().expect("known")[..8]));
+    assert!(edges.count() >= 1, "no edge is named: {answer:?}");
+    // With the port open it gets in.
+    arena.network.heal();
+    arena.fleet[newcomer].send("connect");
+    for member in 0..3 {
+        arena.fleet[member].send("wait 4 0");
+    }
+    for answer in arena.fleet.answers() {
+        answer.good();
+    }
+    arena.meet();
+    assert_eq!(arena.fleet.reduce(Spec::sum(1000, 1))[0].number("participants"), 4);
+}

@@ -14,8 +14,9 @@ use tinysockets::{
     stream::PacketStream,
 };
 
-/// How long a source may take to answer a request (it may still be waiting for its own plan).
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a source may take to answer a request. It may still be waiting for its own plan, but not for longer than
+/// [`super::server`] lets it; and a source that is cut off must leave time for the next one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long a transfer may stand still before the next source is asked.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -2,7 +2,7 @@
 
 use super::MasterState;
 use super::client::Peer;
-use pccl_protocol::{Culprit, GroupId, Host, PeerId, WorldSizes};
+use pccl_protocol::{CallKind, Culprit, GroupId, Host, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 
 /// Names listed in one sentence; the rest is counted.
@@ -74,6 +74,10 @@ impl MasterState {
         } else {
             String::new()
         };
+        if beat.call == CallKind::None {
+            // How long a caller has been in no call is not known.
+            return format!("in no call{silent}");
+        }
         format!("in {} for {} s{silent}", beat.call, Seconds(in_call))
     }
 }

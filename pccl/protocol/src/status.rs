@@ -29,7 +29,7 @@ wire_struct! {
         pub stage: PeerStage,
         /// The call that its caller's thread was in by its last sign of life.
         pub call: CallKind,
-        /// Since when, in milliseconds.
+        /// Since when, in milliseconds; for [`CallKind::None`] it says nothing.
         pub call_ms: u64,
         /// Time since the master heard anything of it, in milliseconds.
         pub silent_ms: u64,
@@ -119,7 +119,12 @@ impl fmt::Display for Status {
         }
         for peer in &self.peers {
             write!(f, "peer {} ({}), group {}, {}: ", peer.peer, peer.host, peer.group, peer.stage)?;
-            write!(f, "in {} for {}, heard {} ago", peer.call, Time(peer.call_ms), Time(peer.silent_ms))?;
+            match peer.call {
+                // How long a caller has been in no call is not known.
+                CallKind::None => write!(f, "in no call")?,
+                call => write!(f, "in {call} for {}", Time(peer.call_ms))?,
+            }
+            write!(f, ", heard {} ago", Time(peer.silent_ms))?;
             if let Some(operation) = &peer.operation {
                 write!(f, ", all-reduce {operation}")?;
             }
@@ -181,7 +186,10 @@ mod tests {
                 connected: true,
                 ring: vec![PeerId(0x11 << 96), PeerId(0x22 << 96)],
             }],
-            peers: vec![peer(0x11, PeerStage::Accepted), peer(0x22, PeerStage::Pending)],
+            peers: vec![
+                StatusPeer { call: CallKind::None, operation: None, ..peer(0x11, PeerStage::Accepted) },
+                peer(0x22, PeerStage::Pending),
+            ],
             waits: vec![StatusWait { since_ms: 61_500, text: Text::new("admission waits for peer 11") }],
         };
         let text = status.to_string();
@@ -190,6 +198,7 @@ mod tests {
             "group 2, epoch 4, ring connected: 00000011 > 00000022\n",
             "peer 00000022 (10.0.0.1), group 2, pending: in all_reduce for 12.3 s, heard 250 ms ago, \
              all-reduce tag 7 (epoch 4, attempt 1), 99 bytes moved\n",
+            "peer 00000011 (10.0.0.1), group 2, accepted: in no call, heard 250 ms ago, 99 bytes moved\n",
             "waiting for 61.5 s: admission waits for peer 11\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");

@@ -2,7 +2,12 @@
 
 use log::{LevelFilter, Log, Metadata, Record};
 use pccl::{Cause, Communicator, Error, Master, MasterConfig, ReduceOp};
-use pccl_protocol::flight::{File, Options, Role, explain};
+use pccl_protocol::{
+    GroupId,
+    flight::{
+        DEFAULT_CAPACITY, Entry, Event, File, Options, Recorder, Role, Settings, Subject, What, explain,
+    },
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -191,6 +196,17 @@ fn without_a_directory_nothing_is_written_and_a_quiet_run_writes_only_the_end_of
     assert!(text.starts_with("No failure"), "{text}");
 }
 
+fn time_of_one_event_ns() -> u128 {
+    const EVENTS: u64 = 100_000;
+    let recorder =
+        Recorder::new(Role::Peer, GroupId(0), Settings { directory: None, capacity: DEFAULT_CAPACITY });
+    let began = Instant::now();
+    for tag in 0..EVENTS {
+        recorder.record(Event::new(What::OpLaunched).about(Subject::Tag(tag)).bytes(1024));
+    }
+    began.elapsed().as_nanos() / u128::from(EVENTS)
+}
+
 /// Prints what recording costs; asserts nothing about it, since the machine may be busy.
 #[test]
 fn cost_of_recording() {
@@ -216,7 +232,7 @@ fn cost_of_recording() {
         });
         (comms, master)
     };
-    let normal = pair(pccl_protocol::flight::DEFAULT_CAPACITY);
+    let normal = pair(DEFAULT_CAPACITY);
     let off = pair(0);
     let round = |comms: &[Communicator; 2]| -> Duration {
         let start = Barrier::new(comms.len());
@@ -243,6 +259,7 @@ fn cost_of_recording() {
         best_off = best_off.min(round(&off.0));
     }
     let rate = |best: Duration| f64::from(OPERATIONS) / best.as_secs_f64();
+    println!("one event takes {} ns and {} bytes", time_of_one_event_ns(), size_of::<Entry>());
     println!(
         "1 KiB all-reduces of two peers per second: {:.0} recorded, {:.0} not recorded, ratio {:.3}",
         rate(best_normal),

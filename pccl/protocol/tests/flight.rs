@@ -93,7 +93,8 @@ proptest! {
         while !text.is_char_boundary(at) {
             at -= 1;
         }
-        if let Ok((_, problem)) = File::parse(text[..at].trim_end()) {
+        let cut = text[..at].trim_end();
+        if let (Ok((_, problem)), true) = (File::parse(cut), cut != text.trim_end()) {
             prop_assert!(problem.is_some());
         }
         let _ = File::parse(&format!("{}{noise}{}", &text[..at], &text[at..]));

@@ -401,20 +401,16 @@ impl Drop for Communicator {
     }
 }
 
-/// Takes a topology vote back; `true` if its answer was already on its way. Then the round has counted on this peer, the
-/// others go on with what follows a round, and so must this one.
+/// Takes a topology vote back; `true` if a round had counted on it and has answered it. Then the others go on with what
+/// follows a round, and so must this peer. Bounded by the end of the round, if one is running.
 fn withdraw_topology(shared: &Shared, request: RequestId) -> bool {
     shared.send(&C2m::WithdrawTopology(request));
-    // The answer to a question that is asked behind the withdrawal comes behind any answer to the vote.
-    let question = shared.next_request();
-    shared.status.expect(question);
-    shared.send(&C2m::StatusRequest(question));
-    shared.status.wait(question);
-    let answer = shared.receive(Some(Instant::now()), |packet| match packet {
-        M2c::TopologyDone(done) if done.request == request => Some(()),
+    let answered = shared.receive(None, |packet| match packet {
+        M2c::TopologyDone(done) if done.request == request => Some(true),
+        M2c::TopologyWithdrawn(withdrawn) if *withdrawn == request => Some(false),
         _ => None,
     });
-    answer.is_ok()
+    answered.unwrap_or(false)
 }
 
 /// A call that goes alone. When it is over, the world that the caller sees is the newest one.

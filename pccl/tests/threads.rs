@@ -61,3 +61,25 @@ fn two_peers_share_state() {
         assert!(w.iter().all(|&v| v == 0.0));
     });
 }
+
+/// A lone peer whose waits time out again and again while another one joins: either the wait that admits the newcomer
+/// succeeds, or the newcomer is still outside. Were the answer lost, the two would wait for each other in different calls.
+#[test]
+fn a_wait_that_times_out_never_loses_a_newcomer() {
+    for round in 0..20u32 {
+        let master = master();
+        let (first, second) = (peer(&master), peer(&master));
+        first.connect().expect("connect");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                second.connect().expect("connect");
+                second.all_reduce(&mut [1.0f32], ReduceOp::Sum).expect("two peers");
+            });
+            let timeout = Duration::from_micros(u64::from(200 + 150 * round));
+            while first.wait_for_world(2, Some(timeout)).is_err() {
+                assert_eq!(first.world().global_size, 1, "a wait that failed has admitted nobody");
+            }
+            first.all_reduce(&mut [1.0f32], ReduceOp::Sum).expect("two peers");
+        });
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
 
-use crate::rng::Rng;
 use crate::client::{Call, KEYS, TagStage, TagWork};
+use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Wake, World};
 use pccl_hash::Digest128;
@@ -80,16 +80,10 @@ impl World {
         }
     }
 
-    /// The caller gives up and calls again: to go on with something else would leave the others waiting.
+    /// The caller gives up. Whether a round had counted on the vote is for the master to say.
     fn deadline(&mut self, slot: usize, request: RequestId) {
-        if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
-            && mine == request
-        {
+        if matches!(self.clients[slot].call, Call::Topology(mine, _) if mine == request) {
             self.send(slot, C2m::WithdrawTopology(request));
-            // Both travel together, so no round ends between them.
-            self.hurry = true;
-            self.vote_topology(slot, wait_for_world);
-            self.hurry = false;
         }
     }
 
@@ -115,12 +109,17 @@ impl World {
             }
             M2c::TopologyDone(done) => {
                 if let Call::Topology(mine, _) = self.clients[slot].call {
+                    assert_eq!(mine, done.request, "seed {}: an answer to no vote", self.seed);
                     self.clients[slot].sizes = done.sizes;
-                    if mine != done.request {
-                        // The answer to a call that was given up crossed the new call. The others go on from it.
-                        self.send(slot, C2m::WithdrawTopology(mine));
-                    }
                     self.after_topology(slot);
+                }
+            }
+            M2c::TopologyWithdrawn(request) => {
+                // The caller calls again: to go on with something else would leave the others waiting.
+                if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
+                    && mine == request
+                {
+                    self.vote_topology(slot, wait_for_world);
                 }
             }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}

@@ -229,6 +229,7 @@ impl Table {
             M2c::Sizes(_)
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
+            | M2c::TopologyWithdrawn(_)
             | M2c::Echo(_)
             | M2c::Status(_)
             | M2c::Goodbye(_) => {}

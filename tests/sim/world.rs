@@ -99,8 +99,6 @@ pub(crate) struct World {
     /// Participants that run an attempt.
     pub(crate) started: BTreeSet<(OpId, PeerId)>,
     pub(crate) healing: bool,
-    /// The next packet travels with the one before it.
-    pub(crate) hurry: bool,
     pub(crate) checker: Checker,
     pub(crate) log: Log,
     pub(crate) inputs: u64,
@@ -165,7 +163,6 @@ impl World {
             blocked: BTreeMap::new(),
             started: BTreeSet::new(),
             healing: false,
-            hurry: false,
             checker: Checker::default(),
             log: Log { print, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
             inputs: 0,
@@ -200,9 +197,6 @@ impl World {
     }
 
     pub(crate) fn delay(&mut self) -> u64 {
-        if self.hurry {
-            return 0;
-        }
         let (low, high) = self.swarm.delay;
         let mut delay = self.rng.range(low, high);
         if !self.healing && self.rng.percent(self.swarm.spike_percent) {

@@ -37,6 +37,8 @@ pub(super) struct TopologyVote {
     /// 0, or the size of the world that the vote waits for.
     pub(super) wait_for_world: u32,
     pub(super) since: Timestamp,
+    /// Taken back while a round was running: it counts until the end of that round.
+    pub(super) withdrawn: bool,
     /// The count of accepted peers in the last progress report for this vote.
     pub(super) told: Option<u32>,
 }

@@ -49,8 +49,11 @@ pub(super) fn elect(votes: &Votes, holders: &BTreeSet<PeerId>) -> Result<Electio
     };
     let winners = winners(votes, current);
     let mut parts = BTreeMap::new();
-    for (turn, (peer, vote)) in votes.iter().enumerate() {
-        parts.insert(*peer, part_of(*peer, vote, turn, !current(peer, vote), &winners));
+    let mut turn = 0;
+    for (peer, vote) in votes {
+        let part = part_of(*peer, vote, turn, !current(peer, vote), &winners);
+        turn += usize::from(!part.fetch.is_empty());
+        parts.insert(*peer, part);
     }
     let serving: Vec<PeerId> = parts.values().flat_map(|part: &Part| part.sources.iter().copied()).collect();
     for peer in serving {

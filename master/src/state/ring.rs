@@ -347,7 +347,13 @@ impl MasterState {
 impl Group {
     fn hold(&mut self, fault: EdgeFault, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
         let EdgeFault { generation, text, .. } = fault;
-        let fresh = HeldFault { generation, since: now, unbuildable, stalled_ms, text };
-        self.held.entry((fault.from, fault.to)).or_insert(fresh);
+        let fresh = HeldFault { generation, since: now, unbuildable, stalled_ms, text: text.clone() };
+        let held = self.held.entry((fault.from, fault.to)).or_insert(fresh);
+        if unbuildable && !held.unbuildable && held.generation == generation {
+            // The other end may have taken a half-built connection for one that stood, and broke.
+            held.unbuildable = true;
+            held.stalled_ms = 0;
+            held.text = text;
+        }
     }
 }

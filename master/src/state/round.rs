@@ -17,14 +17,31 @@ impl MasterState {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
             let VoteTopology { request, wait_for_world } = vote;
-            peer.topology = Some(TopologyVote { request, wait_for_world, since, told: None });
+            peer.topology =
+                Some(TopologyVote { request, wait_for_world, since, withdrawn: false, told: None });
         }
     }
 
+    /// A round that has begun counts on everybody who voted for it, so a withdrawal waits for its end: then the vote has
+    /// been answered, or is gone. The peer hears one or the other, so that it knows whether it was in the round.
     pub(super) fn record_withdrawal(&mut self, id: PeerId, request: pccl_protocol::RequestId) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            // An unknown request has been answered meanwhile.
-            peer.topology.take_if(|vote| vote.request == request);
+        let running = self.round.is_some();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        // An unknown request has been answered meanwhile.
+        let Some(vote) = peer.topology.as_mut().filter(|vote| vote.request == request) else { return };
+        vote.withdrawn = true;
+        if !running {
+            self.drop_withdrawn_votes();
+        }
+    }
+
+    fn drop_withdrawn_votes(&mut self) {
+        let mut gone = Vec::new();
+        for (id, peer) in &mut self.peers {
+            gone.extend(peer.topology.take_if(|vote| vote.withdrawn).map(|vote| (*id, vote.request)));
+        }
+        for (id, request) in gone {
+            self.send_peer(id, M2c::TopologyWithdrawn(request));
         }
     }
 
@@ -90,6 +107,7 @@ impl MasterState {
         }
         let have = self.accepted_count();
         self.answer_topology_votes(|vote| vote.wait_for_world <= have);
+        self.drop_withdrawn_votes();
         true
     }
 

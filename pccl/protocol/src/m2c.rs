@@ -42,6 +42,8 @@ packets! {
         Goodbye(Nothing) = 16,
         /// The state of the run.
         Status(Status) = 17,
+        /// A topology vote was taken back before it was answered.
+        TopologyWithdrawn(RequestId) = 18,
     }
 }
 

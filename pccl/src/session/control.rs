@@ -66,7 +66,11 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
         },
         M2c::Echo(echo) => blocked_on(&shared, echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
-        M2c::TopologyProgress(_) | M2c::PendingAnswer(_) | M2c::SyncPlan(_) | M2c::SyncOutcome(_) => {
+        M2c::TopologyProgress(_)
+        | M2c::TopologyWithdrawn(_)
+        | M2c::PendingAnswer(_)
+        | M2c::SyncPlan(_)
+        | M2c::SyncOutcome(_) => {
             return Tap::Keep;
         }
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.

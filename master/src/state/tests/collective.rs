@@ -40,27 +40,6 @@ fn a_vote_waits_for_the_confirmation_of_the_ring() {
 }
 
 #[test]
-fn a_collective_does_not_begin_in_a_ring_with_newcomers() {
-    let mut rig = Rig::world(2);
-    rig.register(3, 0);
-    rig.vote_topology(1, 1, 0);
-    rig.vote_topology(2, 2, 0);
-    rig.confirm(1);
-    rig.confirm(2);
-    // Both give the round up, whose ring already contains 3.
-    rig.send(1, C2m::WithdrawTopology(RequestId(1)));
-    rig.send(2, C2m::WithdrawTopology(RequestId(2)));
-    let op = rig.op(1, 1, 0);
-    rig.initiate(1, op);
-    rig.initiate(2, op);
-    rig.confirm(3);
-    rig.nothing(1);
-    assert!(matches!(rig.answers(3).last(), Some(M2c::Admitted(_))));
-    rig.initiate(3, op);
-    assert!(matches!(rig.answer(1), M2c::Commence(_)));
-}
-
-#[test]
 fn mismatched_calls_fail_with_one_verdict_that_names_both() {
     let other_type = |d: &mut Descriptor| d.parts[0].data_type = pccl_quant::DataType::Float64;
     let other_op = |d: &mut Descriptor| d.parts[0].op = pccl_quant::ReduceOp::Max;

@@ -32,6 +32,7 @@ pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
         M2c::Sizes(sizes) | M2c::Admitted(sizes) => Subject::World(sizes.world_epoch),
         M2c::TopologyDone(done) => Subject::Request(done.request),
         M2c::TopologyProgress(progress) => Subject::Request(progress.request),
+        M2c::TopologyWithdrawn(request) => Subject::Request(*request),
         M2c::PendingAnswer(answer) => Subject::Request(answer.request),
         M2c::Stale(stale) => vote(&stale.vote),
         M2c::TooFewPeers(answer) => vote(&answer.vote),

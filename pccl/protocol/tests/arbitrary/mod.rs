@@ -198,7 +198,7 @@ arb_union! {
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
-        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status
+        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, TopologyWithdrawn
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

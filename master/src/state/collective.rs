@@ -68,10 +68,10 @@ impl MasterState {
                 Op::Voting { votes, .. } => {
                     votes.remove(&id);
                 }
-                Op::Running { participants, lost, lost_bytes, .. } => {
+                Op::Running { participants, lost, lost_bytes, most_bytes, .. } => {
                     if let Some(part) = participants.remove(&id) {
-                        let moved =
-                            part.reported_bytes.unwrap_or(moved_bytes.saturating_sub(part.base_bytes));
+                        let beaten = moved_bytes.saturating_sub(part.base_bytes).min(*most_bytes);
+                        let moved = part.reported_bytes.unwrap_or(beaten);
                         *lost_bytes = lost_bytes.saturating_add(moved);
                         lost.push(loss.clone());
                     }
@@ -225,10 +225,15 @@ impl MasterState {
 
     /// Bytes that the participants, lost ones included, are known to have moved for an attempt.
     fn moved_bytes(&self, group: &Group, id: OpId) -> u64 {
-        let Some(Op::Running { participants, lost_bytes, .. }) = group.ops.get(&id) else { return 0 };
+        let Some(Op::Running { participants, lost_bytes, most_bytes, .. }) = group.ops.get(&id) else {
+            return 0;
+        };
         participants.iter().fold(*lost_bytes, |sum, (peer, part)| {
-            let beaten =
-                || self.peers.get(peer).map_or(0, |p| p.moved_bytes().saturating_sub(part.base_bytes));
+            let beaten = || {
+                self.peers
+                    .get(peer)
+                    .map_or(0, |p| p.moved_bytes().saturating_sub(part.base_bytes).min(*most_bytes))
+            };
             sum.saturating_add(part.reported_bytes.unwrap_or_else(beaten))
         })
     }
@@ -276,6 +281,12 @@ impl MasterState {
         };
         let Op::Voting { votes, .. } = op else { return };
         let peers = &self.peers;
+        // In both halves of the ring each byte but the own chunk is sent once and received once.
+        let most_bytes = votes.values().next().map_or(0, |descriptor| {
+            let bytes =
+                descriptor.parts.iter().map(|p| p.count.saturating_mul(p.data_type.size_bytes() as u64));
+            bytes.fold(0, u64::saturating_add).saturating_mul(4)
+        });
         let participants: BTreeMap<PeerId, Participant> = votes
             .keys()
             .map(|peer| {
@@ -284,7 +295,7 @@ impl MasterState {
             })
             .collect();
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
-        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0, broken: None };
+        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0, most_bytes, broken: None };
         for peer in everybody {
             self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
         }

@@ -88,6 +88,9 @@ pub(super) enum Op {
         lost: Vec<Loss>,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
+        /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
+        /// second old, so what it says is cut to this.
+        most_bytes: u64,
         /// An edge of its ring that was judged broken.
         broken: Option<BrokenEdge>,
     },

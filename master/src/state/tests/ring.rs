@@ -80,6 +80,24 @@ fn an_edge_between_accepted_peers_is_tried_twice_and_then_planned_around() {
     assert!(rig.group(0).confirmed);
 }
 
+/// The accepting end may believe in a connection whose dialing end never got the answer, and report that it broke.
+#[test]
+fn that_an_edge_cannot_be_built_counts_more_than_that_it_broke() {
+    let mut rig = Rig::world(2);
+    rig.register(3, 0);
+    rig.vote_topology(1, 1, 0);
+    rig.vote_topology(2, 2, 0);
+    assert_eq!(rig.ring(0), [1, 2, 3]);
+    let fault = rig.edge(2, 3);
+    rig.confirm(1);
+    rig.confirm(3);
+    rig.send(3, C2m::EdgeBroken(fault.clone()));
+    report(&mut rig, 2, vec![fault]);
+    rig.pass(2_000, &[1, 2, 3]);
+    // An edge of a newcomer that cannot be built is not tried again.
+    assert_eq!(rig.ring(0), [1, 3, 2]);
+}
+
 #[test]
 fn a_forbidden_edge_is_tried_again_after_its_mark_expired() {
     let mut rig = Rig::world(4);

@@ -198,7 +198,7 @@ fn entries_that_may_differ_move_only_to_outdated_peers() {
     }
     let plans: Vec<SyncPlan> = (1..=4).map(|n| plan_of(&mut rig, n)).collect();
     assert!([0, 1, 3].iter().all(|i| plans[*i].fetch.is_empty()));
-    // The voter of turn 2 begins with the third source, client 4, and only that one holds its loose part.
+    // The first receiver begins with the first source, and only that one holds its loose part.
     assert_eq!(plans[2].sources.len(), 1);
     let source = plans[2].sources[0].peer;
     let held = states.iter().zip(1..).find(|(_, n)| rig.peers[n] == source).map(|(s, _)| s.2);

@@ -91,8 +91,19 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a process; it does not connect yet.
     pub(crate) fn spawn(dir: &Path, index: usize, master: &str, settings: &[&str]) -> Self {
+        Self::start(Command::new(env!("CARGO_BIN_EXE_pccl-test-peer")), dir, index, master, settings)
+    }
+
+    /// As [`Peer::spawn`], by this command, which leads to the peer program.
+    pub(crate) fn start(
+        mut command: Command,
+        dir: &Path,
+        index: usize,
+        master: &str,
+        settings: &[&str],
+    ) -> Self {
         let log = dir.join(format!("peer-{index}.log"));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"))
+        let mut child = command
             .arg(index.to_string())
             .arg(&log)
             .arg(master)

@@ -2,7 +2,9 @@
 
 use crate::{
     fleet::{Fleet, config},
+    lab::{self, Lab},
     network::{Network, Node},
+    proxies::Proxies,
 };
 use pccl::MasterConfig;
 use std::time::Duration;
@@ -24,7 +26,7 @@ impl Times {
     /// Those for this run of the tests.
     pub(crate) fn new() -> Self {
         let ms = Duration::from_millis;
-        if full() {
+        if full() || lab::program().is_some() {
             Self { peer: ms(10_000), edge: ms(4000), dial: ms(3000) }
         } else {
             Self { peer: ms(3000), edge: ms(1000), dial: ms(800) }
@@ -48,6 +50,7 @@ impl Times {
 
 /// See the module's documentation. Places in the fleet are numbers of the peers, as long as nobody was removed.
 pub(crate) struct Arena {
+    // In this order: the peers go before the network that they are in.
     pub(crate) fleet: Fleet,
     pub(crate) network: Network,
     pub(crate) times: Times,
@@ -56,16 +59,30 @@ pub(crate) struct Arena {
 impl Arena {
     /// A world of `members`.
     pub(crate) fn new(times: Times, members: usize) -> Self {
-        Self::around(Fleet::empty(times.config()), times, members)
+        match lab::program() {
+            Some(program) => {
+                let network = Network::Lab(Lab::new(&program, times.peer));
+                Self::around(Fleet::at(&Lab::master_address()), network, times, members)
+            }
+            None => Self::on_loopback(times, members),
+        }
     }
 
-    /// A world of `members` whose master is a process of its own.
+    /// A world of `members` behind proxies, wherever the others are.
+    pub(crate) fn on_loopback(times: Times, members: usize) -> Self {
+        let fleet = Fleet::empty(times.config());
+        let network = Network::Proxies(Proxies::new(&fleet.address));
+        Self::around(fleet, network, times, members)
+    }
+
+    /// A world of `members` behind proxies, whose master is a process of its own.
     pub(crate) fn with_master_process(times: Times, members: usize) -> Self {
-        Self::around(Fleet::with_master_process(times.config(), 0, &[]), times, members)
+        let fleet = Fleet::with_master_process(times.config(), 0, &[]);
+        let network = Network::Proxies(Proxies::new(&fleet.address));
+        Self::around(fleet, network, times, members)
     }
 
-    fn around(fleet: Fleet, times: Times, members: usize) -> Self {
-        let network = Network::new(&fleet.address);
+    fn around(fleet: Fleet, network: Network, times: Times, members: usize) -> Self {
         let mut arena = Self { fleet, network, times };
         // One after the other: so each unknown identity is that of one peer.
         for member in 0..members {
@@ -85,12 +102,9 @@ impl Arena {
     /// Starts a process that does not connect yet.
     pub(crate) fn spawn(&mut self) -> Node {
         let node = self.fleet.len();
-        let (address, mut settings) = self.network.add(node);
-        self.network.expect_newcomer(node);
-        settings.push(format!("dial-timeout-ms={}", self.times.dial.as_millis()));
-        self.fleet.address = address;
-        let place = self.fleet.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!((place, self.fleet[place].index), (node, node));
+        let settings = [format!("dial-timeout-ms={}", self.times.dial.as_millis())];
+        self.network.spawn(&mut self.fleet, node, &settings);
+        assert_eq!((self.fleet.len(), self.fleet[node].index), (node + 1, node));
         node
     }
 
@@ -98,7 +112,7 @@ impl Arena {
     pub(crate) fn meet(&mut self) {
         self.fleet.meet();
         for peer in &self.fleet.peers {
-            self.network.introduce(peer.id.as_ref().expect("connected"), peer.index);
+            self.network.introduce(peer);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::{
     arena::{Times, full},
     cell::{self, Fault, Outcome},
+    lab,
     phase::Phase,
     quiet,
 };
@@ -56,6 +57,9 @@ fn every_fault_at_every_phase() {
 
 /// `PCCL_FAULTS_ONLY=SIGKILL,idle` runs one row, one column, or one cell.
 fn wanted(fault: Fault, phase: Phase) -> bool {
+    if lab::program().is_some() && !fault.works_in_a_lab() {
+        return false;
+    }
     let Ok(only) = std::env::var("PCCL_FAULTS_ONLY") else { return true };
     let mut words = only.split(',').filter(|word| !word.is_empty());
     words.all(|word| word == fault.name() || word == phase.name())

@@ -88,7 +88,7 @@ fn a_master_that_stood_still_drops_nobody() {
 #[test]
 fn a_newcomer_that_nobody_reaches_is_told_so() {
     let _shared = quiet::shared();
-    let mut arena = Arena::new(Times::new(), 3);
+    let mut arena = Arena::on_loopback(Times::new(), 3);
     let newcomer = arena.spawn();
     (0..3).for_each(|member| arena.network.block(member, newcomer));
     arena.fleet[newcomer].send("connect");

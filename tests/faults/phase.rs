@@ -66,7 +66,7 @@ impl Phase {
     /// The line of the log at which the victim stands still.
     const fn point(self) -> &'static str {
         match self {
-            Self::Joining => "from master: Registered",
+            Self::Joining => "registered as peer",
             Self::Setup => "dialing",
             Self::Voting => "to master: Initiate",
             Self::ReduceScatter => "frame begins, stage 1 of 6",

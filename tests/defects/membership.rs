@@ -8,7 +8,7 @@ use crate::{
 };
 use pccl::{Error, KickCode, PeerStage, ReduceOp, Remedy, SharedState, SyncStrategy};
 use pccl_tests::spec::Spec;
-use std::{io::Write as _, thread, time::Duration};
+use std::{io::Write as _, net::Shutdown, thread, time::Duration};
 
 /// The original blames whoever reports that a peer cannot be reached: both neighbours of a newcomer whose port is dead are
 /// kicked, and the third peer hangs. Here the newcomer goes and nobody notices.
@@ -42,7 +42,7 @@ fn bug_03_a_newcomer_that_cannot_be_reached_is_the_only_one_to_go() {
         });
         registered.wait();
         let reason = unreachable.wait_for_kick();
-        drop(unreachable);
+        unreachable.stream.shutdown(Shutdown::Both).expect("the beats end");
         assert_eq!(reason.code, KickCode::Unreachable);
         assert!(reason.to_string().contains(&me.peer.to_string()), "the edge is not named: {reason}");
         over.wait();

@@ -307,6 +307,8 @@ pub struct TcpInfo {
     pub rtt_us: u32,
     /// Segments sent and not acknowledged.
     pub unacked_segments: u32,
+    /// Milliseconds since the other end last acknowledged anything, whether new to this side or not.
+    pub last_ack_ms: u32,
     /// Bytes in the send buffer that were not sent yet.
     pub notsent_bytes: u32,
     /// Segments sent again over the life of the connection.
@@ -331,6 +333,7 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     Ok(TcpInfo {
         rtt_us: info.tcpi_rtt,
         unacked_segments: info.tcpi_unacked,
+        last_ack_ms: info.tcpi_last_ack_recv,
         notsent_bytes: info.tcpi_notsent_bytes,
         retransmitted_segments: info.tcpi_total_retrans,
     })

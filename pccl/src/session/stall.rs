@@ -47,7 +47,9 @@ impl StallWatch {
             let paused = now.duration_since(seen.at) > interval + OWN_PAUSE;
             waiting && !paused && seen.link == link && seen.counters == counters
         });
-        let since = still.map_or(now, |seen| seen.since);
+        // Bytes under way that are acknowledged, be it out of order or a second time, are on a path that works.
+        let acked = backlog.last_ack_ms.and_then(|age| now.checked_sub(Duration::from_millis(age)));
+        let since = still.map_or(now, |seen| acked.map_or(seen.since, |acked| seen.since.max(acked)));
         self.seen = Some(Seen { link, counters, since, at: now });
         Some(now.duration_since(since)).filter(|stalled| *stalled >= REPORT_AFTER)
     }
@@ -61,7 +63,7 @@ mod tests {
     const BEAT: Duration = Duration::from_secs(1);
 
     fn backlog(notsent_bytes: u64, unacked_segments: u64) -> Backlog {
-        Backlog { queued_frames: 3, notsent_bytes, unacked_segments, rtt_us_max: 100 }
+        Backlog { queued_frames: 3, notsent_bytes, unacked_segments, last_ack_ms: None, rtt_us_max: 100 }
     }
 
     fn looks(steps: &[(u64, Option<(u64, Backlog)>)]) -> Vec<Option<u64>> {
@@ -84,6 +86,13 @@ mod tests {
     fn any_movement_ends_it() {
         let (b, c) = (Some((10, backlog(500, 4))), Some((10, backlog(499, 4))));
         assert_eq!(looks(&[(0, b), (1, b), (2, c), (3, c)]), [None, Some(1), None, Some(1)]);
+    }
+
+    #[test]
+    fn acknowledgements_of_any_kind_are_movement() {
+        let with = |age| Some((10, Backlog { last_ack_ms: Some(age), ..backlog(500, 4) }));
+        let looked = looks(&[(0, with(0)), (1, with(300)), (2, with(100)), (3, with(1100)), (4, with(2100))]);
+        assert_eq!(looked, [None, None, None, Some(1), Some(2)]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct OutConfig {
 }
 
 /// What an [`OutLink`] has yet to deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Backlog {
     /// Frames that no connection has taken yet.
     pub queued_frames: usize,
@@ -58,6 +58,9 @@ pub struct Backlog {
     pub notsent_bytes: u64,
     /// Segments on their way that were not acknowledged yet.
     pub unacked_segments: u64,
+    /// Milliseconds since anything was acknowledged on a connection that has bytes under way; `None` if none has. On a slow
+    /// path with a deep queue the counters above can stand still for long while acknowledgements keep coming.
+    pub last_ack_ms: Option<u64>,
     /// Longest smoothed round trip of all connections, in microseconds.
     pub rtt_us_max: u32,
 }
@@ -190,12 +193,16 @@ impl OutLink {
     /// What has yet to be delivered, as far as the operating system tells.
     pub fn backlog(&self) -> Backlog {
         let queued_frames = self.queued_frames();
-        let mut backlog = Backlog { queued_frames, notsent_bytes: 0, unacked_segments: 0, rtt_us_max: 0 };
+        let mut backlog = Backlog { queued_frames, ..Backlog::default() };
         for connection in 0..self.shared.core.connections() as u16 {
             if let Ok(info) = sys::tcp_info(self.shared.core.fd(connection)) {
                 backlog.notsent_bytes += u64::from(info.notsent_bytes);
                 backlog.unacked_segments += u64::from(info.unacked_segments);
                 backlog.rtt_us_max = backlog.rtt_us_max.max(info.rtt_us);
+                if info.unacked_segments > 0 {
+                    let age = u64::from(info.last_ack_ms);
+                    backlog.last_ack_ms = Some(backlog.last_ack_ms.map_or(age, |other| other.min(age)));
+                }
             }
         }
         backlog

@@ -309,6 +309,8 @@ pub struct TcpInfo {
     pub unacked_segments: u32,
     /// Milliseconds since the other end last acknowledged anything, whether new to this side or not.
     pub last_ack_ms: u32,
+    /// How often in a row the oldest segment was sent again in vain.
+    pub vain_retransmits: u8,
     /// Bytes in the send buffer that were not sent yet.
     pub notsent_bytes: u32,
     /// Segments sent again over the life of the connection.
@@ -334,6 +336,7 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         rtt_us: info.tcpi_rtt,
         unacked_segments: info.tcpi_unacked,
         last_ack_ms: info.tcpi_last_ack_recv,
+        vain_retransmits: info.tcpi_retransmits,
         notsent_bytes: info.tcpi_notsent_bytes,
         retransmitted_segments: info.tcpi_total_retrans,
     })

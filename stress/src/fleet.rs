@@ -8,7 +8,7 @@ use crate::{
     os::Signal,
     peer::LEAVE,
     procfs::{self, Series},
-    report::{Faults, Survivor},
+    report::Survivor,
     schedule::Fault,
 };
 use std::{
@@ -43,7 +43,6 @@ pub(crate) struct Fleet {
     peer_args: Vec<String>,
     notices: SyncSender<Notice>,
     started: usize,
-    faults: Faults,
     judged: Vec<Survivor>,
 }
 
@@ -57,13 +56,8 @@ impl Fleet {
             peer_args,
             notices,
             started: 0,
-            faults: Faults::default(),
             judged: Vec::new(),
         }
-    }
-
-    pub(crate) fn faults(&self) -> Faults {
-        self.faults
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -97,7 +91,6 @@ impl Fleet {
                 let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
                 journal.event(now_us, &format!("kill peer {number}"))?;
                 oracle.killed(number, now_us);
-                self.faults.kills += 1;
                 peer.killed = true;
                 peer.process.signal(Signal::Kill)?;
             }
@@ -105,14 +98,10 @@ impl Fleet {
                 let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
                 journal.event(now_us, &format!("stop peer {number} for {} ms", for_us / 1000))?;
                 oracle.stopped(number, now_us);
-                self.faults.stops += 1;
                 peer.resume_us = Some(now_us + for_us);
                 peer.process.signal(Signal::Stop)?;
             }
-            Fault::Leave(number) => {
-                self.faults.leaves += 1;
-                self.dismiss(number, oracle, journal, now_us)?;
-            }
+            Fault::Leave(number) => self.dismiss(number, oracle, journal, now_us)?,
         }
         Ok(())
     }
@@ -120,7 +109,6 @@ impl Fleet {
     fn spawn(&mut self, oracle: &mut Oracle, journal: &mut Journal, now_us: u64) -> io::Result<()> {
         let number = self.started;
         self.started += 1;
-        self.faults.spawns += 1;
         oracle.spawned(number, now_us);
         let mut args = self.peer_args.clone();
         args.extend(["--index".to_owned(), number.to_string()]);

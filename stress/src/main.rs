@@ -16,6 +16,7 @@ mod oracle;
 mod os;
 mod peer;
 mod procfs;
+mod record;
 mod report;
 mod rng;
 mod schedule;

@@ -4,16 +4,8 @@ use crate::{
     json::Json,
     oracle::{Check, Counts, Recovery, Violation},
     procfs::Growth,
+    record::{Faults, Record},
 };
-
-/// Faults that were made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Faults {
-    pub(crate) kills: u64,
-    pub(crate) stops: u64,
-    pub(crate) leaves: u64,
-    pub(crate) spawns: u64,
-}
 
 /// A process that lived long enough to be judged.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,23 +92,17 @@ fn ms(us: u64) -> Json {
 }
 
 /// One line about a run that goes on.
-pub(crate) fn live_line(
-    left_s: u64,
-    world: usize,
-    faults: &Faults,
-    counts: &Counts,
-    recoveries: &[Recovery],
-) -> String {
-    let slowest = recoveries.iter().map(|recovery| recovery.duration_us).max().unwrap_or(0);
+pub(crate) fn live_line(left_s: u64, world: usize, record: &Record, counts: &Counts) -> String {
+    let slowest = record.recoveries.iter().map(|recovery| recovery.duration_us).max().unwrap_or(0);
     format!(
-        "{:>3}:{:02} left, world {world}, {} operations, revision {}, {} kills, {} stops, {} aborts, {} retries, {} joins, \
+        "{:>3}:{:02} left, world {world}, {} operations, revision {}, {} kills, {} faults, {} aborts, {} retries, {} joins, \
          slowest recovery {} ms",
         left_s / 60,
         left_s % 60,
         counts.operations,
         counts.newest_revision,
-        faults.kills,
-        faults.stops,
+        record.faults.get("kill").copied().unwrap_or(0),
+        record.faults.values().sum::<u64>(),
         counts.aborted_operations,
         counts.failed_calls,
         counts.joins,
@@ -130,7 +116,8 @@ impl Report {
     }
 
     fn distribution(&self, undisturbed: bool) -> Distribution {
-        let chosen = self.recoveries.iter().filter(|recovery| recovery.undisturbed == undisturbed);
+        let kills = self.recoveries.iter().filter(|recovery| recovery.kind == "kill");
+        let chosen = kills.filter(|recovery| recovery.undisturbed == undisturbed);
         Distribution::of(chosen.map(|recovery| recovery.duration_us))
     }
 
@@ -154,15 +141,7 @@ impl Report {
             ("elements", self.elements.into()),
             ("wanted_seconds", self.wanted_seconds.into()),
             ("seconds", Json::Number(self.seconds)),
-            (
-                "faults",
-                Json::Object(vec![
-                    ("kills", faults.kills.into()),
-                    ("stops", faults.stops.into()),
-                    ("leaves", faults.leaves.into()),
-                    ("spawns", faults.spawns.into()),
-                ]),
-            ),
+            ("faults", Json::Object(faults.iter().map(|(&kind, &count)| (kind, count.into())).collect())),
             ("counts", counts_json(counts)),
             ("longest_gap_ms", ms(self.longest_gap_us)),
             ("recovery", self.distribution(true).json()),
@@ -208,10 +187,8 @@ impl Report {
             self.peers,
             self.seed
         ));
-        line(format!(
-            "did       {} kills, {} stops, {} dismissals, {} starts",
-            faults.kills, faults.stops, faults.leaves, faults.spawns
-        ));
+        let made: Vec<String> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        line(format!("did       {}", made.join(", ")));
         line(format!(
             "saw       {} operations ({} calls), {} revisions, {} joins, {} operations aborted, {} calls tried again, {} stopped \
              peers dropped",
@@ -348,9 +325,9 @@ mod tests {
 
     #[test]
     fn the_live_line_has_what_matters() {
-        let recovery = Recovery { duration_us: 12_345, undisturbed: true };
-        let line =
-            live_line(125, 4, &Faults { kills: 9, ..Faults::default() }, &Counts::default(), &[recovery]);
+        let recovery = Recovery { kind: "kill", duration_us: 12_345, undisturbed: true };
+        let record = Record { faults: Faults::from([("kill", 9)]), recoveries: vec![recovery] };
+        let line = live_line(125, 4, &record, &Counts::default());
         assert!(line.contains("2:05 left") && line.contains("world 4") && line.contains("9 kills"), "{line}");
         assert!(line.contains("12 ms"), "{line}");
     }

@@ -21,6 +21,26 @@ pub(crate) enum Fault {
     Spawn,
 }
 
+impl Fault {
+    /// One word for what it is; reports count by it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Kill(_) => "kill",
+            Self::Stop { .. } => "stop",
+            Self::Leave(_) => "leave",
+            Self::Spawn => "spawn",
+        }
+    }
+
+    /// Whom it is done to, if that is a peer that is there.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        match *self {
+            Self::Kill(peer) | Self::Stop { peer, .. } | Self::Leave(peer) => Some(peer),
+            Self::Spawn => None,
+        }
+    }
+}
+
 /// The run as the schedule sees it. Numbers of peers are in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct View {

@@ -8,6 +8,7 @@ use crate::{
     journal::Journal,
     oracle::{Check, GRACE_US, Oracle},
     os::{self, EndSignals},
+    record::Record,
     report::{Report, live_line},
     schedule::{Fault, Schedule, View},
     workload::Workload,
@@ -49,6 +50,7 @@ struct Supervisor<'a> {
     schedule: Schedule,
     fleet: Fleet,
     journal: Journal,
+    record: Record,
     notices: Receiver<Notice>,
     stage: Stage,
     began_us: u64,
@@ -83,6 +85,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Report> {
         schedule: Schedule::new(seed, args.profile, args.peers, args.duration().as_micros() as u64, began_us),
         fleet: Fleet::new(master, peer_args, sender),
         journal,
+        record: Record::default(),
         notices,
         stage: Stage::Faults,
         began_us,
@@ -173,6 +176,7 @@ impl Supervisor<'_> {
                 self.next_sample_us = now_us + SAMPLE_US;
                 self.fleet.sample(now_us);
             }
+            self.record.recoveries.extend(self.oracle.take_recoveries());
             self.show(now_us)?;
             if self.interrupted || !self.oracle.violations().is_empty() || self.advance(now_us)? {
                 return Ok(());
@@ -249,7 +253,12 @@ impl Supervisor<'_> {
     }
 
     fn apply(&mut self, fault: Fault) -> io::Result<()> {
-        self.fleet.apply(fault, &mut self.oracle, &mut self.journal, os::monotonic_us())
+        let now_us = os::monotonic_us();
+        self.record.fault(fault.kind());
+        if !matches!(fault, Fault::Kill(_)) {
+            self.oracle.disturbed(fault.kind(), fault.peer(), now_us);
+        }
+        self.fleet.apply(fault, &mut self.oracle, &mut self.journal, now_us)
     }
 
     fn show(&mut self, now_us: u64) -> io::Result<()> {
@@ -259,8 +268,8 @@ impl Supervisor<'_> {
         let terminal = io::stdout().is_terminal();
         self.next_live_us = now_us + if terminal { LIVE_US.0 } else { LIVE_US.1 };
         let left_s = self.ends_us.saturating_sub(now_us) / 1_000_000;
-        let (faults, counts) = (self.fleet.faults(), self.oracle.counts());
-        let line = live_line(left_s, self.oracle.world(), &faults, &counts, self.oracle.recoveries());
+        let counts = self.oracle.counts();
+        let line = live_line(left_s, self.oracle.world(), &self.record, &counts);
         let mut out = io::stdout().lock();
         if terminal {
             write!(out, "\r\x1b[K{line}")?;
@@ -317,10 +326,10 @@ impl Supervisor<'_> {
             wanted_seconds: self.args.duration().as_secs(),
             seconds: (now_us - self.began_us) as f64 / 1e6,
             interrupted: self.interrupted,
-            faults: self.fleet.faults(),
+            faults: self.record.faults.clone(),
             counts: self.oracle.counts(),
-            longest_gap_us: self.oracle.longest_gap_us(),
-            recoveries: self.oracle.recoveries().to_vec(),
+            longest_gap_us: self.oracle.longest_gap().us,
+            recoveries: self.record.recoveries.clone(),
             survivors,
             violations: self.oracle.violations().to_vec(),
             began_us: self.began_us,

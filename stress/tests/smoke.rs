@@ -50,7 +50,7 @@ fn a_short_run_with_a_fixed_seed_passes() {
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
     assert_eq!(field(&report, "passed"), "true");
     assert_eq!(field(&report, "seed"), "7");
-    for count in ["kills", "spawns", "operations", "joins", "syncs", "newest_revision"] {
+    for count in ["kill", "spawn", "operations", "joins", "syncs", "newest_revision"] {
         assert!(number(&report, count) > 0, "no {count} in {report}");
     }
     assert!(fs::read_to_string(folder.join("summary.txt")).expect("summary").starts_with("PASSED"));

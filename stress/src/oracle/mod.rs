@@ -8,7 +8,7 @@ mod revisions;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use progress::{GRACE_US, Recovery};
+pub(crate) use progress::{GRACE_US, Gap, Recovery};
 
 use crate::{
     event::{Event, Line},
@@ -184,12 +184,13 @@ impl Oracle {
         &self.violations
     }
 
-    pub(crate) fn recoveries(&self) -> &[Recovery] {
-        &self.progress.recoveries
+    /// The recoveries that ended since the last call.
+    pub(crate) fn take_recoveries(&mut self) -> Vec<Recovery> {
+        std::mem::take(&mut self.progress.recoveries)
     }
 
-    pub(crate) fn longest_gap_us(&self) -> u64 {
-        self.progress.longest_gap_us
+    pub(crate) fn longest_gap(&self) -> Gap {
+        self.progress.longest_gap
     }
 
     /// For how long nothing has been completed.
@@ -237,13 +238,24 @@ impl Oracle {
         record.killed = true;
         let victim = record.identity.filter(|_| record.joined);
         if victim.is_some() {
-            let others = self.living().filter(|(_, record)| record.is_steady());
-            let survivors = others.map(|(other, _)| other).collect();
-            self.progress.killed(victim, survivors, now_us);
+            let survivors = self.steady_besides(Some(peer));
+            self.progress.disturbed("kill", victim, survivors, now_us);
         }
         self.progress.resumed(peer);
         self.progress.gone(peer);
         self.count_steady(now_us);
+    }
+
+    /// Something other than a kill is going to be done, to this peer if to one: from now on it is measured how long the
+    /// others need to go on.
+    pub(crate) fn disturbed(&mut self, kind: &'static str, peer: Option<usize>, now_us: u64) {
+        let survivors = self.steady_besides(peer);
+        self.progress.disturbed(kind, None, survivors, now_us);
+    }
+
+    fn steady_besides(&self, peer: Option<usize>) -> BTreeSet<usize> {
+        let others = self.living().filter(|(other, record)| Some(*other) != peer && record.is_steady());
+        others.map(|(other, _)| other).collect()
     }
 
     pub(crate) fn stopped(&mut self, peer: usize, now_us: u64) {

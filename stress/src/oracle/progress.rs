@@ -7,16 +7,29 @@ pub(crate) const GRACE_US: u64 = 5_000_000;
 /// Members without which nobody promises progress.
 const NEEDED: usize = 2;
 
-/// How long it took after a kill until every survivor had completed an operation without the victim.
+/// How long it took after a fault until every steady member had completed an operation; after a kill, one without the
+/// victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recovery {
+    /// Kind of the fault.
+    pub(crate) kind: &'static str,
     pub(crate) duration_us: u64,
     /// Nobody was stopped meanwhile.
     pub(crate) undisturbed: bool,
 }
 
+/// A time in which nothing was completed. The longer one is greater.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Gap {
+    pub(crate) us: u64,
+    /// When it began.
+    pub(crate) at_us: u64,
+}
+
 #[derive(Debug)]
 struct Open {
+    kind: &'static str,
+    /// Who does not contribute any more.
     victim: Option<u128>,
     since_us: u64,
     waiting: BTreeSet<usize>,
@@ -36,7 +49,7 @@ pub(super) struct Progress {
     stopped: BTreeSet<usize>,
     open: Vec<Open>,
     pub(super) recoveries: Vec<Recovery>,
-    pub(super) longest_gap_us: u64,
+    pub(super) longest_gap: Gap,
 }
 
 impl Progress {
@@ -50,7 +63,7 @@ impl Progress {
             stopped: BTreeSet::new(),
             open: Vec::new(),
             recoveries: Vec::new(),
-            longest_gap_us: 0,
+            longest_gap: Gap::default(),
         }
     }
 
@@ -65,7 +78,8 @@ impl Progress {
         if at_us > self.last_operation_us {
             if let Some(enough) = self.enough_since_us {
                 let begin = self.last_operation_us.max(enough);
-                self.longest_gap_us = self.longest_gap_us.max(at_us.saturating_sub(begin));
+                self.longest_gap =
+                    self.longest_gap.max(Gap { us: at_us.saturating_sub(begin), at_us: begin });
             }
             self.last_operation_us = at_us;
             self.stalled = false;
@@ -79,10 +93,19 @@ impl Progress {
         self.close_open();
     }
 
-    /// A peer was killed; `survivors` are the other members.
-    pub(super) fn killed(&mut self, victim: Option<u128>, survivors: BTreeSet<usize>, now_us: u64) {
-        let undisturbed = self.stopped.is_empty();
-        self.open.push(Open { victim, since_us: now_us, waiting: survivors, last_us: now_us, undisturbed });
+    /// A fault was made; `survivors` are the members that nothing is done to. A `victim` is gone for good.
+    pub(super) fn disturbed(
+        &mut self,
+        kind: &'static str,
+        victim: Option<u128>,
+        survivors: BTreeSet<usize>,
+        now_us: u64,
+    ) {
+        if survivors.is_empty() {
+            return;
+        }
+        let (waiting, undisturbed) = (survivors, self.stopped.is_empty());
+        self.open.push(Open { kind, victim, since_us: now_us, waiting, last_us: now_us, undisturbed });
     }
 
     pub(super) fn stopped(&mut self, peer: usize, now_us: u64) {
@@ -109,7 +132,7 @@ impl Progress {
         self.open.retain(|open| {
             if open.waiting.is_empty() && open.last_us > open.since_us {
                 let duration_us = open.last_us - open.since_us;
-                recoveries.push(Recovery { duration_us, undisturbed: open.undisturbed });
+                recoveries.push(Recovery { kind: open.kind, duration_us, undisturbed: open.undisturbed });
             }
             !open.waiting.is_empty()
         });
@@ -148,6 +171,7 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000;
+    const KILL: &str = "kill";
 
     #[test]
     fn a_stall_is_found_once_and_only_with_enough_peers() {
@@ -161,7 +185,7 @@ mod tests {
         progress.completed(0, &[1, 2], 121 * S);
         assert_eq!(progress.check(129 * S), None);
         assert!(progress.check(130 * S).is_some());
-        assert_eq!(progress.longest_gap_us, 21 * S);
+        assert_eq!(progress.longest_gap.us, 21 * S);
     }
 
     #[test]
@@ -180,22 +204,22 @@ mod tests {
     #[test]
     fn recovery_ends_with_the_last_survivor_and_counts_operations_without_the_victim() {
         let mut progress = Progress::new(3 * S);
-        progress.killed(Some(9), BTreeSet::from([0, 1]), 10);
+        progress.disturbed(KILL, Some(9), BTreeSet::from([0, 1]), 10);
         progress.completed(0, &[1, 9], 11);
         progress.completed(0, &[1, 2], 15);
         assert!(progress.recoveries.is_empty());
         progress.completed(1, &[1, 2], 12);
-        assert_eq!(progress.recoveries, [Recovery { duration_us: 5, undisturbed: true }]);
+        assert_eq!(progress.recoveries, [Recovery { kind: KILL, duration_us: 5, undisturbed: true }]);
     }
 
     #[test]
     fn recovery_with_a_stopped_survivor_is_marked_and_does_not_wait_for_it() {
         let mut progress = Progress::new(3 * S);
-        progress.killed(None, BTreeSet::from([0, 1]), 10);
+        progress.disturbed(KILL, None, BTreeSet::from([0, 1]), 10);
         progress.completed(0, &[], 20);
         progress.stopped(1, 30);
-        assert_eq!(progress.recoveries, [Recovery { duration_us: 10, undisturbed: false }]);
-        progress.killed(None, BTreeSet::from([0]), 40);
+        assert_eq!(progress.recoveries, [Recovery { kind: KILL, duration_us: 10, undisturbed: false }]);
+        progress.disturbed(KILL, None, BTreeSet::from([0]), 40);
         progress.gone(0);
         assert_eq!(progress.recoveries.len(), 1, "nobody was left to recover");
     }

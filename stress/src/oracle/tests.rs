@@ -227,7 +227,7 @@ fn a_kill_is_recovered_when_all_survivors_have_gone_on_without_the_victim() {
     run.steps(3, &[0, 1, 2]);
     run.oracle.killed(2, run.now);
     run.reduce(&[0, 1, 2]);
-    assert_eq!(run.oracle.recoveries(), []);
+    assert_eq!(run.oracle.take_recoveries(), []);
     run.steps(1, &[0, 1]);
-    assert_eq!(run.oracle.recoveries().len(), 1);
+    assert_eq!(run.oracle.take_recoveries().len(), 1);
 }

@@ -1,0 +1,101 @@
+//! One peer of a measurement: does what its standard input says and answers with times.
+
+use crate::{plain_ring::PlainRing, process::cpu_seconds};
+use pccl::{Communicator, FrameChecksums, ManyOptions, ReduceOp, Tensor};
+use std::{
+    error::Error,
+    io::{self, BufRead, Write},
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Peer {
+    peers: usize,
+    comm: Communicator,
+    plain: PlainRing,
+    data: Vec<f32>,
+    other: Vec<f32>,
+    bytes: Vec<u8>,
+    other_bytes: Vec<u8>,
+}
+
+/// Runs until the parent closes the input.
+pub(crate) fn run(master: &str, peers: usize, checksums: bool) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    say(&format!("port {}", listener.local_addr()?))?;
+    let mut lines = io::stdin().lock().lines();
+    let next = lines.next().ok_or("the parent is gone")??;
+    let plain = PlainRing::connect(&listener, &next)?;
+    let checksums = if checksums { FrameChecksums::Always } else { FrameChecksums::Automatic };
+    let comm = Communicator::builder(master).first_ports(0, 0).frame_checksums(checksums).build()?;
+    comm.connect()?;
+    comm.wait_for_world(peers, Some(PATIENCE))?;
+    say("ready")?;
+    let (data, other, bytes, other_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut peer = Peer { peers, comm, plain, data, other, bytes, other_bytes };
+    for line in lines {
+        let line = line?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let numbers = words[1..].iter().map(|word| word.parse()).collect::<Result<Vec<usize>, _>>()?;
+        let (seconds, cpu) = peer.command(words[0], &numbers)?;
+        say(&format!("{seconds} {cpu}"))?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+impl Peer {
+    fn command(&mut self, name: &str, numbers: &[usize]) -> Result<(f64, f64), Box<dyn Error>> {
+        match (name, numbers) {
+            ("limit", &[bytes, repetitions]) => {
+                self.bytes.resize(bytes, 1);
+                self.other_bytes.resize(bytes, 2);
+                let (peers, plain) = (self.peers, &mut self.plain);
+                timed(repetitions, || Ok(plain.run(peers, &self.bytes, &mut self.other_bytes)?))
+            }
+            ("in_place", &[bytes, repetitions]) => {
+                self.data.resize(bytes / 4, 1.0);
+                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
+            }
+            ("out_of_place", &[bytes, repetitions]) => {
+                self.data.resize(bytes / 4, 1.0);
+                self.other.resize(bytes / 4, 1.0);
+                timed(repetitions, || {
+                    let done = self.comm.all_reduce_into(&self.data, &mut self.other, ReduceOp::Sum);
+                    Ok(done.map(drop)?)
+                })
+            }
+            ("many", &[tensors, bytes, repetitions]) => {
+                self.data.resize(tensors * bytes / 4, 1.0);
+                timed(repetitions, || {
+                    let mut tensors: Vec<_> = self
+                        .data
+                        .chunks_exact_mut(bytes / 4)
+                        .map(|tensor| Tensor::in_place(tensor, ReduceOp::Sum))
+                        .collect();
+                    Ok(self.comm.all_reduce_many(&mut tensors, ManyOptions::default()).map(drop)?)
+                })
+            }
+            _ => Err(format!("unknown command {name} {numbers:?}").into()),
+        }
+    }
+}
+
+/// Elapsed and processor time of some calls, in seconds.
+fn timed(
+    repetitions: usize,
+    mut call: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<(f64, f64), Box<dyn Error>> {
+    let (start, cpu) = (Instant::now(), cpu_seconds()?);
+    for _ in 0..repetitions {
+        call()?;
+    }
+    Ok((start.elapsed().as_secs_f64(), cpu_seconds()? - cpu))
+}

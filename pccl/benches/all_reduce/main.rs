@@ -1,0 +1,127 @@
+//! All-reduce between processes of this machine, next to plain TCP that moves the same bytes between the same processes:
+//! `cargo bench -p pccl --bench all_reduce -- --help`.
+//!
+//! The program starts itself once per peer. Each measurement is taken in turns with `ring_limit` (see `plain_ring`), on
+//! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table is
+//! in `docs/performance.md`.
+
+mod child;
+mod fleet;
+mod plain_ring;
+mod process;
+
+use clap::Parser;
+use fleet::{Fleet, Measured};
+use std::{error::Error, io};
+
+/// Measures all-reduces between processes of this machine.
+#[derive(Debug, Clone, Parser)]
+struct Args {
+    /// Numbers of peers.
+    #[arg(long, value_delimiter = ',', default_value = "2,4")]
+    peers: Vec<usize>,
+    /// Sizes of the large operations, in MiB.
+    #[arg(long, value_delimiter = ',', default_value = "16,64,256")]
+    mib: Vec<usize>,
+    /// Sizes of the small operations, in KiB.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1024")]
+    kib: Vec<usize>,
+    /// How often everything is measured; the table has the medians.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Leave out the small operations.
+    #[arg(long)]
+    no_small: bool,
+    /// Frames carry checksums, as between hosts.
+    #[arg(long)]
+    checksums: bool,
+    /// Bytes of each large measurement, in MiB: smaller operations are repeated.
+    #[arg(long, default_value_t = 512)]
+    volume_mib: usize,
+    /// Set by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// Which peer this process is.
+    #[arg(long, hide = true)]
+    child: Option<usize>,
+    /// Address of the master.
+    #[arg(long, hide = true, default_value = "")]
+    master: String,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let args = Args::parse();
+    if args.child.is_some() {
+        return child::run(&args.master, args.peers[0], args.checksums);
+    }
+    println!(
+        "GB/s: 10^9 bytes of the tensor per second; CPU s/GB: processor time of all processes; ratio: to ring_limit"
+    );
+    for &peers in &args.peers {
+        let mut fleet = Fleet::start(peers, args.checksums)?;
+        println!("\n{peers} peers, float32, sum\n{:<34}{:>10}{:>12}{:>8}", "", "GB/s", "CPU s/GB", "ratio");
+        for &mib in &args.mib {
+            large(&mut fleet, &args, mib << 20)?;
+        }
+        if !args.no_small {
+            println!("{:<34}{:>10}{:>12}{:>12}", "", "ops/s", "ms/op", "CPU ms/op");
+            for &kib in &args.kib {
+                small(&mut fleet, &args, kib << 10)?;
+            }
+        }
+        fleet.end()?;
+    }
+    Ok(())
+}
+
+/// One size: the limit, in place, out of place, and as 64 tensors in one operation.
+fn large(fleet: &mut Fleet, args: &Args, bytes: usize) -> io::Result<()> {
+    let repetitions = ((args.volume_mib << 20) / bytes).max(1);
+    let volume = (bytes * repetitions) as f64 / 1e9;
+    let tensors = 64;
+    let commands = [
+        ("ring_limit", format!("limit {bytes} {repetitions}")),
+        ("in place", format!("in_place {bytes} {repetitions}")),
+        ("out of place", format!("out_of_place {bytes} {repetitions}")),
+        ("64 tensors in one operation", format!("many {tensors} {} {repetitions}", bytes / tensors)),
+    ];
+    let mut runs: Vec<Vec<Measured>> = vec![Vec::new(); commands.len()];
+    for round in 0..=args.rounds {
+        for (run, (_, command)) in runs.iter_mut().zip(&commands) {
+            let measured = fleet.measure(command)?;
+            // The first round touches the memory for the first time.
+            if round > 0 {
+                run.push(measured);
+            }
+        }
+    }
+    let limits = runs[0].clone();
+    for (run, (name, _)) in runs.iter().zip(&commands) {
+        let rate = median(run.iter().map(|it| volume / it.seconds));
+        let cpu = median(run.iter().map(|it| it.cpu_seconds / volume));
+        let ratio = median(run.iter().zip(&limits).map(|(it, limit)| limit.seconds / it.seconds));
+        let name = format!("{:>5} MiB  {name}", bytes >> 20);
+        println!("{name:<34}{rate:>10.2}{cpu:>12.2}{ratio:>8.2}");
+    }
+    Ok(())
+}
+
+fn small(fleet: &mut Fleet, args: &Args, bytes: usize) -> io::Result<()> {
+    let operations = ((64 << 20) / bytes).clamp(50, 2000);
+    fleet.measure(&format!("in_place {bytes} {}", operations / 10))?;
+    let runs = (0..args.rounds)
+        .map(|_| fleet.measure(&format!("in_place {bytes} {operations}")))
+        .collect::<io::Result<Vec<_>>>()?;
+    let seconds = median(runs.iter().map(|it| it.seconds / operations as f64));
+    let cpu = median(runs.iter().map(|it| it.cpu_seconds / operations as f64));
+    let name = format!("{:>5} KiB", bytes >> 10);
+    println!("{name:<34}{:>10.0}{:>12.3}{:>12.3}", 1.0 / seconds, seconds * 1e3, cpu * 1e3);
+    Ok(())
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -104,24 +104,45 @@ pub fn dial(target: &HostPort, deadline: Instant) -> Result<TcpStream, DialError
     })
 }
 
-/// [`dial`], then sends `preamble` and waits until it is accepted. Also returns the time from sending it to having the
-/// answer, which is about one round trip (the other side answers from a thread of its own, so it may be longer).
+/// [`dial`], then [`introduce`]. Also returns the [`round_trip`] of the path.
 pub fn dial_with_preamble(
     target: &HostPort,
     preamble: &Preamble,
     deadline: Instant,
 ) -> Result<(TcpStream, Duration), DialError> {
     let stream = dial(target, deadline)?;
-    let start = Instant::now();
+    introduce(&stream, target, preamble, deadline)?;
+    let round_trip = round_trip(&stream);
+    Ok((stream, round_trip))
+}
+
+/// Sends `preamble` over a fresh connection to `target` and waits until it is accepted.
+pub fn introduce(
+    stream: &TcpStream,
+    target: &HostPort,
+    preamble: &Preamble,
+    deadline: Instant,
+) -> Result<(), DialError> {
     let mut answer = [0; REPLY_BYTES];
-    sys::send_all(&stream, &preamble.encode(), Some(deadline))
-        .and_then(|()| sys::recv_all(&stream, &mut answer, Some(deadline)))
+    sys::send_all(stream, &preamble.encode(), Some(deadline))
+        .and_then(|()| sys::recv_all(stream, &mut answer, Some(deadline)))
         .map_err(|source| no_answer(target, source))?;
-    let round_trip = start.elapsed();
     match Reply::decode(&answer) {
-        Ok(Reply::Accepted) => Ok((stream, round_trip)),
+        Ok(Reply::Accepted) => Ok(()),
         Ok(Reply::Refused(reason)) => Err(DialError::Refused { target: target.clone(), reason }),
         Err(source) => Err(DialError::Foreign { target: target.clone(), source }),
+    }
+}
+
+/// The round trip of a connection's path as the kernel knows it, which is not delayed by busy programs at either end; 0
+/// if it does not tell.
+pub fn round_trip(stream: &TcpStream) -> Duration {
+    match sys::tcp_info(stream.as_fd()) {
+        Ok(info) => Duration::from_micros(info.rtt_us.into()),
+        Err(error) => {
+            log::debug!("the round trip is not known: {error}");
+            Duration::ZERO
+        }
     }
 }
 

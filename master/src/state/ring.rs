@@ -272,8 +272,8 @@ impl MasterState {
         let now = self.now;
         let connections: Vec<u16> = order
             .iter()
-            .map(|id| self.peers.get(id).map_or(1, |peer| peer.info.pool_connections))
-            .map(|wish| wish.clamp(1, limits::MAX_POOL_CONNECTIONS))
+            .map(|id| self.peers.get(id).map_or(0, |peer| peer.info.pool_connections))
+            .map(|wish| wish.min(limits::MAX_POOL_CONNECTIONS))
             .collect();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let old: BTreeMap<EdgeEnds, LinkGeneration> =

@@ -1,7 +1,8 @@
-//! One peer of a measurement: does what its standard input says and answers with times.
+//! The processes that a measurement starts: a peer does what its standard input says and answers with times, a master
+//! tells its processor time.
 
 use crate::{plain_ring::PlainRing, process::cpu_seconds};
-use pccl::{Communicator, FrameChecksums, ManyOptions, ReduceOp, Tensor};
+use pccl::{Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, Tensor};
 use std::{
     error::Error,
     io::{self, BufRead, Write},
@@ -21,15 +22,27 @@ struct Peer {
     other_bytes: Vec<u8>,
 }
 
-/// Runs until the parent closes the input.
-pub(crate) fn run(master: &str, peers: usize, checksums: bool) -> Result<(), Box<dyn Error>> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    say(&format!("port {}", listener.local_addr()?))?;
+/// A master. Runs until the parent closes the input.
+pub(crate) fn serve(listen: &str) -> Result<(), Box<dyn Error>> {
+    let master = Master::launch(MasterConfig { listen: listen.to_owned(), ..MasterConfig::default() })?;
+    say(&master.local_addr().to_string())?;
+    for line in io::stdin().lock().lines() {
+        line?;
+        say(&cpu_seconds()?.to_string())?;
+    }
+    Ok(())
+}
+
+/// A peer. Runs until the parent closes the input.
+pub(crate) fn run(master: &str, peers: usize, checksums: bool, pool: u16) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("0.0.0.0:0")?;
+    say(&listener.local_addr()?.port().to_string())?;
     let mut lines = io::stdin().lock().lines();
     let next = lines.next().ok_or("the parent is gone")??;
     let plain = PlainRing::connect(&listener, &next)?;
     let checksums = if checksums { FrameChecksums::Always } else { FrameChecksums::Automatic };
-    let comm = Communicator::builder(master).first_ports(0, 0).frame_checksums(checksums).build()?;
+    let comm =
+        Communicator::builder(master).first_ports(0, 0).pool_size(pool).frame_checksums(checksums).build()?;
     comm.connect()?;
     comm.wait_for_world(peers, Some(PATIENCE))?;
     say("ready")?;

@@ -1,7 +1,6 @@
-//! The processes of a measurement, with the master in this one.
+//! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
-use crate::process::cpu_seconds;
-use pccl::{Master, MasterConfig};
+use crate::lab::Lab;
 use std::{
     error::Error,
     io::{self, BufRead, BufReader, Write},
@@ -17,8 +16,20 @@ pub(crate) struct Measured {
     pub(crate) cpu_seconds: f64,
 }
 
+/// How the peers are set up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// Hosts to run on; none: this one.
+    pub(crate) lab: Option<&'a Lab>,
+    pub(crate) peers: usize,
+    pub(crate) checksums: bool,
+    /// Connections of each edge; 0: automatic.
+    pub(crate) pool: u16,
+}
+
+/// A process that answers each line with one.
 #[derive(Debug)]
-struct Peer {
+struct Process {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -27,24 +38,33 @@ struct Peer {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    peers: Vec<Peer>,
-    master: Master,
+    peers: Vec<Process>,
+    master: Process,
 }
 
 impl Fleet {
     /// Starts the processes and connects them.
-    pub(crate) fn start(peers: usize, checksums: bool) -> Result<Self, Box<dyn Error>> {
-        let master =
-            Master::launch(MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() })?;
-        let started = (0..peers)
-            .map(|index| Peer::start(index, peers, checksums, &master.local_addr().to_string()))
-            .collect::<io::Result<Vec<_>>>()?;
+    pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
+        let Setup { lab, peers, checksums, pool } = setup;
+        let start = |host: usize, arguments: &[String]| {
+            let program = std::env::current_exe()?;
+            let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
+            command.args(arguments);
+            Process::start(command)
+        };
+        // The hosts of the peers come first.
+        let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(peers));
+        let mut master = start(peers, &["--serve".to_owned(), format!("{address}:0")])?;
+        let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), master.listen()?];
+        arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
+        arguments.extend(checksums.then(|| "--checksums".to_owned()));
+        let started = (0..peers).map(|host| start(host, &arguments)).collect::<io::Result<Vec<_>>>()?;
         let mut fleet = Self { peers: started, master };
-        let ports = fleet
-            .peers
-            .iter_mut()
-            .map(|peer| Ok(peer.listen()?.trim_start_matches("port ").to_owned()))
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut ports = Vec::new();
+        for (host, peer) in fleet.peers.iter_mut().enumerate() {
+            let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host));
+            ports.push(format!("{address}:{}", peer.listen()?));
+        }
         for (index, peer) in fleet.peers.iter_mut().enumerate() {
             peer.tell(&ports[(index + 1) % ports.len()])?;
         }
@@ -59,7 +79,7 @@ impl Fleet {
 
     /// Lets all peers do the same and waits for all.
     pub(crate) fn measure(&mut self, command: &str) -> io::Result<Measured> {
-        let own_cpu = cpu_seconds()?;
+        let before = self.master_cpu_seconds()?;
         for peer in &mut self.peers {
             peer.tell(command)?;
         }
@@ -73,32 +93,30 @@ impl Fleet {
             measured.seconds = measured.seconds.max(seconds);
             measured.cpu_seconds += cpu;
         }
-        measured.cpu_seconds += cpu_seconds()? - own_cpu;
+        measured.cpu_seconds += self.master_cpu_seconds()? - before;
         Ok(measured)
     }
 
-    /// Ends the processes.
+    fn master_cpu_seconds(&mut self) -> io::Result<f64> {
+        self.master.tell("cpu")?;
+        self.master.listen()?.parse().map_err(io::Error::other)
+    }
+
+    /// Ends the processes, the master last.
     pub(crate) fn end(self) -> io::Result<()> {
-        let Self { peers, master } = self;
-        for Peer { mut process, input, .. } in peers {
+        for Process { mut process, input, .. } in self.peers.into_iter().chain([self.master]) {
             drop(input);
             process.wait()?;
         }
-        drop(master);
         Ok(())
     }
 }
 
-impl Peer {
-    fn start(index: usize, peers: usize, checksums: bool, master: &str) -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--child", &index.to_string(), "--peers", &peers.to_string(), "--master", master]);
-        if checksums {
-            command.arg("--checksums");
-        }
+impl Process {
+    fn start(mut command: Command) -> io::Result<Self> {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = process.stdin.take().zip(process.stdout.take());
-        let (input, output) = pipes.ok_or_else(|| io::Error::other("a peer without pipes"))?;
+        let (input, output) = pipes.ok_or_else(|| io::Error::other("a process without pipes"))?;
         Ok(Self { process, input, output: BufReader::new(output) })
     }
 
@@ -110,7 +128,7 @@ impl Peer {
     fn listen(&mut self) -> io::Result<String> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
-            return Err(io::Error::other("a peer ended; see its messages above"));
+            return Err(io::Error::other("a process ended; see its messages above"));
         }
         Ok(line.trim_end().to_owned())
     }

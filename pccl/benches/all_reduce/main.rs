@@ -7,12 +7,14 @@
 
 mod child;
 mod fleet;
+mod lab;
 mod plain_ring;
 mod process;
+mod wan;
 
 use clap::Parser;
-use fleet::{Fleet, Measured};
-use std::{error::Error, io};
+use fleet::{Fleet, Measured, Setup};
+use std::{error::Error, io, path::PathBuf};
 
 /// Measures all-reduces between processes of this machine.
 #[derive(Debug, Clone, Parser)]
@@ -38,28 +40,46 @@ struct Args {
     /// Bytes of each large measurement, in MiB: smaller operations are repeated.
     #[arg(long, default_value_t = 512)]
     volume_mib: usize,
+    /// Connections of each edge; 0 leaves the number to the library.
+    #[arg(long, default_value_t = 0)]
+    pool: u16,
+    /// Path of the program `wanlab`: measures between far hosts instead. Needs root.
+    #[arg(long)]
+    wan: Option<PathBuf>,
+    /// Only the cases of `--wan` whose names contain this.
+    #[arg(long, default_value = "")]
+    case: String,
     /// Set by cargo.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Which peer this process is.
+    /// This process is a peer.
     #[arg(long, hide = true)]
-    child: Option<usize>,
+    child: bool,
+    /// This process is a master that listens on this address.
+    #[arg(long, hide = true)]
+    serve: Option<String>,
     /// Address of the master.
     #[arg(long, hide = true, default_value = "")]
     master: String,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let args = Args::parse();
-    if args.child.is_some() {
-        return child::run(&args.master, args.peers[0], args.checksums);
+    if let Some(listen) = &args.serve {
+        return child::serve(listen);
+    }
+    if args.child {
+        return child::run(&args.master, args.peers[0], args.checksums, args.pool);
+    }
+    if let Some(program) = &args.wan {
+        return wan::run(program, &args);
     }
     println!(
         "GB/s: 10^9 bytes of the tensor per second; CPU s/GB: processor time of all processes; ratio: to ring_limit"
     );
     for &peers in &args.peers {
-        let mut fleet = Fleet::start(peers, args.checksums)?;
+        let mut fleet = Fleet::start(Setup { lab: None, peers, checksums: args.checksums, pool: args.pool })?;
         println!("\n{peers} peers, float32, sum\n{:<34}{:>10}{:>12}{:>8}", "", "GB/s", "CPU s/GB", "ratio");
         for &mib in &args.mib {
             large(&mut fleet, &args, mib << 20)?;

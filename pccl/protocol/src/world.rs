@@ -41,7 +41,7 @@ wire_struct! {
         pub state_port: u16,
         /// Generation of the edge from this member to the next one.
         pub generation: LinkGeneration,
-        /// Connections of the edge from this member to the next one.
+        /// Connections of the edge from this member to the next one; 0 leaves the number to this member.
         pub connections: u16,
     }
 }

@@ -128,8 +128,7 @@ impl Conductor {
         }
         let next = &plan.ring[plan.next_of(rank)];
         let own = &plan.ring[rank];
-        let edge =
-            Edge { peer: next.peer.0, generation: own.generation.0, connections: own.connections.max(1) };
+        let edge = Edge { peer: next.peer.0, generation: own.generation.0, connections: own.connections };
         if !self
             .out
             .as_ref()
@@ -143,7 +142,7 @@ impl Conductor {
         let edge = Edge {
             peer: previous.peer.0,
             generation: previous.generation.0,
-            connections: previous.connections.max(1),
+            connections: previous.connections,
         };
         if !self
             .inbound

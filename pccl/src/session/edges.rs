@@ -10,7 +10,7 @@ use std::{
 };
 use tinysockets::{
     address::HostPort,
-    dial::dial_with_preamble,
+    dial::{self, dial_with_preamble, introduce, round_trip},
     link::tune_data_socket,
     preamble::{Preamble, Role},
 };
@@ -25,6 +25,7 @@ const MAX_WAITING: usize = 4 * limits::MAX_POOL_CONNECTIONS as usize;
 pub(crate) struct Edge {
     pub(crate) peer: u128,
     pub(crate) generation: u64,
+    /// Number of connections; 0 leaves it to the sending end.
     pub(crate) connections: u16,
 }
 
@@ -75,17 +76,54 @@ pub(crate) fn dial(
     }
 }
 
+/// One connection of an edge for each such part of a round trip.
+const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
+/// Most connections that an edge gets by itself.
+const AUTOMATIC_CONNECTIONS_MAX: u16 = 8;
+
+/// How many connections an edge has when nobody asked for a number. On a short path one connection fills the wire, and a
+/// second only costs switches between threads. On a long one several start faster, hold more than the kernel's buffers
+/// allow one, and a lost packet stops only one of them; yet each frame takes longer over a slower connection.
+fn automatic_connections(round_trip: Duration) -> u16 {
+    let parts = round_trip.as_nanos().div_ceil(ROUND_TRIP_PER_CONNECTION.as_nanos());
+    u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, AUTOMATIC_CONNECTIONS_MAX)
+}
+
+/// Dials one connection, which tells how long the path is, and then all others at the same time.
 fn dial_pool(address: &HostPort, preamble: Preamble, deadline: Instant) -> Result<Vec<TcpStream>, String> {
     log::trace!("dialing {address}");
-    (0..preamble.connection_count)
-        .map(|connection_index| {
-            let preamble = Preamble { connection_index, ..preamble };
-            let (stream, round_trip) =
-                dial_with_preamble(address, &preamble, deadline).map_err(|error| error.to_string())?;
-            tune_data_socket(&stream, round_trip);
-            Ok(stream)
-        })
-        .collect()
+    let first = dial::dial(address, deadline).map_err(|error| error.to_string())?;
+    let round_trip = round_trip(&first);
+    let connection_count = match preamble.connection_count {
+        0 => automatic_connections(round_trip),
+        wanted => wanted,
+    };
+    let preamble = Preamble { connection_count, ..preamble };
+    let streams = std::thread::scope(|scope| {
+        let dials: Vec<_> = (1..connection_count)
+            .map(|connection_index| {
+                let preamble = Preamble { connection_index, ..preamble };
+                std::thread::Builder::new().name("pccl-dial".into()).stack_size(STACK_BYTES).spawn_scoped(
+                    scope,
+                    move || {
+                        dial_with_preamble(address, &preamble, deadline).map_err(|error| error.to_string())
+                    },
+                )
+            })
+            .collect();
+        let first = introduce(&first, address, &preamble, deadline)
+            .map(|()| first)
+            .map_err(|error| error.to_string());
+        let others = dials.into_iter().map(|dial| {
+            let thread = dial.map_err(|error| format!("cannot start a thread: {error}"))?;
+            thread.join().map_err(|_| "a dial panicked".to_owned())?.map(|(stream, _)| stream)
+        });
+        std::iter::once(first).chain(others).collect::<Result<Vec<_>, String>>()
+    })?;
+    for stream in &streams {
+        tune_data_socket(stream, round_trip);
+    }
+    Ok(streams)
 }
 
 /// Connections from previous ranks that no link has taken yet. They may come before the plan that explains them.
@@ -113,16 +151,21 @@ impl Waiting {
 
     /// All connections of `edge`, in order, once they are complete.
     pub(crate) fn take(&mut self, edge: &Edge) -> Option<Vec<TcpStream>> {
-        let position = |index: u16| {
+        let newest = self.streams.iter().rev().find(|(preamble, _, _)| is_of(preamble, edge))?;
+        let count = newest.0.connection_count;
+        let belongs = |preamble: &Preamble| is_of(preamble, edge) && preamble.connection_count == count;
+        let is_here = |index: u16| {
             self.streams
                 .iter()
-                .rposition(|(preamble, _, _)| is_of(preamble, edge) && preamble.connection_index == index)
+                .any(|(preamble, _, _)| belongs(preamble) && preamble.connection_index == index)
         };
-        (0..edge.connections).map(position).collect::<Option<Vec<_>>>()?;
-        let (taken, kept) =
+        if !(0..count).all(is_here) {
+            return None;
+        }
+        let (of_edge, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.streams).into_iter().partition(|(p, _, _)| is_of(p, edge));
         self.streams = kept;
-        let mut taken: Vec<(Preamble, TcpStream, Instant)> = taken;
+        let mut taken: Vec<_> = of_edge.into_iter().filter(|(preamble, _, _)| belongs(preamble)).collect();
         taken.sort_by_key(|(preamble, _, since)| (preamble.connection_index, std::cmp::Reverse(*since)));
         taken.dedup_by_key(|(preamble, _, _)| preamble.connection_index);
         Some(taken.into_iter().map(|(_, stream, _)| stream).collect())
@@ -130,10 +173,12 @@ impl Waiting {
 }
 
 fn is_of(preamble: &Preamble, edge: &Edge) -> bool {
+    let count = preamble.connection_count;
     preamble.from == edge.peer
         && preamble.link_generation == edge.generation
-        && preamble.connection_count == edge.connections
-        && preamble.connection_index < edge.connections
+        && (count == edge.connections || edge.connections == 0)
+        && count <= limits::MAX_POOL_CONNECTIONS
+        && preamble.connection_index < count
 }
 
 /// Whether frames to `next` carry checksums.
@@ -146,5 +191,45 @@ pub(crate) fn wants_checksums(choice: FrameChecksums, own: &RingMember, next: &R
                 || next.host.as_str().parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
             !loopback && own.host != next.host
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_paths_get_more_connections() {
+        let connections = |ms| automatic_connections(Duration::from_millis(ms));
+        assert_eq!([0, 2, 20, 50, 150, 1_000_000].map(connections), [1, 1, 1, 3, 8, 8]);
+    }
+
+    #[test]
+    fn a_pool_is_taken_when_it_is_complete_and_its_sender_may_choose_the_number() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let mut waiting = Waiting::default();
+        let add = |waiting: &mut Waiting, connection_index, connection_count| {
+            let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
+            let data = Preamble::new(Role::Data);
+            let preamble =
+                Preamble { from: 7, link_generation: 1, connection_index, connection_count, ..data };
+            waiting.add(preamble, stream);
+        };
+        let edge = |connections| Edge { peer: 7, generation: 1, connections };
+        add(&mut waiting, 0, 3);
+        add(&mut waiting, 2, 3);
+        assert!(waiting.take(&edge(0)).is_none());
+        add(&mut waiting, 1, 3);
+        assert!(waiting.take(&edge(2)).is_none(), "another number was agreed on");
+        assert!(waiting.take(&Edge { peer: 8, ..edge(0) }).is_none());
+        assert_eq!(waiting.take(&edge(0)).map(|streams| streams.len()), Some(3));
+        assert!(waiting.take(&edge(0)).is_none());
+        // What a newer dial brings counts, whatever an older one left.
+        add(&mut waiting, 0, 2);
+        add(&mut waiting, 0, 1);
+        assert_eq!(waiting.take(&edge(0)).map(|streams| streams.len()), Some(1));
+        add(&mut waiting, 0, 0);
+        add(&mut waiting, 3, 2);
+        assert!(waiting.take(&edge(0)).is_none(), "such connections are of no pool");
     }
 }

@@ -259,7 +259,7 @@ fn connections_follow_the_dialing_member() {
     rig.confirm(1);
     rig.vote_topology(1, 1, 0);
     let connections: Vec<u16> = rig.plans[&1].ring.iter().map(|m| m.connections).collect();
-    assert_eq!(connections, [1, 8, limits::MAX_POOL_CONNECTIONS]);
+    assert_eq!(connections, [0, 8, limits::MAX_POOL_CONNECTIONS]);
 }
 
 /// The round has counted on the voter, so the voter hears of its end, and not that the vote is gone.

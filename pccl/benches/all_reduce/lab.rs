@@ -1,0 +1,88 @@
+//! Hosts that are far apart, on this machine: a laboratory of network namespaces made by the program `wanlab`, which
+//! delays, limits and loses packets between them. Needs root.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{self, BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// What lies between two hosts, in each direction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) delay_ms: f64,
+    pub(crate) rate_mbit: f64,
+    pub(crate) loss_pct: f64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    prefix: String,
+    description: PathBuf,
+    wanlab: Child,
+}
+
+impl Lab {
+    /// Makes `peers` hosts with `route` between any two of them, and one for the master, which is 1 ms away from all.
+    /// `slow` is the rate of all that host 0 sends to the other peers, if it is another: one edge of any ring.
+    pub(crate) fn up(program: &Path, peers: usize, route: Route, slow: Option<f64>) -> io::Result<Self> {
+        let prefix = format!("b{}h", std::process::id() % 100_000);
+        let Route { delay_ms, rate_mbit, loss_pct } = route;
+        let mut text = format!(
+            "hosts = {}\nprefix = \"{prefix}\"\n[default]\ndelay_ms = {delay_ms:?}\nrate_mbit = {rate_mbit:?}\nloss_pct = {loss_pct:?}\n",
+            peers + 1
+        );
+        if let Some(rate) = slow {
+            for to in 1..peers {
+                text += &format!("[[link]]\nfrom = 0\nto = {to}\nrate_mbit = {rate:?}\n");
+            }
+        }
+        for host in 0..peers {
+            text += &format!(
+                "[[link]]\nfrom = {host}\nto = {peers}\nboth = true\ndelay_ms = 1.0\nrate_mbit = 1000.0\nloss_pct = 0.0\n"
+            );
+        }
+        let description = std::env::temp_dir().join(format!("pccl-bench-{prefix}.toml"));
+        fs::write(&description, text)?;
+        let mut wanlab = Command::new(program)
+            .arg("up")
+            .arg(&description)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = wanlab.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let lab = Self { prefix, description, wanlab };
+        if line.contains("ready") {
+            Ok(lab)
+        } else {
+            Err(io::Error::other(format!("wanlab says {line:?}; it needs root")))
+        }
+    }
+
+    /// A program on a host.
+    pub(crate) fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &format!("{}{host}", self.prefix)]).arg(program);
+        command
+    }
+
+    /// Address of a host.
+    pub(crate) fn address(host: usize) -> String {
+        format!("10.77.{host}.1")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // It takes its hosts down before it ends. Failures leave nothing that the next start would not clear away.
+        drop(Command::new("kill").args(["-INT", &self.wanlab.id().to_string()]).status());
+        drop(self.wanlab.wait());
+        drop(fs::remove_file(&self.description));
+    }
+}

@@ -1,0 +1,85 @@
+//! All-reduces between far hosts: share of the bound `2 (n - 1) / n * size / rate` of the slowest link.
+
+use crate::{
+    Args,
+    fleet::{Fleet, Setup},
+    lab::{Lab, Route},
+    median,
+};
+use std::{error::Error, io, path::Path};
+
+const HOSTS: usize = 4;
+
+/// One network and the sizes to measure on it, in MiB.
+struct Case {
+    name: &'static str,
+    route: Route,
+    /// Rate of what the first host sends, if it is another.
+    slow_mbit: Option<f64>,
+    sizes: &'static [usize],
+}
+
+const CASES: [Case; 5] = [
+    Case {
+        name: "200 Mbit/s, 25 ms",
+        route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.0 },
+        slow_mbit: None,
+        sizes: &[64],
+    },
+    Case {
+        name: "200 Mbit/s, 25 ms, 0.1 % loss",
+        route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.1 },
+        slow_mbit: None,
+        sizes: &[64],
+    },
+    Case {
+        name: "500 Mbit/s, 75 ms",
+        route: Route { delay_ms: 75.0, rate_mbit: 500.0, loss_pct: 0.0 },
+        slow_mbit: None,
+        sizes: &[64, 256],
+    },
+    Case {
+        name: "500 Mbit/s, 75 ms, 0.05 % loss",
+        route: Route { delay_ms: 75.0, rate_mbit: 500.0, loss_pct: 0.05 },
+        slow_mbit: None,
+        sizes: &[64, 256],
+    },
+    Case {
+        name: "200 Mbit/s, 25 ms, one link 100 Mbit/s",
+        route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.0 },
+        slow_mbit: Some(100.0),
+        sizes: &[64],
+    },
+];
+
+/// Measures all cases.
+pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
+    println!(
+        "{HOSTS} hosts, float32, sum, in place; share of the bound 2 (n - 1) / n * size / rate of the slowest link"
+    );
+    println!("{:<44}{:>6}{:>10}{:>8}{:>8}{:>8}", "", "MiB", "bound s", "first", "median", "best");
+    for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
+        let lab = Lab::up(program, HOSTS, case.route, case.slow_mbit)?;
+        let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
+        for &mib in case.sizes {
+            // New connections for each size: the first operation starts slowly.
+            let mut fleet = Fleet::start(setup)?;
+            measure(&mut fleet, case, mib, args.rounds)?;
+            fleet.end()?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(fleet: &mut Fleet, case: &Case, mib: usize, rounds: usize) -> io::Result<()> {
+    let bytes = mib << 20;
+    let rate = case.slow_mbit.unwrap_or(case.route.rate_mbit) * 1e6 / 8.0;
+    let bound = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * bytes as f64 / rate;
+    let shares = (0..rounds)
+        .map(|_| Ok(bound / fleet.measure(&format!("in_place {bytes} 1"))?.seconds))
+        .collect::<io::Result<Vec<f64>>>()?;
+    let (first, best) = (shares[0], shares.iter().copied().fold(0.0, f64::max));
+    let median = median(shares.into_iter());
+    println!("{:<44}{mib:>6}{bound:>10.2}{first:>8.2}{median:>8.2}{best:>8.2}", case.name);
+    Ok(())
+}

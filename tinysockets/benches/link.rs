@@ -192,7 +192,7 @@ impl Transfer for End {
             link.push(self.outgoing(*header));
         }
     }
-    fn corrupt(&self, _header: &FrameHeader) {}
+    fn corrupt(&self, _header: &FrameHeader, _peer: u128, _generation: u64) {}
     fn released(&self, _header: &FrameHeader) {}
     fn link_failed(&self, fault: &LinkFault) {
         eprintln!("{fault}");

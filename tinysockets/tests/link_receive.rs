@@ -109,7 +109,7 @@ fn a_damaged_payload_costs_the_attempt_and_not_the_link() {
         r.transfer.wait_for_arrivals(2);
         r.transfer.record.look(|record| {
             assert_eq!(record.arrived, [0, 200_000]);
-            assert_eq!(record.corrupt, [100_000]);
+            assert_eq!(record.corrupt, [(100_000, PEER, 3)]);
         });
         assert!(!r.link.is_broken());
     }

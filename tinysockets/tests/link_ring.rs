@@ -228,7 +228,7 @@ impl Transfer for RingOp {
         }
     }
 
-    fn corrupt(&self, _header: &FrameHeader) {
+    fn corrupt(&self, _header: &FrameHeader, _peer: u128, _generation: u64) {
         self.progress.change(|progress| progress.corrupt += 1);
     }
 

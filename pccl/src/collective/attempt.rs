@@ -369,11 +369,11 @@ impl Transfer for Attempt {
         }
     }
 
-    fn corrupt(&self, header: &FrameHeader) {
+    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
         self.report(OpFault {
             kind: OpFaultKind::Corrupt,
-            peer: None,
-            generation: LinkGeneration(0),
+            peer: Some(PeerId(peer)),
+            generation: LinkGeneration(generation),
             text: Text::new(format!(
                 "wrong checksum of the frame at byte {} of tensor {}, stage {}",
                 header.offset, header.part, header.stage

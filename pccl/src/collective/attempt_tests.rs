@@ -6,7 +6,7 @@ use super::{
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
-use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, OpFault, OpId};
+use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId};
 use pccl_quant::{ReduceOp, reference::ring_all_reduce_oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
@@ -269,6 +269,19 @@ fn frames_that_are_not_due_are_refused() {
     );
     assert!(attempt.admit(&header(1, 72)).is_err(), "another chunk's bytes");
     assert!(attempt.admit(&header(9, 72)).is_err(), "no such stage");
+}
+
+#[test]
+fn damage_names_the_edge_that_it_came_over() {
+    let inputs = inputs(2, 26);
+    let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
+    ring.start();
+    let (_, frame) = ring.take(0);
+    ring.attempt(1).corrupt(&frame.header, 77, 5);
+    let faults = ring.ranks[1].owner.faults.lock();
+    assert_eq!(faults.len(), 1);
+    assert_eq!((faults[0].kind, faults[0].peer), (OpFaultKind::Corrupt, Some(PeerId(77))));
+    assert_eq!(faults[0].generation, LinkGeneration(5));
 }
 
 #[test]

@@ -94,6 +94,11 @@ impl Core {
         self.streams[usize::from(connection)].as_fd()
     }
 
+    /// Peer and generation, as events name them.
+    pub(super) fn name(&self) -> (u128, u64) {
+        (self.peer, self.generation)
+    }
+
     /// The first fault, once there is one.
     pub(super) fn fault(&self) -> Option<&LinkFault> {
         self.ended.get()

@@ -191,7 +191,8 @@ impl Receiver<'_> {
         match payload {
             Payload::Landed(checksum) if header.has_checksum() && checksum != header.checksum => {
                 log::warn!("payload damaged on its way, {}", describe(&header));
-                found.corrupt(&header);
+                let (peer, generation) = self.shared.core.name();
+                found.corrupt(&header, peer, generation);
             }
             Payload::Landed(_) => found.arrived(&header),
             Payload::Discarded => {}

@@ -125,8 +125,9 @@ pub trait Transfer: Send + Sync {
     /// The payload of an admitted frame is where it belongs, and its checksum is good if it has one.
     fn arrived(&self, header: &FrameHeader);
 
-    /// The payload of an admitted frame was damaged on its way. The attempt is lost, the link is not.
-    fn corrupt(&self, header: &FrameHeader);
+    /// The payload of an admitted frame was damaged on its way from `peer`, over the link of this generation. The attempt
+    /// is lost, the link is not.
+    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64);
 
     /// The sending link is done with a pushed frame: it was sent, filled up because the gate was closed, or dropped
     /// because the link ended. Exactly once per frame pushed.

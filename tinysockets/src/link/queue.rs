@@ -188,7 +188,7 @@ mod tests {
             unreachable!("a queue does not look into its frames")
         }
         fn arrived(&self, _header: &FrameHeader) {}
-        fn corrupt(&self, _header: &FrameHeader) {}
+        fn corrupt(&self, _header: &FrameHeader, _peer: u128, _generation: u64) {}
         fn released(&self, _header: &FrameHeader) {}
         fn link_failed(&self, _fault: &LinkFault) {}
     }

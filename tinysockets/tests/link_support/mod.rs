@@ -174,7 +174,7 @@ pub struct Record {
     pub admitted: Vec<u64>,
     pub folded: HashMap<u64, Vec<u8>>,
     pub arrived: Vec<u64>,
-    pub corrupt: Vec<u64>,
+    pub corrupt: Vec<(u64, u128, u64)>,
     pub released: HashMap<u64, usize>,
     pub failures: Vec<LinkFault>,
 }
@@ -290,8 +290,8 @@ impl Transfer for Recorder {
         self.run_hook(header);
     }
 
-    fn corrupt(&self, header: &FrameHeader) {
-        self.record.change(|record| record.corrupt.push(header.offset));
+    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
+        self.record.change(|record| record.corrupt.push((header.offset, peer, generation)));
     }
 
     fn released(&self, header: &FrameHeader) {

@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Parser, ValueEnum};
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// Runs a master and peers on this machine, kills, stops, replaces and dismisses peers, and checks everything that they
 /// report against its own calculation.
@@ -17,7 +17,8 @@ pub(crate) struct Args {
     /// How long, in hours.
     #[arg(long, default_value_t = 0)]
     pub(crate) hours: u64,
-    /// Fewest and most peers, as MIN..MAX (both included), from 3..3 to 64.
+    /// Fewest and most peers, as MIN..MAX (both included), from 2..2 to 64. Two in each group are always left alone, so
+    /// most faults need more.
     #[arg(long, default_value = "3..6")]
     pub(crate) peers: PeerRange,
     /// Which faults, how often.
@@ -35,18 +36,41 @@ pub(crate) struct Args {
     /// Longest pause of a peer between two steps, in milliseconds: the time that training computes.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub(crate) step_ms: u64,
+    /// Peer groups over which the peers are spread.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) groups: u32,
+    /// Kill the master as well, every 15 to 30 seconds; another one is started on the same port.
+    #[arg(long)]
+    pub(crate) master_kill: bool,
+    /// Peers connect to each other directly, and nothing is done to their connections: for measurements of throughput.
+    #[arg(long)]
+    pub(crate) no_proxy: bool,
     /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
     /// What this process is; set by the supervisor for the processes that it starts.
     #[arg(long, value_enum, default_value_t = Role::Supervisor, hide = true)]
     pub(crate) role: Role,
-    /// Address of the master; of a peer process.
+    /// Address of the master; of a peer process. Of a master: where it listens.
     #[arg(long, hide = true, default_value = "")]
     pub(crate) master: String,
     /// Number of a peer process.
     #[arg(long, hide = true, default_value_t = 0)]
     pub(crate) index: u64,
+    /// Group of a peer process.
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub(crate) group: u32,
+    /// Address that a peer process listens on.
+    #[arg(long, hide = true, default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// Address under which others reach a peer process, if that is another one.
+    #[arg(long, hide = true)]
+    pub(crate) shown: Option<IpAddr>,
+    /// Ports that a peer process listens on, for data and for shared state.
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub(crate) data_port: u16,
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub(crate) state_port: u16,
 }
 
 /// What a process of the program does.
@@ -64,6 +88,8 @@ pub(crate) enum Profile {
     Calm,
     /// A fault every 0.5 to 2 s, mostly kills and replacements.
     Default,
+    /// The faults of the default; each all-reduce of gradients is awaited while the next one is in flight.
+    Async,
     /// Faults every 0.5 to 1 s, often two at the same time, many stopped peers.
     Storm,
 }
@@ -73,6 +99,7 @@ impl fmt::Display for Profile {
         f.write_str(match self {
             Self::Calm => "calm",
             Self::Default => "default",
+            Self::Async => "async",
             Self::Storm => "storm",
         })
     }
@@ -96,9 +123,8 @@ impl FromStr for PeerRange {
                 .map_err(|_| format!("{word:?} is not a number of peers"))
         };
         let (min, max) = (number(min)?, number(max)?);
-        // With two untouched peers at any time, a fault needs a third.
-        if min < 3 || max < min || max > 64 {
-            return Err(format!("{min}..{max}: at least 3, at most 64, the smaller number first"));
+        if min < 2 || max < min || max > 64 {
+            return Err(format!("{min}..{max}: at least 2, at most 64, the smaller number first"));
         }
         Ok(Self { min, max })
     }
@@ -119,9 +145,16 @@ impl Args {
         Duration::from_secs(if seconds == 0 { 60 } else { seconds.min(366 * 86_400) })
     }
 
+    /// What is wrong with the arguments together.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        let needed = 2 * self.groups as usize;
+        (self.peers.min < needed)
+            .then(|| format!("--peers {}: {} groups need at least {needed} peers", self.peers, self.groups))
+    }
+
     /// The command that makes the same run again.
     pub(crate) fn replay_command(&self, seed: u64) -> String {
-        format!(
+        let mut command = format!(
             "pccl-stress --seconds {} --peers {} --profile {} --seed {seed} --elements {} --peer-timeout-ms {} --step-ms {}",
             self.duration().as_secs(),
             self.peers,
@@ -129,7 +162,16 @@ impl Args {
             self.elements,
             self.peer_timeout_ms,
             self.step_ms
-        )
+        );
+        if self.groups > 1 {
+            command.push_str(&format!(" --groups {}", self.groups));
+        }
+        for (given, flag) in [(self.master_kill, " --master-kill"), (self.no_proxy, " --no-proxy")] {
+            if given {
+                command.push_str(flag);
+            }
+        }
+        command
     }
 }
 
@@ -151,7 +193,7 @@ mod tests {
     fn ranges_of_peers_are_checked() {
         assert_eq!("3..6".parse(), Ok(PeerRange { min: 3, max: 6 }));
         assert_eq!("3..=6".parse(), Ok(PeerRange { min: 3, max: 6 }));
-        for text in ["", "3", "2..4", "6..3", "3..65", "a..b", "3..", "-3..4"] {
+        for text in ["", "3", "1..4", "6..3", "3..65", "a..b", "3..", "-3..4"] {
             assert!(text.parse::<PeerRange>().is_err(), "{text:?}");
         }
     }
@@ -159,11 +201,20 @@ mod tests {
     #[test]
     fn the_replay_command_means_the_same_run() {
         let given =
-            ["pccl-stress", "--minutes", "2", "--peers", "4..9", "--profile", "storm", "--elements", "7"];
-        let args = Args::try_parse_from(given).expect("valid");
+            "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill";
+        let args = Args::try_parse_from(given.split(' ')).expect("valid");
+        assert_eq!(args.conflict(), None);
         let again = args.replay_command(5);
         let again = Args::try_parse_from(again.split(' ')).expect("valid");
         assert_eq!(again.seed, Some(5));
         assert_eq!(again.replay_command(5), args.replay_command(5));
+        assert!(again.master_kill && !again.no_proxy && again.groups == 2);
+    }
+
+    #[test]
+    fn each_group_needs_two_peers() {
+        let conflict = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid").conflict();
+        assert_eq!(conflict("pccl-stress --peers 2..6"), None);
+        assert!(conflict("pccl-stress --peers 3..6 --groups 2").is_some());
     }
 }

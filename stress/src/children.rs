@@ -15,6 +15,9 @@ use std::{
 /// Longest line that a child may write, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
+/// Where the flight recorders of all processes write, in the folder of the run.
+pub(crate) const FLIGHT_FOLDER: &str = "flight";
+
 /// Whose process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
@@ -55,6 +58,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(log)?)
+            .env("PCCL_FLIGHT_DIR", log.with_file_name(FLIGHT_FOLDER))
             // Ctrl-C is for the supervisor, which ends its children in order.
             .process_group(0)
             .spawn()?;

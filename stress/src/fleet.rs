@@ -2,30 +2,25 @@
 //! that no consequence is heard of before its cause.
 
 use crate::{
+    authority::Authority,
     children::{Notice, Process, Who},
+    fault::Fault,
     journal::Journal,
+    links::Links,
     oracle::Oracle,
     os::Signal,
     peer::LEAVE,
     procfs::{self, Series},
     report::Survivor,
-    schedule::Fault,
 };
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::mpsc::SyncSender,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, io, sync::mpsc::SyncSender};
 
 /// Survivors that the report tells about: those that lived longest.
 const SURVIVORS_MAX: usize = 10;
-/// How often an ending process is looked at.
-const POLL: Duration = Duration::from_millis(10);
 
 struct Peer {
     process: Process,
+    group: u32,
     series: Series,
     /// When it is to go on, while it is stopped.
     resume_us: Option<u64>,
@@ -36,24 +31,30 @@ struct Peer {
 
 /// See the module's documentation.
 pub(crate) struct Fleet {
-    master: Process,
-    master_series: Series,
-    master_closed: bool,
+    pub(crate) authority: Authority,
+    pub(crate) links: Links,
     peers: BTreeMap<usize, Peer>,
     peer_args: Vec<String>,
+    groups: u32,
     notices: SyncSender<Notice>,
     started: usize,
     judged: Vec<Survivor>,
 }
 
 impl Fleet {
-    pub(crate) fn new(master: Process, peer_args: Vec<String>, notices: SyncSender<Notice>) -> Self {
+    pub(crate) fn new(
+        authority: Authority,
+        links: Links,
+        peer_args: Vec<String>,
+        groups: u32,
+        notices: SyncSender<Notice>,
+    ) -> Self {
         Self {
-            master,
-            master_series: Series::default(),
-            master_closed: false,
+            authority,
+            links,
             peers: BTreeMap::new(),
             peer_args,
+            groups,
             notices,
             started: 0,
             judged: Vec::new(),
@@ -67,6 +68,16 @@ impl Fleet {
     /// Peers that run and were not asked to leave.
     pub(crate) fn running(&self) -> Vec<usize> {
         self.list(|peer| peer.resume_us.is_none() && !peer.leaving && !peer.killed && !peer.closed)
+    }
+
+    /// Peers that were asked to leave, or killed, and are still there.
+    pub(crate) fn ending(&self) -> Vec<usize> {
+        self.list(|peer| peer.leaving || peer.killed || peer.closed)
+    }
+
+    /// The group of each peer.
+    pub(crate) fn groups(&self) -> BTreeMap<usize, u32> {
+        self.peers.iter().map(|(&number, peer)| (number, peer.group)).collect()
     }
 
     pub(crate) fn stopped(&self) -> Vec<usize> {
@@ -102,6 +113,12 @@ impl Fleet {
                 peer.process.signal(Signal::Stop)?;
             }
             Fault::Leave(number) => self.dismiss(number, oracle, journal, now_us)?,
+            Fault::Link(link) => {
+                if let Some(identity) = oracle.identity(link.peer) {
+                    self.links.apply(link, identity, oracle, journal, now_us)?;
+                }
+            }
+            Fault::Master { down_us } => self.authority.kill(down_us, oracle, journal, now_us)?,
         }
         Ok(())
     }
@@ -109,15 +126,32 @@ impl Fleet {
     fn spawn(&mut self, oracle: &mut Oracle, journal: &mut Journal, now_us: u64) -> io::Result<()> {
         let number = self.started;
         self.started += 1;
-        oracle.spawned(number, now_us);
+        let group = self.smallest_group();
+        oracle.spawned(number, group, now_us);
         let mut args = self.peer_args.clone();
-        args.extend(["--index".to_owned(), number.to_string()]);
+        let mut arg = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        arg("--index", number.to_string());
+        arg("--group", group.to_string());
+        if let Some(place) = self.links.open(number)? {
+            arg("--bind", place.bind.to_string());
+            arg("--shown", place.shown.to_string());
+            arg("--data-port", place.ports.0.to_string());
+            arg("--state-port", place.ports.1.to_string());
+        }
         let process = Process::start(Who::Peer(number), &args, &journal.peer_log(number), &self.notices)?;
-        journal.event(now_us, &format!("start peer {number}, process {}", process.pid()))?;
+        journal.event(now_us, &format!("start peer {number} of group {group}, process {}", process.pid()))?;
         let series = Series::default();
-        let peer = Peer { process, series, resume_us: None, leaving: false, killed: false, closed: false };
+        let peer =
+            Peer { process, group, series, resume_us: None, leaving: false, killed: false, closed: false };
         self.peers.insert(number, peer);
         Ok(())
+    }
+
+    fn smallest_group(&self) -> u32 {
+        let size = |group: &u32| {
+            self.peers.values().filter(|p| p.group == *group && !p.killed && !p.leaving).count()
+        };
+        (0..self.groups).min_by_key(size).unwrap_or(0)
     }
 
     fn dismiss(
@@ -180,9 +214,9 @@ impl Fleet {
     }
 
     /// A process has closed its output.
-    pub(crate) fn closed(&mut self, who: Who) {
+    pub(crate) fn closed(&mut self, who: Who, oracle: &mut Oracle, now_us: u64) {
         match who {
-            Who::Master => self.master_closed = true,
+            Who::Master => self.authority.closed(oracle, now_us),
             Who::Peer(number) => {
                 if let Some(peer) = self.peers.get_mut(&number) {
                     peer.closed = true;
@@ -203,27 +237,22 @@ impl Fleet {
         }
         for number in ended {
             journal.peer_ended(number);
+            self.links.close(number);
             if let Some(peer) = self.peers.remove(&number) {
                 self.judge(format!("peer {number}"), &peer.series);
             }
-        }
-        if self.master_closed {
-            self.master_closed = false;
-            let text = "the master ended by itself; see master.log".to_owned();
-            oracle.violation(now_us, crate::oracle::Check::Process, text);
         }
         Ok(())
     }
 
     /// Looks at all processes. One that has just ended is none of the survivors.
     pub(crate) fn sample(&mut self, now_us: u64) {
-        let look = |process: &Process, series: &mut Series| {
-            if let Ok(sample) = procfs::sample(process.pid(), now_us) {
-                series.push(sample);
+        self.authority.sample(now_us);
+        for peer in self.peers.values_mut() {
+            if let Ok(sample) = procfs::sample(peer.process.pid(), now_us) {
+                peer.series.push(sample);
             }
-        };
-        look(&self.master, &mut self.master_series);
-        self.peers.values_mut().for_each(|peer| look(&peer.process, &mut peer.series));
+        }
     }
 
     fn judge(&mut self, name: String, series: &Series) {
@@ -240,13 +269,13 @@ impl Fleet {
         for (number, peer) in std::mem::take(&mut self.peers) {
             self.judge(format!("peer {number}"), &peer.series);
         }
-        let master = self.master_series.growth().map(|growth| Survivor { name: "master".into(), growth });
+        let master = self.authority.growth().map(|growth| Survivor { name: "master".into(), growth });
         master.into_iter().chain(self.judged.clone()).collect()
     }
 
     /// Writes where every thread of every process is: what a stall looks like from outside.
     pub(crate) fn write_threads(&self, journal: &mut Journal, now_us: u64) -> io::Result<()> {
-        let master = [("master".to_owned(), self.master.pid())].into_iter();
+        let master = [("master".to_owned(), self.authority.pid())].into_iter();
         let peers = self.peers.iter().map(|(number, peer)| (format!("peer {number}"), peer.process.pid()));
         for (name, pid) in master.chain(peers) {
             for thread in procfs::threads(pid) {
@@ -261,23 +290,6 @@ impl Fleet {
         for peer in self.peers.values_mut() {
             // Fails only for a process that has ended, and then it is what was wanted.
             drop(peer.process.signal(Signal::Kill));
-        }
-    }
-
-    /// Ends the master; says what is wrong if it does not end in time and in order.
-    pub(crate) fn end_master(&mut self, patience_us: u64) -> Option<String> {
-        self.master.hang_up();
-        let deadline = Instant::now() + Duration::from_micros(patience_us);
-        loop {
-            match self.master.ended() {
-                Ok(Some(status)) if status.success() => return None,
-                Ok(Some(status)) => return Some(format!("the master ended with {status}; see master.log")),
-                Err(error) => return Some(format!("the master cannot be waited for: {error}")),
-                Ok(None) if Instant::now() >= deadline => {
-                    return Some(format!("the master did not end within {} ms", patience_us / 1000));
-                }
-                Ok(None) => thread::sleep(POLL),
-            }
         }
     }
 }

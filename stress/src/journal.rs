@@ -1,5 +1,6 @@
 //! The log of a run's events, and the last lines of the peers in full.
 
+use crate::children::FLIGHT_FOLDER;
 use std::{
     collections::VecDeque,
     fs::{self, File},
@@ -13,6 +14,9 @@ const PART_BYTES_MAX: u64 = 64 << 20;
 const LINES_KEPT: usize = 5_000;
 /// Log files of ended peers that are kept.
 const PEER_LOGS_KEPT: usize = 100;
+/// Files of flight recorders that are kept, and how many peers end until somebody looks.
+const FLIGHTS_KEPT: usize = 500;
+const FLIGHTS_EVERY: usize = 50;
 
 /// See the module's documentation.
 pub(crate) struct Journal {
@@ -22,6 +26,7 @@ pub(crate) struct Journal {
     began_us: u64,
     lines: VecDeque<String>,
     ended: VecDeque<PathBuf>,
+    ended_count: usize,
 }
 
 impl Journal {
@@ -29,7 +34,15 @@ impl Journal {
     pub(crate) fn create(folder: &Path, began_us: u64) -> io::Result<Self> {
         let out = BufWriter::new(File::create(folder.join("events.log"))?);
         let folder = folder.to_owned();
-        Ok(Self { folder, out, bytes: 0, began_us, lines: VecDeque::new(), ended: VecDeque::new() })
+        Ok(Self {
+            folder,
+            out,
+            bytes: 0,
+            began_us,
+            lines: VecDeque::new(),
+            ended: VecDeque::new(),
+            ended_count: 0,
+        })
     }
 
     /// Writes an event.
@@ -68,6 +81,22 @@ impl Journal {
         {
             // Somebody else may have tidied up.
             drop(fs::remove_file(old));
+        }
+        self.ended_count += 1;
+        if self.ended_count.is_multiple_of(FLIGHTS_EVERY) {
+            self.sweep_flights();
+        }
+    }
+
+    /// Removes the oldest files of flight recorders.
+    fn sweep_flights(&self) {
+        let Ok(files) = fs::read_dir(self.folder.join(FLIGHT_FOLDER)) else { return };
+        let written = |file: &fs::DirEntry| file.metadata().and_then(|data| data.modified()).ok();
+        let mut files: Vec<_> = files.flatten().map(|file| (written(&file), file.path())).collect();
+        files.sort_unstable();
+        let surplus = files.len().saturating_sub(FLIGHTS_KEPT);
+        for (_, path) in files.into_iter().take(surplus) {
+            drop(fs::remove_file(path));
         }
     }
 

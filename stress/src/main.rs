@@ -4,18 +4,22 @@
 //! The program is its own children: `--role master` and `--role peer` are what the supervisor starts.
 
 mod args;
+mod authority;
 mod children;
 mod event;
+mod fault;
 mod fleet;
 mod fold;
 mod journal;
 mod json;
+mod links;
 mod master;
 mod oracle;
 #[allow(unsafe_code)]
 mod os;
 mod peer;
 mod procfs;
+mod proxy;
 mod record;
 mod report;
 mod rng;
@@ -24,8 +28,9 @@ mod supervisor;
 mod tasks;
 mod workload;
 
-use args::{Args, Role};
+use args::{Args, Profile, Role};
 use clap::Parser;
+use peer::Place;
 use std::process::ExitCode;
 
 /// Exit status of a run that somebody ended early.
@@ -35,6 +40,10 @@ const NO_RUN: u8 = 2;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(conflict) = args.conflict() {
+        eprintln!("pccl-stress: {conflict}");
+        return ExitCode::from(NO_RUN);
+    }
     let level = if args.role == Role::Supervisor { "warn" } else { "info" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
     if args.role != Role::Supervisor
@@ -44,11 +53,15 @@ fn main() -> ExitCode {
         return ExitCode::from(NO_RUN);
     }
     match args.role {
-        Role::Master => master::run(args.peer_timeout_ms),
+        Role::Master => master::run(&args.master, args.peer_timeout_ms),
         Role::Peer => peer::run(peer::Settings {
             workload: workload::Workload { seed: args.seed.unwrap_or(0), elements: args.elements as usize },
             master: args.master,
             index: args.index,
+            group: args.group,
+            groups: args.groups,
+            place: Place { bind: args.bind, shown: args.shown, ports: (args.data_port, args.state_port) },
+            pipelined: args.profile == Profile::Async,
             step_ms: args.step_ms,
             peer_timeout_ms: args.peer_timeout_ms,
         }),

@@ -6,10 +6,10 @@ use std::{io::Read, process::ExitCode, time::Duration};
 /// Stands before the address on standard output.
 pub(crate) const LISTENING: &str = "listening on ";
 
-/// Serves until standard input ends.
-pub(crate) fn run(peer_timeout_ms: u64) -> ExitCode {
+/// Serves on `address` until standard input ends.
+pub(crate) fn run(address: &str, peer_timeout_ms: u64) -> ExitCode {
     let config = MasterConfig {
-        listen: "127.0.0.1:0".into(),
+        listen: address.into(),
         peer_timeout: Duration::from_millis(peer_timeout_ms),
         ..MasterConfig::default()
     };

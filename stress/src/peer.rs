@@ -5,12 +5,16 @@ use crate::{
     os,
     rng::Rng,
     tasks::{self, Task},
-    workload::{Buffer, Kind, MANY_TAG, Workload, checksum, random_buffer},
+    workload::{Buffer, Kind, MANY_TAG, PIPELINED_TAGS, Workload, checksum, random_buffer},
 };
-use pccl::{Cause, Communicator, Error, ManyOptions, ReduceInfo, Remedy, SharedState, SyncStrategy};
+use pccl::{
+    AsyncReduce, Cause, Communicator, Error, FrameChecksums, ManyOptions, ReduceInfo, Remedy, SharedState,
+    SyncStrategy,
+};
 use std::{
     cell::Cell,
     io::{self, BufRead, Write},
+    net::IpAddr,
     process::ExitCode,
     sync::{
         Arc,
@@ -25,6 +29,8 @@ pub(crate) const LEAVE: &str = "leave";
 const ORPHANED: i32 = 3;
 /// A peer that waits for others looks this often whether it is to leave.
 const GATHER_SLICE: Duration = Duration::from_millis(500);
+/// Pause of a peer that is alone in its group before it asks again for others.
+const ALONE_PAUSE: Duration = Duration::from_millis(10);
 /// Pause before another attempt to reach the master.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,6 +42,21 @@ pub(crate) struct Settings {
     pub(crate) workload: Workload,
     pub(crate) step_ms: u64,
     pub(crate) peer_timeout_ms: u64,
+    pub(crate) group: u32,
+    /// How many groups there are.
+    pub(crate) groups: u32,
+    pub(crate) place: Place,
+    /// Each all-reduce of gradients is awaited while the next one is in flight.
+    pub(crate) pipelined: bool,
+}
+
+/// Where a peer listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) bind: IpAddr,
+    /// Address under which others reach it, if that is another one.
+    pub(crate) shown: Option<IpAddr>,
+    pub(crate) ports: (u16, u16),
 }
 
 /// Why a membership of the run ends.
@@ -75,12 +96,17 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
     std::thread::spawn(move || listen(&heard));
     // The neighbour may be stopped: reaching it must have more time than the master needs to drop it.
     let dial_timeout = Duration::from_millis(settings.peer_timeout_ms + 2_000);
-    let comm = Communicator::builder(&settings.master)
-        .bind(std::net::Ipv4Addr::LOCALHOST.into())
-        .first_ports(0, 0)
-        .dial_timeout(dial_timeout)
-        .build();
-    let comm = match comm {
+    let place = settings.place;
+    let mut builder = Communicator::builder(&settings.master)
+        .peer_group(settings.group)
+        .bind(place.bind)
+        .first_ports(place.ports.0, place.ports.1)
+        .dial_timeout(dial_timeout);
+    if let Some(shown) = place.shown {
+        // Bits are flipped on the way.
+        builder = builder.advertised_host(&shown.to_string()).frame_checksums(FrameChecksums::Always);
+    }
+    let comm = match builder.build() {
         Ok(comm) => comm,
         Err(error) => return fatal(error.to_string()),
     };
@@ -171,6 +197,8 @@ impl Peer {
     }
 
     fn train(&mut self) -> Result<std::convert::Infallible, Halt> {
+        // Nobody settles alone what the state of its group is: others may be on their way to a new master.
+        self.gather()?;
         // Whoever has just been let in goes on with the sync, as those do who let it in.
         let mut let_in = true;
         loop {
@@ -204,13 +232,19 @@ impl Peer {
         Ok(())
     }
 
-    /// Waits until there is another peer.
+    /// Waits until there is another peer in the group.
     fn gather(&mut self) -> Result<(), Halt> {
-        self.pending = None;
         while self.comm.world().group_size < 2 {
             if self.is_to_leave() {
                 return Err(Halt::Leave);
             }
+            if self.settings.groups > 1 {
+                // The peers of the other groups ask and let in as they do in any step; this one goes along.
+                self.admit()?;
+                std::thread::sleep(ALONE_PAUSE);
+                continue;
+            }
+            self.pending = None;
             match self.comm.wait_for_world(2, Some(GATHER_SLICE)) {
                 Ok(_) | Err(Error::TimedOut(_)) => {}
                 Err(error) => return Err(self.lost(&error)),
@@ -273,18 +307,58 @@ impl Peer {
             }
             ask = false;
         }
-        let mut many = Task::new(&workload, self.me, step, workload.many_job(step));
+        let end =
+            if self.settings.pipelined { self.pipeline(&mut tasks)? } else { self.reduce_many(&mut tasks)? };
+        if let StepEnd::Complete = end {
+            self.update(&tasks);
+        }
+        Ok(end)
+    }
+
+    /// One operation with many tensors. Sometimes the library tries again by itself, sometimes this loop does.
+    fn reduce_many(&self, tasks: &mut Vec<Task>) -> Result<StepEnd, Halt> {
+        let (workload, step) = (self.settings.workload, self.revision);
+        let retries = if step.is_multiple_of(5) { 0 } else { u32::MAX };
+        let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
         while !many.is_done() {
             let before = self.ring();
-            // Sometimes the library tries again by itself, sometimes this loop does.
-            let retries = if step.is_multiple_of(5) { 0 } else { u32::MAX };
             let result =
                 self.comm.all_reduce_many(&mut many.tensors(), ManyOptions { tag: MANY_TAG, retries });
             if let StepEnd::Alone = self.conclude(&mut many, &before, result)? {
                 return Ok(StepEnd::Alone);
             }
         }
-        self.update(&tasks, &many);
+        tasks.push(many);
+        Ok(StepEnd::Complete)
+    }
+
+    /// Inner steps: the gradients of each are on their way while the next one computes, and are awaited in it.
+    fn pipeline(&self, tasks: &mut Vec<Task>) -> Result<StepEnd, Halt> {
+        let (workload, step) = (self.settings.workload, self.revision);
+        let jobs = PIPELINED_TAGS.map(|tag| workload.many_job(step, tag));
+        let mut inner: Vec<Task> = jobs.map(|job| Task::new(&workload, self.me, step, job)).collect();
+        let compute = Duration::from_millis(self.settings.step_ms) / 8;
+        while inner.iter().any(|task| !task.is_done()) {
+            let before = self.ring();
+            let results = self.comm.scope(|scope| {
+                let (mut results, mut flying) = (Vec::new(), None);
+                let mut land = |flight: Option<(usize, Result<AsyncReduce<'_>, Error>)>| {
+                    results.extend(flight.map(|(index, one)| (index, one.and_then(AsyncReduce::wait))));
+                };
+                for (index, task) in inner.iter_mut().enumerate().filter(|(_, task)| !task.is_done()) {
+                    let tag = task.tag();
+                    let launched = scope.all_reduce_many(task.tensors(), tag);
+                    std::thread::sleep(compute);
+                    land(flying.replace((index, launched)));
+                }
+                land(flying);
+                results
+            });
+            if let StepEnd::Alone = self.conclude_all(&mut inner, &before, results)? {
+                return Ok(StepEnd::Alone);
+            }
+        }
+        tasks.append(&mut inner);
         Ok(StepEnd::Complete)
     }
 
@@ -296,19 +370,12 @@ impl Peer {
             let open = tasks.iter_mut().enumerate().filter(|(_, task)| !task.is_done());
             let launched: Vec<_> = open.map(|(index, task)| (index, tasks::launch(scope, task))).collect();
             let pending = ask.then(|| comm.are_peers_pending());
-            let wait = |(index, launched): (usize, Result<pccl::AsyncReduce<'_>, Error>)| {
-                (index, launched.and_then(pccl::AsyncReduce::wait))
+            let wait = |(index, launched): (usize, Result<AsyncReduce<'_>, Error>)| {
+                (index, launched.and_then(AsyncReduce::wait))
             };
             (launched.into_iter().map(wait).collect::<Vec<_>>(), pending)
         });
-        let mut end = Ok(StepEnd::Complete);
-        for (index, result) in results {
-            match (self.conclude(&mut tasks[index], &before, result), &end) {
-                // All are reported; the first reason to stop counts.
-                (_, Err(_)) | (Ok(StepEnd::Complete), _) => {}
-                (other, Ok(_)) => end = other,
-            }
-        }
+        let end = self.conclude_all(tasks, &before, results);
         match (end, pending) {
             (Ok(end), Some(Ok(pending))) => {
                 self.pending = Some(pending);
@@ -317,6 +384,23 @@ impl Peer {
             (Ok(_), Some(Err(error))) => Err(self.lost(&error)),
             (end, _) => end,
         }
+    }
+
+    /// Reports the results of calls that ran at the same time. All are reported; the first reason to stop counts.
+    fn conclude_all(
+        &self,
+        tasks: &mut [Task],
+        before: &[u128],
+        results: Vec<(usize, Result<ReduceInfo, Error>)>,
+    ) -> Result<StepEnd, Halt> {
+        let mut end = Ok(StepEnd::Complete);
+        for (index, result) in results {
+            match (self.conclude(&mut tasks[index], before, result), &end) {
+                (_, Err(_)) | (Ok(StepEnd::Complete), _) => {}
+                (other, Ok(_)) => end = other,
+            }
+        }
+        end
     }
 
     /// Reports the result of a call and says how to go on.
@@ -359,11 +443,11 @@ impl Peer {
         }
     }
 
-    /// Element-wise and deterministic: equal results keep equal states equal.
-    fn update(&mut self, tasks: &[Task], many: &Task) {
+    /// Element-wise and deterministic: equal results keep equal states equal. The last task has the gradient.
+    fn update(&mut self, tasks: &[Task]) {
         let noise = tasks.iter().map(Task::result_hash).fold(0, |all, hash| all ^ hash);
         if let (Buffer::F32(weights), Some(Buffer::F32(gradient))) =
-            (&mut self.weights, many.result().first())
+            (&mut self.weights, tasks.last().and_then(|task| task.result().first()))
         {
             for (weight, &slope) in weights.iter_mut().zip(gradient.iter().cycle()) {
                 *weight = *weight * 0.9 + slope;

@@ -2,44 +2,26 @@
 
 use crate::{
     args::{PeerRange, Profile},
+    fault::{Fault, LinkFault, Trouble},
     rng::Rng,
 };
+use std::collections::BTreeMap;
 
-/// Shortest and longest time that a peer is stopped, in milliseconds.
-const STOP_MS: (u64, u64) = (200, 5_000);
-/// The run promises to go on while there are two untouched peers, so there always are.
+/// Shortest and longest time that a peer is stopped or a connection disturbed, in milliseconds.
+const LASTS_MS: (u64, u64) = (200, 20_000);
+/// Up to here half of them last.
+const OFTEN_MS: u64 = 2_000;
+/// The run promises to go on while there are two untouched peers in each group, so there always are.
 const UNTOUCHED: usize = 2;
 /// Shortest time for which one peer is spared, so that somebody lives long enough to show a leak, in microseconds.
 const TENURE_US: u64 = 60_000_000;
-
-/// Something that is done to the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Kill(usize),
-    Stop { peer: usize, for_us: u64 },
-    Leave(usize),
-    Spawn,
-}
-
-impl Fault {
-    /// One word for what it is; reports count by it.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Kill(_) => "kill",
-            Self::Stop { .. } => "stop",
-            Self::Leave(_) => "leave",
-            Self::Spawn => "spawn",
-        }
-    }
-
-    /// Whom it is done to, if that is a peer that is there.
-    pub(crate) fn peer(&self) -> Option<usize> {
-        match *self {
-            Self::Kill(peer) | Self::Stop { peer, .. } | Self::Leave(peer) => Some(peer),
-            Self::Spawn => None,
-        }
-    }
-}
+/// Time between two kills of the master, and how long there is none, in milliseconds.
+const MASTER_EVERY_MS: (u64, u64) = (15_000, 30_000);
+const MASTER_DOWN_MS: (u64, u64) = (50, 3_000);
+/// Delay of every byte, in microseconds: from a neighbouring city to the other side of the world.
+const DELAY_US: (u64, u64) = (1_000, 150_000);
+/// Connections that are disturbed for a while at the same time. Each slows the whole ring down.
+const DISTURBED_MAX: usize = 2;
 
 /// The run as the schedule sees it. Numbers of peers are in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,11 +36,28 @@ pub(crate) struct View {
     pub(crate) may_stop: bool,
     /// Processes that are started at this moment; not known to anybody else yet.
     pub(crate) starting: usize,
+    /// The group of each peer, where there are several groups.
+    pub(crate) groups: BTreeMap<usize, u32>,
+    /// How many disturbances of connections last at the moment; `None` if connections cannot be disturbed.
+    pub(crate) disturbed: Option<usize>,
+    /// Everybody that runs is a member and holds the state of its group.
+    pub(crate) settled: bool,
+    /// The master was killed, and not all have found the new one yet.
+    pub(crate) leaderless: bool,
 }
 
 impl View {
     fn alive(&self) -> usize {
         self.starting + self.steady.len() + self.unsteady.len() + self.stopped.len()
+    }
+
+    /// Members that something may be done to, one at a time.
+    fn expendable(&self) -> Vec<usize> {
+        let group = |peer: &usize| self.groups.get(peer).copied().unwrap_or(0);
+        let enough = |peer: &&usize| {
+            self.steady.iter().filter(|other| group(other) == group(peer)).count() > UNTOUCHED
+        };
+        self.steady.iter().filter(enough).copied().collect()
     }
 }
 
@@ -68,25 +67,38 @@ struct Weather {
     stop: u64,
     leave: u64,
     spawn: u64,
+    link: u64,
     interval_ms: (u64, u64),
     /// Chance in percent that two faults come at the same time.
     double_percent: u64,
 }
 
 fn weather(profile: Profile) -> Weather {
-    let weather = |kill, stop, leave, spawn, interval_ms, double_percent| Weather {
+    let weather = |[kill, stop, leave, spawn, link]: [u64; 5], interval_ms, double_percent| Weather {
         kill,
         stop,
         leave,
         spawn,
+        link,
         interval_ms,
         double_percent,
     };
     match profile {
-        Profile::Calm => weather(1, 1, 2, 4, (1_000, 2_000), 0),
-        Profile::Default => weather(4, 2, 1, 5, (500, 2_000), 5),
-        Profile::Storm => weather(5, 4, 1, 8, (500, 1_000), 30),
+        Profile::Calm => weather([1, 1, 2, 4, 1], (1_000, 2_000), 0),
+        Profile::Default | Profile::Async => weather([4, 2, 1, 5, 3], (500, 2_000), 5),
+        Profile::Storm => weather([5, 4, 1, 8, 6], (500, 1_000), 30),
     }
+}
+
+/// What a schedule is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) profile: Profile,
+    pub(crate) peers: PeerRange,
+    pub(crate) duration_us: u64,
+    pub(crate) master_kill: bool,
+    /// Bytes that an edge carries in one step.
+    pub(crate) step_bytes: u64,
 }
 
 /// See the module's documentation.
@@ -98,11 +110,16 @@ pub(crate) struct Schedule {
     tenure_us: u64,
     spared: usize,
     spared_since_us: u64,
+    /// When the master is to be killed.
+    next_master_us: Option<u64>,
+    /// Bytes that an edge carries in one step.
+    step_bytes: u64,
 }
 
 impl Schedule {
     /// A schedule for a run of `duration_us` whose first peers have the numbers from 0 to the smallest number of peers.
-    pub(crate) fn new(seed: u64, profile: Profile, peers: PeerRange, duration_us: u64, now_us: u64) -> Self {
+    pub(crate) fn new(seed: u64, plan: Plan, now_us: u64) -> Self {
+        let Plan { profile, peers, duration_us, master_kill, step_bytes } = plan;
         let mut rng = Rng::keyed(&[seed, 5]);
         let spared = rng.below(peers.min as u64) as usize;
         let mut schedule = Self {
@@ -113,13 +130,21 @@ impl Schedule {
             tenure_us: TENURE_US.max(duration_us / 6),
             spared,
             spared_since_us: now_us,
+            next_master_us: None,
+            step_bytes,
         };
         schedule.next_us = now_us + schedule.interval_us();
+        if master_kill {
+            schedule.next_master_us = Some(now_us + schedule.draw_us(MASTER_EVERY_MS));
+        }
         schedule
     }
 
     /// The faults that are due.
     pub(crate) fn due(&mut self, now_us: u64, view: &View) -> Vec<Fault> {
+        if let Some(fault) = self.master_due(now_us, view) {
+            return fault.into_iter().collect();
+        }
         if now_us < self.next_us {
             return Vec::new();
         }
@@ -134,9 +159,36 @@ impl Schedule {
         faults
     }
 
+    /// Around the death of a master nothing else is done. A run goes on from what its members hold when they meet again;
+    /// if newcomers met first, or somebody who had been away, theirs would be the state that counts.
+    fn master_due(&mut self, now_us: u64, view: &View) -> Option<Option<Fault>> {
+        if view.leaderless {
+            return Some(None);
+        }
+        if self.next_master_us.is_none_or(|next| now_us < next) {
+            return None;
+        }
+        if !view.settled {
+            return Some(None);
+        }
+        let down_us = self.draw_us(MASTER_DOWN_MS);
+        self.next_master_us = Some(now_us + self.draw_us(MASTER_EVERY_MS));
+        Some(Some(Fault::Master { down_us }))
+    }
+
     fn interval_us(&mut self) -> u64 {
-        let (low, high) = self.weather.interval_ms;
-        self.rng.between(low, high) * 1000
+        self.draw_us(self.weather.interval_ms)
+    }
+
+    fn draw_us(&mut self, (low_ms, high_ms): (u64, u64)) -> u64 {
+        self.rng.between(low_ms, high_ms) * 1000
+    }
+
+    /// How long something lasts: often short, sometimes long.
+    fn lasts_us(&mut self) -> u64 {
+        let (low, high) = LASTS_MS;
+        let range = if self.rng.below(2) == 0 { (low, OFTEN_MS) } else { (OFTEN_MS, high) };
+        self.draw_us(range)
     }
 
     /// One peer is spared for a while; then it is the turn of the oldest other.
@@ -162,7 +214,7 @@ impl Schedule {
         let spare = |peers: &[usize]| -> Vec<usize> {
             peers.iter().copied().filter(|&peer| peer != self.spared).collect()
         };
-        let members = if view.steady.len() > UNTOUCHED { spare(&view.steady) } else { Vec::new() };
+        let members = spare(&view.expendable());
         let moving = [&members[..], &spare(&view.unsteady)].concat();
         let all = [&moving[..], &view.stopped].concat();
         let weight = |weight, possible: bool| if possible { weight } else { 0 };
@@ -171,6 +223,7 @@ impl Schedule {
             weight(self.weather.stop, !moving.is_empty() && view.may_stop),
             weight(self.weather.leave, !members.is_empty() && view.alive() > self.peers.min),
             weight(self.weather.spawn, view.alive() < self.peers.max),
+            weight(self.weather.link, view.disturbed.is_some() && !view.steady.is_empty()),
         ];
         let total = weights.iter().sum::<u64>();
         if total == 0 {
@@ -185,17 +238,45 @@ impl Schedule {
         Some(match kind {
             0 => Fault::Kill(self.take(view, &all)),
             1 => {
-                let for_us = self.rng.between(STOP_MS.0, STOP_MS.1) * 1000;
+                let for_us = self.lasts_us();
                 let peer = self.take(view, &moving);
                 view.stopped.push(peer);
+                view.may_stop = false;
                 Fault::Stop { peer, for_us }
             }
             2 => Fault::Leave(self.take(view, &members)),
-            _ => {
+            3 => {
                 view.starting += 1;
                 Fault::Spawn
             }
+            _ => Fault::Link(self.link_fault(view)?),
         })
+    }
+
+    /// Something that happens to connections; the spared peer's as well.
+    fn link_fault(&mut self, view: &mut View) -> Option<LinkFault> {
+        let disturbed = view.disturbed?;
+        let peer = view.steady[self.rng.below(view.steady.len() as u64) as usize];
+        let (all, pick, for_us) = (self.rng.below(4) == 0, self.rng.next(), self.lasts_us());
+        let most = if disturbed < DISTURBED_MAX { 5 } else { 2 };
+        let trouble = match self.rng.below(most) {
+            0 => Trouble::Reset,
+            1 => Trouble::Flip { in_bytes: self.rng.below(self.step_bytes.max(1)) },
+            2 => Trouble::Delay { us: self.rng.between(DELAY_US.0, DELAY_US.1) },
+            // A step takes between a quarter of a second and two seconds.
+            3 => {
+                Trouble::Throttle { bytes_per_s: self.rng.between(self.step_bytes / 2, self.step_bytes * 4) }
+            }
+            _ if view.may_stop => {
+                view.may_stop = false;
+                Trouble::Cut
+            }
+            _ => return None,
+        };
+        if !matches!(trouble, Trouble::Reset | Trouble::Flip { .. }) {
+            view.disturbed = Some(disturbed + 1);
+        }
+        Some(LinkFault { peer, all, pick, trouble, for_us })
     }
 
     fn take(&mut self, view: &mut View, from: &[usize]) -> usize {
@@ -211,13 +292,19 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    const RANGE: PeerRange = PeerRange { min: 3, max: 6 };
+    const RANGE: PeerRange = PeerRange { min: 4, max: 8 };
+
+    fn plan(profile: Profile, seconds: u64) -> Plan {
+        let (peers, duration_us) = (RANGE, seconds * 1_000_000);
+        Plan { profile, peers, duration_us, master_kill: true, step_bytes: 400_000 }
+    }
 
     /// Plays a schedule against a run in which everything happens at once; returns what it did.
     fn play(seed: u64, profile: Profile, seconds: u64) -> Vec<Fault> {
-        let mut schedule = Schedule::new(seed, profile, RANGE, seconds * 1_000_000, 0);
-        let mut view = View { steady: vec![0, 1, 2], may_stop: true, ..View::default() };
-        let (mut next, mut resumes, mut done) = (3, Vec::new(), Vec::new());
+        let mut schedule = Schedule::new(seed, plan(profile, seconds), 0);
+        let groups = (0..1000).map(|peer| (peer, peer as u32 % 2)).collect();
+        let mut view = View { steady: vec![0, 1, 2, 3], groups, disturbed: Some(0), ..View::default() };
+        let (mut next, mut resumes, mut done) = (4, Vec::new(), Vec::new());
         for now in (0..seconds * 1_000_000).step_by(10_000) {
             resumes.retain(|&(at, peer)| {
                 if at <= now && view.stopped.contains(&peer) {
@@ -227,6 +314,8 @@ mod tests {
                 }
                 at > now
             });
+            view.settled = view.stopped.is_empty();
+            view.may_stop = view.settled;
             for fault in schedule.due(now, &view) {
                 done.push(fault);
                 match fault {
@@ -239,13 +328,23 @@ mod tests {
                         view.stopped.retain(|&other| other != peer);
                     }
                     Fault::Stop { peer, for_us } => {
-                        assert!((200_000..=5_000_000).contains(&for_us));
+                        assert!((200_000..=20_000_000).contains(&for_us));
                         view.steady.retain(|&other| other != peer);
                         view.stopped.push(peer);
                         resumes.push((now + for_us, peer));
                     }
+                    Fault::Link(link) => {
+                        assert!(view.steady.contains(&link.peer));
+                        assert!((200_000..=20_000_000).contains(&link.for_us));
+                    }
+                    Fault::Master { down_us } => {
+                        assert!(view.settled && down_us <= 3_000_000);
+                    }
                 }
-                assert!(view.steady.len() >= UNTOUCHED, "{done:?}");
+                for group in 0..2 {
+                    let steady = view.steady.iter().filter(|&&peer| peer as u32 % 2 == group).count();
+                    assert!(steady >= UNTOUCHED, "{done:?}");
+                }
                 assert!(view.alive() <= RANGE.max, "{done:?}");
             }
         }
@@ -255,41 +354,76 @@ mod tests {
     #[test]
     fn equal_seeds_give_equal_schedules_and_every_fault_occurs() {
         for profile in [Profile::Calm, Profile::Default, Profile::Storm] {
-            let faults = play(1, profile, 300);
-            assert_eq!(faults, play(1, profile, 300));
-            assert_ne!(faults, play(2, profile, 300));
-            let count = |test: fn(&Fault) -> bool| faults.iter().filter(|fault| test(fault)).count();
-            assert!(count(|fault| matches!(fault, Fault::Kill(_))) > 3);
-            assert!(count(|fault| matches!(fault, Fault::Stop { .. })) > 3);
-            assert!(count(|fault| matches!(fault, Fault::Leave(_))) > 3);
-            assert!(count(|fault| matches!(fault, Fault::Spawn)) > 3);
+            let faults = play(1, profile, 600);
+            assert_eq!(faults, play(1, profile, 600));
+            assert_ne!(faults, play(2, profile, 600));
+            for kind in
+                ["kill", "stop", "leave", "spawn", "master", "delay", "throttle", "cut", "reset", "flip"]
+            {
+                let count = faults.iter().filter(|fault| fault.kind() == kind).count();
+                assert!(count > 3, "{profile}: {count} times {kind}");
+            }
         }
     }
 
     #[test]
-    fn without_leave_to_stop_nobody_is_stopped() {
-        let mut schedule = Schedule::new(3, Profile::Storm, RANGE, 1_000_000, 0);
-        let view = View { steady: vec![0, 1, 2, 3], ..View::default() };
+    fn without_leave_to_stop_nothing_is_stopped() {
+        let mut schedule = Schedule::new(3, plan(Profile::Storm, 1), 0);
+        let view = View { steady: vec![0, 1, 2, 3], disturbed: Some(0), ..View::default() };
         for now in (0..100_000_000).step_by(100_000) {
-            let faults = schedule.due(now, &view);
-            assert!(!faults.iter().any(|fault| matches!(fault, Fault::Stop { .. })));
+            for fault in schedule.due(now, &view) {
+                assert!(!["stop", "cut"].contains(&fault.kind()), "{fault:?}");
+            }
         }
+    }
+
+    #[test]
+    fn without_a_proxy_no_connection_is_disturbed_and_too_many_are_never() {
+        let mut schedule = Schedule::new(3, plan(Profile::Storm, 1), 0);
+        let mut view = View { steady: vec![0, 1, 2, 3], may_stop: true, ..View::default() };
+        for now in (0..20_000_000).step_by(100_000) {
+            assert!(!schedule.due(now, &view).iter().any(|fault| matches!(fault, Fault::Link(_))));
+        }
+        view.disturbed = Some(DISTURBED_MAX);
+        for now in (20_000_000..100_000_000).step_by(100_000) {
+            for fault in schedule.due(now, &view) {
+                assert!(!["delay", "throttle", "cut"].contains(&fault.kind()), "{fault:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn around_the_death_of_a_master_nothing_else_is_done() {
+        let mut schedule = Schedule::new(3, plan(Profile::Storm, 1), 0);
+        let view = View { steady: vec![0, 1, 2, 3], may_stop: true, ..View::default() };
+        let late = 40_000_000;
+        assert_eq!(schedule.due(late, &view), [], "not everybody holds the state");
+        let settled = View { settled: true, ..view };
+        let faults = schedule.due(late, &settled);
+        assert!(matches!(faults[..], [Fault::Master { .. }]), "{faults:?}");
+        assert_eq!(schedule.due(late + 10_000_000, &View { leaderless: true, ..settled }), []);
     }
 
     #[test]
     fn one_peer_is_spared_for_its_tenure() {
         let faults = play(4, Profile::Storm, 50);
-        let mut schedule = Schedule::new(4, Profile::Storm, RANGE, 50_000_000, 0);
-        schedule.next_us = 0;
-        let spared = schedule.spared;
-        assert!(!faults.iter().any(
-            |fault| matches!(fault, Fault::Kill(p) | Fault::Leave(p) | Fault::Stop { peer: p, .. } if *p == spared)
-        ));
+        let schedule = Schedule::new(4, plan(Profile::Storm, 50), 0);
+        assert!(!faults.iter().any(|fault| fault.peer() == Some(schedule.spared)));
+    }
+
+    #[test]
+    fn two_peers_of_two_are_left_alone() {
+        let peers = PeerRange { min: 2, max: 2 };
+        let mut schedule = Schedule::new(5, Plan { peers, ..plan(Profile::Storm, 1) }, 0);
+        let view = View { steady: vec![0, 1], may_stop: true, ..View::default() };
+        for now in (0..14_000_000).step_by(100_000) {
+            assert_eq!(schedule.due(now, &view), []);
+        }
     }
 
     #[test]
     fn below_the_smallest_number_somebody_is_started() {
-        let mut schedule = Schedule::new(5, Profile::Default, RANGE, 1_000_000, 0);
+        let mut schedule = Schedule::new(5, plan(Profile::Default, 1), 0);
         let view = View { steady: vec![0, 1], ..View::default() };
         assert!(schedule.due(10_000_000, &view).contains(&Fault::Spawn));
     }

@@ -2,15 +2,18 @@
 
 use crate::{
     args::{Args, Role},
-    children::{Notice, Process, Who},
+    authority::Authority,
+    children::{Notice, Who},
     event::{Event, Line},
+    fault::Fault,
     fleet::Fleet,
     journal::Journal,
+    links::Links,
     oracle::{Check, GRACE_US, Oracle},
     os::{self, EndSignals},
     record::Record,
     report::{Report, live_line},
-    schedule::{Fault, Schedule, View},
+    schedule::{Plan, Schedule, View},
     workload::Workload,
 };
 use std::{
@@ -25,8 +28,8 @@ use std::{
 const TICK: Duration = Duration::from_millis(10);
 /// Reports that may wait; then the peers wait.
 const NOTICES_MAX: usize = 10_000;
-/// Time in which a master has to say where it listens, and later to end.
-const MASTER_PATIENCE_US: u64 = 30_000_000;
+/// Time in which the master has to end.
+const MASTER_PATIENCE_US: u64 = 3_000_000 + GRACE_US;
 /// How often processes are looked at.
 const SAMPLE_US: u64 = 1_000_000;
 /// Time between two live lines on a terminal, and elsewhere.
@@ -76,14 +79,22 @@ pub(crate) fn run(args: &Args) -> io::Result<Report> {
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
     let peer_timeout_us = args.peer_timeout_ms * 1000;
-    let (master, address) = start_master(args, &folder, &sender, &notices)?;
-    let peer_args = peer_args(args, seed, &address);
+    let authority = Authority::start(args.peer_timeout_ms, &folder, &sender, &notices)?;
+    let peer_args = peer_args(args, seed, authority.address());
+    let links = Links::start(!args.no_proxy)?;
+    let plan = Plan {
+        profile: args.profile,
+        peers: args.peers,
+        duration_us: args.duration().as_micros() as u64,
+        master_kill: args.master_kill,
+        step_bytes: workload.step_bytes(),
+    };
     let mut supervisor = Supervisor {
         args,
         seed,
         oracle: Oracle::new(workload, peer_timeout_us),
-        schedule: Schedule::new(seed, args.profile, args.peers, args.duration().as_micros() as u64, began_us),
-        fleet: Fleet::new(master, peer_args, sender),
+        schedule: Schedule::new(seed, plan, began_us),
+        fleet: Fleet::new(authority, links, peer_args, args.groups, sender),
         journal,
         record: Record::default(),
         notices,
@@ -121,27 +132,6 @@ fn watch_signals(signals: EndSignals, sender: SyncSender<Notice>) -> io::Result<
     Ok(())
 }
 
-fn start_master(
-    args: &Args,
-    folder: &Path,
-    sender: &SyncSender<Notice>,
-    notices: &Receiver<Notice>,
-) -> io::Result<(Process, String)> {
-    let words =
-        ["--role", "master", "--peer-timeout-ms", &args.peer_timeout_ms.to_string()].map(str::to_owned);
-    let log = folder.join("master.log");
-    let master = Process::start(Who::Master, &words, &log, sender)?;
-    match notices.recv_timeout(Duration::from_micros(MASTER_PATIENCE_US)) {
-        Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
-            let address = line[crate::master::LISTENING.len()..].to_owned();
-            Ok((master, address))
-        }
-        other => {
-            Err(io::Error::other(format!("the master did not start ({other:?}); see {}", log.display())))
-        }
-    }
-}
-
 /// The arguments of every peer; its number is added.
 fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
     debug_assert_eq!(args.role, Role::Supervisor);
@@ -152,6 +142,9 @@ fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
         ("--elements", args.elements.to_string()),
         ("--step-ms", args.step_ms.to_string()),
         ("--peer-timeout-ms", args.peer_timeout_ms.to_string()),
+        ("--profile", args.profile.to_string()),
+        ("--groups", args.groups.to_string()),
+        ("--peers", args.peers.to_string()),
     ]
     .into_iter()
     .flat_map(|(name, value)| [name.to_owned(), value])
@@ -168,6 +161,7 @@ impl Supervisor<'_> {
             let now_us = os::monotonic_us();
             self.fleet.reap(&mut self.oracle, &mut self.journal, now_us)?;
             self.fleet.resume_due(&mut self.oracle, &mut self.journal, now_us)?;
+            self.fleet.authority.restart_due(&mut self.oracle, &mut self.journal, now_us)?;
             // What has not been heard yet has perhaps been said in time.
             if all_heard {
                 self.oracle.tick(now_us);
@@ -195,8 +189,11 @@ impl Supervisor<'_> {
                 Some(Notice::Line(Who::Peer(peer), line)) => self.hear(peer, &line)?,
                 Some(Notice::Line(Who::Master, line)) => {
                     self.journal.event(os::monotonic_us(), &format!("master: {line}"))?;
+                    self.fleet.authority.line(&line, &mut self.oracle);
                 }
-                Some(Notice::Closed(who)) => self.fleet.closed(who),
+                Some(Notice::Closed(who)) => {
+                    self.fleet.closed(who, &mut self.oracle, os::monotonic_us());
+                }
                 Some(Notice::Interrupt) => self.interrupted = true,
             }
             next = self.notices.try_recv().ok();
@@ -224,6 +221,7 @@ impl Supervisor<'_> {
             Stage::Faults if now_us >= self.ends_us => {
                 self.journal.event(now_us, "no more faults")?;
                 self.fleet.resume_all(&mut self.oracle, &mut self.journal, now_us)?;
+                self.fleet.links.heal();
                 self.stage = Stage::Heal { since_us: now_us };
             }
             Stage::Faults => {
@@ -248,8 +246,19 @@ impl Supervisor<'_> {
         for peer in self.fleet.running() {
             if self.oracle.is_steady(peer) { &mut steady } else { &mut unsteady }.push(peer);
         }
-        let may_stop = self.oracle.gap_us(now_us) < self.args.peer_timeout_ms * 1000 / 2;
-        View { steady, unsteady, stopped: self.fleet.stopped(), may_stop, starting: 0 }
+        let stopped = self.fleet.stopped();
+        let quiet = unsteady.is_empty() && stopped.is_empty() && self.fleet.ending().is_empty();
+        View {
+            may_stop: self.oracle.gap_us(now_us) < self.args.peer_timeout_ms * 1000 / 2,
+            settled: quiet && steady.iter().all(|&peer| self.oracle.holds_state(peer)),
+            leaderless: self.oracle.is_leaderless(),
+            groups: self.fleet.groups(),
+            disturbed: self.fleet.links.disturbed(now_us),
+            starting: 0,
+            steady,
+            unsteady,
+            stopped,
+        }
     }
 
     fn apply(&mut self, fault: Fault) -> io::Result<()> {
@@ -289,7 +298,7 @@ impl Supervisor<'_> {
             self.fleet.write_threads(&mut self.journal, now_us)?;
         }
         self.fleet.kill_all();
-        let master = self.fleet.end_master(MASTER_PATIENCE_US / 10 + GRACE_US);
+        let master = self.fleet.authority.end(MASTER_PATIENCE_US);
         if let Some(text) = master {
             self.oracle.violation(now_us, Check::Process, text);
         }

@@ -4,9 +4,12 @@
 use crate::rng::Rng;
 use half::f16;
 use pccl::ReduceOp;
+use std::ops::Range;
 
 /// Tag of the operation with many tensors.
 pub(crate) const MANY_TAG: u64 = 100;
+/// Tags of the operations with many tensors of a pipelined step.
+pub(crate) const PIPELINED_TAGS: Range<u64> = 200..204;
 
 /// An element type of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,22 +158,22 @@ impl Workload {
         ]
     }
 
-    /// The operation with many tensors of `step`: its first tensor is the gradient.
-    pub(crate) fn many_job(&self, step: u64) -> Job {
-        let mut rng = Rng::keyed(&[self.seed, 2, step]);
+    /// The operation with many tensors of `step` and this tag: its first tensor is the gradient.
+    pub(crate) fn many_job(&self, step: u64, tag: u64) -> Job {
+        let mut rng = Rng::keyed(&[self.seed, 2, step, tag]);
         let mut part = |kind, op, share| Part { kind, op, count: self.size(&mut rng, share) };
         let parts = vec![
             part(Kind::F32, ReduceOp::Avg, 2),
             part(Kind::I64, ReduceOp::Sum, 8),
             part(Kind::F64, ReduceOp::Min, 8),
         ];
-        Job { tag: MANY_TAG, in_place: step.is_multiple_of(3), parts }
+        Job { tag, in_place: (step + tag).is_multiple_of(3), parts }
     }
 
     /// The job of `step` with this tag.
     pub(crate) fn job(&self, step: u64, tag: u64) -> Option<Job> {
-        if tag == MANY_TAG {
-            return Some(self.many_job(step));
+        if tag == MANY_TAG || PIPELINED_TAGS.contains(&tag) {
+            return Some(self.many_job(step, tag));
         }
         self.concurrent_jobs(step).into_iter().find(|job| job.tag == tag)
     }
@@ -185,6 +188,12 @@ impl Workload {
                 random_buffer(part.kind, part.count, &mut rng)
             })
             .collect()
+    }
+
+    /// About how many bytes an edge carries in one step.
+    pub(crate) fn step_bytes(&self) -> u64 {
+        // Sum of the shares below, and twice around the ring.
+        self.elements as u64 * 21
     }
 
     /// Mostly near the largest size, now and then a handful: fewer elements than ranks, or just more.
@@ -221,7 +230,10 @@ mod tests {
         for step in 0..200 {
             let jobs = workload.concurrent_jobs(step);
             assert_eq!(jobs, workload.concurrent_jobs(step));
-            for job in jobs.iter().chain([&workload.many_job(step)]) {
+            for job in jobs
+                .iter()
+                .chain([&workload.many_job(step, MANY_TAG), &workload.many_job(step, PIPELINED_TAGS.start)])
+            {
                 assert_eq!(workload.job(step, job.tag).as_ref(), Some(job));
                 for part in &job.parts {
                     assert!((1..=1000).contains(&part.count), "{part:?}");

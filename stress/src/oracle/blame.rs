@@ -14,6 +14,19 @@ pub(super) struct Failure<'a> {
     pub(super) text: &'a str,
 }
 
+/// What is known about the time and the place of a failure.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// Group and master: names of operations are unique within.
+    pub(super) scope: String,
+    /// Something was done to anybody lately.
+    pub(super) recently: bool,
+    /// The culprits are the ends of a connection that was broken or cut.
+    pub(super) edge_harmed: bool,
+    /// The same for one that damaged bytes.
+    pub(super) edge_damaged: bool,
+}
+
 /// What is known about a peer that a verdict names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -37,18 +50,20 @@ pub(super) struct Blame {
 }
 
 impl Blame {
-    /// Takes in a failure; returns what is wrong with it. `recently` says whether anything was done to anybody lately.
+    /// Takes in a failure; returns what is wrong with it.
     pub(super) fn check(
         &mut self,
         failure: Failure<'_>,
+        known: &Known,
         standing: impl Fn(u128) -> Standing,
-        recently: bool,
     ) -> Vec<String> {
         let Failure { cause, culprits, text } = failure;
         let mut wrong = Vec::new();
         match cause {
             // Not verdicts, but answers to one peer; whether it may hear them is judged elsewhere.
             "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
+            "EdgeBroken" if known.edge_harmed => {}
+            "Corruption" if known.edge_damaged => {}
             "PeerDied" | "PeerSilent" | "PeerLeft" | "PeerDropped" | "EdgeBroken" => {
                 let standings: Vec<Standing> = culprits.iter().map(|&id| standing(id)).collect();
                 if culprits.is_empty() {
@@ -60,23 +75,24 @@ impl Blame {
                     self.unknown.extend(culprits.iter().map(|&id| (id, text.to_owned())));
                 }
             }
-            "NoSource" | "LocalFault" if recently => {}
+            "NoSource" | "LocalFault" if known.recently => {}
             _ => wrong.push(format!("nothing that was done explains the failure: {text}")),
         }
-        wrong.extend(self.compare(text));
+        wrong.extend(self.compare(&known.scope, text));
         wrong
     }
 
     /// All peers have to hear the same about one attempt of one operation.
-    fn compare(&mut self, text: &str) -> Option<String> {
+    fn compare(&mut self, scope: &str, text: &str) -> Option<String> {
         let (operation, _) = text.split_once(" failed while ")?;
-        if let Some(known) = self.verdicts.get(operation) {
+        let operation = format!("{scope} {operation}");
+        if let Some(known) = self.verdicts.get(&operation) {
             return (known != text)
                 .then(|| format!("two verdicts about one operation: {known:?} and {text:?}"));
         }
         self.aborted_operations += 1;
-        self.verdicts.insert(operation.to_owned(), text.to_owned());
-        self.order.push_back(operation.to_owned());
+        self.verdicts.insert(operation.clone(), text.to_owned());
+        self.order.push_back(operation);
         if self.order.len() > KEPT
             && let Some(old) = self.order.pop_front()
         {
@@ -96,7 +112,7 @@ mod tests {
             2 => Standing::Innocent,
             _ => Standing::Unknown,
         };
-        blame.check(Failure { cause, culprits, text }, standing, false).len()
+        blame.check(Failure { cause, culprits, text }, &Known::default(), standing).len()
     }
 
     #[test]
@@ -123,6 +139,31 @@ mod tests {
     }
 
     #[test]
+    fn a_harmed_connection_explains_verdicts_about_innocent_ends() {
+        let failure = |cause| Failure { cause, culprits: &[2, 2], text: "an operation" };
+        let (harmed, damaged) = (
+            Known { edge_harmed: true, ..Known::default() },
+            Known { edge_harmed: true, edge_damaged: true, ..Known::default() },
+        );
+        let wrong = |cause, known: &Known| {
+            Blame::default().check(failure(cause), known, |_| Standing::Innocent).len()
+        };
+        assert_eq!((wrong("EdgeBroken", &harmed), wrong("Corruption", &harmed)), (0, 1));
+        assert_eq!((wrong("EdgeBroken", &damaged), wrong("Corruption", &damaged)), (0, 0));
+        assert_eq!(wrong("PeerDied", &damaged), 1, "nobody dies of it");
+    }
+
+    #[test]
+    fn operations_of_two_groups_have_the_same_names() {
+        let mut blame = Blame::default();
+        for (scope, text) in [("a", "op failed while x"), ("b", "op failed while y")] {
+            let known = Known { scope: scope.into(), ..Known::default() };
+            let failure = Failure { cause: "PeerDied", culprits: &[1], text };
+            assert_eq!(blame.check(failure, &known, |_| Standing::Touched), Vec::<String>::new());
+        }
+    }
+
+    #[test]
     fn causes_that_nobody_provokes_are_violations() {
         let mut blame = Blame::default();
         for cause in
@@ -131,7 +172,8 @@ mod tests {
             assert_eq!(check(&mut blame, cause, &[1], "an operation"), 1, "{cause}");
         }
         let failure = Failure { cause: "NoSource", culprits: &[], text: "an operation" };
-        assert!(blame.check(failure, |_| Standing::Innocent, true).is_empty());
+        let known = Known { recently: true, ..Known::default() };
+        assert!(blame.check(failure, &known, |_| Standing::Innocent).is_empty());
         assert_eq!(check(&mut blame, "TooFewPeers", &[], "too few"), 0);
     }
 }

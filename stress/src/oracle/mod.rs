@@ -1,21 +1,29 @@
 //! The judge: hears what was done to the run and what the peers report, and finds every contradiction to what the library
 //! promises. No I/O, no clock.
 
+mod acts;
 mod blame;
+mod check;
+mod edges;
 mod progress;
+mod record;
 mod reduces;
 mod revisions;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::{Check, Counts, Violation};
+pub(crate) use edges::Edge;
 pub(crate) use progress::{GRACE_US, Gap, Recovery};
 
 use crate::{
     event::{Event, Line},
     workload::Workload,
 };
-use blame::{Blame, Failure, Standing};
+use blame::{Blame, Failure, Known, Standing};
+use edges::Edges;
 use progress::Progress;
+use record::{Master, Record};
 use reduces::Reduces;
 use revisions::{Revisions, Sync};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,117 +33,12 @@ const TOUCH_SLACK_US: u64 = 2_000_000;
 /// Violations that are kept; one broken promise often breaks many others.
 const VIOLATIONS_MAX: usize = 100;
 
-/// A broken promise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Violation {
-    pub(crate) at_us: u64,
-    pub(crate) check: Check,
-    pub(crate) text: String,
-}
-
-/// Which promise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Check {
-    /// The result of an all-reduce has the right bytes.
-    Result,
-    /// A failed call leaves buffers as they were.
-    Intact,
-    /// Equal state at each revision; revisions neither go back nor skip.
-    Revision,
-    /// Nobody who was never touched is dropped.
-    Innocent,
-    /// A verdict names what was done.
-    Verdict,
-    /// The run goes on.
-    Progress,
-    /// Processes end when and how they should, and say what they should.
-    Process,
-    /// Survivors do not grow.
-    Growth,
-}
-
-impl Check {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Result,
-        Self::Intact,
-        Self::Revision,
-        Self::Innocent,
-        Self::Verdict,
-        Self::Progress,
-        Self::Process,
-        Self::Growth,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Result => "result",
-            Self::Intact => "intact",
-            Self::Revision => "revision",
-            Self::Innocent => "innocent",
-            Self::Verdict => "verdict",
-            Self::Progress => "progress",
-            Self::Process => "process",
-            Self::Growth => "growth",
-        }
-    }
-}
-
-/// What the run did, as counted from the reports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) operations: u64,
-    /// Successful calls of all peers together.
-    pub(crate) completed_calls: u64,
-    pub(crate) aborted_operations: u64,
-    /// Failed calls of all peers together, each of which was tried again.
-    pub(crate) failed_calls: u64,
-    pub(crate) syncs: u64,
-    pub(crate) joins: u64,
-    /// Stopped peers that were dropped, and came back.
-    pub(crate) drops: u64,
-    pub(crate) fetched_bytes: u64,
-    pub(crate) newest_revision: u64,
-}
-
-/// A process of a peer.
-#[derive(Debug, Clone, Default)]
-struct Record {
-    identity: Option<u128>,
-    joined_us: u64,
-    /// A member, by its own report.
-    joined: bool,
-    /// Revision of the last sync since it joined.
-    revision: Option<u64>,
-    stopped: bool,
-    /// Was stopped and has not been heard since.
-    dazed: bool,
-    touched_us: Option<u64>,
-    killed: bool,
-    leaving: bool,
-    left: bool,
-    exited: bool,
-    heard_us: u64,
-    /// When it completed its last operation.
-    completed_us: u64,
-    hung: bool,
-}
-
-impl Record {
-    fn is_steady(&self) -> bool {
-        self.joined && !self.stopped && !self.dazed && !self.killed && !self.leaving && !self.exited
-    }
-
-    fn is_alive(&self) -> bool {
-        !self.killed && !self.exited
-    }
-
-    fn touched_since(&self, since_us: u64) -> bool {
-        self.touched_us.is_some_and(|touched| touched + TOUCH_SLACK_US >= since_us)
-    }
-}
+/// How the end of a membership is called that only the end of the master explains.
+const MASTER_GONE: [&str; 3] = ["MasterLost", "OutcomeUnknown", "ConnectFailed"];
 
 /// See the module's documentation.
 pub(crate) struct Oracle {
+    peer_timeout_us: u64,
     limit_us: u64,
     /// Every process that there ever was.
     peers: BTreeMap<usize, Record>,
@@ -144,9 +47,12 @@ pub(crate) struct Oracle {
     /// Every identity that was ever reported: whose it is, and since when.
     identities: BTreeMap<u128, (usize, u64)>,
     reduces: Reduces,
-    revisions: Revisions,
-    progress: Progress,
+    /// Of each group, as far as anybody was there.
+    revisions: BTreeMap<u32, Revisions>,
+    progress: BTreeMap<u32, Progress>,
     blame: Blame,
+    edges: Edges,
+    master: Master,
     contributors_unknown: BTreeMap<u128, String>,
     hurt_before_joining: bool,
     last_fault_us: u64,
@@ -157,14 +63,17 @@ pub(crate) struct Oracle {
 impl Oracle {
     pub(crate) fn new(workload: Workload, peer_timeout_us: u64) -> Self {
         Self {
+            peer_timeout_us,
             limit_us: peer_timeout_us + GRACE_US,
             peers: BTreeMap::new(),
             living: BTreeSet::new(),
             identities: BTreeMap::new(),
             reduces: Reduces::new(workload),
-            revisions: Revisions::default(),
-            progress: Progress::new(peer_timeout_us),
+            revisions: BTreeMap::new(),
+            progress: BTreeMap::new(),
             blame: Blame::default(),
+            edges: Edges::default(),
+            master: Master::default(),
             contributors_unknown: BTreeMap::new(),
             hurt_before_joining: false,
             last_fault_us: 0,
@@ -186,23 +95,32 @@ impl Oracle {
 
     /// The recoveries that ended since the last call.
     pub(crate) fn take_recoveries(&mut self) -> Vec<Recovery> {
-        std::mem::take(&mut self.progress.recoveries)
+        self.progress.values_mut().flat_map(|progress| std::mem::take(&mut progress.recoveries)).collect()
     }
 
     pub(crate) fn longest_gap(&self) -> Gap {
-        self.progress.longest_gap
+        self.progress.values().map(|progress| progress.longest_gap).max().unwrap_or_default()
     }
 
-    /// For how long nothing has been completed.
+    /// For how long nothing has been completed, in the group where that is longest.
     pub(crate) fn gap_us(&self, now_us: u64) -> u64 {
-        self.progress.gap_us(now_us)
+        self.progress.values().map(|progress| progress.gap_us(now_us)).max().unwrap_or(0)
+    }
+
+    fn progress(&mut self, group: u32) -> &mut Progress {
+        self.progress.entry(group).or_insert_with(|| Progress::new(self.peer_timeout_us))
+    }
+
+    fn progress_of(&mut self, peer: usize) -> &mut Progress {
+        let group = self.peers.get(&peer).map_or(0, |record| record.group);
+        self.progress(group)
     }
 
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             operations: self.reduces.operations,
             aborted_operations: self.blame.aborted_operations,
-            newest_revision: self.revisions.newest(),
+            newest_revision: self.revisions.values().map(Revisions::newest).max().unwrap_or(0),
             ..self.counts
         }
     }
@@ -210,6 +128,21 @@ impl Oracle {
     /// Members that nothing is done to at the moment.
     pub(crate) fn is_steady(&self, peer: usize) -> bool {
         self.peers.get(&peer).is_some_and(Record::is_steady)
+    }
+
+    /// Under which identity a member is known.
+    pub(crate) fn identity(&self, peer: usize) -> Option<u128> {
+        self.peers.get(&peer).filter(|record| record.joined)?.identity
+    }
+
+    /// Whether a member has taken part in a sync.
+    pub(crate) fn holds_state(&self, peer: usize) -> bool {
+        self.peers.get(&peer).is_some_and(|record| record.joined && record.revision.is_some())
+    }
+
+    /// Whether there is no master, or a new one that not everybody has found yet.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.master.down || self.master.new
     }
 
     fn living(&self) -> impl Iterator<Item = (usize, &Record)> {
@@ -227,91 +160,15 @@ impl Oracle {
         staying.all(|(_, record)| record.completed_us > since_us)
     }
 
-    pub(crate) fn spawned(&mut self, peer: usize, now_us: u64) {
-        self.peers.insert(peer, Record { heard_us: now_us, ..Record::default() });
-        self.living.insert(peer);
-    }
-
-    pub(crate) fn killed(&mut self, peer: usize, now_us: u64) {
-        self.touch(peer, now_us);
-        let Some(record) = self.peers.get_mut(&peer) else { return };
-        record.killed = true;
-        let victim = record.identity.filter(|_| record.joined);
-        if victim.is_some() {
-            let survivors = self.steady_besides(Some(peer));
-            self.progress.disturbed("kill", victim, survivors, now_us);
-        }
-        self.progress.resumed(peer);
-        self.progress.gone(peer);
-        self.count_steady(now_us);
-    }
-
-    /// Something other than a kill is going to be done, to this peer if to one: from now on it is measured how long the
-    /// others need to go on.
-    pub(crate) fn disturbed(&mut self, kind: &'static str, peer: Option<usize>, now_us: u64) {
-        let survivors = self.steady_besides(peer);
-        self.progress.disturbed(kind, None, survivors, now_us);
-    }
-
-    fn steady_besides(&self, peer: Option<usize>) -> BTreeSet<usize> {
-        let others = self.living().filter(|(other, record)| Some(*other) != peer && record.is_steady());
-        others.map(|(other, _)| other).collect()
-    }
-
-    pub(crate) fn stopped(&mut self, peer: usize, now_us: u64) {
-        self.touch(peer, now_us);
-        if let Some(record) = self.peers.get_mut(&peer) {
-            (record.stopped, record.dazed) = (true, true);
-        }
-        self.progress.stopped(peer, now_us);
-        self.count_steady(now_us);
-    }
-
-    pub(crate) fn resumed(&mut self, peer: usize, now_us: u64) {
-        self.touch(peer, now_us);
-        if let Some(record) = self.peers.get_mut(&peer) {
-            record.stopped = false;
-            record.heard_us = now_us;
-        }
-        self.progress.resumed(peer);
-    }
-
-    /// A peer was asked to leave.
-    pub(crate) fn leaving(&mut self, peer: usize, now_us: u64) {
-        self.touch(peer, now_us);
-        if let Some(record) = self.peers.get_mut(&peer) {
-            record.leaving = true;
-            record.heard_us = now_us;
-        }
-        self.progress.gone(peer);
-        self.count_steady(now_us);
-    }
-
-    /// A process is gone, and all that it reported has been taken in.
-    pub(crate) fn exited(&mut self, peer: usize, success: bool, status: &str, now_us: u64) {
-        let Some(record) = self.peers.get_mut(&peer) else { return };
-        record.exited = true;
-        self.living.remove(&peer);
-        let dismissed = record.leaving && record.left && success;
-        if !record.killed && !dismissed {
-            let text = format!("peer {peer} ended by itself: {status}");
-            self.violation(now_us, Check::Process, text);
-        }
-        self.progress.gone(peer);
-        self.count_steady(now_us);
-    }
-
-    fn touch(&mut self, peer: usize, now_us: u64) {
-        self.last_fault_us = now_us;
-        if let Some(record) = self.peers.get_mut(&peer) {
-            record.touched_us = Some(now_us);
-            self.hurt_before_joining |= !record.joined;
-        }
-    }
-
     fn count_steady(&mut self, now_us: u64) {
-        let count = self.living().filter(|(_, record)| record.is_steady()).count();
-        self.progress.steady(count, now_us);
+        let mut counts: BTreeMap<u32, usize> = self.progress.keys().map(|group| (*group, 0)).collect();
+        for (_, record) in self.living().filter(|(_, record)| record.is_steady()) {
+            *counts.entry(record.group).or_default() += 1;
+        }
+        let down = self.master.down;
+        for (group, count) in counts {
+            self.progress(group).steady(if down { 0 } else { count }, now_us);
+        }
     }
 
     /// A peer wrote something that is no report.
@@ -342,7 +199,7 @@ impl Oracle {
                                 format!("contributed to step {}, tag {}", reduced.step, reduced.tag)
                             });
                         }
-                        self.progress.completed(peer, &ring, at_us);
+                        self.progress_of(peer).completed(peer, &ring, at_us);
                     }
                     Err(text) => self.violation(at_us, Check::Result, format!("peer {peer}: {text}")),
                 }
@@ -377,6 +234,7 @@ impl Oracle {
         self.counts.joins += 1;
         let Some(record) = self.peers.get_mut(&peer) else { return };
         record.joined = true;
+        record.reign = self.master.reign_at(at_us);
         record.joined_us = at_us;
         record.identity = Some(identity);
         record.revision = None;
@@ -403,17 +261,26 @@ impl Oracle {
         self.counts.fetched_bytes += rx_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return };
         let previous = record.revision.replace(revision);
-        let joined_us = record.joined_us;
+        let (joined_us, group) = (record.joined_us, record.group);
         let sync = Sync { peer, at_us, revision, hash, rx_bytes, previous, joined_us };
-        for text in self.revisions.check(&sync) {
+        for text in self.revisions.entry(group).or_default().check(&sync) {
             self.violation(at_us, Check::Revision, format!("peer {peer} {text}"));
         }
     }
 
     fn failed(&mut self, peer: usize, failure: Failure<'_>, at_us: u64) {
         let recently = at_us.saturating_sub(self.last_fault_us) <= self.limit_us;
+        let Some(record) = self.peers.get(&peer) else { return };
+        let explained =
+            |damaged| self.edges.explain(failure.culprits, damaged, at_us, self.limit_us + TOUCH_SLACK_US);
+        let known = Known {
+            scope: format!("{} {}", record.group, record.reign),
+            recently,
+            edge_harmed: explained(false),
+            edge_damaged: explained(true),
+        };
         let mut blame = std::mem::take(&mut self.blame);
-        let wrong = blame.check(failure, |id| self.standing(id), recently);
+        let wrong = blame.check(failure, &known, |id| self.standing(id));
         self.blame = blame;
         for text in wrong {
             self.violation(at_us, Check::Verdict, format!("peer {peer}: {text}"));
@@ -429,13 +296,27 @@ impl Oracle {
     }
 
     fn lost(&mut self, peer: usize, kind: &str, text: &str, at_us: u64) {
+        let recently = at_us.saturating_sub(self.last_fault_us) <= self.limit_us;
+        let master = self.master;
         let Some(record) = self.peers.get_mut(&peer) else { return };
-        let innocent = !record.touched_since(record.joined_us);
-        self.counts.drops += u64::from(record.joined);
+        let touched = record.touched_since(record.joined_us);
+        // The one that it knew was killed, or there is none that it could join.
+        let orphaned = MASTER_GONE.contains(&kind)
+            && if record.joined {
+                record.reign < master.reign
+            } else {
+                master.killed_us.is_some() && (master.down || at_us <= master.listens_us + self.limit_us)
+            };
+        // Nobody goes for a broken connection, but who has just come may not get in through one.
+        let turned_away = !record.joined && kind == "Unreachable" && recently;
+        if record.joined {
+            record.out_since_us = at_us;
+        }
+        self.counts.drops += u64::from(record.joined && !orphaned);
         record.joined = false;
         record.revision = None;
-        self.progress.gone(peer);
-        if innocent {
+        self.progress_of(peer).gone(peer);
+        if !touched && !orphaned && !turned_away {
             let text = format!("peer {peer}, which nothing was done to, lost the run: {kind}: {text}");
             self.violation(at_us, Check::Innocent, text);
         }
@@ -443,12 +324,18 @@ impl Oracle {
 
     /// Looks for what has not happened although it should have.
     pub(crate) fn tick(&mut self, now_us: u64) {
-        if let Some(text) = self.progress.check(now_us) {
-            self.violation(now_us, Check::Progress, text);
+        if !self.master.down {
+            let stalls: Vec<String> =
+                self.progress.values_mut().filter_map(|progress| progress.check(now_us)).collect();
+            for text in stalls {
+                self.violation(now_us, Check::Progress, text);
+            }
         }
-        for text in self.revisions.skipped(now_us) {
-            self.violation(now_us, Check::Revision, text);
-        }
+        self.check_skipped(now_us, now_us);
+        let mut staying = self.living().filter(|(_, record)| record.is_alive() && !record.leaving);
+        let settled = staying.all(|(_, record)| record.joined && record.revision.is_some());
+        drop(staying);
+        self.master.new &= self.master.down || !settled;
         let patience_us = 2 * self.limit_us;
         let mut hung = Vec::new();
         for peer in &self.living {
@@ -456,20 +343,31 @@ impl Oracle {
             let waits = record.is_alive() && !record.stopped && !record.hung;
             if waits && now_us.saturating_sub(record.heard_us) > patience_us {
                 record.hung = true;
-                hung.push((*peer, now_us.saturating_sub(record.heard_us)));
+                let silent_us = now_us.saturating_sub(record.heard_us);
+                hung.push(format!("peer {peer} has reported nothing for {} ms", silent_us / 1000));
+            }
+            let out_us = now_us.saturating_sub(record.out_since_us);
+            if waits && !record.joined && !record.leaving && !self.master.down && out_us > patience_us {
+                record.hung = true;
+                hung.push(format!("peer {peer} has not been let in for {} ms", out_us / 1000));
             }
         }
-        for (peer, silent_us) in hung {
-            let text = format!("peer {peer} has reported nothing for {} ms", silent_us / 1000);
+        for text in hung {
             self.violation(now_us, Check::Progress, text);
+        }
+    }
+
+    fn check_skipped(&mut self, up_to_us: u64, now_us: u64) {
+        let skipped: Vec<String> =
+            self.revisions.values_mut().flat_map(|revisions| revisions.skipped(up_to_us)).collect();
+        for text in skipped {
+            self.violation(now_us, Check::Revision, text);
         }
     }
 
     /// Judges what could only be judged when everything has been heard.
     pub(crate) fn finish(&mut self, now_us: u64) {
-        for text in self.revisions.skipped(u64::MAX) {
-            self.violation(now_us, Check::Revision, text);
-        }
+        self.check_skipped(u64::MAX, now_us);
         for (id, what) in std::mem::take(&mut self.contributors_unknown) {
             let text = format!("identity {id:032x} {what}, but no peer ever had it");
             self.violation(now_us, Check::Result, text);

@@ -115,6 +115,18 @@ impl Progress {
         self.gone(peer);
     }
 
+    /// Nothing can be expected for a while: what is expected then counts from now on.
+    pub(super) fn excused(&mut self, now_us: u64) {
+        self.last_stop_us = now_us;
+    }
+
+    /// There is no master: nobody goes on, and who goes on later has lost its place.
+    pub(super) fn suspended(&mut self, now_us: u64) {
+        self.enough_since_us = None;
+        self.open.clear();
+        self.excused(now_us);
+    }
+
     pub(super) fn resumed(&mut self, peer: usize) {
         self.stopped.remove(&peer);
     }

@@ -19,7 +19,7 @@ impl Run {
     fn new() -> Self {
         let mut run = Self { oracle: Oracle::new(WORKLOAD, 3 * S), now: S, revision: 0 };
         for (peer, id) in IDS.into_iter().enumerate() {
-            run.oracle.spawned(peer, run.now);
+            run.oracle.spawned(peer, 0, run.now);
             run.event(peer, Event::Joined { peer: id });
         }
         run
@@ -203,7 +203,7 @@ fn a_stall_is_found() {
 fn one_silent_peer_is_found_while_others_go_on() {
     let mut run = Run::new();
     // The third one is not even let in.
-    run.oracle.spawned(3, run.now);
+    run.oracle.spawned(3, 0, run.now);
     run.steps(200, &[0, 1, 2]);
     assert_eq!(run.end(), [Check::Progress]);
 }

@@ -1,0 +1,193 @@
+//! The master's process, and those that follow it on the same port when it is killed.
+
+use crate::{
+    children::{Notice, Process, Who},
+    journal::Journal,
+    oracle::{Check, Oracle},
+    os::{self, Signal},
+    procfs::{self, Growth, Series},
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Time in which a master has to say where it listens, and later to end.
+const PATIENCE_US: u64 = 30_000_000;
+/// How often an ending process is looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// Logs of masters that are kept: the first one, and the last ones.
+const LOGS_KEPT: usize = 20;
+
+/// See the module's documentation.
+pub(crate) struct Authority {
+    process: Process,
+    series: Series,
+    address: String,
+    peer_timeout_ms: u64,
+    folder: PathBuf,
+    notices: SyncSender<Notice>,
+    /// Masters that were started.
+    started: usize,
+    /// Masters that were killed and whose output has not ended yet.
+    dying: usize,
+    /// When the next one is to be started, while there is none.
+    restart_us: Option<u64>,
+    /// When the last one was started, until it has said that it listens.
+    restarted_us: Option<u64>,
+}
+
+impl Authority {
+    /// Starts the first master.
+    pub(crate) fn start(
+        peer_timeout_ms: u64,
+        folder: &Path,
+        notices: &SyncSender<Notice>,
+        heard: &Receiver<Notice>,
+    ) -> io::Result<Self> {
+        let process = start("127.0.0.1:0", peer_timeout_ms, &log(folder, 0), notices)?;
+        let address = match heard.recv_timeout(Duration::from_micros(PATIENCE_US)) {
+            Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
+                line[crate::master::LISTENING.len()..].to_owned()
+            }
+            other => {
+                let log = log(folder, 0);
+                let text = format!("the master did not start ({other:?}); see {}", log.display());
+                return Err(io::Error::other(text));
+            }
+        };
+        Ok(Self {
+            process,
+            series: Series::default(),
+            address,
+            peer_timeout_ms,
+            folder: folder.to_owned(),
+            notices: notices.clone(),
+            started: 1,
+            dying: 0,
+            restart_us: None,
+            restarted_us: None,
+        })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Kills the master, unless it is dead already.
+    pub(crate) fn kill(
+        &mut self,
+        down_us: u64,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        if self.restart_us.is_some() || self.restarted_us.is_some() {
+            return Ok(());
+        }
+        journal.event(now_us, &format!("kill the master; the next one comes in {} ms", down_us / 1000))?;
+        oracle.master_killed(now_us);
+        self.dying += 1;
+        self.restart_us = Some(now_us + down_us);
+        self.process.signal(Signal::Kill)
+    }
+
+    /// Starts the next master when its time has come.
+    pub(crate) fn restart_due(
+        &mut self,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        if self.restarted_us.is_some_and(|since| now_us - since > PATIENCE_US) {
+            self.restarted_us = None;
+            oracle.violation(now_us, Check::Process, "a new master did not say that it listens".to_owned());
+        }
+        // Its port is free only when it has ended.
+        if self.restart_us.is_none_or(|at| now_us < at) || self.process.ended()?.is_none() {
+            return Ok(());
+        }
+        let log = log(&self.folder, self.started);
+        self.process = start(&self.address, self.peer_timeout_ms, &log, &self.notices)?;
+        self.started += 1;
+        if let Some(old) = self.started.checked_sub(LOGS_KEPT).filter(|old| *old > 0) {
+            // Somebody else may have tidied up.
+            drop(std::fs::remove_file(self::log(&self.folder, old)));
+        }
+        journal.event(now_us, &format!("start a new master, process {}", self.process.pid()))?;
+        (self.restart_us, self.restarted_us) = (None, Some(now_us));
+        self.series = Series::default();
+        Ok(())
+    }
+
+    /// A master has written a line.
+    pub(crate) fn line(&mut self, line: &str, oracle: &mut Oracle) {
+        if line.starts_with(crate::master::LISTENING) {
+            self.restarted_us = None;
+            oracle.master_listens(os::monotonic_us());
+        }
+    }
+
+    /// A master has closed its output.
+    pub(crate) fn closed(&mut self, oracle: &mut Oracle, now_us: u64) {
+        match self.dying.checked_sub(1) {
+            Some(dying) => self.dying = dying,
+            None => {
+                let text = "the master ended by itself; see its log".to_owned();
+                oracle.violation(now_us, Check::Process, text);
+            }
+        }
+    }
+
+    /// Looks at the process.
+    pub(crate) fn sample(&mut self, now_us: u64) {
+        if let Ok(sample) = procfs::sample(self.process.pid(), now_us) {
+            self.series.push(sample);
+        }
+    }
+
+    pub(crate) fn growth(&self) -> Option<Growth> {
+        self.series.growth()
+    }
+
+    /// Ends the master; says what is wrong if it does not end in time and in order.
+    pub(crate) fn end(&mut self, patience_us: u64) -> Option<String> {
+        self.process.hang_up();
+        let deadline = Instant::now() + Duration::from_micros(patience_us);
+        loop {
+            match self.process.ended() {
+                // Of one that was killed nothing is expected.
+                Ok(Some(_)) if self.restart_us.is_some() => return None,
+                Ok(Some(status)) if status.success() => return None,
+                Ok(Some(status)) => return Some(format!("the master ended with {status}; see its log")),
+                Err(error) => return Some(format!("the master cannot be waited for: {error}")),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Some(format!("the master did not end within {} ms", patience_us / 1000));
+                }
+                Ok(None) => thread::sleep(POLL),
+            }
+        }
+    }
+}
+
+fn log(folder: &Path, number: usize) -> PathBuf {
+    folder.join(if number == 0 { "master.log".to_owned() } else { format!("master-{number}.log") })
+}
+
+fn start(
+    address: &str,
+    peer_timeout_ms: u64,
+    log: &Path,
+    notices: &SyncSender<Notice>,
+) -> io::Result<Process> {
+    let timeout = peer_timeout_ms.to_string();
+    let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
+    Process::start(Who::Master, &words.map(str::to_owned), log, notices)
+}

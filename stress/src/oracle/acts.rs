@@ -1,0 +1,140 @@
+//! What is done to the run, told before it is done.
+
+use super::{
+    Check, Edge, Oracle,
+    record::{Master, Record},
+};
+use std::collections::BTreeSet;
+
+impl Oracle {
+    pub(crate) fn spawned(&mut self, peer: usize, group: u32, now_us: u64) {
+        let record = Record { group, heard_us: now_us, out_since_us: now_us, ..Record::default() };
+        self.peers.insert(peer, record);
+        self.living.insert(peer);
+    }
+
+    pub(crate) fn killed(&mut self, peer: usize, now_us: u64) {
+        self.touch(peer, now_us);
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        record.killed = true;
+        let victim = record.identity.filter(|_| record.joined);
+        if victim.is_some() {
+            let group = self.group(peer);
+            let survivors = self.steady_besides(group, Some(peer));
+            self.progress(group).disturbed("kill", victim, survivors, now_us);
+        }
+        let progress = self.progress_of(peer);
+        progress.resumed(peer);
+        progress.gone(peer);
+        self.count_steady(now_us);
+    }
+
+    /// Something other than a kill is going to be done, to this peer if to one: from now on it is measured how long the
+    /// others need to go on.
+    pub(crate) fn disturbed(&mut self, kind: &'static str, peer: Option<usize>, now_us: u64) {
+        let groups: Vec<u32> = match peer {
+            Some(peer) => vec![self.group(peer)],
+            None => self.progress.keys().copied().collect(),
+        };
+        for group in groups {
+            let survivors = self.steady_besides(group, peer);
+            self.progress(group).disturbed(kind, None, survivors, now_us);
+        }
+    }
+
+    fn group(&self, peer: usize) -> u32 {
+        self.peers.get(&peer).map_or(0, |record| record.group)
+    }
+
+    fn steady_besides(&self, group: u32, peer: Option<usize>) -> BTreeSet<usize> {
+        let others = self
+            .living()
+            .filter(|(other, record)| record.group == group && Some(*other) != peer && record.is_steady());
+        others.map(|(other, _)| other).collect()
+    }
+
+    /// Connections between these pairs of peers are broken, damaged or cut, or will be until then.
+    pub(crate) fn edges_harmed(&mut self, edges: &[Edge], damages: bool, until_us: u64, now_us: u64) {
+        self.last_fault_us = self.last_fault_us.max(until_us);
+        self.edges.harm(edges, damages, until_us, now_us);
+        if until_us <= now_us {
+            return;
+        }
+        // A connection that stands still is waited for, as a silent peer is.
+        let ends: BTreeSet<u128> = edges.iter().flat_map(|edge| edge.ends()).collect();
+        let peers = ends.iter().filter_map(|id| self.identities.get(id)).map(|(peer, _)| self.group(*peer));
+        let groups: BTreeSet<u32> = peers.collect();
+        groups.into_iter().for_each(|group| self.progress(group).excused(now_us));
+    }
+
+    /// The master is going to be killed.
+    pub(crate) fn master_killed(&mut self, now_us: u64) {
+        self.last_fault_us = now_us;
+        self.hurt_before_joining = true;
+        let reign = self.master.reign + 1;
+        self.master = Master { reign, down: true, killed_us: Some(now_us), listens_us: 0, new: true };
+        self.progress.values_mut().for_each(|progress| progress.suspended(now_us));
+    }
+
+    /// The new master listens.
+    pub(crate) fn master_listens(&mut self, now_us: u64) {
+        (self.master.down, self.master.listens_us) = (false, now_us);
+        self.last_fault_us = now_us;
+        self.progress.values_mut().for_each(|progress| progress.excused(now_us));
+        for record in self.peers.values_mut() {
+            record.out_since_us = record.out_since_us.max(now_us);
+        }
+    }
+
+    pub(crate) fn stopped(&mut self, peer: usize, now_us: u64) {
+        self.touch(peer, now_us);
+        if let Some(record) = self.peers.get_mut(&peer) {
+            (record.stopped, record.dazed) = (true, true);
+        }
+        self.progress_of(peer).stopped(peer, now_us);
+        self.count_steady(now_us);
+    }
+
+    pub(crate) fn resumed(&mut self, peer: usize, now_us: u64) {
+        self.touch(peer, now_us);
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.stopped = false;
+            record.heard_us = now_us;
+            record.out_since_us = now_us;
+        }
+        self.progress_of(peer).resumed(peer);
+    }
+
+    /// A peer was asked to leave.
+    pub(crate) fn leaving(&mut self, peer: usize, now_us: u64) {
+        self.touch(peer, now_us);
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.leaving = true;
+            record.heard_us = now_us;
+        }
+        self.progress_of(peer).gone(peer);
+        self.count_steady(now_us);
+    }
+
+    /// A process is gone, and all that it reported has been taken in.
+    pub(crate) fn exited(&mut self, peer: usize, success: bool, status: &str, now_us: u64) {
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        record.exited = true;
+        self.living.remove(&peer);
+        let dismissed = record.leaving && record.left && success;
+        if !record.killed && !dismissed {
+            let text = format!("peer {peer} ended by itself: {status}");
+            self.violation(now_us, Check::Process, text);
+        }
+        self.progress_of(peer).gone(peer);
+        self.count_steady(now_us);
+    }
+
+    fn touch(&mut self, peer: usize, now_us: u64) {
+        self.last_fault_us = now_us;
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.touched_us = Some(now_us);
+            self.hurt_before_joining |= !record.joined;
+        }
+    }
+}

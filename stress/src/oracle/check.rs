@@ -1,0 +1,73 @@
+//! What is judged, and what is counted.
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) at_us: u64,
+    pub(crate) check: Check,
+    pub(crate) text: String,
+}
+
+/// Which promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The result of an all-reduce has the right bytes.
+    Result,
+    /// A failed call leaves buffers as they were.
+    Intact,
+    /// Equal state at each revision; revisions neither go back nor skip.
+    Revision,
+    /// Nobody who was never touched is dropped.
+    Innocent,
+    /// A verdict names what was done.
+    Verdict,
+    /// The run goes on.
+    Progress,
+    /// Processes end when and how they should, and say what they should.
+    Process,
+    /// Survivors do not grow.
+    Growth,
+}
+
+impl Check {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Result,
+        Self::Intact,
+        Self::Revision,
+        Self::Innocent,
+        Self::Verdict,
+        Self::Progress,
+        Self::Process,
+        Self::Growth,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Result => "result",
+            Self::Intact => "intact",
+            Self::Revision => "revision",
+            Self::Innocent => "innocent",
+            Self::Verdict => "verdict",
+            Self::Progress => "progress",
+            Self::Process => "process",
+            Self::Growth => "growth",
+        }
+    }
+}
+
+/// What the run did, as counted from the reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) operations: u64,
+    /// Successful calls of all peers together.
+    pub(crate) completed_calls: u64,
+    pub(crate) aborted_operations: u64,
+    /// Failed calls of all peers together, each of which was tried again.
+    pub(crate) failed_calls: u64,
+    pub(crate) syncs: u64,
+    pub(crate) joins: u64,
+    /// Stopped peers that were dropped, and came back.
+    pub(crate) drops: u64,
+    pub(crate) fetched_bytes: u64,
+    pub(crate) newest_revision: u64,
+}

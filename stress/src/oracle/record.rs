@@ -1,0 +1,68 @@
+//! What is known of each process.
+
+use super::TOUCH_SLACK_US;
+
+/// From the death of a master to the first word of the next one at least.
+const MASTER_DOWN_MIN_US: u64 = 20_000;
+/// A process of a peer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Record {
+    pub(super) group: u32,
+    pub(super) identity: Option<u128>,
+    /// Under which master it joined, counted from 0.
+    pub(super) reign: u64,
+    /// Since when it might be let in; while it is no member.
+    pub(super) out_since_us: u64,
+    pub(super) joined_us: u64,
+    /// A member, by its own report.
+    pub(super) joined: bool,
+    /// Revision of the last sync since it joined.
+    pub(super) revision: Option<u64>,
+    pub(super) stopped: bool,
+    /// Was stopped and has not been heard since.
+    pub(super) dazed: bool,
+    pub(super) touched_us: Option<u64>,
+    pub(super) killed: bool,
+    pub(super) leaving: bool,
+    pub(super) left: bool,
+    pub(super) exited: bool,
+    pub(super) heard_us: u64,
+    /// When it completed its last operation.
+    pub(super) completed_us: u64,
+    pub(super) hung: bool,
+}
+
+impl Record {
+    pub(super) fn is_steady(&self) -> bool {
+        self.joined && !self.stopped && !self.dazed && !self.killed && !self.leaving && !self.exited
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !self.killed && !self.exited
+    }
+
+    pub(super) fn touched_since(&self, since_us: u64) -> bool {
+        self.touched_us.is_some_and(|touched| touched + TOUCH_SLACK_US >= since_us)
+    }
+}
+
+/// The master that is there now, or was last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Master {
+    /// How many there were before it.
+    pub(super) reign: u64,
+    pub(super) down: bool,
+    /// When the one before it was killed, and since when it listens.
+    pub(super) killed_us: Option<u64>,
+    pub(super) listens_us: u64,
+    /// Not everybody has found it yet.
+    pub(super) new: bool,
+}
+
+impl Master {
+    /// Under which master something was that is told only now. For a moment after a death there is none.
+    pub(super) fn reign_at(&self, at_us: u64) -> u64 {
+        let before = self.killed_us.is_some_and(|killed| at_us < killed + MASTER_DOWN_MIN_US);
+        self.reign - u64::from(before)
+    }
+}

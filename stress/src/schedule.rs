@@ -216,7 +216,9 @@ impl Schedule {
         };
         let members = spare(&view.expendable());
         let moving = [&members[..], &spare(&view.unsteady)].concat();
-        let all = [&moving[..], &view.stopped].concat();
+        // Most stopped peers are to learn what happened to them.
+        let stopped = if self.rng.below(4) == 0 { &view.stopped[..] } else { &[] };
+        let all = [&moving[..], stopped].concat();
         let weight = |weight, possible: bool| if possible { weight } else { 0 };
         let weights = [
             weight(self.weather.kill, !all.is_empty()),

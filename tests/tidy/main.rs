@@ -5,6 +5,7 @@
 
 mod documents;
 mod manifests;
+mod planted;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
 mod readme_example;
 mod rust_source;

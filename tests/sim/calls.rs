@@ -248,11 +248,10 @@ impl World {
 
     fn sync_outcome(&mut self, slot: usize, answer: SyncOutcomeFor) {
         let client = &mut self.clients[slot];
-        let sync = match client.call {
-            Call::Syncing { request, sync, .. } if request == answer.request => Some(sync),
-            Call::SyncVoting(request) if request == answer.request => None,
+        match client.call {
+            Call::Syncing { request, .. } | Call::SyncVoting(request) if request == answer.request => {}
             _ => panic!("seed {}: an outcome for nothing: {answer:?}", self.seed),
-        };
+        }
         client.serving = None;
         match answer.outcome {
             SyncOutcome::Committed(revision) => {
@@ -263,9 +262,9 @@ impl World {
                 client.synced = true;
                 client.popular_only = false;
                 client.first_sync = false;
-                let sync = sync.expect("only a planned sync commits");
+                let conn = client.conn.expect("answers come over a connection");
                 let content = client.strict_content();
-                self.checker.committed(sync, revision, content);
+                self.checker.committed(conn, answer.request, revision, content);
                 self.begin_collectives(slot);
             }
             SyncOutcome::Failed(verdict) => {

@@ -21,6 +21,9 @@ type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 /// An attempt in one life of a group: a group that was empty begins anew.
 type OpKey = (GroupId, u64, OpId);
 
+/// A sync in one life of the world.
+type SyncKey = (u64, SyncId);
+
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     clients: BTreeMap<u64, Seen>,
@@ -33,12 +36,13 @@ pub(crate) struct Checker {
     clean: BTreeMap<OpKey, BTreeSet<u64>>,
     outcomes: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
-    syncs: BTreeMap<(u64, RequestId), SyncId>,
-    ready: BTreeSet<(u64, SyncId)>,
-    sync_outcomes: BTreeMap<SyncId, SyncOutcome>,
-    contents: BTreeMap<SyncId, (Revision, Vec<(String, u128)>)>,
+    /// How often the world was empty: numbers of syncs begin anew then.
+    worlds: u64,
+    syncs: BTreeMap<(u64, RequestId), SyncKey>,
+    ready: BTreeSet<(u64, SyncKey)>,
+    sync_outcomes: BTreeMap<SyncKey, SyncOutcome>,
+    contents: BTreeMap<SyncKey, (Revision, Vec<(String, u128)>)>,
     committed: BTreeMap<(GroupId, u64), Revision>,
-    /// Syncs of earlier lives of the world: their numbers may be used again.
     pub(crate) done: u64,
 }
 
@@ -97,7 +101,7 @@ impl Checker {
                 }
             }
             C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_) }) => {
-                self.ready.insert((client, *sync));
+                self.ready.insert((client, (self.worlds, *sync)));
             }
             _ => {}
         }
@@ -139,7 +143,7 @@ impl Checker {
                 assert_eq!(answer.pending, waits, "the pending query was answered wrongly");
             }
             M2c::SyncPlan(plan) => {
-                self.syncs.insert((client, plan.request), plan.plan.sync);
+                self.syncs.insert((client, plan.request), (self.worlds, plan.plan.sync));
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
             M2c::Kicked(_)
@@ -220,20 +224,28 @@ impl Checker {
             return;
         };
         let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
-        assert_eq!(*known, packet.outcome, "two outcomes of sync {sync}");
+        assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
         if matches!(packet.outcome, SyncOutcome::Committed(_)) {
             assert!(
                 self.ready.contains(&(client, sync)),
-                "sync {sync} committed for somebody who is not ready"
+                "sync {} committed for somebody who is not ready",
+                sync.1
             );
         }
     }
 
-    /// A client has put the result of a sync in place.
-    pub(crate) fn committed(&mut self, sync: SyncId, revision: Revision, content: Vec<(String, u128)>) {
+    /// A client has put the result of a sync in place. That may be after the master has begun anew.
+    pub(crate) fn committed(
+        &mut self,
+        client: u64,
+        request: RequestId,
+        revision: Revision,
+        content: Vec<(String, u128)>,
+    ) {
+        let sync = self.syncs[&(client, request)];
         let result = (revision, content);
         let known = self.contents.entry(sync).or_insert_with(|| result.clone());
-        assert_eq!(*known, result, "contents differ after sync {sync}");
+        assert_eq!(*known, result, "contents differ after sync {}", sync.1);
     }
 
     pub(crate) fn after(&mut self, master: &MasterState) {
@@ -247,13 +259,7 @@ impl Checker {
                 }
             }
         }
-        if snapshot.peers.is_empty() {
-            // Numbers of syncs begin anew.
-            self.syncs.clear();
-            self.ready.clear();
-            self.sync_outcomes.clear();
-            self.contents.clear();
-        }
+        self.worlds += u64::from(snapshot.peers.is_empty());
     }
 
     /// Whether a neighbour of `client` cannot be told from a peer with broken connections: it is dead, and the news has

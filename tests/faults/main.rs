@@ -24,3 +24,4 @@ mod nobody_lost;
 mod phase;
 mod proxies;
 mod quiet;
+mod sources;

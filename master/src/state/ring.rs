@@ -10,6 +10,10 @@ use pccl_protocol::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A newcomer with an edge that cannot be built to or from this many accepted peers is kept out. Each attempt holds the
+/// others up for as long as a dial takes, so not every place of a large ring is tried.
+const ENOUGH_WITNESSES: usize = 3;
+
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judgement {
@@ -230,8 +234,13 @@ impl MasterState {
             group.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
         };
         let forbidden = worse_than(Severity::Forbidden);
-        let order =
-            ring_order(&wanted, &worse_than(Severity::Avoided)).or_else(|_| ring_order(&wanted, &forbidden));
+        let avoided = worse_than(Severity::Avoided);
+        let hopeless = self.unreachable_newcomers(members, &forbidden);
+        if !hopeless.is_empty() {
+            // The rules look at the ring again, without them.
+            return hopeless.iter().for_each(|id| self.kick_unreachable(group_id, *id, &forbidden));
+        }
+        let order = ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden));
         match order {
             Ok(order) => self.install_ring(group_id, &order),
             Err(_) => self.make_room_for_a_ring(group_id, &wanted, &forbidden),
@@ -251,14 +260,41 @@ impl MasterState {
             .map(|(id, peer)| Candidate { peer: id, newcomer: !peer.accepted(), order: peer.order })
             .collect();
         for victim in fewest_removals(&candidates, forbidden) {
-            let edges: Vec<String> = forbidden
-                .iter()
-                .filter(|(from, to)| *from == victim || *to == victim)
-                .map(|ends| self.describe_edge(group_id, *ends))
-                .collect();
-            let text = format!("no ring goes without {}", edges.join("; "));
+            let text = format!("no ring goes without {}", self.describe_edges(group_id, victim, forbidden));
             self.kick(victim, KickReason::new(KickCode::Unreachable, text));
         }
+    }
+
+    /// Newcomers that enough accepted peers cannot reach, or be reached by. Which of the two ends is at fault is then
+    /// beyond doubt. Accepted peers never go for this: for them a ring is looked for among all that there are.
+    fn unreachable_newcomers(
+        &self,
+        members: &BTreeSet<PeerId>,
+        forbidden: &BTreeSet<EdgeEnds>,
+    ) -> Vec<PeerId> {
+        let accepted = |id: PeerId| self.peers.get(&id).is_some_and(super::client::Peer::accepted);
+        let witnesses = |id: PeerId| {
+            let others = forbidden.iter().filter_map(|(from, to)| match id {
+                _ if id == *to => Some(*from),
+                _ if id == *from => Some(*to),
+                _ => None,
+            });
+            others.filter(|other| accepted(*other)).collect::<BTreeSet<PeerId>>().len()
+        };
+        let newcomers = members.iter().copied().filter(|id| !accepted(*id));
+        newcomers.filter(|id| witnesses(*id) >= ENOUGH_WITNESSES).collect()
+    }
+
+    fn kick_unreachable(&mut self, group_id: GroupId, victim: PeerId, forbidden: &BTreeSet<EdgeEnds>) {
+        let edges = self.describe_edges(group_id, victim, forbidden);
+        let text = format!("connections with several peers cannot be built: {edges}");
+        self.kick(victim, KickReason::new(KickCode::Unreachable, text));
+    }
+
+    /// The edges of a peer that cannot be built, and why.
+    fn describe_edges(&self, group_id: GroupId, peer: PeerId, forbidden: &BTreeSet<EdgeEnds>) -> String {
+        let own = forbidden.iter().filter(|(from, to)| *from == peer || *to == peer);
+        own.map(|ends| self.describe_edge(group_id, *ends)).collect::<Vec<_>>().join("; ")
     }
 
     fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {

@@ -189,6 +189,9 @@ impl MasterState {
             Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
             None => (Cause::NoSource, self.culprit_of(id), 0),
         };
+        // Why the source went comes first; that somebody missed it is what follows.
+        let why = source.map(|loss| loss.detail.as_str()).filter(|why| !why.is_empty());
+        let detail = why.map_or_else(|| detail.clone(), |why| format!("{why}; {detail}"));
         Verdict {
             cause,
             culprits: vec![culprit],

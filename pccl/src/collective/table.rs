@@ -55,6 +55,11 @@ impl OpTable {
         true
     }
 
+    /// Whether `peer` is in the present ring.
+    pub(crate) fn has_member(&self, peer: PeerId) -> bool {
+        self.inner.lock().ring.as_ref().is_some_and(|ring| ring.rank_of(peer).is_some())
+    }
+
     /// The present epoch.
     pub(crate) fn epoch(&self) -> GroupEpoch {
         self.inner.lock().epoch

@@ -35,7 +35,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
     flight::received(&shared.flight, &packet);
     match packet {
         M2c::Registered(registered) => {
-            let _ = shared.identity.set(Identity { run: registered.run, peer: registered.peer });
+            let _ = shared.identity.set(Identity::new(&registered));
             listen::take_early(&shared);
             return Tap::Keep;
         }
@@ -94,6 +94,7 @@ fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
             plan.epoch
         );
     }
+    shared.source.keep(|peer| plan.rank_of(peer).is_some());
     flight::ring_planned(&shared.flight, &plan);
     let rank = plan.rank_of(identity.peer).unwrap_or(0);
     shared.world.lock().apply_plan(&plan, rank);

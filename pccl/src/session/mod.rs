@@ -19,7 +19,7 @@ use crate::{
     collective::{op::Op, table::OpTable},
     config::Config,
     flight,
-    state::server::StateServer,
+    state::{server::StateServer, source::SourceWatch},
 };
 use backups::BackupPool;
 use crossbeam_channel::Sender;
@@ -82,11 +82,21 @@ impl fmt::Display for End {
     }
 }
 
-/// Who this peer is in the run.
+/// Who this peer is in the run, and what the master said about the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) run: RunId,
     pub(crate) peer: PeerId,
+    /// A peer that is silent for this long is dropped.
+    pub(crate) peer_timeout: Duration,
+}
+
+impl Identity {
+    /// That of a peer that has been registered.
+    fn new(registered: &Registered) -> Self {
+        let peer_timeout = Duration::from_millis(registered.peer_timeout_ms.clamp(10, 86_400_000));
+        Self { run: registered.run, peer: registered.peer, peer_timeout }
+    }
 }
 
 /// What the caller's threads do at the moment.
@@ -119,6 +129,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) backups: BackupPool,
     pub(crate) server: StateServer,
+    pub(crate) source: SourceWatch,
     /// Questions for the status that have not been answered.
     pub(crate) status: status::StatusDesk,
     pub(crate) activity: Mutex<Activity>,
@@ -257,6 +268,7 @@ impl Shared {
             beat.unpark();
         }
         self.server.stop();
+        self.source.keep(|_| false);
         self.status.close();
         if let Some(control) = self.control.get() {
             control.close(&end.to_string());
@@ -300,6 +312,7 @@ impl Session {
             links: Links::default(),
             backups: BackupPool::default(),
             server: StateServer::default(),
+            source: SourceWatch::default(),
             status: status::StatusDesk::default(),
             activity: Mutex::new(Activity {
                 exclusive: Some((CallKind::Connect, Instant::now())),
@@ -393,7 +406,7 @@ impl Session {
         let for_beat = shared.clone();
         self.threads.push(spawn("pccl-beat", move || beat::run(&for_beat, &parker, interval))?);
         let for_conductor = Arc::downgrade(shared);
-        let identity = Identity { run: registered.run, peer: registered.peer };
+        let identity = Identity::new(registered);
         self.threads
             .push(spawn("pccl-conductor", move || conductor::run(&for_conductor, identity, &events))?);
         Ok(())

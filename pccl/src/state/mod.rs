@@ -2,14 +2,21 @@
 
 mod fetch;
 pub(crate) mod server;
+pub(crate) mod source;
 pub(crate) mod sync;
 
 use crate::{Error, memory::RawState};
 use pccl_protocol::{Key, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
-use std::marker::PhantomData;
+use std::{marker::PhantomData, time::Duration};
 
 pub use pccl_protocol::SyncStrategy;
+
+/// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy machine
+/// would pass for a dead one.
+fn time_base(peer_timeout: Duration) -> Duration {
+    peer_timeout.max(Duration::from_secs(2))
+}
 
 /// What a successful sync reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,10 +28,24 @@ const PIECE_BYTES: usize = 256 << 10;
 const MAX_SERVED: usize = 256;
 /// How long a connection may be idle between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a transfer may stand still.
-const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request for a sync that this peer does not know of yet waits for the news from the master.
-const PLAN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For a transfer that stands still.
+    stall: Duration,
+    /// For the master's news, when a request is for a sync that this peer does not know of yet. Shorter than the fetching
+    /// end waits for the answer.
+    plan: Duration,
+}
+
+impl Patience {
+    fn of(shared: &Shared) -> Self {
+        let known = shared.identity().map_or(Duration::ZERO, |me| me.peer_timeout);
+        let whole = super::time_base(known);
+        Self { stall: whole, plan: whole / 2 }
+    }
+}
 
 /// The tensors on offer in one sync.
 #[derive(Debug)]
@@ -116,8 +130,9 @@ impl StateServer {
         }
         let breaker = stream.breaker();
         let shared = shared.clone();
+        let patience = Patience::of(&shared);
         let spawned = spawn("pccl-state", move || {
-            if let Err(error) = shared.server.run(stream) {
+            if let Err(error) = shared.server.run(stream, patience) {
                 log::debug!("state connection from {remote} ended: {error}");
             }
         });
@@ -127,7 +142,7 @@ impl StateServer {
         }
     }
 
-    fn run(&self, mut stream: PacketStream) -> Result<(), String> {
+    fn run(&self, mut stream: PacketStream, patience: Patience) -> Result<(), String> {
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let (kind, body) =
@@ -136,7 +151,7 @@ impl StateServer {
             let P2p::StateRequest(request) = packet else {
                 return Err("an answer where a request belongs".into());
             };
-            self.answer(&mut stream, &request, &mut piece)?;
+            self.answer(&mut stream, &request, &mut piece, patience)?;
         }
     }
 
@@ -145,15 +160,16 @@ impl StateServer {
         stream: &mut PacketStream,
         request: &StateRequest,
         piece: &mut [u8],
+        patience: Patience,
     ) -> Result<(), String> {
         let reply = |stream: &mut PacketStream, answer| {
             let packet = P2p::StateAnswer(answer);
             stream
-                .send_bytes(&packet.to_frame(), Instant::now() + STALL_TIMEOUT)
+                .send_bytes(&packet.to_frame(), Instant::now() + patience.stall)
                 .map_err(|error| error.to_string())
         };
         log::trace!("state request for {}", request.key);
-        let Some(offer) = self.offer_for(request.sync) else {
+        let Some(offer) = self.offer_for(request.sync, patience.plan) else {
             return reply(stream, StateAnswer::NotServing(Nothing {}));
         };
         let Some(tensor) = offer.tensors.get(&request.key) else {
@@ -168,15 +184,15 @@ impl StateServer {
                 .ok_or("the sync ended while its state was being sent")?;
             // Booked first: once the receiver has the last piece, the sync may be over.
             offer.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
-            stream.send_bytes_progress(&piece[..len], STALL_TIMEOUT).map_err(|error| error.to_string())?;
+            stream.send_bytes_progress(&piece[..len], patience.stall).map_err(|error| error.to_string())?;
             sent += len;
         }
         Ok(())
     }
 
     /// The offer of `sync`. The request may be here before the master's news: then it waits for that, not for ever.
-    fn offer_for(&self, sync: SyncId) -> Option<Arc<Offer>> {
-        let deadline = Instant::now() + PLAN_TIMEOUT;
+    fn offer_for(&self, sync: SyncId, patience: Duration) -> Option<Arc<Offer>> {
+        let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
         loop {
             if state.stopped || state.over.is_some_and(|over| sync <= over) {

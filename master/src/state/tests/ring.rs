@@ -145,6 +145,50 @@ fn a_newcomer_with_one_bad_edge_is_placed_elsewhere() {
 }
 
 #[test]
+fn a_newcomer_that_three_peers_cannot_reach_is_not_tried_at_every_place() {
+    // Nobody reaches 7; or it reaches nobody.
+    for to_it in [true, false] {
+        let mut rig = Rig::world(6);
+        rig.register(7, 0);
+        (1..=6).for_each(|n| rig.vote_topology(n, n, 0));
+        let bad: Vec<(u64, u64)> = (1..=6).map(|n| if to_it { (n, 7) } else { (7, n) }).collect();
+        block(&mut rig, &bad, &[1, 2, 3, 4, 5, 6, 7]);
+        let reason = rig.kick_of(7);
+        assert_eq!(reason.code, KickCode::Unreachable);
+        assert_eq!(reason.detail.as_str().matches("connection refused").count(), 3, "{reason}");
+        let epochs = rig.group(0).epoch.0;
+        assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 6]);
+        for n in 1..=6 {
+            assert!(matches!(rig.answers(n).last(), Some(M2c::TopologyDone(d)) if d.sizes.global == 6));
+        }
+        rig.pass(20_000, &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(rig.group(0).epoch.0, epochs, "it is over");
+    }
+}
+
+#[test]
+fn a_newcomer_that_two_peers_cannot_reach_gets_another_place() {
+    let mut rig = Rig::world(6);
+    rig.register(7, 0);
+    (1..=6).for_each(|n| rig.vote_topology(n, n, 0));
+    block(&mut rig, &[(6, 7), (1, 7)], &[1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn an_accepted_peer_is_not_dropped_for_any_number_of_edges_while_a_ring_exists() {
+    let mut rig = Rig::world(6);
+    // Only 8 -> 1 and 1 -> 2 are left of what touches 1.
+    let bad: Vec<(u64, u64)> = (2..=5).map(|n| (n, 1)).chain((3..=6).map(|n| (1, n))).collect();
+    rig.die(6);
+    rig.register(8, 0);
+    (1..=5).for_each(|n| rig.vote_topology(n, n, 0));
+    block(&mut rig, &bad, &[1, 2, 3, 4, 5, 8]);
+    assert!(rig.accepted().contains(&1), "{:?}", rig.accepted());
+    assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 8]);
+}
+
+#[test]
 fn among_accepted_peers_the_latest_of_the_worst_goes() {
     let mut rig = Rig::world(3);
     rig.die(3);

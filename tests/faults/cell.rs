@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     OneWayCut,
     /// Nothing passes between two peers.
     FullCut,
+    /// What one peer sends to another is acknowledged on the way, and does not arrive.
+    Swallow,
     /// Nothing passes between a peer and anybody, until it has been dropped; then it comes back.
     Vanish,
     /// 200 kbit/s between two peers.
@@ -32,13 +34,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Kill,
         Self::Stop,
         Self::ShortStop,
         Self::Reset,
         Self::OneWayCut,
         Self::FullCut,
+        Self::Swallow,
         Self::Vanish,
         Self::Throttle,
         Self::BlockedPort,
@@ -52,6 +55,7 @@ impl Fault {
             Self::Reset => "reset",
             Self::OneWayCut => "one-way cut",
             Self::FullCut => "full cut",
+            Self::Swallow => "swallowed",
             Self::Vanish => "host cut off",
             Self::Throttle => "200 kbit/s",
             Self::BlockedPort => "blocked port",
@@ -60,7 +64,7 @@ impl Fault {
 
     /// Whether the laboratory can bring it about.
     pub(crate) const fn works_in_a_lab(self) -> bool {
-        !matches!(self, Self::Reset | Self::BlockedPort)
+        !matches!(self, Self::Reset | Self::Swallow | Self::BlockedPort)
     }
 
     /// Whether the others lose the victim.
@@ -73,7 +77,9 @@ impl Fault {
         match self {
             Self::Kill => Some("Aborted:PeerDied"),
             Self::Stop | Self::Vanish => Some("Aborted:PeerSilent"),
-            Self::Reset | Self::OneWayCut | Self::FullCut | Self::BlockedPort => Some("Aborted:EdgeBroken"),
+            Self::Reset | Self::OneWayCut | Self::FullCut | Self::Swallow | Self::BlockedPort => {
+                Some("Aborted:EdgeBroken")
+            }
             Self::ShortStop | Self::Throttle => None,
         }
     }
@@ -97,6 +103,7 @@ impl Fault {
                 network.cut(victim, next);
                 network.cut(next, victim);
             }
+            Self::Swallow => network.swallow(victim, next),
             Self::Vanish => network.cut_off(victim),
             Self::Throttle => network.throttle(victim, next),
             Self::BlockedPort => {

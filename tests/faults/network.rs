@@ -7,7 +7,7 @@ pub(crate) type Node = usize;
 
 /// See the module's documentation.
 pub(crate) enum Network {
-    /// Needs no privileges; knows resets and blocked ports.
+    /// Needs no privileges; knows resets, blocked ports and false acknowledgements.
     Proxies(Proxies),
     /// Real packets, real loss of acknowledgements; knows cuts and rates.
     Lab(Lab),
@@ -71,6 +71,11 @@ impl Network {
         self.proxies().reset(a, b);
     }
 
+    /// What `from` sends to `to` is acknowledged, and does not arrive.
+    pub(crate) fn swallow(&mut self, from: Node, to: Node) {
+        self.proxies().swallow(from, to);
+    }
+
     /// New connections from `from` to `to` get no answer; those that stand are not touched.
     pub(crate) fn block(&mut self, from: Node, to: Node) {
         self.proxies().block(from, to);
@@ -95,7 +100,9 @@ impl Network {
     fn proxies(&self) -> &Proxies {
         match self {
             Self::Proxies(proxies) => proxies,
-            Self::Lab(_) => panic!("the laboratory knows neither resets nor blocked ports"),
+            Self::Lab(_) => {
+                panic!("the laboratory knows neither resets, blocked ports nor false acknowledgements")
+            }
         }
     }
 }

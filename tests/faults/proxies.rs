@@ -37,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(50);
 struct Rules {
     /// Nothing passes; what was sent waits.
     cut: HashSet<(Node, Node)>,
+    /// Taken in and thrown away; new connections get no answer.
+    swallowed: HashSet<(Node, Node)>,
     /// New connections get no answer.
     blocked: HashSet<(Node, Node)>,
     /// The next new connection is reset.
@@ -48,6 +50,12 @@ struct Rules {
     /// Who it is that has an unknown identity.
     newcomer: Option<Node>,
     closed: bool,
+}
+
+impl Rules {
+    fn is_silent(&self, ends: (Node, Node)) -> bool {
+        self.blocked.contains(&ends) || self.swallowed.contains(&ends)
+    }
 }
 
 struct Shared {
@@ -215,6 +223,11 @@ impl Proxies {
         });
     }
 
+    /// What `from` sends to `to` is acknowledged, and does not arrive.
+    pub(crate) fn swallow(&self, from: Node, to: Node) {
+        self.change(|rules| rules.swallowed.extend([(from, to)]));
+    }
+
     /// New connections from `from` to `to` get no answer; those that stand are not touched.
     pub(crate) fn block(&self, from: Node, to: Node) {
         self.change(|rules| rules.blocked.extend([(from, to)]));
@@ -322,7 +335,7 @@ fn serve(shared: &Arc<Shared>, mut near: TcpStream, through: Through, target: So
         let _ = SockRef::from(&near).set_linger(Some(Duration::ZERO));
         return;
     }
-    if shared.rules.lock().blocked.contains(&ends) {
+    if shared.rules.lock().is_silent(ends) {
         return keep_silent(shared, &near);
     }
     if !shared.pass(ends, first.len(), &mut Instant::now(), || has_hung_up(&near)) {
@@ -375,6 +388,9 @@ fn pump(shared: &Shared, connection: &Connection, mut from: &TcpStream, to: &Tcp
         };
         if !shared.pass(ends, bytes, &mut due, is_over) {
             return;
+        }
+        if shared.rules.lock().swallowed.contains(&ends) {
+            continue;
         }
         if !write_all(to, &buffer[..bytes], is_over) {
             return connection.end(true);

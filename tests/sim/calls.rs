@@ -43,8 +43,16 @@ impl World {
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
             Call::Reducing => CallKind::AllReduce,
         };
-        let beat =
-            Beat { sequence: client.beats, call, call_ms: 0, operation: None, moved_bytes: 0, stalled: None };
+        let beat = Beat {
+            sequence: client.beats,
+            call,
+            call_ms: 0,
+            operation: None,
+            moved_bytes: 0,
+            stalled: None,
+            sent: None,
+            received: None,
+        };
         if client.peer.is_some() && client.call != Call::Leaving {
             self.send(slot, C2m::Beat(beat));
         }

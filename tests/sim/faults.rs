@@ -189,6 +189,8 @@ impl World {
                 operation: None,
                 moved_bytes: u64::MAX,
                 stalled: Some(StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }),
+                sent: None,
+                received: None,
             }),
         };
         self.send(slot, packet);

@@ -87,6 +87,8 @@ mod tests {
             operation: None,
             moved_bytes: 0,
             stalled: None,
+            sent: None,
+            received: None,
         })
     }
 

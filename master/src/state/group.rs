@@ -1,5 +1,6 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
+use super::flow::Flow;
 use super::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId, RequestId,
@@ -203,6 +204,7 @@ pub(super) struct Group {
     pub(super) rebuild: BTreeSet<EdgeEnds>,
     pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+    pub(super) flows: BTreeMap<EdgeEnds, Flow>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: BTreeMap<u64, TagHistory>,
     pub(super) ops: BTreeMap<OpId, Op>,

@@ -119,6 +119,9 @@ impl MasterState {
             for fault in group.held.values_mut() {
                 shift(&mut fault.since);
             }
+            for flow in group.flows.values_mut() {
+                shift(&mut flow.since);
+            }
         }
     }
 

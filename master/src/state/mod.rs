@@ -13,6 +13,7 @@ mod blocked;
 mod client;
 mod collective;
 mod election;
+mod flow;
 mod group;
 mod liveness;
 mod ring;
@@ -176,8 +177,11 @@ impl MasterState {
             // Recorded before.
             C2m::Register(_) | C2m::StatusRequest(_) => {}
             C2m::Beat(beat) => {
-                self.record_stall(id, group, beat.stalled.as_ref());
+                let stalled = beat.stalled.clone();
+                let before = self.peers.get(&id).and_then(|peer| peer.beat.as_ref()).map(|(_, at)| *at);
                 self.record_beat(id, beat);
+                let missing = self.look_at_flow(id, group, before);
+                self.record_stall(id, group, stalled.as_ref(), missing.as_ref());
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
             C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),

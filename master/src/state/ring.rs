@@ -1,6 +1,7 @@
 //! The ring of each group: plans, confirmations, faults of edges.
 
 use super::client::Phase;
+use super::flow::Missing;
 use super::group::{EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, fewest_removals, ring_order};
@@ -75,21 +76,42 @@ impl MasterState {
         }
     }
 
-    /// A peer says whether bytes wait on its edge to the next one and do not move. If that lasts, while both ends live,
-    /// the edge counts as broken.
-    pub(super) fn record_stall(&mut self, id: PeerId, group_id: GroupId, stall: Option<&StalledEdge>) {
+    /// A peer says whether bytes wait on its edge to the next one and do not move, or bytes of it are missing at the other
+    /// end. If that lasts, while both ends live, the edge counts as broken.
+    pub(super) fn record_stall(
+        &mut self,
+        id: PeerId,
+        group_id: GroupId,
+        stall: Option<&StalledEdge>,
+        missing: Option<&Missing>,
+    ) {
+        let waiting = stall.map(|stall| {
+            let text = format!("bytes wait on it and none moved for {} ms", stall.stalled_ms);
+            (stall.to, stall.generation, stall.stalled_ms, text)
+        });
+        let missing = missing.map(|missing| {
+            let stalled_ms = u64::try_from(missing.stalled.as_millis()).unwrap_or(u64::MAX);
+            let text = format!(
+                "{} bytes that were sent have not arrived, and none moved for {stalled_ms} ms",
+                missing.bytes
+            );
+            (missing.to, missing.generation, stalled_ms, text)
+        });
         let limit = self.options.edge_timeout.as_millis();
-        let stall = stall.filter(|s| u128::from(s.stalled_ms) >= limit && !self.suspect(s.to));
         let now = self.now;
+        let stuck = [waiting, missing].into_iter().flatten().find(|(to, generation, stalled_ms, _)| {
+            u128::from(*stalled_ms) >= limit
+                && !self.suspect(*to)
+                && self.groups.get(&group_id).is_some_and(|group| group.has_edge((id, *to), *generation))
+        });
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(stall) = stall.filter(|s| group.has_edge((id, s.to), s.generation)) else {
+        let Some((to, generation, stalled_ms, text)) = stuck else {
             // Whatever stood still moves again, or is explained by the silence of the other end.
             group.held.retain(|ends, fault| ends.0 != id || fault.stalled_ms == 0);
             return;
         };
-        let (to, generation) = (stall.to, stall.generation);
-        let text = Text::new(format!("bytes wait on it and none moved for {} ms", stall.stalled_ms));
-        group.hold(EdgeFault { from: id, to, generation, text }, false, stall.stalled_ms, now);
+        let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
+        group.hold(fault, false, stalled_ms, now);
     }
 
     /// Whether every member of the group, newcomers included, has confirmed the present ring and nothing is held
@@ -329,6 +351,7 @@ impl MasterState {
         let standing: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
+        group.flows.retain(|ends, _| standing.contains_key(ends));
         self.push_ring(group_id);
     }
 

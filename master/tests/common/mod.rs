@@ -70,6 +70,8 @@ pub(crate) fn beat(sequence: u64) -> C2m {
         operation: None,
         moved_bytes: 0,
         stalled: None,
+        sent: None,
+        received: None,
     })
 }
 

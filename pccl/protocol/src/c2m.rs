@@ -104,6 +104,24 @@ wire_struct! {
         pub moved_bytes: u64,
         /// The edge to the next peer of the ring, if bytes wait on it that do not move.
         pub stalled: Option<StalledEdge>,
+        /// What has been sent to the next peer of the ring, if all of it has been acknowledged.
+        pub sent: Option<EdgeBytes>,
+        /// What has been received from the previous one.
+        pub received: Option<EdgeBytes>,
+    }
+}
+
+wire_struct! {
+    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the way,
+    /// or still is on it.
+    #[derive(Copy)]
+    pub struct EdgeBytes {
+        /// The other end.
+        pub peer: PeerId,
+        /// Generation of the edge.
+        pub generation: LinkGeneration,
+        /// Bytes of frames, headers included, since the edge was built.
+        pub bytes: u64,
     }
 }
 

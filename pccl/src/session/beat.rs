@@ -2,7 +2,7 @@
 
 use super::{End, Shared, stall::StallWatch};
 use pccl_protocol::{
-    Beat, C2m, CallKind, LinkGeneration, PeerId, StalledEdge,
+    Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge,
     flight::{Event, What},
 };
 use std::time::{Duration, Instant};
@@ -27,25 +27,26 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             return shared.finish(End::MasterLost(format!("no sign of life for {} ms", silent.as_millis())));
         }
         sequence += 1;
-        let stalled = stalled(shared, &mut watch, interval);
-        shared.send(&C2m::Beat(beat(shared, sequence, stalled)));
+        shared.send(&C2m::Beat(beat(shared, &mut watch, sequence, interval)));
         parker.park_until(Instant::now() + interval);
     }
 }
 
-fn stalled(shared: &Shared, watch: &mut StallWatch, interval: Duration) -> Option<StalledEdge> {
-    let link = shared.links.out_backlog();
-    let Some((name, ..)) = link else {
-        watch.look(Instant::now(), interval, None);
-        return None;
-    };
-    let (to, generation) = name;
-    let stalled = watch.look(Instant::now(), interval, link)?;
-    let (to, generation) = (PeerId(to), LinkGeneration(generation));
-    Some(StalledEdge { to, generation, stalled_ms: stalled.as_millis() as u64 })
+fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
+    EdgeBytes { peer: PeerId(peer), generation: LinkGeneration(generation), bytes }
 }
 
-fn beat(shared: &Shared, sequence: u64, stalled: Option<StalledEdge>) -> Beat {
+fn beat(shared: &Shared, watch: &mut StallWatch, sequence: u64, interval: Duration) -> Beat {
+    let link = shared.links.out_backlog();
+    let stalled = watch.look(Instant::now(), interval, link);
+    let stalled = stalled.zip(link).map(|(stalled, ((to, generation), ..))| StalledEdge {
+        to: PeerId(to),
+        generation: LinkGeneration(generation),
+        stalled_ms: stalled.as_millis() as u64,
+    });
+    let acknowledged = link.filter(|(_, _, backlog)| !backlog.is_waiting());
+    let sent = acknowledged.map(|(name, bytes, _)| edge_bytes(name, bytes));
+    let received = shared.links.received().map(|(name, bytes)| edge_bytes(name, bytes));
     let moved_bytes = shared.moved_bytes();
     let activity = shared.activity.lock();
     let oldest = activity.ops.iter().min_by_key(|op| op.launched());
@@ -61,5 +62,7 @@ fn beat(shared: &Shared, sequence: u64, stalled: Option<StalledEdge>) -> Beat {
         operation: oldest.and_then(|op| op.id()),
         moved_bytes,
         stalled,
+        sent,
+        received,
     }
 }

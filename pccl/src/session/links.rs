@@ -70,6 +70,12 @@ impl Links {
         Some((name, link.sent_bytes(), link.backlog()))
     }
 
+    /// The link from the previous rank: its name (peer, generation), and bytes received.
+    pub(crate) fn received(&self) -> Option<((u128, u64), u64)> {
+        let now = self.now.lock();
+        Some((now.in_name?, now.inbound.as_ref()?.received_bytes()))
+    }
+
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch) -> Option<OpFault> {
         let now = self.now.lock();

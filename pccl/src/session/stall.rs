@@ -41,7 +41,7 @@ impl StallWatch {
             self.seen = None;
             return None;
         };
-        let waiting = backlog.notsent_bytes > 0 || backlog.unacked_segments > 0;
+        let waiting = backlog.is_waiting();
         let counters = (sent_bytes, backlog.notsent_bytes, backlog.unacked_segments);
         let still = self.seen.as_ref().filter(|seen| {
             let paused = now.duration_since(seen.at) > interval + OWN_PAUSE;

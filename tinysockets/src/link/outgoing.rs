@@ -70,6 +70,14 @@ pub struct Backlog {
     pub rtt_us_max: u32,
 }
 
+impl Backlog {
+    /// Whether bytes that were handed to the operating system have not been acknowledged yet.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.notsent_bytes > 0 || self.unacked_segments > 0
+    }
+}
+
 /// The sending end of a link: one queue, and a TX thread per connection that pulls from it.
 ///
 /// Dropping it closes it.

@@ -212,7 +212,16 @@ impl Rig {
         let (call, call_ms) = (CallKind::AllReduce, 100);
         self.send(
             n,
-            C2m::Beat(Beat { sequence: 1, call, call_ms, operation: None, moved_bytes, stalled: None }),
+            C2m::Beat(Beat {
+                sequence: 1,
+                call,
+                call_ms,
+                operation: None,
+                moved_bytes,
+                stalled: None,
+                sent: None,
+                received: None,
+            }),
         );
     }
 

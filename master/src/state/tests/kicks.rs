@@ -20,6 +20,8 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             operation: None,
             moved_bytes: 0,
             stalled: None,
+            sent: None,
+            received: None,
         }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
         C2m::WithdrawTopology(RequestId(1)),

@@ -150,7 +150,8 @@ arb_struct! {
     OpId { epoch, tag, attempt }
     Register { group, advertised_host, p2p_port, state_port, pool_connections, previous }
     PreviousIdentity { run, peer, revision, unknown_outcome }
-    Beat { sequence, call, call_ms, operation, moved_bytes, stalled }
+    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
+    EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms }
     VoteTopology { request, wait_for_world }
     RingReport { epoch, faults }

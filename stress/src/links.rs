@@ -76,6 +76,7 @@ impl Links {
         if !matches!(fault.trouble, Trouble::Reset | Trouble::Flip { .. }) {
             self.lasting.retain(|until| now_us < *until);
             self.lasting.push(until_us);
+            oracle.links_slowed(until_us);
         }
         let text = format!("{:?} for {} ms: {}", fault.trouble, fault.for_us / 1000, names(&links));
         journal.event(now_us, &text)?;

@@ -22,7 +22,10 @@ fn folder(name: &str) -> PathBuf {
 
 fn stress(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-stress"));
-    command.args(["--peers", "3..4", "--elements", "5000", "--out"]).arg(folder).args(args);
+    if !args.contains(&"--peers") {
+        command.args(["--peers", "3..4"]);
+    }
+    command.args(["--elements", "5000", "--out"]).arg(folder).args(args);
     command
 }
 
@@ -57,9 +60,25 @@ fn a_short_run_with_a_fixed_seed_passes() {
 }
 
 #[test]
+fn groups_dying_masters_and_asynchronous_steps_pass() {
+    let folder = folder("groups");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "30".into());
+    let args = ["--peers", "5..6", "--groups", "2", "--master-kill", "--profile", "async", "--seed", "8"];
+    let output = stress(&folder, &args).args(["--seconds", &seconds]).output().expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    assert!(number(&report, "master") > 0 && number(&report, "operations") > 0, "{report}");
+}
+
+#[test]
 fn wrong_arguments_are_refused() {
     let folder = folder("refused");
-    for args in [&["--elements", "0"][..], &["--profile", "hail"], &["--peers", "1..2"]] {
+    for args in [
+        &["--elements", "0"][..],
+        &["--profile", "hail"],
+        &["--peers", "1..2"],
+        &["--groups", "2", "--peers", "3..4"],
+    ] {
         let output = stress(&folder, args).output().expect("program runs");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
     }

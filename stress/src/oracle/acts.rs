@@ -67,6 +67,11 @@ impl Oracle {
         groups.into_iter().for_each(|group| self.progress(group).excused(now_us));
     }
 
+    /// Connections are slow or cut from now on until then.
+    pub(crate) fn links_slowed(&mut self, until_us: u64) {
+        self.progress.values_mut().for_each(|progress| progress.slowed(until_us));
+    }
+
     /// The master is going to be killed.
     pub(crate) fn master_killed(&mut self, now_us: u64) {
         self.last_fault_us = now_us;

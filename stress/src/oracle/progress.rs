@@ -14,7 +14,7 @@ pub(crate) struct Recovery {
     /// Kind of the fault.
     pub(crate) kind: &'static str,
     pub(crate) duration_us: u64,
-    /// Nobody was stopped meanwhile.
+    /// Nobody was stopped meanwhile, and no connection was slow or cut.
     pub(crate) undisturbed: bool,
 }
 
@@ -45,6 +45,7 @@ pub(super) struct Progress {
     enough_since_us: Option<u64>,
     last_operation_us: u64,
     last_stop_us: u64,
+    slow_until_us: u64,
     stalled: bool,
     stopped: BTreeSet<usize>,
     open: Vec<Open>,
@@ -59,6 +60,7 @@ impl Progress {
             enough_since_us: None,
             last_operation_us: 0,
             last_stop_us: 0,
+            slow_until_us: 0,
             stalled: false,
             stopped: BTreeSet::new(),
             open: Vec::new(),
@@ -104,7 +106,8 @@ impl Progress {
         if survivors.is_empty() {
             return;
         }
-        let (waiting, undisturbed) = (survivors, self.stopped.is_empty());
+        let undisturbed = self.stopped.is_empty() && self.slow_until_us <= now_us;
+        let waiting = survivors;
         self.open.push(Open { kind, victim, since_us: now_us, waiting, last_us: now_us, undisturbed });
     }
 
@@ -113,6 +116,12 @@ impl Progress {
         self.stopped.insert(peer);
         self.open.iter_mut().for_each(|open| open.undisturbed = false);
         self.gone(peer);
+    }
+
+    /// Connections are slow or cut until then.
+    pub(super) fn slowed(&mut self, until_us: u64) {
+        self.slow_until_us = self.slow_until_us.max(until_us);
+        self.open.iter_mut().for_each(|open| open.undisturbed = false);
     }
 
     /// Nothing can be expected for a while: what is expected then counts from now on.

@@ -231,3 +231,95 @@ fn a_kill_is_recovered_when_all_survivors_have_gone_on_without_the_victim() {
     run.steps(1, &[0, 1]);
     assert_eq!(run.oracle.take_recoveries().len(), 1);
 }
+
+#[test]
+fn the_death_of_the_master_excuses_those_who_knew_it_and_nobody_else() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.master_killed(run.now);
+    assert!(run.oracle.is_leaderless());
+    run.now += 3 * S;
+    for peer in 0..3 {
+        run.event(peer, Event::Lost { kind: "MasterLost".into(), text: "gone".into() });
+        run.event(peer, Event::Lost { kind: "ConnectFailed".into(), text: "refused".into() });
+    }
+    // Nothing is completed for as long as there is none.
+    run.oracle.tick(run.now + 10 * S);
+    run.oracle.master_listens(run.now);
+    for peer in 0..3 {
+        run.event(peer, Event::Joined { peer: IDS[peer] + 1 });
+        let revision = run.revision - 1;
+        run.sync(peer, revision, revision * 3);
+    }
+    run.oracle.tick(run.now);
+    assert!(!run.oracle.is_leaderless());
+    assert_eq!(run.oracle.violations(), []);
+    assert_eq!(run.oracle.counts().drops, 0);
+    // The new master lives.
+    run.event(1, Event::Lost { kind: "MasterLost".into(), text: "gone".into() });
+    assert_eq!(run.end(), [Check::Innocent]);
+}
+
+#[test]
+fn a_revision_that_a_new_master_loses_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.master_killed(run.now);
+    run.oracle.master_listens(run.now + S);
+    run.now += 2 * S;
+    run.event(0, Event::Joined { peer: 99 });
+    run.sync(0, 0, 0);
+    assert_eq!(run.end(), [Check::Revision]);
+}
+
+#[test]
+fn a_cut_connection_explains_a_verdict_and_drops_nobody() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    let broken = |a: u128, b: u128| Event::Failed {
+        call: Call::Reduce(2),
+        step: 0,
+        intact: true,
+        cause: "EdgeBroken".into(),
+        culprits: vec![a, b],
+        text: "all-reduce tag 2 failed while x".into(),
+    };
+    run.oracle.edges_harmed(&[Edge::between(IDS[0], IDS[1])], false, run.now + 9 * S, run.now);
+    run.event(2, broken(IDS[1], IDS[0]));
+    // It is waited for as long as for a silent peer.
+    run.oracle.tick(run.now + 7 * S);
+    assert_eq!(run.oracle.violations(), []);
+    run.event(2, broken(IDS[1], IDS[2]));
+    run.event(1, Event::Lost { kind: "Unreachable".into(), text: "no ring".into() });
+    assert_eq!(run.end(), [Check::Verdict, Check::Innocent]);
+}
+
+#[test]
+fn groups_are_judged_apart() {
+    let mut run = Run::new();
+    for peer in 3..5 {
+        run.oracle.spawned(peer, 1, run.now);
+        run.event(peer, Event::Joined { peer: peer as u128 });
+        // Another state than that of the first group.
+        run.sync(peer, 0, 77);
+    }
+    run.steps(70, &[0, 1, 2]);
+    run.sync(3, 0, 77);
+    run.sync(4, 0, 77);
+    // Of the second group nobody has completed anything for longer than is allowed.
+    run.steps(20, &[0, 1, 2]);
+    assert_eq!(run.end(), [Check::Progress]);
+}
+
+#[test]
+fn a_peer_that_is_not_let_in_is_found_however_much_it_says() {
+    let mut run = Run::new();
+    run.oracle.spawned(3, 0, run.now);
+    run.oracle.stopped(3, run.now);
+    run.oracle.resumed(3, run.now);
+    for _ in 0..165 {
+        run.event(3, lost());
+        run.step(&[0, 1, 2]);
+    }
+    assert_eq!(run.end(), [Check::Progress]);
+}

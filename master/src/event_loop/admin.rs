@@ -17,6 +17,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,8 @@ const MAX_LINE_BYTES: usize = 2048;
 const MAX_CONNECTIONS: usize = 8;
 /// Time for the request, and for taking the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a lock that somebody else has is tried again.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// Connections that wait in the kernel.
 const BACKLOG: i32 = 8;
 
@@ -41,6 +44,10 @@ pub(crate) struct AdminSocket {
 impl AdminSocket {
     /// Listens at `path`. A socket there that nobody listens on any more is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        // Two masters that start at once must not take each other's new file for an old one. The end of this function
+        // ends the lock.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let _turn = lock(directory.unwrap_or(Path::new(".")))?;
         match Self::bind_new(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 remove_stale(path)?;
@@ -74,6 +81,27 @@ impl Drop for AdminSocket {
             log::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
+}
+
+/// Locks a directory against other masters. Whoever else locks it is waited for, though not for ever.
+fn lock(directory: &Path) -> io::Result<Option<fs::File>> {
+    // Without the right to read it there is no lock. Whether it is there at all, the bind will say.
+    let Ok(file) = fs::File::open(directory) else { return Ok(None) };
+    let deadline = Instant::now() + TIMEOUT;
+    while let Err(error) = file.try_lock() {
+        match error {
+            fs::TryLockError::WouldBlock if Instant::now() < deadline => thread::sleep(LOCK_INTERVAL),
+            // Not every file system has locks; the race is unlikely enough.
+            fs::TryLockError::Error(_) => break,
+            fs::TryLockError::WouldBlock => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("another process keeps {} locked", directory.display()),
+                ));
+            }
+        }
+    }
+    Ok(Some(file))
 }
 
 /// Removes the socket of a process that has gone.
@@ -265,6 +293,28 @@ mod tests {
         assert!(error.to_string().contains("another process"), "{error}");
         drop(socket);
         assert!(!path.exists());
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_one_gets_it() {
+        let path = directory("race").join("admin.sock");
+        for _ in 0..50 {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let barrier = std::sync::Barrier::new(4);
+            let bound: Vec<_> = thread::scope(|scope| {
+                let start = || {
+                    barrier.wait();
+                    AdminSocket::bind(&path)
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
+            });
+            assert_eq!(bound.len(), 1);
+            std::os::unix::net::UnixStream::connect(&path).unwrap();
+            drop(bound);
+            assert!(!path.exists());
+        }
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 

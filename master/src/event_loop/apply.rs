@@ -1,6 +1,9 @@
 //! Carrying out what the state wants, and stopping.
 
-use super::{EventLoop, STOP_TIMEOUT, conn::Phase};
+use super::{
+    EventLoop, STOP_LINGER, STOP_TIMEOUT,
+    conn::{Conn, Phase},
+};
 use crate::state::{Action, ClientKey, Input};
 use std::{collections::VecDeque, mem, sync::atomic::Ordering, time::Instant};
 use tinysockets::preamble::Refusal;
@@ -66,6 +69,16 @@ impl EventLoop {
                 self.mark_readable(key);
             }
         }
+    }
+
+    /// Whether a loop that was asked to stop is through. A client that never closes its end does not hold it up for long.
+    pub(super) fn has_stopped(&mut self) -> bool {
+        let Some(deadline) = self.stop_deadline else { return false };
+        let now = Instant::now();
+        if self.conns.values().all(Conn::is_flushed) {
+            self.stop_deadline = Some(deadline.min(now + STOP_LINGER));
+        }
+        self.conns.is_empty() || deadline <= now
     }
 
     /// If asked to stop: no more connections, everybody is told, and the loop ends when all have been flushed.

@@ -151,6 +151,11 @@ impl Conn {
         }
     }
 
+    /// Whether it is being closed and everything is written.
+    pub(super) fn is_flushed(&self) -> bool {
+        matches!(self.phase, Phase::Closing { flushed: true, .. })
+    }
+
     /// Moves the deadline by a time in which the whole loop stood still.
     pub(super) fn extend_deadline(&mut self, gap: Duration) {
         if let Phase::HalfOpen(_, deadline) | Phase::Closing { deadline, .. } = &mut self.phase {

@@ -58,6 +58,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const DRAIN_ROUNDS: usize = 64;
 /// Time that a stopping loop spends on telling its clients.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time that they have to close once all has been written to them.
+const STOP_LINGER: Duration = Duration::from_secs(1);
 
 /// What the loop runs with.
 pub(crate) struct Setup {
@@ -165,8 +167,7 @@ impl EventLoop {
             self.tick(&mut events)?;
             self.expire();
             self.flush_dirty();
-            if self.stop_deadline.is_some_and(|deadline| self.conns.is_empty() || deadline <= Instant::now())
-            {
+            if self.has_stopped() {
                 return Ok(());
             }
         }

@@ -13,6 +13,7 @@ use crate::{
     flight,
 };
 use crossbeam_channel::{Receiver, Sender};
+use log::Level;
 use pccl_protocol::{
     C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text,
     flight::{Event as Record, Subject, What},
@@ -183,6 +184,7 @@ impl Conductor {
                 let host = &next.host;
                 self.report_fault(
                     shared,
+                    Level::Warn,
                     self.me.peer,
                     PeerId(dialed.edge.peer),
                     dialed.edge.generation,
@@ -210,6 +212,7 @@ impl Conductor {
                 let (peer, generation) = inbound.edge.name();
                 self.report_fault(
                     shared,
+                    Level::Warn,
                     PeerId(peer),
                     self.me.peer,
                     generation,
@@ -235,14 +238,24 @@ impl Conductor {
             ),
         };
         if present {
-            self.report_fault(shared, from, to, fault.generation, fault.text.clone());
+            // As a peer that leaves on purpose closes it. If somebody misses something, the verdict is a warning.
+            let level = if fault.kind == FaultKind::Eof { Level::Info } else { Level::Warn };
+            self.report_fault(shared, level, from, to, fault.generation, fault.text.clone());
         }
     }
 
     /// Tells the master about a broken edge: as the answer to the plan if there has been none, on its own otherwise.
-    fn report_fault(&mut self, shared: &Shared, from: PeerId, to: PeerId, generation: u64, text: String) {
+    fn report_fault(
+        &mut self,
+        shared: &Shared,
+        level: Level,
+        from: PeerId,
+        to: PeerId,
+        generation: u64,
+        text: String,
+    ) {
         let Some(installed) = self.plan.as_mut() else { return };
-        log::warn!("edge {from} -> {to}: {text}");
+        log::log!(level, "edge {from} -> {to}: {text}");
         let fault = EdgeFault { from, to, generation: LinkGeneration(generation), text: Text::new(text) };
         // An end of our own breaks our edges, which is no failure of them.
         if shared.end().is_none() {

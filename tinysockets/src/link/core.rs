@@ -130,7 +130,9 @@ impl Core {
             }
             consequences(first);
             if kind != FaultKind::Closed {
-                log::warn!("{first}");
+                // The other end may well have left on purpose; whoever misses something says so.
+                let level = if kind == FaultKind::Eof { log::Level::Info } else { log::Level::Warn };
+                log::log!(level, "{first}");
                 let told = guarded(|| self.events.broken(first));
                 if let Err(fault) = told {
                     log::error!("while the end of a link was reported: {}", fault.text);

@@ -246,8 +246,8 @@ fn the_death_of_the_master_excuses_those_who_knew_it_and_nobody_else() {
     // Nothing is completed for as long as there is none.
     run.oracle.tick(run.now + 10 * S);
     run.oracle.master_listens(run.now);
-    for peer in 0..3 {
-        run.event(peer, Event::Joined { peer: IDS[peer] + 1 });
+    for (peer, id) in IDS.into_iter().enumerate() {
+        run.event(peer, Event::Joined { peer: id + 1 });
         let revision = run.revision - 1;
         run.sync(peer, revision, revision * 3);
     }

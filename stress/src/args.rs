@@ -45,6 +45,13 @@ pub(crate) struct Args {
     /// Peers connect to each other directly, and nothing is done to their connections: for measurements of throughput.
     #[arg(long)]
     pub(crate) no_proxy: bool,
+    /// One fault in so many seconds on average, instead of what the profile has.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) fault_every: Option<u64>,
+    /// Folder of an earlier run with the same settings: adds another part to its report. The seed is that of the first part
+    /// plus the number of parts, unless --seed is given.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub(crate) resume: Option<PathBuf>,
     /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
@@ -154,24 +161,27 @@ impl Args {
 
     /// The command that makes the same run again.
     pub(crate) fn replay_command(&self, seed: u64) -> String {
-        let mut command = format!(
-            "pccl-stress --seconds {} --peers {} --profile {} --seed {seed} --elements {} --peer-timeout-ms {} --step-ms {}",
-            self.duration().as_secs(),
-            self.peers,
-            self.profile,
-            self.elements,
-            self.peer_timeout_ms,
-            self.step_ms
+        format!("pccl-stress --seconds {} --seed {seed} {}", self.duration().as_secs(), self.settings())
+    }
+
+    /// All arguments but time, seed and folder: what several parts of a run have in common.
+    pub(crate) fn settings(&self) -> String {
+        let mut settings = format!(
+            "--peers {} --profile {} --elements {} --peer-timeout-ms {} --step-ms {}",
+            self.peers, self.profile, self.elements, self.peer_timeout_ms, self.step_ms
         );
         if self.groups > 1 {
-            command.push_str(&format!(" --groups {}", self.groups));
+            settings.push_str(&format!(" --groups {}", self.groups));
+        }
+        if let Some(seconds) = self.fault_every {
+            settings.push_str(&format!(" --fault-every {seconds}"));
         }
         for (given, flag) in [(self.master_kill, " --master-kill"), (self.no_proxy, " --no-proxy")] {
             if given {
-                command.push_str(flag);
+                settings.push_str(flag);
             }
         }
-        command
+        settings
     }
 }
 
@@ -200,9 +210,9 @@ mod tests {
 
     #[test]
     fn the_replay_command_means_the_same_run() {
-        let given =
-            "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill";
-        let args = Args::try_parse_from(given.split(' ')).expect("valid");
+        let given = "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill \
+                     --fault-every 10";
+        let args = Args::try_parse_from(given.split(' ').filter(|word| !word.is_empty())).expect("valid");
         assert_eq!(args.conflict(), None);
         let again = args.replay_command(5);
         let again = Args::try_parse_from(again.split(' ')).expect("valid");

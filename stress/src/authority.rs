@@ -5,7 +5,8 @@ use crate::{
     journal::Journal,
     oracle::{Check, Oracle},
     os::{self, Signal},
-    procfs::{self, Growth, Series},
+    procfs::{self, Series},
+    report::Survivor,
 };
 use std::{
     io,
@@ -153,8 +154,9 @@ impl Authority {
         }
     }
 
-    pub(crate) fn growth(&self) -> Option<Growth> {
-        self.series.growth()
+    /// The present master, if it was observed for long enough.
+    pub(crate) fn survivor(&self) -> Option<Survivor> {
+        Survivor::of("master".into(), &self.series)
     }
 
     /// Ends the master; says what is wrong if it does not end in time and in order.

@@ -11,12 +11,9 @@ use crate::{
     os::Signal,
     peer::LEAVE,
     procfs::{self, Series},
-    report::Survivor,
+    report::{Survivor, keep_longest},
 };
 use std::{collections::BTreeMap, io, sync::mpsc::SyncSender};
-
-/// Survivors that the report tells about: those that lived longest.
-const SURVIVORS_MAX: usize = 10;
 
 struct Peer {
     process: Process,
@@ -59,6 +56,11 @@ impl Fleet {
             started: 0,
             judged: Vec::new(),
         }
+    }
+
+    /// How many peers were ever started.
+    pub(crate) fn started(&self) -> usize {
+        self.started
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -256,21 +258,18 @@ impl Fleet {
     }
 
     fn judge(&mut self, name: String, series: &Series) {
-        let Some(growth) = series.growth() else { return };
-        self.judged.push(Survivor { name, growth });
-        // Who grew too much stays in any case.
-        self.judged
-            .sort_by_key(|survivor| (survivor.growth.excess().is_none(), u64::MAX - survivor.growth.span_us));
-        self.judged.truncate(SURVIVORS_MAX);
+        self.judged.extend(Survivor::of(name, series));
+        keep_longest(&mut self.judged);
     }
 
-    /// The processes that lived long enough to be judged.
-    pub(crate) fn survivors(&mut self) -> Vec<Survivor> {
-        for (number, peer) in std::mem::take(&mut self.peers) {
-            self.judge(format!("peer {number}"), &peer.series);
-        }
-        let master = self.authority.growth().map(|growth| Survivor { name: "master".into(), growth });
-        master.into_iter().chain(self.judged.clone()).collect()
+    /// The processes that have lived long enough to be judged.
+    pub(crate) fn survivors(&self) -> Vec<Survivor> {
+        let peers = self.peers.iter();
+        let peers = peers.filter_map(|(number, peer)| Survivor::of(format!("peer {number}"), &peer.series));
+        let master = self.authority.survivor().into_iter();
+        let mut all: Vec<Survivor> = master.chain(self.judged.clone()).chain(peers).collect();
+        keep_longest(&mut all);
+        all
     }
 
     /// Writes where every thread of every process is: what a stall looks like from outside.

@@ -5,13 +5,13 @@
 
 mod args;
 mod authority;
+mod baseline;
 mod children;
 mod event;
 mod fault;
 mod fleet;
 mod fold;
 mod journal;
-mod json;
 mod links;
 mod master;
 mod oracle;
@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod rng;
 mod schedule;
+mod setup;
 mod supervisor;
 mod tasks;
 mod workload;
@@ -31,6 +32,7 @@ mod workload;
 use args::{Args, Profile, Role};
 use clap::Parser;
 use peer::Place;
+use report::Status;
 use std::process::ExitCode;
 
 /// Exit status of a run that somebody ended early.
@@ -66,14 +68,11 @@ fn main() -> ExitCode {
             peer_timeout_ms: args.peer_timeout_ms,
         }),
         Role::Supervisor => match supervisor::run(&args) {
-            Ok(report) => {
-                print!("{}", report.summary());
-                match (report.violations.is_empty(), report.interrupted) {
-                    (true, false) => ExitCode::SUCCESS,
-                    (true, true) => ExitCode::from(INTERRUPTED),
-                    (false, _) => ExitCode::FAILURE,
-                }
-            }
+            Ok(status) => match status {
+                Status::Passed => ExitCode::SUCCESS,
+                Status::Interrupted => ExitCode::from(INTERRUPTED),
+                Status::Failed | Status::Unfinished => ExitCode::FAILURE,
+            },
             Err(error) => {
                 eprintln!("pccl-stress: {error}");
                 ExitCode::from(NO_RUN)

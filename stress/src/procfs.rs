@@ -1,5 +1,6 @@
 //! What the kernel says about a process: memory, threads, descriptors; and whether they grow.
 
+use serde::{Deserialize, Serialize};
 use std::{fs, io};
 
 /// Samples that a judgement needs, and the time that they must span.
@@ -9,13 +10,15 @@ const SPAN_MIN_US: u64 = 60_000_000;
 const WARM_UP_US: u64 = 10_000_000;
 /// Above this number of samples every other one is dropped.
 const SAMPLES_MAX: usize = 2_000;
+/// Samples of one process that a report holds.
+const PLOTTED_MAX: usize = 240;
 /// Growth of the regression line over the observed time that is no leak: the world changes its size meanwhile.
 const MEMORY_LIMIT_KIB: f64 = 32_768.0;
 const THREADS_LIMIT: f64 = 16.0;
 const DESCRIPTORS_LIMIT: f64 = 32.0;
 
 /// One look at a process.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) at_us: u64,
     pub(crate) memory_kib: f64,
@@ -40,6 +43,13 @@ pub(crate) fn sample(pid: u32, at_us: u64) -> io::Result<Sample> {
     })
 }
 
+/// What this machine is, in a few words.
+pub(crate) fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+    format!("{cores} cores, {} {}, {build}", std::env::consts::OS, std::env::consts::ARCH)
+}
+
 /// One line for each thread of a process: its name, its state, and where in the kernel it sleeps.
 pub(crate) fn threads(pid: u32) -> Vec<String> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -56,7 +66,7 @@ pub(crate) fn threads(pid: u32) -> Vec<String> {
 }
 
 /// How a process grew.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Growth {
     pub(crate) span_us: u64,
     pub(crate) memory_kib: f64,
@@ -102,6 +112,14 @@ impl Series {
             });
             self.stride = stride * 2;
         }
+    }
+
+    /// Enough of the samples for a plot, the last one included.
+    pub(crate) fn thinned(&self) -> Vec<Sample> {
+        let stride = self.samples.len().div_ceil(PLOTTED_MAX).max(1);
+        let mut plotted: Vec<Sample> = self.samples.iter().rev().step_by(stride).copied().collect();
+        plotted.reverse();
+        plotted
     }
 
     /// The growth over the observed time, if that was long enough to say.
@@ -179,6 +197,10 @@ mod tests {
         let series = series(100_000, |second| second as f64, |_| 1.0);
         assert!(series.samples.len() <= SAMPLES_MAX + 1);
         assert!(series.growth().expect("long").span_us > 99_000 * 1_000_000 * 9 / 10);
+        let thinned = series.thinned();
+        assert!((PLOTTED_MAX / 2..=PLOTTED_MAX).contains(&thinned.len()), "{}", thinned.len());
+        let last = series.samples.last().expect("samples").at_us;
+        assert_eq!(thinned.last().map(|sample| sample.at_us), Some(last));
     }
 
     #[test]

@@ -114,6 +114,7 @@ pub(crate) struct Schedule {
     next_master_us: Option<u64>,
     /// Bytes that an edge carries in one step.
     step_bytes: u64,
+    replace_at_once: bool,
 }
 
 impl Schedule {
@@ -132,6 +133,7 @@ impl Schedule {
             spared_since_us: now_us,
             next_master_us: None,
             step_bytes,
+            replace_at_once: false,
         };
         schedule.next_us = now_us + schedule.interval_us();
         if master_kill {
@@ -140,10 +142,28 @@ impl Schedule {
         schedule
     }
 
+    /// One fault in `mean_us` on average, never two at the same time, whatever the profile says; and where the number of peers
+    /// is fixed, who is gone is replaced at once.
+    pub(crate) fn every(&mut self, mean_us: u64) {
+        let mean_ms = mean_us / 1000;
+        self.weather.interval_ms = (mean_ms / 2, mean_ms + mean_ms / 2);
+        self.weather.double_percent = 0;
+        self.replace_at_once = self.peers.min == self.peers.max;
+    }
+
+    /// Faults begin now.
+    pub(crate) fn begin(&mut self, now_us: u64) {
+        self.next_us = now_us + self.interval_us();
+        self.spared_since_us = now_us;
+    }
+
     /// The faults that are due.
     pub(crate) fn due(&mut self, now_us: u64, view: &View) -> Vec<Fault> {
         if let Some(fault) = self.master_due(now_us, view) {
             return fault.into_iter().collect();
+        }
+        if self.replace_at_once && view.alive() < self.peers.min {
+            return vec![Fault::Spawn; self.peers.min - view.alive()];
         }
         if now_us < self.next_us {
             return Vec::new();
@@ -421,6 +441,22 @@ mod tests {
         for now in (0..14_000_000).step_by(100_000) {
             assert_eq!(schedule.due(now, &view), []);
         }
+    }
+
+    #[test]
+    fn a_fixed_interval_is_kept_and_a_fixed_number_of_peers_refilled() {
+        let peers = PeerRange { min: 6, max: 6 };
+        let mut schedule = Schedule::new(6, Plan { peers, master_kill: false, ..plan(Profile::Storm, 1) }, 0);
+        schedule.every(10_000_000);
+        schedule.begin(0);
+        let full = View { steady: (0..6).collect(), may_stop: true, ..View::default() };
+        let one_less = View { steady: (0..5).collect(), may_stop: true, ..View::default() };
+        let mut made = 0;
+        for now in (0..1_000_000_000).step_by(10_000) {
+            made += schedule.due(now, &full).len();
+        }
+        assert!((85..=115).contains(&made), "{made} faults in 100 intervals");
+        assert_eq!(schedule.due(0, &one_less), [Fault::Spawn]);
     }
 
     #[test]

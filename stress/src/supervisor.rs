@@ -1,8 +1,9 @@
 //! Runs master and peers, does to them what the schedule says, and lets the oracle judge what they report.
 
 use crate::{
-    args::{Args, Role},
+    args::Args,
     authority::Authority,
+    baseline::{Measurement, Next},
     children::{Notice, Who},
     event::{Event, Line},
     fault::Fault,
@@ -11,17 +12,17 @@ use crate::{
     links::Links,
     oracle::{Check, GRACE_US, Oracle},
     os::{self, EndSignals},
+    procfs,
     record::Record,
-    report::{Report, live_line},
+    report::{Finding, Part, Report, Status, live_line},
     schedule::{Plan, Schedule, View},
+    setup::{Beginning, peer_args, watch_signals},
     workload::Workload,
 };
 use std::{
     io::{self, IsTerminal, Write},
-    path::{Path, PathBuf},
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread,
-    time::Duration,
+    sync::mpsc::{Receiver, sync_channel},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// How often the plan is looked at when nobody reports.
@@ -35,9 +36,14 @@ const SAMPLE_US: u64 = 1_000_000;
 /// Time between two live lines on a terminal, and elsewhere.
 const LIVE_US: (u64, u64) = (1_000_000, 10_000_000);
 
+/// How often the report is written while the run lasts: what is left if this process is killed.
+const WRITE_US: u64 = 60_000_000;
+
 /// Part of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Stage {
+    /// It is measured what is done without faults.
+    Baseline(Measurement),
     /// Faults are made.
     Faults,
     /// No more faults; everybody has to get going again.
@@ -48,7 +54,7 @@ enum Stage {
 
 struct Supervisor<'a> {
     args: &'a Args,
-    seed: u64,
+    beginning: Beginning,
     oracle: Oracle,
     schedule: Schedule,
     fleet: Fleet,
@@ -58,6 +64,8 @@ struct Supervisor<'a> {
     stage: Stage,
     began_us: u64,
     ends_us: u64,
+    began_unix_s: u64,
+    next_write_us: u64,
     next_sample_us: u64,
     next_live_us: u64,
     interrupted: bool,
@@ -67,95 +75,61 @@ struct Supervisor<'a> {
 ///
 /// # Errors
 /// When the run could not be made: files, processes.
-pub(crate) fn run(args: &Args) -> io::Result<Report> {
+pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let signals = EndSignals::block()?;
     let began_us = os::monotonic_us();
-    let seed = args.seed.unwrap_or(began_us);
-    let folder = folder(args)?;
-    println!("seed {seed}; logs and reports in {}", folder.display());
+    let beginning = Beginning::find(args, began_us)?;
+    let seed = beginning.seed;
+    println!("seed {seed}; logs and reports in {}", beginning.logs.display());
     let (sender, notices) = sync_channel(NOTICES_MAX);
     watch_signals(signals, sender.clone())?;
-    let mut journal = Journal::create(&folder, began_us)?;
+    let mut journal = Journal::create(&beginning.logs, began_us)?;
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
     let peer_timeout_us = args.peer_timeout_ms * 1000;
-    let authority = Authority::start(args.peer_timeout_ms, &folder, &sender, &notices)?;
+    let authority = Authority::start(args.peer_timeout_ms, &beginning.logs, &sender, &notices)?;
     let peer_args = peer_args(args, seed, authority.address());
     let links = Links::start(!args.no_proxy)?;
+    let duration_us = args.duration().as_micros() as u64;
     let plan = Plan {
         profile: args.profile,
         peers: args.peers,
-        duration_us: args.duration().as_micros() as u64,
+        duration_us,
         master_kill: args.master_kill,
         step_bytes: workload.step_bytes(),
     };
+    let mut schedule = Schedule::new(seed, plan, began_us);
+    if let Some(seconds) = args.fault_every {
+        schedule.every(seconds * 1_000_000);
+    }
     let mut supervisor = Supervisor {
         args,
-        seed,
+        beginning,
         oracle: Oracle::new(workload, peer_timeout_us),
-        schedule: Schedule::new(seed, plan, began_us),
+        schedule,
         fleet: Fleet::new(authority, links, peer_args, args.groups, sender),
         journal,
-        record: Record::default(),
+        record: Record::new(began_us),
         notices,
-        stage: Stage::Faults,
+        stage: Stage::Baseline(Measurement::new(args.peers, args.groups as usize, args.duration())),
         began_us,
-        ends_us: began_us + args.duration().as_micros() as u64,
+        ends_us: began_us + duration_us,
+        began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        next_write_us: began_us + WRITE_US,
         next_sample_us: 0,
         next_live_us: 0,
         interrupted: false,
     };
     let result = supervisor.supervise();
     // The processes go first, also when files cannot be written any more.
-    let report = supervisor.finish(&folder);
-    result.and(report)
-}
-
-/// The folder for logs and reports.
-fn folder(args: &Args) -> io::Result<PathBuf> {
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => std::env::temp_dir().join(format!("pccl-stress-{}", std::process::id())),
-    };
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder)
-}
-
-fn watch_signals(signals: EndSignals, sender: SyncSender<Notice>) -> io::Result<()> {
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        while signals.wait().is_ok() {
-            if sender.send(Notice::Interrupt).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(())
-}
-
-/// The arguments of every peer; its number is added.
-fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
-    debug_assert_eq!(args.role, Role::Supervisor);
-    [
-        ("--role", "peer".to_owned()),
-        ("--master", address.to_owned()),
-        ("--seed", seed.to_string()),
-        ("--elements", args.elements.to_string()),
-        ("--step-ms", args.step_ms.to_string()),
-        ("--peer-timeout-ms", args.peer_timeout_ms.to_string()),
-        ("--profile", args.profile.to_string()),
-        ("--groups", args.groups.to_string()),
-        ("--peers", args.peers.to_string()),
-    ]
-    .into_iter()
-    .flat_map(|(name, value)| [name.to_owned(), value])
-    .collect()
+    let report = supervisor.finish();
+    let report = result.and(report)?;
+    print!("{}", report.summary(&supervisor.beginning.folder));
+    Ok(report.status)
 }
 
 impl Supervisor<'_> {
     fn supervise(&mut self) -> io::Result<()> {
-        for _ in 0..self.args.peers.min {
-            self.apply(Fault::Spawn)?;
-        }
         loop {
             let all_heard = self.listen()?;
             let now_us = os::monotonic_us();
@@ -170,8 +144,13 @@ impl Supervisor<'_> {
                 self.next_sample_us = now_us + SAMPLE_US;
                 self.fleet.sample(now_us);
             }
-            self.record.recoveries.extend(self.oracle.take_recoveries());
+            self.record.recovered(&self.oracle.take_recoveries());
+            self.record.tick(now_us, self.oracle.world(), self.oracle.counts().operations);
             self.show(now_us)?;
+            if self.next_write_us <= now_us {
+                self.next_write_us = now_us + WRITE_US;
+                self.report(Status::Unfinished).write(&self.beginning.folder)?;
+            }
             if self.interrupted || !self.oracle.violations().is_empty() || self.advance(now_us)? {
                 return Ok(());
             }
@@ -217,9 +196,25 @@ impl Supervisor<'_> {
 
     /// Does what is due; `true` when the run is over.
     fn advance(&mut self, now_us: u64) -> io::Result<bool> {
-        match self.stage {
+        match &mut self.stage {
+            Stage::Baseline(measurement) => {
+                let (started, world) = (self.fleet.started(), self.oracle.world());
+                match measurement.next(now_us, started, world, self.oracle.counts().operations) {
+                    Next::Wait => {}
+                    Next::Spawn => {
+                        self.fleet.apply(Fault::Spawn, &mut self.oracle, &mut self.journal, now_us)?
+                    }
+                    Next::Done(baseline) => {
+                        self.journal.event(now_us, "undisturbed rates are known; faults begin")?;
+                        self.record.faults_begin(baseline);
+                        self.schedule.begin(now_us);
+                        self.stage = Stage::Faults;
+                    }
+                }
+            }
             Stage::Faults if now_us >= self.ends_us => {
                 self.journal.event(now_us, "no more faults")?;
+                self.record.faults_end();
                 self.fleet.resume_all(&mut self.oracle, &mut self.journal, now_us)?;
                 self.fleet.links.heal();
                 self.stage = Stage::Heal { since_us: now_us };
@@ -229,7 +224,7 @@ impl Supervisor<'_> {
                     self.apply(fault)?;
                 }
             }
-            Stage::Heal { since_us } if self.oracle.all_completed_since(since_us) => {
+            Stage::Heal { since_us } if self.oracle.all_completed_since(*since_us) => {
                 self.journal.event(now_us, "everybody goes on; all are dismissed")?;
                 self.fleet.dismiss_all(&mut self.oracle, &mut self.journal, now_us)?;
                 self.stage = Stage::Dismiss;
@@ -278,7 +273,7 @@ impl Supervisor<'_> {
         self.next_live_us = now_us + if terminal { LIVE_US.0 } else { LIVE_US.1 };
         let left_s = self.ends_us.saturating_sub(now_us) / 1_000_000;
         let counts = self.oracle.counts();
-        let line = live_line(left_s, self.oracle.world(), &self.record, &counts);
+        let line = live_line(left_s, self.oracle.world(), &self.record.totals, &counts);
         let mut out = io::stdout().lock();
         if terminal {
             write!(out, "\r\x1b[K{line}")?;
@@ -289,7 +284,7 @@ impl Supervisor<'_> {
     }
 
     /// Ends all processes, judges what is left to judge, and writes the reports.
-    fn finish(mut self, folder: &Path) -> io::Result<Report> {
+    fn finish(&mut self) -> io::Result<Report> {
         let now_us = os::monotonic_us();
         if io::stdout().is_terminal() {
             println!();
@@ -305,44 +300,64 @@ impl Supervisor<'_> {
         if !self.interrupted {
             self.oracle.finish(now_us);
         }
-        let survivors = self.fleet.survivors();
-        for survivor in &survivors {
+        for survivor in &self.fleet.survivors() {
             if let Some(excess) = survivor.growth.excess() {
                 self.oracle.violation(now_us, Check::Growth, format!("{} {excess}", survivor.name));
             }
         }
-        let report = self.report(survivors, now_us, folder);
-        for violation in &report.violations {
+        for violation in self.oracle.violations() {
             let text = format!("VIOLATION {}: {}", violation.check.name(), violation.text);
             self.journal.event(violation.at_us, &text)?;
         }
-        if !report.violations.is_empty() {
+        let failed = !self.oracle.violations().is_empty();
+        if failed {
             self.journal.write_lines()?;
         }
-        std::fs::write(folder.join("report.json"), report.json().write())?;
-        std::fs::write(folder.join("summary.txt"), report.summary())?;
+        let report = self.report(match (failed, self.interrupted) {
+            (true, _) => Status::Failed,
+            (false, true) => Status::Interrupted,
+            (false, false) => Status::Passed,
+        });
+        report.write(&self.beginning.folder)?;
         Ok(report)
     }
 
-    fn report(&self, survivors: Vec<crate::report::Survivor>, now_us: u64, folder: &Path) -> Report {
-        Report {
-            seed: self.seed,
-            replay: self.args.replay_command(self.seed),
-            profile: self.args.profile.to_string(),
-            peers: self.args.peers.to_string(),
-            peer_timeout_ms: self.args.peer_timeout_ms,
-            elements: self.args.elements,
+    /// What is known by now, after what earlier parts have told.
+    fn report(&self, status: Status) -> Report {
+        let (seed, record) = (self.beginning.seed, &self.record);
+        let mut totals = record.totals.clone();
+        totals.counts = self.oracle.counts();
+        let gap = self.oracle.longest_gap();
+        (totals.longest_gap_us, totals.longest_gap_at_us) = (gap.us, gap.at_us.saturating_sub(self.began_us));
+        let part = Part {
+            number: 1,
+            status,
+            seed,
+            replay: self.args.replay_command(seed),
             wanted_seconds: self.args.duration().as_secs(),
-            seconds: (now_us - self.began_us) as f64 / 1e6,
-            interrupted: self.interrupted,
-            faults: self.record.faults.clone(),
-            counts: self.oracle.counts(),
-            longest_gap_us: self.oracle.longest_gap().us,
-            recoveries: self.record.recoveries.clone(),
-            survivors,
-            violations: self.oracle.violations().to_vec(),
-            began_us: self.began_us,
-            folder: folder.display().to_string(),
+            seconds: totals.seconds,
+            began_unix_s: self.began_unix_s,
+            machine: procfs::machine(),
+            operations: totals.counts.operations,
+            faults: totals.faults_made(),
+            kept: totals.kept,
+            baseline: record.baseline.clone(),
+        };
+        let mut survivors = self.fleet.survivors();
+        for sample in survivors.iter_mut().flat_map(|survivor| &mut survivor.samples) {
+            sample.at_us = sample.at_us.saturating_sub(self.began_us);
+        }
+        let violations = self.oracle.violations().iter().map(|violation| Finding {
+            part: 1,
+            seconds: violation.at_us.saturating_sub(self.began_us) as f64 / 1e6,
+            check: violation.check.name().to_owned(),
+            text: violation.text.clone(),
+        });
+        let (timeline, violations) = (record.timeline.clone(), violations.collect());
+        let report = Report::of(self.args.settings(), part, totals, timeline, survivors, violations);
+        match &self.beginning.earlier {
+            Some(earlier) => earlier.with(report),
+            None => report,
         }
     }
 }

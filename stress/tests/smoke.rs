@@ -57,6 +57,30 @@ fn a_short_run_with_a_fixed_seed_passes() {
         assert!(number(&report, count) > 0, "no {count} in {report}");
     }
     assert!(fs::read_to_string(folder.join("summary.txt")).expect("summary").starts_with("PASSED"));
+    let page = fs::read_to_string(folder.join("report.html")).expect("page");
+    assert!(page.contains("PASSED") && page.contains("<svg"), "{page}");
+    goes_on(&folder, number(&report, "operations"));
+}
+
+/// A second part adds to the report, keeps the log of the first, and has to have the same settings.
+fn goes_on(folder: &Path, operations: u64) {
+    let resume = |elements: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-stress"));
+        command.args(["--peers", "3..4", "--elements", elements, "--seconds", "4", "--resume"]).arg(folder);
+        command.output().expect("program runs")
+    };
+    let log = fs::read_to_string(folder.join("events.log")).expect("log");
+    let other = resume("5001");
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other));
+    let output = resume("5000");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(fs::read_to_string(folder.join("events.log")).expect("log"), log);
+    assert!(fs::read_to_string(folder.join("part-2/events.log")).expect("log").contains("--seed 8"));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    assert!(number(&report, "operations") > operations, "{report}");
+    for seed in ["\"seed\": 7", "\"seed\": 8"] {
+        assert!(report.contains(seed), "{seed} in {report}");
+    }
 }
 
 #[test]
@@ -133,7 +157,10 @@ fn an_interrupted_run_reports_and_leaves_no_process() {
     let status = run.wait().expect("the run ends");
     assert_eq!(status.code(), Some(130));
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
-    assert_eq!((field(&report, "interrupted"), field(&report, "passed")), ("true".into(), "false".into()));
+    assert_eq!(
+        (field(&report, "status"), field(&report, "passed")),
+        ("\"interrupted\"".into(), "false".into())
+    );
     assert_eq!(children(&folder).into_iter().filter(|&pid| is_running(pid)).count(), 0);
 }
 

@@ -36,6 +36,8 @@ const PACKAGES: &[&str] = &[
     "parking_lot",
     "proptest",
     "rayon",
+    "serde",
+    "serde_json",
     "socket2",
     "thiserror",
     "twox-hash",

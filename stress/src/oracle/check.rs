@@ -1,5 +1,7 @@
 //! What is judged, and what is counted.
 
+use serde::{Deserialize, Serialize};
+
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Violation {
@@ -53,10 +55,25 @@ impl Check {
             Self::Growth => "growth",
         }
     }
+
+    /// The promise.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Result => "every result of an all-reduce has the right bytes",
+            Self::Intact => "a failed call leaves buffers as they were",
+            Self::Revision => "equal state at each revision; revisions neither go back nor skip",
+            Self::Innocent => "nobody is dropped whom nothing was done to",
+            Self::Verdict => "verdicts name what was done",
+            Self::Progress => "the run goes on in time",
+            Self::Process => "processes end when and how they should",
+            Self::Growth => "memory, threads and descriptors of survivors do not grow",
+        }
+    }
 }
 
 /// What the run did, as counted from the reports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Counts {
     pub(crate) operations: u64,
     /// Successful calls of all peers together.
@@ -70,4 +87,19 @@ pub(crate) struct Counts {
     pub(crate) drops: u64,
     pub(crate) fetched_bytes: u64,
     pub(crate) newest_revision: u64,
+}
+
+impl Counts {
+    /// Adds those of another run.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.completed_calls += other.completed_calls;
+        self.aborted_operations += other.aborted_operations;
+        self.failed_calls += other.failed_calls;
+        self.syncs += other.syncs;
+        self.joins += other.joins;
+        self.drops += other.drops;
+        self.fetched_bytes += other.fetched_bytes;
+        self.newest_revision += other.newest_revision;
+    }
 }

@@ -114,7 +114,9 @@ impl Progress {
     pub(super) fn stopped(&mut self, peer: usize, now_us: u64) {
         self.last_stop_us = now_us;
         self.stopped.insert(peer);
-        self.open.iter_mut().for_each(|open| open.undisturbed = false);
+        // What is measured since this very moment is its own recovery.
+        let earlier = self.open.iter_mut().filter(|open| open.since_us < now_us);
+        earlier.for_each(|open| open.undisturbed = false);
         self.gone(peer);
     }
 
@@ -243,5 +245,10 @@ mod tests {
         progress.disturbed(KILL, None, BTreeSet::from([0]), 40);
         progress.gone(0);
         assert_eq!(progress.recoveries.len(), 1, "nobody was left to recover");
+        progress.resumed(1);
+        progress.disturbed("stop", None, BTreeSet::from([0]), 50);
+        progress.stopped(1, 50);
+        progress.completed(0, &[], 60);
+        assert!(progress.recoveries[1].undisturbed, "a stop does not disturb itself");
     }
 }

@@ -153,7 +153,7 @@ mod tests {
         pipe.push(10, vec![1]);
         pipe.push(60, vec![2]);
         assert_eq!(pipe.due_us(), Some(110));
-        assert_eq!(drain(&mut pipe, 109), []);
+        assert_eq!(drain(&mut pipe, 109), [0u8; 0]);
         assert_eq!(drain(&mut pipe, 110), [1, 2]);
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Peer groups over which the peers are spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) groups: u32,
-    /// Kill the master as well, every 15 to 30 seconds; another one is started on the same port.
+    /// Kill the master as well, every 15 to 30 seconds, or stop it; after a kill another one is started on the same port.
     #[arg(long)]
     pub(crate) master_kill: bool,
     /// Peers connect to each other directly, and nothing is done to their connections: for measurements of throughput.

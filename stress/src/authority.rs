@@ -37,6 +37,8 @@ pub(crate) struct Authority {
     dying: usize,
     /// When the next one is to be started, while there is none.
     restart_us: Option<u64>,
+    /// When it is to go on, while it is stopped.
+    resume_us: Option<u64>,
     /// When the last one was started, until it has said that it listens.
     restarted_us: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl Authority {
             started: 1,
             dying: 0,
             restart_us: None,
+            resume_us: None,
             restarted_us: None,
         })
     }
@@ -90,7 +93,7 @@ impl Authority {
         journal: &mut Journal,
         now_us: u64,
     ) -> io::Result<()> {
-        if self.restart_us.is_some() || self.restarted_us.is_some() {
+        if !self.is_at_work() {
             return Ok(());
         }
         journal.event(now_us, &format!("kill the master; the next one comes in {} ms", down_us / 1000))?;
@@ -100,8 +103,29 @@ impl Authority {
         self.process.signal(Signal::Kill)
     }
 
-    /// Starts the next master when its time has come.
-    pub(crate) fn restart_due(
+    /// Stops the master for a while, unless there is none.
+    pub(crate) fn stop(
+        &mut self,
+        for_us: u64,
+        oracle: &mut Oracle,
+        journal: &mut Journal,
+        now_us: u64,
+    ) -> io::Result<()> {
+        if !self.is_at_work() {
+            return Ok(());
+        }
+        journal.event(now_us, &format!("stop the master for {} ms", for_us / 1000))?;
+        oracle.master_stopped(now_us);
+        self.resume_us = Some(now_us + for_us);
+        self.process.signal(Signal::Stop)
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.restart_us.is_none() && self.restarted_us.is_none() && self.resume_us.is_none()
+    }
+
+    /// Lets the master go on, or starts the next one, when the time has come.
+    pub(crate) fn continue_due(
         &mut self,
         oracle: &mut Oracle,
         journal: &mut Journal,
@@ -110,6 +134,12 @@ impl Authority {
         if self.restarted_us.is_some_and(|since| now_us - since > PATIENCE_US) {
             self.restarted_us = None;
             oracle.violation(now_us, Check::Process, "a new master did not say that it listens".to_owned());
+        }
+        if self.resume_us.is_some_and(|at| at <= now_us) {
+            self.resume_us = None;
+            journal.event(now_us, "resume the master")?;
+            oracle.master_resumed(now_us);
+            self.process.signal(Signal::Continue)?;
         }
         // Its port is free only when it has ended.
         if self.restart_us.is_none_or(|at| now_us < at) || self.process.ended()?.is_none() {
@@ -161,6 +191,10 @@ impl Authority {
 
     /// Ends the master; says what is wrong if it does not end in time and in order.
     pub(crate) fn end(&mut self, patience_us: u64) -> Option<String> {
+        if self.resume_us.take().is_some() {
+            // Fails only if it has ended, which is seen below.
+            drop(self.process.signal(Signal::Continue));
+        }
         self.process.hang_up();
         let deadline = Instant::now() + Duration::from_micros(patience_us);
         loop {

@@ -19,6 +19,9 @@ pub(crate) enum Event {
     Synced { revision: u64, hash: u64, rx_bytes: u64 },
     /// An all-reduce succeeded.
     Reduced(Reduced),
+    /// The master was lost when an all-reduce was complete here. Size and rank are those of the ring before, which is not
+    /// to say that all of its members were still there.
+    Unresolved(Reduced),
     /// A call failed and left the peer in the run.
     Failed { call: Call, step: u64, intact: bool, cause: String, culprits: Vec<u128>, text: String },
     /// The peer is out of the run although it did not leave, and connects again.
@@ -62,14 +65,12 @@ impl fmt::Display for Line {
             Event::Synced { revision, hash, rx_bytes } => {
                 write!(f, "synced {revision} {hash:016x} {rx_bytes}")
             }
-            Event::Reduced(r) => {
+            Event::Reduced(r) | Event::Unresolved(r) => {
                 let (before, after) = (ids(&r.before), ids(&r.after));
                 let after = if r.before == r.after { "=" } else { &after };
-                write!(
-                    f,
-                    "reduced {} {} {} {} {:016x} {before} {after}",
-                    r.step, r.tag, r.world, r.rank, r.hash
-                )
+                let word = if matches!(self.event, Event::Reduced(_)) { "reduced" } else { "unresolved" };
+                let Reduced { step, tag, world, rank, hash, .. } = r;
+                write!(f, "{word} {step} {tag} {world} {rank} {hash:016x} {before} {after}")
             }
             Event::Failed { call, step, intact, cause, culprits, text } => {
                 let call = match call {
@@ -116,6 +117,7 @@ impl Line {
                 rx_bytes: words.number("bytes")?,
             },
             "reduced" => Event::Reduced(words.reduced()?),
+            "unresolved" => Event::Unresolved(words.reduced()?),
             "failed" => Event::Failed {
                 call: match words.next("call")? {
                     "sync" => Call::Sync,
@@ -207,6 +209,10 @@ mod tests {
             reduced(vec![1, 2]),
             reduced(vec![2]),
             reduced(vec![]),
+            match reduced(vec![1]) {
+                Event::Reduced(reduced) => Event::Unresolved(reduced),
+                other => other,
+            },
             failed(Call::Sync, vec![]),
             failed(Call::Reduce(9), vec![3, 4]),
             Event::Lost { kind: "Silent".into(), text: String::new() },

@@ -16,6 +16,10 @@ pub(crate) enum Fault {
     Master {
         down_us: u64,
     },
+    /// The master is stopped for a while, which is to harm nobody.
+    MasterStop {
+        for_us: u64,
+    },
 }
 
 /// Something that happens to connections between peers; the peers themselves are left alone.
@@ -67,6 +71,7 @@ impl Fault {
             Self::Leave(_) => "leave",
             Self::Spawn => "spawn",
             Self::Master { .. } => "master",
+            Self::MasterStop { .. } => "master_stop",
             Self::Link(link) => match link.trouble {
                 Trouble::Delay { .. } => "delay",
                 Trouble::Throttle { .. } => "throttle",
@@ -82,7 +87,7 @@ impl Fault {
         match *self {
             Self::Kill(peer) | Self::Stop { peer, .. } | Self::Leave(peer) => Some(peer),
             // The peers go on.
-            Self::Spawn | Self::Link(_) | Self::Master { .. } => None,
+            Self::Spawn | Self::Link(_) | Self::Master { .. } | Self::MasterStop { .. } => None,
         }
     }
 }

@@ -121,6 +121,7 @@ impl Fleet {
                 }
             }
             Fault::Master { down_us } => self.authority.kill(down_us, oracle, journal, now_us)?,
+            Fault::MasterStop { for_us } => self.authority.stop(for_us, oracle, journal, now_us)?,
         }
         Ok(())
     }

@@ -101,7 +101,9 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
         .peer_group(settings.group)
         .bind(place.bind)
         .first_ports(place.ports.0, place.ports.1)
-        .dial_timeout(dial_timeout);
+        .dial_timeout(dial_timeout)
+        // One that the library chooses, or one, or two.
+        .pool_size((settings.index % 3) as u16);
     if let Some(shown) = place.shown {
         // Bits are flipped on the way.
         builder = builder.advertised_host(&shown.to_string()).frame_checksums(FrameChecksums::Always);
@@ -431,9 +433,20 @@ impl Peer {
                 Ok(StepEnd::Complete)
             }
             Err(error) => {
-                // With an unknown outcome the buffer holds the result.
+                // With an unknown outcome the buffer holds the result; the supervisor is told which.
                 let intact = matches!(error, Error::OutcomeUnknown(_)) || task.is_intact();
                 report(failure(Call::Reduce(task.tag()), self.revision, intact, &error));
+                if let Error::OutcomeUnknown(_) = error {
+                    report(Event::Unresolved(Reduced {
+                        step: self.revision,
+                        tag: task.tag(),
+                        world: before.len(),
+                        rank: before.iter().position(|peer| *peer == self.me).unwrap_or(0),
+                        hash: task.output_hash(),
+                        before: before.to_vec(),
+                        after: self.ring(),
+                    }));
+                }
                 match error.remedy() {
                     Remedy::Retry => Ok(StepEnd::Complete),
                     Remedy::WaitForPeers => Ok(StepEnd::Alone),

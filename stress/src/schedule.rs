@@ -42,7 +42,7 @@ pub(crate) struct View {
     pub(crate) disturbed: Option<usize>,
     /// Everybody that runs is a member and holds the state of its group.
     pub(crate) settled: bool,
-    /// The master was killed, and not all have found the new one yet.
+    /// The master is stopped, or was killed, and not all have found the new one yet.
     pub(crate) leaderless: bool,
 }
 
@@ -191,9 +191,11 @@ impl Schedule {
         if !view.settled {
             return Some(None);
         }
-        let down_us = self.draw_us(MASTER_DOWN_MS);
         self.next_master_us = Some(now_us + self.draw_us(MASTER_EVERY_MS));
-        Some(Some(Fault::Master { down_us }))
+        Some(Some(match self.rng.below(3) {
+            0 => Fault::MasterStop { for_us: self.lasts_us() },
+            _ => Fault::Master { down_us: self.draw_us(MASTER_DOWN_MS) },
+        }))
     }
 
     fn interval_us(&mut self) -> u64 {
@@ -359,9 +361,8 @@ mod tests {
                         assert!(view.steady.contains(&link.peer));
                         assert!((200_000..=20_000_000).contains(&link.for_us));
                     }
-                    Fault::Master { down_us } => {
-                        assert!(view.settled && down_us <= 3_000_000);
-                    }
+                    Fault::Master { down_us } => assert!(view.settled && down_us <= 3_000_000),
+                    Fault::MasterStop { for_us } => assert!(view.settled && for_us <= 20_000_000),
                 }
                 for group in 0..2 {
                     let steady = view.steady.iter().filter(|&&peer| peer as u32 % 2 == group).count();
@@ -379,9 +380,19 @@ mod tests {
             let faults = play(1, profile, 600);
             assert_eq!(faults, play(1, profile, 600));
             assert_ne!(faults, play(2, profile, 600));
-            for kind in
-                ["kill", "stop", "leave", "spawn", "master", "delay", "throttle", "cut", "reset", "flip"]
-            {
+            for kind in [
+                "kill",
+                "stop",
+                "leave",
+                "spawn",
+                "master",
+                "master_stop",
+                "delay",
+                "throttle",
+                "cut",
+                "reset",
+                "flip",
+            ] {
                 let count = faults.iter().filter(|fault| fault.kind() == kind).count();
                 assert!(count > 3, "{profile}: {count} times {kind}");
             }
@@ -422,7 +433,7 @@ mod tests {
         assert_eq!(schedule.due(late, &view), [], "not everybody holds the state");
         let settled = View { settled: true, ..view };
         let faults = schedule.due(late, &settled);
-        assert!(matches!(faults[..], [Fault::Master { .. }]), "{faults:?}");
+        assert!(matches!(faults[..], [Fault::Master { .. } | Fault::MasterStop { .. }]), "{faults:?}");
         assert_eq!(schedule.due(late + 10_000_000, &View { leaderless: true, ..settled }), []);
     }
 

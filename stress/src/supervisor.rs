@@ -135,7 +135,7 @@ impl Supervisor<'_> {
             let now_us = os::monotonic_us();
             self.fleet.reap(&mut self.oracle, &mut self.journal, now_us)?;
             self.fleet.resume_due(&mut self.oracle, &mut self.journal, now_us)?;
-            self.fleet.authority.restart_due(&mut self.oracle, &mut self.journal, now_us)?;
+            self.fleet.authority.continue_due(&mut self.oracle, &mut self.journal, now_us)?;
             // What has not been heard yet has perhaps been said in time.
             if all_heard {
                 self.oracle.tick(now_us);

@@ -44,9 +44,14 @@ impl Task {
         self.job.in_place || self.is_intact()
     }
 
+    /// Checksum of what is where the result goes.
+    pub(crate) fn output_hash(&self) -> u64 {
+        checksum(self.result())
+    }
+
     /// Notes the success; returns the checksum of the result.
     pub(crate) fn complete(&mut self) -> u64 {
-        let hash = checksum(self.result());
+        let hash = self.output_hash();
         self.result_hash = Some(hash);
         hash
     }

@@ -81,6 +81,23 @@ impl Oracle {
         self.progress.values_mut().for_each(|progress| progress.suspended(now_us));
     }
 
+    /// The master is going to be stopped: nothing goes on without it.
+    pub(crate) fn master_stopped(&mut self, now_us: u64) {
+        self.master.down = true;
+        self.progress.values_mut().for_each(|progress| progress.suspended(now_us));
+    }
+
+    /// The master goes on.
+    pub(crate) fn master_resumed(&mut self, now_us: u64) {
+        self.master.down = false;
+        self.progress.values_mut().for_each(|progress| progress.excused(now_us));
+        for record in self.peers.values_mut() {
+            record.heard_us = record.heard_us.max(now_us);
+            record.out_since_us = record.out_since_us.max(now_us);
+        }
+        self.count_steady(now_us);
+    }
+
     /// The new master listens.
     pub(crate) fn master_listens(&mut self, now_us: u64) {
         (self.master.down, self.master.listens_us) = (false, now_us);

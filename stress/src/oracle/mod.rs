@@ -204,6 +204,12 @@ impl Oracle {
                     Err(text) => self.violation(at_us, Check::Result, format!("peer {peer}: {text}")),
                 }
             }
+            Event::Unresolved(reduced) => {
+                let me = record.identity.unwrap_or(0);
+                if let Err(text) = self.reduces.check_unresolved(me, &reduced) {
+                    self.violation(at_us, Check::Result, format!("peer {peer}: {text}"));
+                }
+            }
             Event::Failed { call, step, intact, cause, culprits, text } => {
                 self.counts.failed_calls += 1;
                 if !intact {
@@ -340,14 +346,14 @@ impl Oracle {
         let mut hung = Vec::new();
         for peer in &self.living {
             let Some(record) = self.peers.get_mut(peer) else { continue };
-            let waits = record.is_alive() && !record.stopped && !record.hung;
+            let waits = record.is_alive() && !record.stopped && !record.hung && !self.master.down;
             if waits && now_us.saturating_sub(record.heard_us) > patience_us {
                 record.hung = true;
                 let silent_us = now_us.saturating_sub(record.heard_us);
                 hung.push(format!("peer {peer} has reported nothing for {} ms", silent_us / 1000));
             }
             let out_us = now_us.saturating_sub(record.out_since_us);
-            if waits && !record.joined && !record.leaving && !self.master.down && out_us > patience_us {
+            if waits && !record.joined && !record.leaving && out_us > patience_us {
                 record.hung = true;
                 hung.push(format!("peer {peer} has not been let in for {} ms", out_us / 1000));
             }

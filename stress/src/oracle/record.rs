@@ -51,6 +51,7 @@ impl Record {
 pub(super) struct Master {
     /// How many there were before it.
     pub(super) reign: u64,
+    /// There is none, or it is stopped.
     pub(super) down: bool,
     /// When the one before it was killed, and since when it listens.
     pub(super) killed_us: Option<u64>,

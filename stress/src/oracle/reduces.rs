@@ -74,6 +74,27 @@ impl Reduces {
         ))
     }
 
+    /// Checks what `me` holds after an all-reduce that was complete there when the master was lost: the right result for
+    /// some of those that were in the ring.
+    pub(super) fn check_unresolved(&mut self, me: u128, reduced: &Reduced) -> Result<(), String> {
+        let Reduced { step, tag, hash, before, after, .. } = reduced;
+        let mut tried = 0;
+        for world in 2..=before.len().max(after.len()) {
+            for rank in 0..world {
+                for ring in candidate_rings(me, &Reduced { world, rank, ..reduced.clone() }) {
+                    tried += 1;
+                    if self.expected(*step, *tag, &ring)? == *hash {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Err(format!(
+            "step {step}, tag {tag}: the outcome is unknown, but what is there, with checksum {hash:016x}, is the result of \
+             none of {tried} possible rings"
+        ))
+    }
+
     fn count(&mut self, key: Key) {
         if self.completed.insert(key.clone()) {
             self.operations += 1;
@@ -202,6 +223,21 @@ mod tests {
         assert!(reduces.check(7, &reduced(2, 0, &ring, &ring, right)).is_err(), "another world");
         assert!(reduces.check(7, &reduced(1, 0, &[7], &[7], right)).is_err(), "alone");
         assert_eq!(reduces.operations, 0);
+    }
+
+    #[test]
+    fn with_an_unknown_outcome_the_result_of_some_ring_is_there() {
+        let mut reduces = Reduces::new(WORKLOAD);
+        for ring in [&[7, 8, 9][..], &[7, 9], &[8, 9]] {
+            let hash = expected_checksum(&WORKLOAD, STEP, 1, ring).expect("computable");
+            assert_eq!(reduces.check_unresolved(9, &reduced(3, 2, &[7, 8, 9], &[9], hash)), Ok(()));
+            assert!(reduces.check_unresolved(9, &reduced(3, 2, &[7, 8, 9], &[9], hash ^ 1)).is_err());
+        }
+        let hash = expected_checksum(&WORKLOAD, STEP, 1, &[7, 8]).expect("computable");
+        assert!(
+            reduces.check_unresolved(9, &reduced(3, 2, &[7, 8, 9], &[9], hash)).is_err(),
+            "not without it"
+        );
     }
 
     #[test]

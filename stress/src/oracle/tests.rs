@@ -323,3 +323,19 @@ fn a_peer_that_is_not_let_in_is_found_however_much_it_says() {
     }
     assert_eq!(run.end(), [Check::Progress]);
 }
+
+#[test]
+fn a_master_that_stands_still_excuses_a_pause_and_nothing_else() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.master_stopped(run.now);
+    assert!(run.oracle.is_leaderless());
+    run.now += 20 * S;
+    run.oracle.tick(run.now);
+    run.oracle.master_resumed(run.now);
+    assert!(!run.oracle.is_leaderless());
+    run.oracle.tick(run.now + 7 * S);
+    assert_eq!(run.oracle.violations(), []);
+    run.event(1, Event::Lost { kind: "Silent".into(), text: "no beat".into() });
+    assert_eq!(run.end(), [Check::Innocent]);
+}

@@ -68,6 +68,7 @@ struct Supervisor<'a> {
     next_write_us: u64,
     next_sample_us: u64,
     next_live_us: u64,
+    longest_gap_us: u64,
     interrupted: bool,
 }
 
@@ -118,6 +119,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
         next_write_us: began_us + WRITE_US,
         next_sample_us: 0,
         next_live_us: 0,
+        longest_gap_us: 0,
         interrupted: false,
     };
     let result = supervisor.supervise();
@@ -146,6 +148,7 @@ impl Supervisor<'_> {
             }
             self.record.recovered(&self.oracle.take_recoveries());
             self.record.tick(now_us, self.oracle.world(), self.oracle.counts().operations);
+            self.note_gap(now_us)?;
             self.show(now_us)?;
             if self.next_write_us <= now_us {
                 self.next_write_us = now_us + WRITE_US;
@@ -155,6 +158,16 @@ impl Supervisor<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Writes down a gap that is longer than any before.
+    fn note_gap(&mut self, now_us: u64) -> io::Result<()> {
+        let gap = self.oracle.longest_gap();
+        if gap.us <= self.longest_gap_us {
+            return Ok(());
+        }
+        self.longest_gap_us = gap.us;
+        self.journal.event(now_us, &format!("longest gap so far: {} ms", gap.us / 1000))
     }
 
     /// Takes in what there is, waiting up to one tick for the first of it; says whether that was all.

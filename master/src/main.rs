@@ -114,7 +114,10 @@ fn run(arguments: Arguments) -> Result<(), String> {
 /// The operator's socket that a kick goes to.
 fn admin_of(arguments: &Arguments) -> Result<PathBuf, String> {
     let path = arguments.admin.clone().or_else(|| default_admin_of(arguments));
-    path.ok_or_else(|| "name the socket of the running master with --admin PATH".into())
+    path.ok_or_else(|| {
+        "name the socket of the running master with --admin PATH, which the master must have been started with as well"
+            .into()
+    })
 }
 
 /// Where a master listens for an operator unless told otherwise. A port that is not known before it is bound has no

@@ -159,7 +159,7 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
     let left = if fault.loses() { 3 } else { 4 };
     assert!(answers.iter().all(|answer| answer.number("participants") == left), "{answers:?}");
     if let Some(ghost) = ghost.filter(|_| fault != Fault::Kill) {
-        come_back(&mut arena, ghost, phase, scene.victim);
+        come_back(&mut arena, ghost, phase, &scene);
     }
     outcome
 }
@@ -248,7 +248,8 @@ fn judge(fault: Fault, names: &[Option<String>], answers: &[Answer]) -> usize {
 }
 
 /// The victim that was dropped learns why, connects again, and takes part.
-fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, place: usize) {
+fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
+    let place = scene.victim;
     arena.network.heal();
     ghost.signal(libc::SIGCONT);
     let mut answer = if phase == Phase::Idle { ghost.ask("pending") } else { ghost.answer() };
@@ -258,9 +259,14 @@ fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, place: usize) {
         assert!(matches!(phase, Phase::Transfer | Phase::Completing), "{answer:?}");
         answer = ghost.ask("pending");
     }
-    // Who has voted to complete does not know what became of it.
-    let kind = if phase == Phase::Completing && !over { "OutcomeUnknown" } else { "Kicked" };
-    assert!(!answer.ok && answer.kind() == kind, "{answer:?}");
+    // Who has voted to complete does not know what became of it, and holds the result. In the second half of the data
+    // that depends on how much of it had come before the fault.
+    let may_have_voted = matches!(phase, Phase::Gather | Phase::Completing) && !over;
+    match answer.kind() {
+        "OutcomeUnknown" if may_have_voted => arena.fleet.check_each(&[scene.spec], &answer),
+        kind => assert!(kind == "Kicked" && (phase != Phase::Completing || over), "{answer:?}"),
+    }
+    assert!(!answer.ok, "{answer:?}");
     assert!(answer.text.contains("silent"), "it does not learn why: {answer:?}");
     assert_eq!(answer.field("remedy"), "Reconnect");
     arena.network.expect_newcomer(place);

@@ -46,26 +46,58 @@ fn the_example_of_the_readme_is_the_one_that_is_tested() {
 
 #[test]
 fn the_example_of_the_readme_trains() {
-    use readme_example::{Training, train};
     let master =
         pccl::Master::launch(pccl::MasterConfig { listen: "127.0.0.1:0".into(), ..Default::default() })
             .expect("a master on any port");
-    let peer = || {
-        let comm = pccl::Communicator::builder(&master.local_addr().to_string())
-            .first_ports(0, 0)
-            .build()
-            .expect("valid settings");
-        comm.connect().expect("connect");
-        comm.wait_for_world(3, None).expect("world complete");
-        let mut training = Training { weights: vec![0.0; 1000], step: [0], revision: 0 };
-        train(&comm, &mut training).expect("training");
-        training
-    };
-    let results: Vec<Training> = std::thread::scope(|scope| {
-        let peers: Vec<_> = (0..3).map(|_| scope.spawn(peer)).collect();
+    let address = master.local_addr().to_string();
+    check_training(std::thread::scope(|scope| {
+        let peers: Vec<_> = (0..3).map(|_| scope.spawn(|| example_peer(&address, 3))).collect();
         peers.into_iter().map(|peer| peer.join().expect("no panic")).collect()
-    });
+    }));
+}
+
+/// A peer that runs the example once there are `world` of them.
+fn example_peer(master: &str, world: usize) -> readme_example::Training {
+    let comm = pccl::Communicator::builder(master).first_ports(0, 0).build().expect("valid settings");
+    comm.connect().expect("connect");
+    comm.wait_for_world(world, None).expect("world complete");
+    let mut training = readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 };
+    readme_example::train(&comm, &mut training).expect("training");
+    training
+}
+
+fn check_training(results: Vec<readme_example::Training>) {
     let first = &results[0].weights;
     assert!(first.iter().all(|weight| *weight > 0.5), "nothing was learned: {}", first[0]);
     assert!(results.iter().all(|result| result.weights == *first && result.step == results[0].step));
+}
+
+/// A peer waits for others when the master goes. It tries until there is a new one on the same address.
+#[test]
+fn the_example_of_the_readme_outlives_its_master() {
+    let launch = |listen: &str| {
+        pccl::Master::launch(pccl::MasterConfig { listen: listen.into(), ..Default::default() })
+            .expect("a master")
+    };
+    let master = launch("127.0.0.1:0");
+    let address = &master.local_addr().to_string();
+    check_training(std::thread::scope(|scope| {
+        let first = scope.spawn(move || example_peer(address, 1));
+        let waits = || {
+            let status = pccl_master::query_status(address, std::time::Duration::from_secs(20));
+            status.is_ok_and(|status| format!("{status}").contains("wait_for_world"))
+        };
+        while !waits() {
+            assert!(!first.is_finished(), "it gave up");
+            std::thread::yield_now();
+        }
+        drop(master);
+        // Whoever listens there now is no master; the peer finds that out.
+        let stranger = std::net::TcpListener::bind(address).expect("the port is free");
+        drop(stranger.accept().expect("the peer tries"));
+        drop(stranger);
+        let _master = launch(address);
+        let others: Vec<_> = (0..2).map(|_| scope.spawn(move || example_peer(address, 3))).collect();
+        std::iter::once(first).chain(others).map(|peer| peer.join().expect("no panic")).collect()
+    }));
 }

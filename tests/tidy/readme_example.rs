@@ -18,13 +18,20 @@ fn main() -> Result<(), Error> {
 
 pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
     while training.step[0] < STEPS {
-        let Err(error) = outer_step(comm, training) else { continue };
-        eprintln!("{error}");
-        match error.remedy() {
-            Remedy::Retry => {}
-            Remedy::WaitForPeers => drop(comm.wait_for_world(2, None)?),
-            Remedy::Reconnect => comm.connect()?,
-            Remedy::GiveUp => return Err(error),
+        let mut result = outer_step(comm, training);
+        // What is done about an error may fail as well; then it is the turn of that error.
+        while let Err(error) = result {
+            eprintln!("{error}");
+            result = match error.remedy() {
+                Remedy::Retry => Ok(()),
+                Remedy::WaitForPeers => comm.wait_for_world(2, None).map(drop),
+                Remedy::Reconnect => {
+                    // The master may take its time to come back.
+                    std::thread::sleep(std::time::Duration::from_secs(1));
+                    comm.connect()
+                }
+                Remedy::GiveUp => return Err(error),
+            };
         }
     }
     Ok(())

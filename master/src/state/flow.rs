@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) struct Flow {
     generation: LinkGeneration,
     counts: (u64, u64),
-    /// Since when they have been the same, with bytes missing.
+    /// Since when bytes have been missing and none has arrived.
     pub(super) since: Timestamp,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Missing {
     pub(super) to: PeerId,
     pub(super) generation: LinkGeneration,
     pub(super) bytes: u64,
-    /// For how long neither end has counted any more.
+    /// For how long none has arrived.
     pub(super) stalled: Duration,
 }
 
@@ -47,9 +47,10 @@ impl MasterState {
         let (ends, counts): (EdgeEnds, _) = ((id, sent.peer), (sent.bytes, received.bytes));
         let fresh = || Flow { generation: sent.generation, counts, since: now };
         let flow = group.flows.entry(ends).or_insert_with(fresh);
-        // An end that stood still itself says nothing about the edge.
+        // An end that stood still itself says nothing about the edge. More that is sent into it is no sign of life.
         let still = flow.generation == sent.generation
-            && flow.counts == counts
+            && flow.counts.1 == counts.1
+            && flow.counts.1 < flow.counts.0
             && received.bytes < sent.bytes
             && !paused(heard_at)
             && !before.is_none_or(paused);
@@ -60,6 +61,7 @@ impl MasterState {
             *flow = Flow { since, ..fresh() };
             return None;
         }
+        flow.counts = counts;
         let bytes = sent.bytes.saturating_sub(received.bytes);
         let (to, generation) = (sent.peer, sent.generation);
         Some(Missing { to, generation, bytes, stalled: now.since(flow.since) })

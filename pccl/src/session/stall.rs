@@ -22,6 +22,8 @@ pub(crate) struct StallWatch {
 struct Seen {
     link: (u128, u64),
     counters: (u64, u64, u64),
+    /// There were bytes to deliver.
+    waiting: bool,
     /// Since when the counters have stood still.
     since: Instant,
     /// The last look.
@@ -45,12 +47,14 @@ impl StallWatch {
         let counters = (sent_bytes, backlog.notsent_bytes, backlog.unacked_segments);
         let still = self.seen.as_ref().filter(|seen| {
             let paused = now.duration_since(seen.at) > interval + OWN_PAUSE;
-            waiting && !paused && seen.link == link && seen.counters == counters
+            // Where the kernel says when it last heard of the other end, more bytes of our own are no movement.
+            let unmoved = seen.counters == counters || (seen.waiting && backlog.last_ack_ms.is_some());
+            waiting && !paused && seen.link == link && unmoved
         });
         // Bytes under way that are acknowledged, be it out of order or a second time, are on a path that works.
         let acked = backlog.last_ack_ms.and_then(|age| now.checked_sub(Duration::from_millis(age)));
         let since = still.map_or(now, |seen| acked.map_or(seen.since, |acked| seen.since.max(acked)));
-        self.seen = Some(Seen { link, counters, since, at: now });
+        self.seen = Some(Seen { link, counters, waiting, since, at: now });
         Some(now.duration_since(since)).filter(|stalled| *stalled >= REPORT_AFTER)
     }
 }
@@ -93,6 +97,22 @@ mod tests {
         let with = |age| Some((10, Backlog { last_ack_ms: Some(age), ..backlog(500, 4) }));
         let looked = looks(&[(0, with(0)), (1, with(300)), (2, with(100)), (3, with(1100)), (4, with(2100))]);
         assert_eq!(looked, [None, None, None, Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn more_bytes_on_a_dead_path_are_no_movement() {
+        let with =
+            |sent, unacked, age| Some((sent, Backlog { last_ack_ms: Some(age), ..backlog(0, unacked) }));
+        let looked = looks(&[
+            (0, with(10, 4, 1500)),
+            (1, with(50, 9, 2500)),
+            (2, with(90, 12, 3500)),
+            (3, with(99, 2, 10)),
+        ]);
+        assert_eq!(looked, [None, Some(1), Some(2), None]);
+        // After a time with nothing to deliver it begins anew.
+        let idle = Some((10, backlog(0, 0)));
+        assert_eq!(looks(&[(0, idle), (5, idle), (6, with(50, 9, 6000))]), [None; 3]);
     }
 
     #[test]

@@ -55,18 +55,18 @@ fn wait(wait: &StatusWait) -> String {
 }
 
 /// An object of values that are JSON already.
-fn object(fields: &[(&str, String)]) -> String {
+pub(crate) fn object(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", text(name))).collect();
     format!("{{{}}}", fields.join(","))
 }
 
 /// A list of values that are JSON already.
-fn list(items: impl Iterator<Item = String>) -> String {
+pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
 /// A string with everything escaped that RFC 8259 wants escaped.
-fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for character in text.chars() {

@@ -7,6 +7,7 @@
 mod event_loop;
 mod handle;
 mod json;
+pub mod offline;
 mod operate;
 mod random;
 pub mod state;

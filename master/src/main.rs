@@ -2,6 +2,7 @@
 
 mod explain;
 mod logging;
+mod plan;
 #[allow(unsafe_code)]
 mod process;
 
@@ -76,6 +77,8 @@ struct Arguments {
 enum Command {
     /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
     Explain(explain::Explain),
+    /// Plan the best ring for a matrix of measured rates: order, slowest edge, and whether any ring is better.
+    Plan(plan::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -92,8 +95,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
-    if let Some(Command::Explain(arguments)) = arguments.command {
-        return explain::run(arguments);
+    match arguments.command {
+        Some(Command::Explain(arguments)) => return explain::run(arguments),
+        Some(Command::Plan(arguments)) => return plan::run(&arguments),
+        None => {}
     }
     if let Some(master) = &arguments.status {
         let status = pccl_master::query_status(master, ASK_TIMEOUT)?;

@@ -1,7 +1,32 @@
 //! The order of a ring: pure search, no input or output.
+//!
+//! [`ring_order`] only avoids edges that cannot be built; [`plan`] looks for the best ring by what was measured.
 
+mod assignment;
+mod bottleneck;
+mod branch;
+mod budget;
+mod chance;
+mod cheapest;
+mod costs;
+mod hamiltonian;
+mod held_karp;
+mod kicks;
+mod matrix;
+mod necessary;
+mod patch;
+mod plan;
 mod removal;
 mod search;
+#[cfg(test)]
+mod test_support;
+mod tour;
 
+pub use bottleneck::NoPlan;
+pub use matrix::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix, MatrixError};
+pub use necessary::Obstacle;
+pub use plan::{
+    Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
+};
 pub use removal::{Candidate, fewest_removals};
 pub use search::{NoRing, ring_order};

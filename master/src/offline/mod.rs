@@ -1,0 +1,13 @@
+//! Planning without a run: matrices from files, plans as text, JSON and pictures.
+
+mod in_time;
+mod input;
+mod report;
+mod svg;
+mod table;
+mod tsplib;
+
+pub use in_time::plan_in_time;
+pub use input::{BadInput, Input, Kind, read};
+pub use report::{Report, no_plan_to_json, no_plan_to_text};
+pub use svg::to_svg;

@@ -1,0 +1,274 @@
+//! A plan for people, and for programs.
+
+use super::Input;
+use crate::{
+    json::{list, object, text},
+    topology::{Certified, EQUALLY_FAST, NoPlan, Objective, Obstacle, Plan},
+};
+use std::{
+    fmt::{self, Write},
+    time::Duration,
+};
+
+/// Size of the all-reduce whose time is predicted.
+const PREDICTED_BYTES: u64 = 1_000_000_000;
+
+/// A plan with all that is needed to tell of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Report<'a> {
+    /// Where the plan is from.
+    pub input: &'a Input,
+    /// What was asked for.
+    pub objective: Objective,
+    /// The answer.
+    pub plan: &'a Plan,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Report<'_> {
+    fn name(&self, peer: usize) -> &str {
+        &self.input.names[peer]
+    }
+
+    fn objective_name(&self) -> &'static str {
+        match self.objective {
+            Objective::Balanced => "balanced",
+            Objective::Bottleneck => "bottleneck",
+            Objective::Sum => "sum",
+        }
+    }
+
+    fn edge_unit(&self) -> &'static str {
+        if self.input.matrix.is_costs() { "cost" } else { "mbit_s" }
+    }
+
+    /// What the sum is of, and by what the planner's figures are divided for it.
+    fn sum_unit(&self) -> (&'static str, f64) {
+        let matrix = &self.input.matrix;
+        if matrix.is_costs() {
+            ("cost", self.input.cost_scale)
+        } else if matrix.latency_us(0, 0).is_some() {
+            ("latency_ms", 1e3)
+        } else {
+            ("s_per_gbit", 1e6)
+        }
+    }
+
+    /// The value of the slowest edge.
+    fn slowest_value(&self) -> Option<f64> {
+        let (from, to) = self.plan.slowest?;
+        self.input.matrix.value(from, to).map(|value| value / self.input.cost_scale)
+    }
+
+    /// Of the figure that the objective names: the slowest edge, or the sum.
+    fn main_figure(&self) -> Option<Certified> {
+        let scaled =
+            |figure: Certified, by: f64| Certified { value: figure.value / by, bound: figure.bound / by };
+        match self.objective {
+            Objective::Sum => self.plan.total.map(|total| scaled(total, self.sum_unit().1)),
+            _ => self.plan.bottleneck.map(|bottleneck| scaled(bottleneck, self.input.cost_scale)),
+        }
+    }
+
+    /// One line of JSON, without a line end. Fields may be added in later versions, none is ever renamed.
+    pub fn to_json(&self) -> String {
+        let plan = self.plan;
+        let figure = |value: Option<f64>| value.map_or("null".to_owned(), |value| value.to_string());
+        let (sum_unit, by) = self.sum_unit();
+        let main = self.main_figure();
+        let total = plan.total;
+        let bottleneck = plan.bottleneck.map(|b| b.bound / self.input.cost_scale);
+        let slowest = plan.slowest.map_or("null".to_owned(), |(from, to)| {
+            let value = figure(self.slowest_value());
+            object(&[("from", text(self.name(from))), ("to", text(self.name(to))), (self.edge_unit(), value)])
+        });
+        let places =
+            plan.split_places.iter().map(|place| list(place.iter().map(|&peer| text(self.name(peer)))));
+        let predicted = plan.predicted_time(&self.input.matrix, PREDICTED_BYTES);
+        object(&[
+            ("order", list(plan.order.iter().map(|&peer| text(self.name(peer))))),
+            ("objective", text(self.objective_name())),
+            ("value", figure(main.map(|m| m.value))),
+            ("bound", figure(main.map(|m| m.bound))),
+            ("gap", figure(main.map(|m| m.gap()))),
+            ("proven", plan.proven.to_string()),
+            ("slowest_edge", slowest),
+            ("slowest_bound", figure(bottleneck)),
+            ("sum_of", text(sum_unit)),
+            ("sum", figure(total.map(|t| t.value / by))),
+            ("sum_bound", figure(total.map(|t| t.bound / by))),
+            ("split_places", list(places)),
+            ("predicted_ms_per_gb", figure(predicted.map(|time| time.as_micros() as f64 / 1000.0))),
+            ("took_ms", figure(Some(self.took.as_micros() as f64 / 1000.0))),
+        ])
+    }
+
+    fn slowest_line(&self) -> Option<String> {
+        let (from, to) = self.plan.slowest?;
+        let value = self.slowest_value()?;
+        let unit = if self.input.matrix.is_costs() { "cost" } else { "Mbit/s" };
+        let mut line = format!("{} -> {}, {} {unit}", self.name(from), self.name(to), short(value));
+        if let Some(bottleneck) = self.plan.bottleneck {
+            let bound = bottleneck.bound / self.input.cost_scale;
+            let best = if self.objective == Objective::Balanced && bottleneck.bound != bottleneck.value {
+                format!(
+                    "; no ring has more than {}, at least {} % of the best found counts as equal",
+                    short(bound),
+                    EQUALLY_FAST * 100.0
+                )
+            } else if bottleneck.is_proven() {
+                "; no ring does better".into()
+            } else {
+                format!("; no ring does better than {}, gap {:.2} %", short(bound), bottleneck.gap() * 100.0)
+            };
+            line += &best;
+        }
+        Some(line)
+    }
+
+    fn sum_line(&self) -> Option<String> {
+        let total = self.plan.total?;
+        let (unit, by) = self.sum_unit();
+        let of = match unit {
+            "latency_ms" => "latencies, ms",
+            "s_per_gbit" => "1 / rate, s/Gbit",
+            _ => "costs",
+        };
+        let value = short(total.value / by);
+        let proof = if total.is_proven() {
+            "the least possible".to_owned()
+        } else {
+            format!("at least {}, gap {:.2} %", short(total.bound / by), total.gap() * 100.0)
+        };
+        let among = if self.objective == Objective::Sum { "" } else { " over edges fast enough" };
+        Some(format!("{value} ({of}); {proof}{among}"))
+    }
+}
+
+/// With six significant digits, or all of a whole number.
+fn short(value: f64) -> String {
+    if value.fract() == 0.0 {
+        return value.to_string();
+    }
+    let digits = 5 - value.abs().log10().floor().clamp(0.0, 5.0) as usize;
+    format!("{value:.digits$}")
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.plan.order.iter().map(|&peer| self.name(peer)).collect();
+        writeln!(f, "ring:         {}", names.join(" -> "))?;
+        writeln!(f, "objective:    {}", self.objective_name())?;
+        if let Some(line) = self.slowest_line() {
+            writeln!(f, "slowest edge: {line}")?;
+        }
+        if let Some(line) = self.sum_line() {
+            writeln!(f, "sum:          {line}")?;
+        }
+        writeln!(f, "proven:       {}", if self.plan.proven { "yes" } else { "no" })?;
+        for place in &self.plan.split_places {
+            let names: Vec<&str> = place.iter().map(|&peer| self.name(peer)).collect();
+            writeln!(f, "apart:        {} are not all next to each other", names.join(", "))?;
+        }
+        if let Some(time) = self.plan.predicted_time(&self.input.matrix, PREDICTED_BYTES) {
+            writeln!(f, "all-reduce:   about {} s for 1 GB", short(time.as_secs_f64()))?;
+        }
+        writeln!(f, "took:         {} ms", short(self.took.as_micros() as f64 / 1000.0))
+    }
+}
+
+/// Why there is no plan, for people.
+pub fn no_plan_to_text(none: &NoPlan, names: &[String]) -> String {
+    let mut out = none.to_string();
+    for obstacle in &none.obstacles {
+        // Writing to a string cannot fail.
+        let _ = write!(out, ": {}", obstacle_text(obstacle, names));
+    }
+    out
+}
+
+/// Why there is no plan, for programs: `order` is null.
+pub fn no_plan_to_json(none: &NoPlan, names: &[String]) -> String {
+    object(&[
+        ("order", "null".to_owned()),
+        ("proven", none.proven.to_string()),
+        ("obstacles", list(none.obstacles.iter().map(|obstacle| text(&obstacle_text(obstacle, names))))),
+    ])
+}
+
+fn obstacle_text(obstacle: &Obstacle, names: &[String]) -> String {
+    let all = |peers: &[usize]| peers.iter().map(|&peer| names[peer].as_str()).collect::<Vec<_>>().join(", ");
+    match obstacle {
+        Obstacle::NoWayOut(peer) => format!("{} can reach nobody", names[*peer]),
+        Obstacle::NoWayIn(peer) => format!("nobody can reach {}", names[*peer]),
+        Obstacle::TooFewTargets { peers, targets } => {
+            format!("{} need a successor each, but reach only {}", all(peers), all(targets))
+        }
+        Obstacle::OneWay { inside, outside } => {
+            format!("there is no way from {} to {}", all(inside), all(outside))
+        }
+        Obstacle::Without(peers) => format!("without {} there is one", all(peers)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        offline::{Kind, read},
+        topology::{Options, plan},
+    };
+
+    fn planned(input: &Input, objective: Objective) -> Plan {
+        let options = Options { objective, ..Options::default() };
+        plan(&input.matrix, &options, &mut || Duration::from_secs(3600)).unwrap()
+    }
+
+    #[test]
+    fn every_figure_has_its_place() {
+        let input = read("a,b,\"c\"\"\"\n,100,50\n40,,10\n80,80,\n", Kind::Rates, None).unwrap();
+        let plan = planned(&input, Objective::Bottleneck);
+        let report = Report {
+            input: &input,
+            objective: Objective::Bottleneck,
+            plan: &plan,
+            took: Duration::from_millis(3),
+        };
+        assert_eq!(
+            report.to_json(),
+            concat!(
+                r#"{"order":["a","c\"","b"],"objective":"bottleneck","value":40,"bound":40,"gap":0,"proven":true,"#,
+                r#""slowest_edge":{"from":"b","to":"a","mbit_s":40},"slowest_bound":40,"#,
+                r#""sum_of":"s_per_gbit","sum":57.5,"sum_bound":57.5,"split_places":[],"#,
+                r#""predicted_ms_per_gb":266666.666,"took_ms":3}"#
+            )
+        );
+        let text = report.to_string();
+        assert!(text.contains("slowest edge: b -> a, 40 Mbit/s; no ring does better\n"), "{text}");
+        assert!(text.contains("sum:          57.5000 (1 / rate, s/Gbit); the least possible"), "{text}");
+    }
+
+    #[test]
+    fn costs_are_printed_as_they_were_written() {
+        let input = read("a,b\n,0.5\n1.25,\n", Kind::Costs, None).unwrap();
+        let plan = planned(&input, Objective::Sum);
+        let report = Report { input: &input, objective: Objective::Sum, plan: &plan, took: Duration::ZERO };
+        let json = report.to_json();
+        assert!(json.contains(r#""value":1.75,"bound":1.75,"#) && json.contains(r#""cost":1.25}"#), "{json}");
+        assert!(json.contains(r#""predicted_ms_per_gb":null"#), "{json}");
+    }
+
+    #[test]
+    fn obstacles_name_their_peers() {
+        let names: Vec<String> = ["a", "b", "c"].map(String::from).into();
+        let none = NoPlan {
+            obstacles: vec![Obstacle::OneWay { inside: vec![1, 2], outside: vec![0] }],
+            proven: true,
+        };
+        assert_eq!(no_plan_to_text(&none, &names), "there is no ring: there is no way from b, c to a");
+        assert!(
+            no_plan_to_json(&none, &names).starts_with(r#"{"order":null,"proven":true,"obstacles":["there"#)
+        );
+    }
+}

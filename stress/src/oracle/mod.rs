@@ -9,6 +9,7 @@ mod progress;
 mod record;
 mod reduces;
 mod revisions;
+mod rings;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,6 @@
 //! Are the results right? Recomputes each all-reduce from the identities of its contributors.
 
+use super::rings::{Rings, candidate_rings};
 use crate::{
     event::Reduced,
     fold,
@@ -9,15 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Expected results that are kept, so that each is computed once and not once per peer.
 const KEPT: usize = 256;
-/// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one call
-/// are 252.
-const CANDIDATES_MAX: usize = 2_000;
-
 type Key = (u64, u64, Vec<u128>);
 
 /// See the module's documentation.
 pub(super) struct Reduces {
     workload: Workload,
+    rings: Rings,
     expected: BTreeMap<Key, u64>,
     order: VecDeque<Key>,
     completed: BTreeSet<Key>,
@@ -30,6 +28,7 @@ impl Reduces {
     pub(super) fn new(workload: Workload) -> Self {
         Self {
             workload,
+            rings: Rings::default(),
             expected: BTreeMap::new(),
             order: VecDeque::new(),
             completed: BTreeSet::new(),
@@ -47,15 +46,23 @@ impl Reduces {
         if world < 2 || rank >= world {
             return Err(format!("step {step}, tag {tag}: rank {rank} of {world}"));
         }
-        let rings = candidate_rings(me, reduced);
+        self.rings.note(reduced);
+        let mut rings = candidate_rings(me, reduced);
+        if rings.is_empty() {
+            self.rings.add_reordered(me, reduced, &mut rings);
+        }
         let mut computed = Vec::new();
-        for ring in &rings {
+        while let Some(ring) = rings.get(computed.len()) {
             let expected = self.expected(step, tag, ring)?;
             if expected == hash {
+                let ring = ring.clone();
                 self.count((step, tag, ring.clone()));
-                return Ok(ring.clone());
+                return Ok(ring);
             }
             computed.push(expected);
+            if computed.len() == rings.len() {
+                self.rings.add_reordered(me, reduced, &mut rings);
+            }
         }
         Err(format!(
             "step {step}, tag {tag}: the result has checksum {hash:016x}, but {}",
@@ -140,34 +147,6 @@ pub(super) fn expected_checksum(workload: &Workload, step: u64, tag: u64, ring: 
         })
         .collect();
     Some(checksum(&results?))
-}
-
-/// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is the
-/// earlier one without some of those that are missing in the later one (or, if its order was changed, the later one).
-fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
-    let Reduced { world, rank, before, after, .. } = reduced;
-    let mut rings: Vec<Vec<u128>> = Vec::new();
-    let mut add = |ring: Vec<u128>| {
-        if ring.len() == *world && ring[*rank] == me && !rings.contains(&ring) {
-            rings.push(ring);
-        }
-        rings.len() < CANDIDATES_MAX
-    };
-    add(after.clone());
-    add(before.clone());
-    let lost: Vec<u128> = before.iter().copied().filter(|id| !after.contains(id)).collect();
-    // Every subset of the lost ones may still have been there.
-    let subsets = 1u64.checked_shl(lost.len() as u32).unwrap_or(u64::MAX);
-    for subset in 0..subsets {
-        let was_there = |id: &u128| match lost.iter().position(|other| other == id) {
-            Some(index) => subset >> index & 1 == 1,
-            None => true,
-        };
-        if !add(before.iter().copied().filter(was_there).collect()) {
-            break;
-        }
-    }
-    rings
 }
 
 /// The first digits of each, as logs show them.

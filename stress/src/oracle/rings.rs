@@ -1,0 +1,131 @@
+//! Which rings an operation can have run on: a peer knows the one before its call and the one after it, and there may have
+//! been others in between.
+
+use crate::event::Reduced;
+use std::collections::VecDeque;
+
+/// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one call
+/// are 252.
+const CANDIDATES_MAX: usize = 2_000;
+
+/// Rings that are tried when those in another order are among them.
+const REORDERED_MAX: usize = 300;
+/// Rings of other reports that are remembered.
+const RECENT_MAX: usize = 64;
+
+/// Rings that peers have reported lately.
+#[derive(Debug, Default)]
+pub(super) struct Rings {
+    recent: VecDeque<Vec<u128>>,
+}
+
+impl Rings {
+    pub(super) fn note(&mut self, reduced: &Reduced) {
+        for ring in [&reduced.before, &reduced.after] {
+            if !self.recent.contains(ring) {
+                self.recent.push_back(ring.clone());
+            }
+        }
+        while self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Adds rings in another order to those that were tried in vain: the order changes when an edge is avoided, and may
+    /// have changed again before the call returned. First those that others have seen, then exchanges of two places.
+    pub(super) fn add_reordered(&self, me: u128, reduced: &Reduced, rings: &mut Vec<Vec<u128>>) {
+        let Reduced { world, rank, before, after, .. } = reduced;
+        if before == after {
+            return;
+        }
+        let mut add = |ring: Vec<u128>| {
+            if ring.get(*rank) == Some(&me) && !rings.contains(&ring) && rings.len() < REORDERED_MAX {
+                rings.push(ring);
+            }
+        };
+        let is_between = |ring: &&Vec<u128>| {
+            let stayed = before.iter().filter(|id| after.contains(id));
+            ring.len() == *world
+                && ring.iter().all(|id| before.contains(id))
+                && stayed.clone().all(|id| ring.contains(id))
+        };
+        self.recent.iter().filter(is_between).for_each(|ring| add(ring.clone()));
+        for ring in subsets(reduced) {
+            for (i, j) in (0..ring.len()).flat_map(|i| (0..i).map(move |j| (i, j))) {
+                let mut exchanged = ring.clone();
+                exchanged.swap(i, j);
+                add(exchanged);
+            }
+        }
+    }
+}
+
+/// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is the
+/// earlier one without some of those that are missing in the later one (or, if its order was changed, the later one).
+pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
+    let Reduced { world, rank, before, after, .. } = reduced;
+    let mut rings: Vec<Vec<u128>> = Vec::new();
+    let mut add = |ring: Vec<u128>| {
+        if ring.len() == *world && ring[*rank] == me && !rings.contains(&ring) {
+            rings.push(ring);
+        }
+        rings.len() < CANDIDATES_MAX
+    };
+    if add(after.clone()) && add(before.clone()) {
+        // The first that is one too many ends it.
+        let _ = subsets(reduced).all(add);
+    }
+    rings
+}
+
+/// The earlier ring without some of those that are missing in the later one: every choice with the right size.
+fn subsets(reduced: &Reduced) -> impl Iterator<Item = Vec<u128>> {
+    let Reduced { world, before, after, .. } = reduced;
+    let lost: Vec<u128> = before.iter().copied().filter(|id| !after.contains(id)).collect();
+    let choices = 1u64.checked_shl(lost.len() as u32).unwrap_or(u64::MAX);
+    let ring = move |choice: u64| -> Vec<u128> {
+        let was_there = |id: &u128| match lost.iter().position(|other| other == id) {
+            Some(index) => choice >> index & 1 == 1,
+            None => true,
+        };
+        before.iter().copied().filter(was_there).collect()
+    };
+    (0..choices).map(ring).filter(|ring| ring.len() == *world)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduced(world: usize, rank: usize, before: &[u128], after: &[u128]) -> Reduced {
+        Reduced { step: 0, tag: 1, world, rank, hash: 0, before: before.to_vec(), after: after.to_vec() }
+    }
+
+    #[test]
+    fn an_order_in_between_is_found_by_what_others_saw_or_by_an_exchange() {
+        let report = reduced(4, 0, &[1, 2, 3, 4], &[1, 4, 2]);
+        let mut rings = candidate_rings(1, &report);
+        assert_eq!(rings, [vec![1, 2, 3, 4]]);
+        Rings::default().add_reordered(1, &report, &mut rings);
+        assert!(rings.contains(&vec![1, 2, 4, 3]) && rings.contains(&vec![1, 4, 3, 2]));
+        assert!(!rings.contains(&vec![1, 3, 4, 2]), "two exchanges");
+        assert!(rings.iter().all(|ring| ring[0] == 1), "the own rank is known");
+        let mut known = Rings::default();
+        known.note(&reduced(4, 1, &[1, 3, 4, 2], &[1, 3, 4, 2]));
+        known.note(&reduced(4, 0, &[1, 3, 4, 9], &[1, 3, 4]));
+        known.add_reordered(1, &report, &mut rings);
+        assert!(rings.contains(&vec![1, 3, 4, 2]));
+        assert!(!rings.iter().any(|ring| ring.contains(&9)), "nobody can be added in between");
+        let unchanged = reduced(4, 0, &[1, 2, 3, 4], &[1, 2, 3, 4]);
+        let mut rings = candidate_rings(1, &unchanged);
+        known.add_reordered(1, &unchanged, &mut rings);
+        assert_eq!(rings.len(), 1, "there was no other ring");
+    }
+
+    #[test]
+    fn few_rings_are_remembered() {
+        let mut rings = Rings::default();
+        (0..1000).for_each(|id| rings.note(&reduced(2, 0, &[id, id + 1], &[id, id + 1])));
+        assert_eq!(rings.recent.len(), RECENT_MAX);
+    }
+}

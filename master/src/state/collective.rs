@@ -112,7 +112,7 @@ impl MasterState {
                 }
             }
             Some(Op::Running { participants, lost, broken, .. }) => {
-                self.running_step(id, group, participants, lost, broken.as_ref())
+                self.running_step(id, group, participants, lost, broken)
             }
             None => Step::Wait,
         }
@@ -158,7 +158,7 @@ impl MasterState {
         group: &Group,
         participants: &BTreeMap<PeerId, Participant>,
         lost: &[Loss],
-        broken: Option<&BrokenEdge>,
+        broken: &[BrokenEdge],
     ) -> Step {
         if participants.is_empty() {
             return Step::Forget;
@@ -181,16 +181,9 @@ impl MasterState {
             };
             return Step::Decide(Outcome::Aborted(verdict));
         }
-        if let Some((ends, stalled_ms, text)) = broken {
-            return Step::Decide(Outcome::Aborted(Verdict {
-                cause: Cause::EdgeBroken,
-                culprits: vec![self.culprit_of(ends.0), self.culprit_of(ends.1)],
-                operation: Operation::AllReduce(id),
-                phase,
-                bytes_done: bytes,
-                silent_ms: *stalled_ms,
-                detail: text.clone(),
-            }));
+        // Nobody has seen an edge break that stands still, so this alone ends the attempt.
+        if let Some(edge) = broken.iter().find(|edge| edge.stalled_ms > 0) {
+            return Step::Decide(Outcome::Aborted(self.edge_verdict(id, phase, bytes, edge)));
         }
         let mut faults: Vec<(Timestamp, PeerId, &OpFault)> = faults_of(participants).collect();
         faults.sort_by_key(|(at, who, fault)| (*at, *who, fault.kind));
@@ -198,7 +191,11 @@ impl MasterState {
         let held = || faults.iter().find(|(at, who, fault)| self.op_fault_due(*at, *who, fault));
         match sure.or_else(held) {
             Some((_, who, fault)) => {
-                Step::Decide(Outcome::Aborted(self.fault_verdict(id, phase, bytes, *who, fault)))
+                let verdict = match self.first_broken(group, broken, *who, fault) {
+                    Some(edge) => self.edge_verdict(id, phase, bytes, edge),
+                    None => self.fault_verdict(id, phase, bytes, *who, fault),
+                };
+                Step::Decide(Outcome::Aborted(verdict))
             }
             None => Step::Wait,
         }
@@ -295,9 +292,47 @@ impl MasterState {
             })
             .collect();
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
-        *op = Op::Running { since, participants, lost: Vec::new(), lost_bytes: 0, most_bytes, broken: None };
+        *op = Op::Running {
+            since,
+            participants,
+            lost: Vec::new(),
+            lost_bytes: 0,
+            most_bytes,
+            broken: Vec::new(),
+        };
         for peer in everybody {
             self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
+        }
+    }
+
+    /// The edge that broke first, if the reported one has only been closed since: the ring that had it was replaced.
+    fn first_broken<'a>(
+        &self,
+        group: &Group,
+        broken: &'a [BrokenEdge],
+        who: PeerId,
+        fault: &OpFault,
+    ) -> Option<&'a BrokenEdge> {
+        let other = fault.peer?;
+        let ends = match fault.kind {
+            OpFaultKind::InboundLost => (other, who),
+            OpFaultKind::OutboundLost => (who, other),
+            _ => return None,
+        };
+        let own = |edge: &BrokenEdge| edge.ends == ends && edge.generation == fault.generation;
+        let itself = group.has_edge(ends, fault.generation) || broken.iter().any(own);
+        broken.first().filter(|_| !itself)
+    }
+
+    fn edge_verdict(&self, id: OpId, phase: Phase, bytes_done: u64, edge: &BrokenEdge) -> Verdict {
+        Verdict {
+            cause: Cause::EdgeBroken,
+            culprits: vec![self.culprit_of(edge.ends.0), self.culprit_of(edge.ends.1)],
+            operation: Operation::AllReduce(id),
+            phase,
+            bytes_done,
+            silent_ms: edge.stalled_ms,
+            detail: edge.text.clone(),
         }
     }
 

@@ -11,8 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A directed edge: sending end, receiving end.
 pub(super) type EdgeEnds = (PeerId, PeerId);
 
-/// A broken edge as operations know it: its ends, for how many milliseconds it had stood still, what happened.
-pub(super) type BrokenEdge = (EdgeEnds, u64, Text);
+/// An edge that was judged broken, as operations know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BrokenEdge {
+    pub(super) ends: EdgeEnds,
+    pub(super) generation: LinkGeneration,
+    /// For how long it had stood still; 0 if its ends saw it break.
+    pub(super) stalled_ms: u64,
+    pub(super) text: Text,
+}
 
 /// One place in a ring, with the edge to the next place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +99,9 @@ pub(super) enum Op {
         /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
         /// second old, so what it says is cut to this.
         most_bytes: u64,
-        /// An edge of its ring that was judged broken.
-        broken: Option<BrokenEdge>,
+        /// Edges of its ring that were judged broken, in this order. One that stood still ends the attempt. The others
+        /// explain what their ring's replacement breaks for those who still move data.
+        broken: Vec<BrokenEdge>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use super::client::Phase;
 use super::flow::Missing;
-use super::group::{EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
+use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, fewest_removals, ring_order};
 use pccl_protocol::{
@@ -197,14 +197,12 @@ impl MasterState {
         let text = fault.text.to_string();
         let severity = group.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
         group.marks.insert(ends, Mark { until, severity, text: fault.text });
-        // An edge that broke at once is reported by the operations that needed it. One that stands still is not: nobody
-        // has seen anything break.
-        for (id, op) in group.ops.iter_mut().filter(|_| fault.stalled_ms > 0) {
-            if let Op::Running { broken, .. } = op
-                && id.epoch == group.epoch
-                && broken.is_none()
-            {
-                *broken = Some((ends, fault.stalled_ms, Text::new(text.clone())));
+        // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or is
+        // built anew.
+        for (_, op) in group.ops.iter_mut().filter(|(id, _)| fault.generation.0 <= id.epoch.0) {
+            if let Op::Running { broken, .. } = op {
+                let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+                broken.push(BrokenEdge { ends, generation, stalled_ms, text: Text::new(text.clone()) });
             }
         }
         group.rebuild.insert(ends);
@@ -224,9 +222,7 @@ impl MasterState {
         let mut stale = Vec::new();
         for (id, set) in members {
             let group = self.groups.entry(id).or_default();
-            let same =
-                group.ring.len() == set.len() && group.ring.iter().all(|place| set.contains(&place.peer));
-            if !same || group.replan {
+            if !group.stands(&set) || group.replan {
                 stale.push((id, set));
             }
         }
@@ -252,6 +248,8 @@ impl MasterState {
         group
             .marks
             .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
+        // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
+        let keep = group.stands(members) && group.ops.values().any(|op| matches!(op, Op::Running { .. }));
         let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
             group.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
         };
@@ -262,7 +260,11 @@ impl MasterState {
             // The rules look at the ring again, without them.
             return hopeless.iter().for_each(|id| self.kick_unreachable(group_id, *id, &forbidden));
         }
-        let order = ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden));
+        let order = if keep {
+            Ok(wanted.clone())
+        } else {
+            ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden))
+        };
         match order {
             Ok(order) => self.install_ring(group_id, &order),
             Err(_) => self.make_room_for_a_ring(group_id, &wanted, &forbidden),
@@ -404,6 +406,13 @@ impl MasterState {
 }
 
 impl Group {
+    /// Whether the present ring has exactly these members, and no edge of it needs new connections.
+    fn stands(&self, members: &BTreeSet<PeerId>) -> bool {
+        self.rebuild.is_empty()
+            && self.ring.len() == members.len()
+            && self.ring.iter().all(|place| members.contains(&place.peer))
+    }
+
     fn hold(&mut self, fault: EdgeFault, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
         let EdgeFault { generation, text, .. } = fault;
         let fresh = HeldFault { generation, since: now, unbuildable, stalled_ms, text: text.clone() };
@@ -411,6 +420,10 @@ impl Group {
         if unbuildable && !held.unbuildable && held.generation == generation {
             // The other end may have taken a half-built connection for one that stood, and broke.
             held.unbuildable = true;
+            held.stalled_ms = 0;
+            held.text = text;
+        } else if stalled_ms == 0 && held.stalled_ms > 0 && held.generation == generation {
+            // A standstill may end, and is forgotten then; a break is not.
             held.stalled_ms = 0;
             held.text = text;
         }

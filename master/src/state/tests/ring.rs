@@ -477,6 +477,37 @@ fn a_stalled_edge_that_cannot_be_rebuilt_is_planned_around() {
 }
 
 #[test]
+fn an_edge_that_a_new_ring_closed_is_not_the_first_cause() {
+    let mut rig = Rig::world(4);
+    let op = rig.op(1, 7, 0);
+    rig.commence(op);
+    let last = rig.edge(4, 1);
+    // All but 4 have everything; then an edge breaks that only they used, twice, so that the ring goes around it.
+    for n in 1..=3 {
+        rig.complete(n, op, None);
+    }
+    for _ in 0..2 {
+        let edge = rig.edge(1, 2);
+        rig.send(1, C2m::EdgeBroken(edge));
+        rig.pass(1000, &[1, 2, 3, 4]);
+        rig.confirm_all();
+    }
+    let ring = rig.ring(0);
+    let at = ring.iter().position(|n| *n == 4).expect("4 is a member");
+    assert_ne!(ring[(at + 1) % 4], 1, "the edge from 4 to 1 is closed: {ring:?}");
+    rig.mail.clear();
+    let generation = last.generation;
+    rig.complete(4, op, Some(OpFault { generation, ..rig.fault(OpFaultKind::OutboundLost, Some(1)) }));
+    rig.pass(1000, &[1, 2, 3, 4]);
+    for n in 1..=4 {
+        let verdict = aborted(rig.answer(n));
+        assert_eq!(verdict.cause, Cause::EdgeBroken);
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        assert_eq!(named, [rig.peers[&1], rig.peers[&2]], "{verdict}");
+    }
+}
+
+#[test]
 fn a_stall_that_the_silence_of_the_receiver_explains_is_no_fault_of_the_edge() {
     let mut rig = Rig::world(3);
     let generation = rig.edge(1, 2).generation;
@@ -487,6 +518,49 @@ fn a_stall_that_the_silence_of_the_receiver_explains_is_no_fault_of_the_edge() {
     rig.pass(2000, &[1, 2, 3]);
     assert_eq!(rig.edge(1, 2).generation, generation);
     assert_eq!(rig.accepted(), [1, 2, 3]);
+}
+
+#[test]
+fn a_break_is_not_forgotten_with_the_standstill_before_it() {
+    let mut rig = Rig::world(3);
+    let edge = rig.edge(1, 2);
+    beat_with_stall(&mut rig, 1, 2, 5000);
+    rig.send(2, C2m::EdgeBroken(edge.clone()));
+    // The sending end has no connection any more, so nothing waits on it.
+    rig.beat(1, 0);
+    rig.pass(1000, &[1, 2, 3]);
+    assert!(rig.edge(1, 2).generation > edge.generation, "rebuilt");
+}
+
+#[test]
+fn a_ring_that_stands_is_not_replaced_by_a_better_one_while_it_is_in_use() {
+    let mut rig = Rig::with(|options| options.max_tag_history = 1);
+    rig.join(&[1, 2, 3], 0);
+    // Both possible rings get an edge that is better avoided; then the first of the two marks expires.
+    for (to, seconds) in [(2, 30), (3, 25)] {
+        for _ in 0..2 {
+            let edge = rig.edge(1, to);
+            rig.send(1, C2m::EdgeBroken(edge));
+            rig.pass(1000, &[1, 2, 3]);
+            rig.confirm_all();
+        }
+        rig.pass(seconds * 1000, &[1, 2, 3]);
+    }
+    rig.pass(7000, &[1, 2, 3]);
+    let ring = rig.ring(0);
+    assert_eq!(ring, [1, 3, 2]);
+    let running = rig.op(1, 9, 0);
+    rig.commence(running);
+    let epoch = rig.epoch(1);
+    for tag in 0..3 {
+        let op = OpId { tag, ..running };
+        rig.commence(op);
+        for n in 1..=3 {
+            rig.complete(n, op, None);
+        }
+    }
+    assert!(rig.epoch(1) > epoch, "too many outcomes: a new epoch");
+    assert_eq!(rig.ring(0), ring, "with the old ring");
 }
 
 #[test]

@@ -2,13 +2,14 @@
 //!
 //! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
 
-use crate::client::{Call, KEYS, TagStage, TagWork};
+use crate::blame::{Act, Deed};
+use crate::client::{Call, KEYS, TagStage, TagWork, WrongCall};
 use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Wake, World};
 use pccl_hash::Digest128;
 use pccl_protocol::*;
-use pccl_quant::{DataType, ReduceOp};
+use pccl_quant::DataType;
 
 impl World {
     pub(crate) fn woken(&mut self, slot: usize, wake: Wake) {
@@ -25,14 +26,20 @@ impl World {
             Wake::Deadline(request) => self.deadline(slot, request),
             Wake::GiveUp(op) => self.give_up(slot, op),
             Wake::Mischief => self.mischief(slot),
+            // A process that is down does it.
+            Wake::Reconnect => {}
         }
     }
 
     fn beat(&mut self, slot: usize) {
-        let client = &mut self.clients[slot];
-        if client.conn.is_none() {
+        if self.clients[slot].conn.is_none() {
             return;
         }
+        let stalled = self.look_at_outbound(slot);
+        if self.watch_master(slot) {
+            return;
+        }
+        let client = &mut self.clients[slot];
         client.beats += 1;
         let call = match client.call {
             Call::Connecting => CallKind::Connect,
@@ -43,16 +50,11 @@ impl World {
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
             Call::Reducing => CallKind::AllReduce,
         };
-        let beat = Beat {
-            sequence: client.beats,
-            call,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled: None,
-            sent: None,
-            received: None,
-        };
+        let (sequence, operation) = (client.beats, None);
+        let (sent, received) = self.edge_bytes(slot, stalled.is_some());
+        let moved_bytes = sequence;
+        let beat = Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received };
+        let client = &self.clients[slot];
         if client.peer.is_some() && client.call != Call::Leaving {
             self.send(slot, C2m::Beat(beat));
         }
@@ -98,12 +100,17 @@ impl World {
     pub(crate) fn receive(&mut self, slot: usize, packet: M2c) {
         // A hostile client remembers none of its votes; one that leaves is through with them.
         let deaf = self.clients[slot].hostile || self.clients[slot].call == Call::Leaving;
-        if deaf && !matches!(packet, M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_)) {
+        let ears = matches!(
+            packet,
+            M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_) | M2c::Kicked(_) | M2c::Goodbye(_)
+        );
+        if deaf && !ears {
             return;
         }
         match packet {
             M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
-            M2c::Kicked(_) | M2c::Goodbye(_) | M2c::Status(_) => {}
+            M2c::Kicked(_) | M2c::Goodbye(_) => self.clients[slot].told = true,
+            M2c::Status(_) => {}
             M2c::RingPlan(plan) => self.take_plan(slot, plan),
             M2c::Sizes(sizes) => self.clients[slot].sizes = sizes,
             M2c::Admitted(sizes) => {
@@ -119,6 +126,7 @@ impl World {
                 if let Call::Topology(mine, _) = self.clients[slot].call {
                     assert_eq!(mine, done.request, "seed {}: an answer to no vote", self.seed);
                     self.clients[slot].sizes = done.sizes;
+                    self.clients[slot].wrong_call = WrongCall::No;
                     self.after_topology(slot);
                 }
             }
@@ -127,7 +135,11 @@ impl World {
                 if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
                     && mine == request
                 {
-                    self.vote_topology(slot, wait_for_world);
+                    match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
+                        WrongCall::InsteadOfSync => self.begin_sync(slot),
+                        WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
+                        WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
+                    }
                 }
             }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
@@ -179,6 +191,9 @@ impl World {
     }
 
     pub(crate) fn begin_sync(&mut self, slot: usize) {
+        if self.calls_something_else(slot, WrongCall::InsteadOfSync) {
+            return;
+        }
         let diverges = !self.healing && self.rng.percent(self.swarm.diverge) && self.rng.percent(30);
         let noise = u128::from(self.rng.next());
         let strategies = self.swarm.strategies;
@@ -199,14 +214,18 @@ impl World {
         };
         let entry = |(key, loose): &(&str, bool)| StateEntry {
             key: Key::new(*key),
-            count: if mismatch { 9 } else { 8 },
+            count: 8,
             data_type: DataType::Float32,
             allow_inequality: *loose,
             digest: Digest128::from_u128(client.content[*key]),
         };
         let entries = KEYS.iter().map(entry).collect();
         let (epoch, revision) = (client.epoch(), Revision(client.revision));
-        self.send(slot, C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries }));
+        let mut vote = SyncInitiate { request, epoch, revision, strategy, entries };
+        if mismatch {
+            self.make_odd(&mut vote);
+        }
+        self.send(slot, C2m::SyncInitiate(vote));
     }
 
     fn sync_plan(&mut self, slot: usize, plan: SyncPlanFor) {
@@ -226,6 +245,9 @@ impl World {
         let client = &self.clients[slot];
         let Call::Syncing { request, sync: mine, fetched: false } = client.call else { return };
         let Some(plan) = client.sync_plan.clone().filter(|_| mine == sync) else { return };
+        if fails && let Some(me) = client.peer {
+            self.ledger.fetch_failed(me, request);
+        }
         let report = if plan.fetch.is_empty() {
             SyncReport::Ready(SyncTraffic::default())
         } else if fails || source >= plan.sources.len() {
@@ -283,6 +305,9 @@ impl World {
     }
 
     fn begin_collectives(&mut self, slot: usize) {
+        if self.calls_something_else(slot, WrongCall::InsteadOfCollectives) {
+            return;
+        }
         self.clients[slot].call = Call::Reducing;
         self.clients[slot].work.clear();
         for tag in 0..self.swarm.tags {
@@ -297,12 +322,7 @@ impl World {
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
         client.work.insert(tag, TagWork { op, stage: TagStage::Voting });
-        let part = PartDescriptor {
-            count: if odd { 99 } else { 100 },
-            data_type: DataType::Float32,
-            op: ReduceOp::Sum,
-        };
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
+        let descriptor = if odd { self.odd_descriptor() } else { Self::usual_descriptor() };
         self.send(slot, C2m::Initiate(Initiate { op, descriptor }));
         if gives_up {
             let patience = self.rng.range(10 * MS, 2_000 * MS);
@@ -313,6 +333,9 @@ impl World {
     fn give_up(&mut self, slot: usize, op: OpId) {
         let stage = self.clients[slot].work.get(&op.tag).filter(|work| work.op == op).map(|work| &work.stage);
         if matches!(stage, Some(TagStage::Voting | TagStage::Running { .. })) {
+            if let Some(me) = self.clients[slot].peer {
+                self.ledger.acted(op, me, Act::GaveUp);
+            }
             let text = Text::new("deadline");
             let kind = OpFaultKind::CallerAbort;
             self.complete(slot, op, Some(OpFault { kind, peer: None, generation: LinkGeneration(0), text }));
@@ -332,7 +355,9 @@ impl World {
         if work.stage == TagStage::Voting {
             work.stage = TagStage::Running { inbound, outbound, members };
             self.started.insert((op, me));
-            let delay = self.rng.range(MS, 120 * MS);
+            self.flows.entry(outbound).or_default().0 += 100;
+            let more = if self.healing { 0 } else { self.strikes.below(self.swarm.transfer + 1) };
+            let delay = self.rng.range(MS, 120 * MS) + more;
             self.wake(slot, delay, Wake::Progress(op));
         }
     }
@@ -380,6 +405,13 @@ impl World {
         }
         client.steps += 1;
         client.call = Call::Thinking;
+        let think = if self.swarm.straggler == 0 && !self.healing && self.clients[slot].slow_until > self.now
+        {
+            // Nobody is dropped for computing.
+            self.clients[slot].slow_until - self.now
+        } else {
+            think
+        };
         let think = think + self.doze(slot);
         self.wake(slot, think, Wake::Continue);
     }
@@ -392,7 +424,8 @@ impl World {
         if self.swarm.straggler == 0 || self.healing || !rng.percent(2) {
             return 0;
         }
-        client.disturbed = true;
-        self.swarm.straggler / 2 + rng.below(self.swarm.straggler)
+        let time = self.swarm.straggler / 2 + rng.below(self.swarm.straggler);
+        self.blame(slot, Deed::Dozed, time);
+        time
     }
 }

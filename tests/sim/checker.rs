@@ -1,6 +1,5 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
-use crate::client::{Client, Power};
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +32,13 @@ pub(crate) struct Checker {
     latest: BTreeMap<(GroupId, u64), GroupEpoch>,
     votes: BTreeMap<OpKey, BTreeMap<u64, Descriptor>>,
     begun: BTreeMap<OpKey, BTreeSet<u64>>,
+    begun_at: BTreeMap<OpKey, u64>,
+    /// Attempts that have to be decided before the present input is over.
+    owed: BTreeSet<OpKey>,
+    /// The last sync vote of each peer, and the sources that the last plan gave to it.
+    sync_votes: BTreeMap<PeerId, SyncInitiate>,
+    sources: BTreeMap<PeerId, Vec<PeerId>>,
+    now: u64,
     clean: BTreeMap<OpKey, BTreeSet<u64>>,
     outcomes: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
@@ -60,7 +66,8 @@ impl Checker {
         self.clients.iter().filter(move |(_, seen)| seen.group == group && seen.in_ring)
     }
 
-    pub(crate) fn before(&mut self, input: &Input, _master: &MasterState) {
+    pub(crate) fn before(&mut self, now: u64, input: &Input) {
+        self.now = now;
         match input {
             Input::Connected { client: ClientKey(key), .. } => {
                 let group = GroupId(u32::MAX);
@@ -95,9 +102,22 @@ impl Checker {
                     self.votes.entry(key).or_default().insert(client, initiate.descriptor.clone());
                 }
             }
-            C2m::Complete(complete) if complete.fault.is_none() => {
-                if let Some(key) = self.key(client, complete.op) {
-                    self.clean.entry(key).or_default().insert(client);
+            C2m::Complete(complete) => {
+                let Some(key) = self.key(client, complete.op) else { return };
+                let kind = complete.fault.as_ref().map(|fault| fault.kind);
+                let takes_part = self.begun.get(&key).is_some_and(|members| members.contains(&client));
+                match kind {
+                    None => drop(self.clean.entry(key).or_default().insert(client)),
+                    Some(OpFaultKind::InboundLost | OpFaultKind::OutboundLost) => {}
+                    Some(_) if takes_part && !self.outcomes.contains_key(&key) => {
+                        self.owed.insert(key);
+                    }
+                    Some(_) => {}
+                }
+            }
+            C2m::SyncInitiate(vote) => {
+                if let Some(peer) = self.peer_of(client) {
+                    self.sync_votes.insert(peer, vote.clone());
                 }
             }
             C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_) }) => {
@@ -110,8 +130,10 @@ impl Checker {
     /// A connection has ended, by whichever side.
     pub(crate) fn closed(&mut self, client: u64) {
         let gone = self.clients.remove(&client);
-        for members in self.begun.values_mut() {
-            members.remove(&client);
+        for (key, members) in &mut self.begun {
+            if members.remove(&client) && !self.outcomes.contains_key(key) {
+                self.owed.insert(*key);
+            }
         }
         // The group of the last member is forgotten and begins anew.
         if let Some(gone) = gone.filter(|gone| gone.in_ring && self.members(gone.group).next().is_none()) {
@@ -144,6 +166,10 @@ impl Checker {
             }
             M2c::SyncPlan(plan) => {
                 self.syncs.insert((client, plan.request), (self.worlds, plan.plan.sync));
+                if let Some(peer) = self.peer_of(client) {
+                    let sources = plan.plan.sources.iter().map(|source| source.peer).collect();
+                    self.sources.insert(peer, sources);
+                }
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
             M2c::Kicked(_)
@@ -193,6 +219,7 @@ impl Checker {
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
         self.begun.insert(key, members);
+        self.begun_at.insert(key, self.now);
     }
 
     fn outcome(&mut self, client: u64, packet: &OpOutcome) {
@@ -218,11 +245,13 @@ impl Checker {
     }
 
     fn sync_outcome(&mut self, client: u64, packet: &SyncOutcomeFor) {
-        // A sync that fails before its plan has no number that the client knows.
-        let Some(sync) = self.syncs.get(&(client, packet.request)).copied() else {
-            assert!(matches!(packet.outcome, SyncOutcome::Failed(_)), "committed without a plan");
-            return;
+        let planned = self.syncs.get(&(client, packet.request)).copied();
+        let sync = match &packet.outcome {
+            SyncOutcome::Committed(_) => planned.expect("committed without a plan"),
+            SyncOutcome::Failed(Verdict { operation: Operation::Sync(sync), .. }) => (self.worlds, *sync),
+            SyncOutcome::Failed(verdict) => panic!("a sync failed as {}", verdict.operation),
         };
+        assert!(planned.is_none_or(|planned| planned == sync), "the outcome of another sync");
         let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
         assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
         if matches!(packet.outcome, SyncOutcome::Committed(_)) {
@@ -262,12 +291,97 @@ impl Checker {
         self.worlds += u64::from(snapshot.peers.is_empty());
     }
 
-    /// Whether a neighbour of `client` cannot be told from a peer with broken connections: it is dead, and the news has
-    /// not arrived, or something was done to it.
-    pub(crate) fn trouble_near(&self, client: &Client, clients: &[Client]) -> bool {
-        client.plan.iter().flat_map(|plan| &plan.ring).any(|member| {
-            let other = clients.iter().find(|other| Some(member.peer) == other.peer);
-            other.is_none_or(|other| other.disturbed || other.hostile || other.power != Power::Up)
-        })
+    /// Operations that had to be decided by now: somebody in them was lost, or said what only ends in an abort.
+    pub(crate) fn nothing_owed(&mut self) {
+        for key in std::mem::take(&mut self.owed) {
+            let over =
+                self.outcomes.contains_key(&key) || self.begun.get(&key).is_none_or(BTreeSet::is_empty);
+            assert!(over, "{} of group {} should have been decided", key.2, key.0);
+        }
+    }
+
+    /// If the attempt has no outcome yet: when it began, if it did.
+    pub(crate) fn undecided(&self, client: u64, op: OpId) -> Option<Option<u64>> {
+        let key = self.key(client, op)?;
+        (!self.outcomes.contains_key(&key)).then(|| self.begun_at.get(&key).copied())
+    }
+
+    /// Whether nobody has been told of the end of this sync.
+    pub(crate) fn first_of_sync(&self, verdict: &Verdict) -> bool {
+        let Operation::Sync(sync) = verdict.operation else { return false };
+        !self.sync_outcomes.contains_key(&(self.worlds, sync))
+    }
+
+    pub(crate) fn peer_of(&self, client: u64) -> Option<PeerId> {
+        self.clients.get(&client)?.peer
+    }
+
+    fn client_of(&self, peer: PeerId) -> Option<(u64, &Seen)> {
+        self.clients.iter().find(|(_, seen)| seen.peer == Some(peer)).map(|(client, seen)| (*client, seen))
+    }
+
+    /// The connection of a peer.
+    pub(crate) fn connection_of(&self, peer: PeerId) -> Option<u64> {
+        self.client_of(peer).map(|(client, _)| client)
+    }
+
+    /// Members of the latest ring of a client's group.
+    pub(crate) fn ring_of(&self, client: u64) -> Vec<PeerId> {
+        let place = self.clients.get(&client).map(|seen| (seen.group, self.life(seen.group)));
+        let epoch = place.and_then(|place| Some((place, *self.latest.get(&place)?)));
+        let ring = epoch.and_then(|((group, life), epoch)| self.rings.get(&(group, life, epoch)));
+        ring.into_iter().flatten().map(|member| member.0).collect()
+    }
+
+    /// The sync vote of a peer, and the sources that it was given.
+    pub(crate) fn fetch_of(&self, peer: PeerId) -> Option<(RequestId, Vec<PeerId>)> {
+        let sources = self.sources.get(&peer).cloned().unwrap_or_default();
+        Some((self.sync_votes.get(&peer)?.request, sources))
+    }
+
+    /// For each vote of a collective that is open: who has not voted.
+    pub(crate) fn missing_votes(&self, master: &MasterState) -> Vec<(OpId, Vec<PeerId>)> {
+        let mut all = Vec::new();
+        for group in master.snapshot().groups {
+            for op in group.voting {
+                let votes = self.votes.get(&(group.group, self.life(group.group), op));
+                let voted = |peer: &PeerId| {
+                    let client = self.client_of(*peer).map(|(client, _)| client);
+                    client.is_some_and(|client| votes.is_some_and(|votes| votes.contains_key(&client)))
+                };
+                all.push((op, group.ring.iter().filter(|peer| !voted(peer)).copied().collect()));
+            }
+        }
+        all
+    }
+
+    /// A mismatch must be one: the two that are named voted differently.
+    pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
+        if verdict.cause != Cause::MismatchedCall {
+            return Ok(());
+        }
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        let differ = match (verdict.operation, &named[..]) {
+            (Operation::AllReduce(op), [a, b]) => {
+                let vote = |peer: PeerId| {
+                    let (client, seen) = self.client_of(peer)?;
+                    self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)
+                };
+                vote(*a).zip(vote(*b)).is_some_and(|(x, y)| x != y)
+            }
+            (Operation::Sync(_), [a, b]) => {
+                let votes = self.sync_votes.get(a).zip(self.sync_votes.get(b));
+                let receives = |vote: &SyncInitiate| vote.strategy == SyncStrategy::ReceiveOnly;
+                votes.is_some_and(|(x, y)| {
+                    let same = (&x.entries, x.strategy, x.revision) == (&y.entries, y.strategy, y.revision);
+                    !same || receives(x)
+                })
+            }
+            (Operation::Sync(_), [a]) => {
+                self.sync_votes.get(a).is_some_and(|vote| vote.strategy == SyncStrategy::ReceiveOnly)
+            }
+            _ => false,
+        };
+        if differ { Ok(()) } else { Err("the two did not call it differently".into()) }
     }
 }

@@ -37,6 +37,17 @@ pub(crate) enum Call {
     Leaving,
 }
 
+/// A caller that calls `update_topology` where the others do something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WrongCall {
+    No,
+    /// Instead of its next sync, or of its next collectives.
+    Due,
+    /// It is there; whether the sync is to follow, or the collectives.
+    InsteadOfSync,
+    InsteadOfCollectives,
+}
+
 /// One tag of the running step.
 #[derive(Debug, Clone)]
 pub(crate) struct TagWork {
@@ -90,12 +101,20 @@ pub(crate) struct Client {
     pub(crate) content: BTreeMap<String, u128>,
     pub(crate) steps: u64,
     pub(crate) beats: u64,
-    /// Something was done to this life that may cost it its place.
-    pub(crate) disturbed: bool,
     /// It has lived before and may bring a revision that its group does not know.
     pub(crate) returned: bool,
-    /// Connections to or from this slot could not be built for a while.
-    pub(crate) blocked_once: bool,
+    /// It knows why its connection ends.
+    pub(crate) told: bool,
+    /// When the master was last heard.
+    pub(crate) heard_at: u64,
+    /// When the last beat was sent.
+    pub(crate) beat_at: u64,
+    /// The outbound edge on which bytes wait that do not move, and since when.
+    pub(crate) stuck: Option<(EdgeKey, u64)>,
+    /// Its data moves very slowly until then.
+    pub(crate) slow_until: u64,
+    /// Its caller is going to make another call than the others, or is in it.
+    pub(crate) wrong_call: WrongCall,
 }
 
 impl Client {
@@ -126,9 +145,13 @@ impl Client {
             content: KEYS.iter().map(|(key, _)| ((*key).to_owned(), 0)).collect(),
             steps: 0,
             beats: 0,
-            disturbed: false,
             returned: false,
-            blocked_once: false,
+            told: false,
+            heard_at: 0,
+            beat_at: 0,
+            stuck: None,
+            slow_until: 0,
+            wrong_call: WrongCall::No,
         }
     }
 
@@ -136,7 +159,6 @@ impl Client {
     pub(crate) fn reborn(&self, keeps_state: bool) -> Self {
         let mut next = Self::new(self.group);
         next.life = self.life + 1;
-        next.blocked_once = self.blocked_once;
         if keeps_state {
             next.revision = self.revision;
             next.content = self.content.clone();

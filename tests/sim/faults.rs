@@ -1,12 +1,23 @@
 //! What goes wrong, and how it is put right again.
 
+use crate::blame::{Deed, Harm, Who};
 use crate::client::{Call, EdgeKey, Power};
 use crate::swarm::{FAULTS, Fault, MS};
 use crate::world::{Event, Wake, World};
 use pccl_protocol::*;
 
 impl World {
-    fn pick(&mut self, wanted: impl Fn(&crate::client::Client) -> bool) -> Option<usize> {
+    /// The present life of a slot.
+    pub(crate) fn who(&self, slot: usize) -> Who {
+        (slot, self.clients[slot].life)
+    }
+
+    /// Writes down what is done to a slot for some time.
+    pub(crate) fn blame(&mut self, slot: usize, deed: Deed, time: u64) {
+        self.ledger.done(self.who(slot), deed, self.now, self.now.saturating_add(time));
+    }
+
+    pub(crate) fn pick(&mut self, wanted: impl Fn(&crate::client::Client) -> bool) -> Option<usize> {
         let all: Vec<usize> = (0..self.clients.len()).filter(|slot| wanted(&self.clients[*slot])).collect();
         (!all.is_empty()).then(|| all[self.rng.below(all.len() as u64) as usize])
     }
@@ -47,6 +58,7 @@ impl World {
             Fault::Hostile => {
                 self.start(slot, false);
                 self.clients[slot].hostile = true;
+                self.blame(slot, Deed::Hostile, u64::MAX);
                 self.wake(slot, 100 * MS, Wake::Mischief);
             }
         }
@@ -54,6 +66,10 @@ impl World {
 
     pub(crate) fn die(&mut self, slot: usize) {
         self.break_edges_of(slot);
+        self.blame(slot, Deed::Ended, 0);
+        for deed in [Deed::Vanished, Deed::Paused] {
+            self.ledger.over(self.who(slot), deed, self.now);
+        }
         let client = &mut self.clients[slot];
         client.power = Power::Down;
         let Some(key) = client.conn.take() else { return };
@@ -68,9 +84,9 @@ impl World {
     }
 
     fn vanish(&mut self, slot: usize) {
+        self.blame(slot, Deed::Vanished, u64::MAX);
         let client = &mut self.clients[slot];
         client.power = Power::Vanished;
-        client.disturbed = true;
         if let Some(key) = client.conn {
             self.lose_in_flight(key);
         }
@@ -78,24 +94,27 @@ impl World {
 
     fn pause(&mut self, slot: usize) {
         let time = self.rng.range(10 * MS, 14_000 * MS);
+        self.blame(slot, Deed::Paused, time);
         let client = &mut self.clients[slot];
         client.power = Power::Paused;
-        client.disturbed = true;
         let life = client.life;
         self.at(time, Event::Resume(slot, life));
     }
 
     fn stall(&mut self, slot: usize) {
         let time = self.rng.range(10 * MS, 12_000 * MS);
-        self.clients[slot].disturbed = true;
+        self.blame(slot, Deed::Unheard, time);
+        self.blame(slot, Deed::Deaf, time);
         let until = self.now + time;
         if let Some(conn) = self.clients[slot].conn.and_then(|key| self.conns.get_mut(&key)) {
-            conn.stalled_until = until;
+            conn.up_stalled_until = until;
+            conn.down_stalled_until = until;
         }
     }
 
     /// The control connection breaks. The process notices and ends its data connections, as the library does.
-    fn cut(&mut self, slot: usize) {
+    pub(crate) fn cut(&mut self, slot: usize) {
+        self.blame(slot, Deed::Ended, 0);
         let Some(key) = self.clients[slot].conn else { return };
         self.lose_in_flight(key);
         let delay = self.delay();
@@ -105,6 +124,7 @@ impl World {
 
     fn leave(&mut self, slot: usize) {
         if self.clients[slot].peer.is_some() && self.clients[slot].call != Call::Leaving {
+            self.blame(slot, Deed::Left, u64::MAX);
             self.clients[slot].call = Call::Leaving;
             self.clients[slot].work.clear();
             self.send(slot, C2m::Leave(Nothing {}));
@@ -118,9 +138,7 @@ impl World {
             return;
         }
         self.blocked.insert((slot, other), until);
-        for slot in [slot, other] {
-            self.clients[slot].blocked_once = true;
-        }
+        self.ledger.harmed(slot, other, Harm::Blocked, self.now, until);
         if self.rng.percent(50) {
             let ends = (self.clients[slot].peer, self.clients[other].peer);
             let hit: Vec<EdgeKey> =
@@ -135,6 +153,9 @@ impl World {
         let all: Vec<EdgeKey> = self.edges_up.iter().copied().collect();
         if !all.is_empty() {
             let edge = all[self.rng.below(all.len() as u64) as usize];
+            if let (Some(from), Some(to)) = (self.alive(edge.0), self.alive(edge.1)) {
+                self.ledger.harmed(from, to, Harm::Broken, self.now, self.now);
+            }
             self.break_edge(edge, None);
         }
     }
@@ -200,6 +221,10 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.healing = true;
         self.blocked.clear();
+        self.cut.clear();
+        for client in &mut self.clients {
+            client.slow_until = 0;
+        }
         self.note("! heal");
         for slot in 0..self.clients.len() {
             let client = &self.clients[slot];

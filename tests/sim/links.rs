@@ -1,8 +1,9 @@
-//! Connections between peers: dialing, breaking, and what a process reports about them.
+//! Connections of a process to the master, and between peers: dialing, breaking, and what a process reports about them.
 
+use crate::blame::{Act, Deed};
 use crate::client::{Call, EdgeKey, Power, TagStage};
 use crate::swarm::MS;
-use crate::world::{Wake, World};
+use crate::world::{Conn, Event, Wake, World};
 use pccl_protocol::*;
 
 /// A dial without an answer is given up after this.
@@ -11,6 +12,64 @@ const DIAL_TIMEOUT: u64 = 5_000 * MS;
 const INBOUND_TIMEOUT: u64 = 7_000 * MS;
 
 impl World {
+    /// A new process in a free slot connects.
+    pub(crate) fn start(&mut self, slot: usize, keeps_state: bool) {
+        let client = &mut self.clients[slot];
+        let before = client.peer.map(|peer| PreviousIdentity {
+            run: RunId(1),
+            peer,
+            revision: Some(Revision(client.revision)),
+            unknown_outcome: None,
+        });
+        *client = client.reborn(keeps_state);
+        client.before = before.filter(|_| keeps_state);
+        if client.returned {
+            let who = (slot, client.life);
+            self.ledger.done(who, Deed::Returned, self.now, u64::MAX);
+        }
+        self.connect(slot);
+    }
+
+    /// The process of a slot connects.
+    pub(crate) fn connect(&mut self, slot: usize) {
+        self.clients[slot].power = Power::Up;
+        self.clients[slot].heard_at = self.now;
+        self.clients[slot].beat_at = self.now;
+        let key = self.sequence + 1_000_000;
+        self.sequence += 1;
+        let client = &mut self.clients[slot];
+        client.conn = Some(key);
+        let life = client.life;
+        let conn = Conn {
+            slot,
+            life,
+            up_last: 0,
+            down_last: 0,
+            up_stalled_until: 0,
+            down_stalled_until: 0,
+            closed_at_master: false,
+            closed_at_client: false,
+        };
+        self.conns.insert(key, conn);
+        self.note(&format!("+ s{slot} life {life} c{key}"));
+        self.happen(Event::Connected(key));
+        let register = self.registration(slot);
+        self.send(slot, C2m::Register(register));
+        self.wake(slot, 1_000 * MS, Wake::Beat);
+    }
+
+    pub(crate) fn registration(&self, slot: usize) -> Register {
+        let client = &self.clients[slot];
+        Register {
+            group: client.group,
+            advertised_host: None,
+            p2p_port: slot as u16,
+            state_port: slot as u16,
+            pool_connections: 1,
+            previous: client.before.clone(),
+        }
+    }
+
     pub(crate) fn take_plan(&mut self, slot: usize, plan: RingPlan) {
         let epoch = plan.epoch;
         let client = &mut self.clients[slot];
@@ -76,7 +135,9 @@ impl World {
     }
 
     pub(crate) fn is_blocked(&self, from: usize, to: usize) -> bool {
-        self.blocked.get(&(from, to)).is_some_and(|until| *until > self.now)
+        // A connection needs both directions.
+        let blocked = self.blocked.get(&(from, to)).is_some_and(|until| *until > self.now);
+        blocked || self.is_cut(from, to) || self.is_cut(to, from)
     }
 
     pub(crate) fn dialed(&mut self, slot: usize, edge: EdgeKey) {
@@ -187,6 +248,10 @@ impl World {
             });
         if fault.is_none() && self.rng.percent(self.swarm.corrupt) && !self.healing {
             fault = Some((OpFaultKind::Corrupt, Some(inbound.0), inbound.2));
+            self.ledger.acted(op, me, Act::Corrupt);
+        }
+        if fault.is_none() {
+            fault = self.local_fault(op, me).map(|kind| (kind, None, LinkGeneration(0)));
         }
         let dead_end = [inbound.0, outbound.1]
             .into_iter()
@@ -195,7 +260,8 @@ impl World {
             fault = dead_end.map(|other| (OpFaultKind::OutboundLost, Some(other), outbound.2));
         }
         let all_run = members.iter().all(|member| self.started.contains(&(op, *member)));
-        if fault.is_none() && !all_run {
+        let moves = all_run && self.data_moves(&members, [inbound, outbound]);
+        if fault.is_none() && !moves {
             let delay = self.rng.range(5 * MS, 60 * MS);
             self.wake(slot, delay, Wake::Progress(op));
             return;

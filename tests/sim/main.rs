@@ -12,6 +12,8 @@
 //! `! fault sS` a fault strikes slot S; `sS -> sT gG up` a data connection of generation G stands; indented lines are
 //! the master's own log.
 
+mod audit;
+mod blame;
 mod calls;
 mod checker;
 mod client;
@@ -19,12 +21,16 @@ mod exhaust;
 mod faults;
 mod links;
 mod rng;
+mod strikes;
 mod swarm;
 mod world;
 
+use blame::{LONGEST_STANDSTILL, LookAlike};
 use client::{Call, Power};
 use pccl_master::state::{IdSource, MasterState, PeerPhase};
 use pccl_protocol::PeerId;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use swarm::MS;
 use world::World;
 
@@ -42,6 +48,8 @@ struct Summary {
     inputs: u64,
     steps: u64,
     done: u64,
+    judged: BTreeMap<String, u64>,
+    look_alikes: BTreeMap<LookAlike, u64>,
 }
 
 fn converged(world: &World, goals: &[u64]) -> bool {
@@ -51,12 +59,13 @@ fn converged(world: &World, goals: &[u64]) -> bool {
     all_in && world.clients.iter().zip(goals).all(|(c, goal)| c.running() && c.steps >= *goal)
 }
 
-fn run(seed: u64, print: bool) -> Summary {
-    let mut world = World::new(seed, print);
+fn run(seed: u64, strikes: bool, print: bool) -> Summary {
+    let mut world = World::new(seed, strikes, print);
     let end = world.now + world.swarm.fault_time;
     world.run_until(end, |_| false);
     world.heal();
-    let settle = world.now + 30_000 * MS;
+    // The longest standstill of a direction ends, and whoever gave up on it has gone.
+    let settle = world.now + LONGEST_STANDSTILL;
     world.run_until(settle, |_| false);
     world.fill();
     let goals: Vec<u64> = world.clients.iter().map(|client| client.steps + 3).collect();
@@ -89,6 +98,8 @@ fn run(seed: u64, print: bool) -> Summary {
         inputs: world.inputs,
         steps,
         done: world.checker.done,
+        judged: world.ledger.judged,
+        look_alikes: world.ledger.look_alikes,
     }
 }
 
@@ -106,45 +117,89 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs the seeds on all processors; a failure names its seed.
-fn run_all(seeds: &[u64]) -> (u64, u64, u64) {
+/// What many runs did.
+#[derive(Debug, Default)]
+struct Sums {
+    inputs: u64,
+    steps: u64,
+    done: u64,
+    judged: BTreeMap<String, u64>,
+    look_alikes: BTreeMap<LookAlike, u64>,
+}
+
+impl Sums {
+    fn add(mut self, other: Self) -> Self {
+        self.inputs += other.inputs;
+        self.steps += other.steps;
+        self.done += other.done;
+        for (what, count) in other.judged {
+            *self.judged.entry(what).or_insert(0) += count;
+        }
+        for (kind, count) in other.look_alikes {
+            *self.look_alikes.entry(kind).or_insert(0) += count;
+        }
+        self
+    }
+}
+
+impl From<Summary> for Sums {
+    fn from(run: Summary) -> Self {
+        let Summary { inputs, steps, done, judged, look_alikes, .. } = run;
+        Self { inputs, steps, done, judged, look_alikes }
+    }
+}
+
+/// Runs the seeds on all processors; a failure names its seed, and ends all.
+fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, strikes: bool) -> Sums {
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(1, 8);
-    let sums: Vec<(u64, u64, u64)> = std::thread::scope(|scope| {
+    let failed = AtomicBool::new(false);
+    let work = |mine: &mut dyn Iterator<Item = u64>| {
+        let mut sums = Sums::default();
+        for seed in mine.take_while(|_| !failed.load(Ordering::Relaxed)) {
+            match std::panic::catch_unwind(|| run(seed, strikes, false)) {
+                Ok(summary) => sums = sums.add(summary.into()),
+                Err(cause) => {
+                    failed.store(true, Ordering::Relaxed);
+                    eprintln!("seed {seed} failed; replay it with PCCL_SIM_SEED={seed} (strikes: {strikes})");
+                    std::panic::resume_unwind(cause);
+                }
+            }
+        }
+        sums
+    };
+    std::thread::scope(|scope| {
         let handles: Vec<_> = (0..workers)
             .map(|worker| {
-                let mine: Vec<u64> = seeds.iter().skip(worker).step_by(workers).copied().collect();
-                scope.spawn(move || {
-                    mine.into_iter().fold((0, 0, 0), |sum, seed| {
-                        let summary = match std::panic::catch_unwind(|| run(seed, false)) {
-                            Ok(summary) => summary,
-                            Err(cause) => {
-                                eprintln!("seed {seed} failed; replay it with PCCL_SIM_SEED={seed}");
-                                std::panic::resume_unwind(cause);
-                            }
-                        };
-                        (sum.0 + summary.inputs, sum.1 + summary.steps, sum.2 + summary.done)
-                    })
-                })
+                let mut mine = seeds.clone().skip(worker).step_by(workers);
+                scope.spawn(move || work(&mut mine))
             })
             .collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, _>| {
             handle.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause))
         };
-        handles.into_iter().map(join).collect()
-    });
-    sums.into_iter().fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
+        handles.into_iter().map(join).fold(Sums::default(), Sums::add)
+    })
 }
 
 #[test]
 fn seeds() {
     if let Some(seed) = number("PCCL_SIM_SEED") {
-        println!("{:?}", run(seed, true));
+        println!("{:?}", run(seed, number("PCCL_SIM_STRIKES") != Some(0), true));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
-    let (inputs, steps, done) = run_all(&(0..count).collect::<Vec<_>>());
-    println!("{count} seeds: {inputs} inputs, {steps} steps of trainers, {done} collectives done");
-    assert!(steps > 5 * count && done > count, "the runs did hardly anything");
+    let first = number("PCCL_SIM_FROM").unwrap_or(0);
+    let sums = run_all(first..first + count, true);
+    println!(
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done",
+        first + count - 1,
+        sums.inputs,
+        sums.steps,
+        sums.done
+    );
+    println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
+    assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
+    assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
 
 #[test]
@@ -154,13 +209,16 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    run_all(&seeds);
+    // Many of them failed before there were strikes.
+    for strikes in [false, true] {
+        run_all(seeds.iter().copied(), strikes);
+    }
 }
 
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        assert_eq!(run(seed, false), run(seed, false), "seed {seed}");
+        assert_eq!(run(seed, true, false), run(seed, true, false), "seed {seed}");
     }
-    assert_ne!(run(1, false).hash, run(2, false).hash);
+    assert_ne!(run(1, true, false).hash, run(2, true, false).hash);
 }

@@ -47,6 +47,36 @@ pub(crate) const FAULTS: [Fault; 11] = [
     Fault::Hostile,
 ];
 
+/// Faults that came later, in the order of [`Swarm::strike_weights`]. They are drawn from numbers of their own, so that a
+/// seed that has none of them is the run that it always was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strike {
+    /// Nothing passes from one process to another, in one direction, while both live.
+    CutData,
+    /// Nothing that a client sends reaches the master.
+    Unheard,
+    /// Nothing that the master sends reaches a client.
+    Deaf,
+    /// A peer moves its data very slowly, or its application computes for long.
+    Slow,
+    /// A process connects with the identity of a peer that lives.
+    Twin,
+    /// A peer registers a second time on its connection.
+    Twice,
+    /// A caller is in `update_topology` while the others reduce or sync.
+    WrongCall,
+}
+
+pub(crate) const STRIKES: [Strike; 7] = [
+    Strike::CutData,
+    Strike::Unheard,
+    Strike::Deaf,
+    Strike::Slow,
+    Strike::Twin,
+    Strike::Twice,
+    Strike::WrongCall,
+];
+
 /// Choices for one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Swarm {
@@ -81,6 +111,17 @@ pub(crate) struct Swarm {
     pub(crate) think: u64,
     /// Time after which a straggler is dropped, far longer than any application computes; 0 for never.
     pub(crate) straggler: u64,
+    pub(crate) strike_weights: [u64; STRIKES.len()],
+    /// Time between two strikes, at most.
+    pub(crate) strike_gap: u64,
+    /// A dropped process that lives connects again by itself.
+    pub(crate) reconnects: bool,
+    /// Calls are mismatched in all ways, not only in the count of elements.
+    pub(crate) odd_calls: bool,
+    /// Percentage of attempts that something in a process stops.
+    pub(crate) local: u64,
+    /// Longest time that data takes beyond the usual fraction of a second.
+    pub(crate) transfer: u64,
 }
 
 impl Swarm {
@@ -124,6 +165,26 @@ impl Swarm {
             tag_history: sometimes(100, 1, 6) as usize,
             think: sometimes(100, 0, 400 * MS),
             straggler: 0,
+            strike_weights: [0; STRIKES.len()],
+            strike_gap: 0,
+            reconnects: false,
+            odd_calls: false,
+            local: 0,
+            transfer: 0,
         }
+    }
+
+    /// Adds what came later.
+    pub(crate) fn extend(&mut self, rng: &mut Rng) {
+        for weight in &mut self.strike_weights {
+            if rng.percent(40) {
+                *weight = [1, 3, 10][rng.below(3) as usize];
+            }
+        }
+        self.strike_gap = rng.range(300 * MS, 8_000 * MS);
+        self.reconnects = rng.percent(60);
+        self.odd_calls = rng.percent(50);
+        self.local = if rng.percent(20) { rng.range(1, 10) } else { 0 };
+        self.transfer = if rng.percent(50) { rng.range(200 * MS, 4_000 * MS) } else { 0 };
     }
 }

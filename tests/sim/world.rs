@@ -1,5 +1,7 @@
 //! Virtual time, the links, and the real master between them.
 
+use crate::audit::Audit;
+use crate::blame::{Ledger, Who};
 use crate::checker::Checker;
 use crate::client::{Client, EdgeKey, Power};
 use crate::rng::Rng;
@@ -12,6 +14,8 @@ use std::time::Duration;
 /// Something that happens at a point of virtual time.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
+    /// A connection reaches the master.
+    Connected(u64),
     /// A packet reaches the master.
     ToMaster(u64, C2m),
     /// The master sees the end of a connection.
@@ -26,6 +30,8 @@ pub(crate) enum Event {
     Resume(usize, u32),
     /// The next fault is due.
     Inject,
+    /// The next of the faults that came later is due.
+    Strike,
 }
 
 /// What a process wakes up for.
@@ -50,6 +56,8 @@ pub(crate) enum Wake {
     GiveUp(OpId),
     /// A hostile client sends something.
     Mischief,
+    /// A dropped process connects again.
+    Reconnect,
 }
 
 /// One control connection.
@@ -58,10 +66,11 @@ pub(crate) struct Conn {
     pub(crate) slot: usize,
     pub(crate) life: u32,
     /// Time of the last delivery in each direction: order is kept.
-    up_last: u64,
-    down_last: u64,
-    /// Nothing is delivered before this time.
-    pub(crate) stalled_until: u64,
+    pub(crate) up_last: u64,
+    pub(crate) down_last: u64,
+    /// Nothing is delivered before these times, to the master and to the client.
+    pub(crate) up_stalled_until: u64,
+    pub(crate) down_stalled_until: u64,
     /// The master has closed it or has seen its end.
     pub(crate) closed_at_master: bool,
     pub(crate) closed_at_client: bool,
@@ -78,12 +87,14 @@ impl IdSource for Ids {
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) rng: Rng,
+    /// Choices of the faults that came later.
+    pub(crate) strikes: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
-    sequence: u64,
+    pub(crate) sequence: u64,
     queue: BTreeMap<(u64, u64), Event>,
     pub(crate) master: MasterState,
-    master_busy_until: u64,
+    pub(crate) master_busy_until: u64,
     last_master_input: u64,
     /// What waits in the sockets of a master that stands still.
     master_backlog: Vec<Event>,
@@ -92,14 +103,21 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) conns: BTreeMap<u64, Conn>,
     /// Slot and life of every peer that ever was.
-    pub(crate) slots: BTreeMap<PeerId, (usize, u32)>,
+    pub(crate) slots: BTreeMap<PeerId, Who>,
     pub(crate) edges_up: BTreeSet<EdgeKey>,
     /// Pairs of slots between which no connection can be built, and until when.
     pub(crate) blocked: BTreeMap<(usize, usize), u64>,
+    /// Pairs of slots between which nothing passes: until when, and whether something on the way acknowledges what it
+    /// swallows.
+    pub(crate) cut: BTreeMap<(usize, usize), (u64, bool)>,
+    /// Bytes sent and received on each edge.
+    pub(crate) flows: BTreeMap<EdgeKey, (u64, u64)>,
     /// Participants that run an attempt.
     pub(crate) started: BTreeSet<(OpId, PeerId)>,
     pub(crate) healing: bool,
     pub(crate) checker: Checker,
+    pub(crate) ledger: Ledger,
+    pub(crate) audit: Audit,
     pub(crate) log: Log,
     pub(crate) inputs: u64,
 }
@@ -135,7 +153,8 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, print: bool) -> Self {
+    /// A world of this seed. Without `strikes` it has only the faults that were there first.
+    pub(crate) fn new(seed: u64, strikes: bool, print: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::new(&mut rng);
         // From numbers of its own, so that the rest of a seed stays as it was.
@@ -143,7 +162,12 @@ impl World {
         if of_straggler.percent(30) {
             swarm.straggler = of_straggler.range(5_000 * MS, 15_000 * MS);
         }
+        let mut of_strikes = Rng::new(seed ^ 0x5eed_0003);
+        if strikes && of_strikes.percent(75) {
+            swarm.extend(&mut of_strikes);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
+        let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
             (0..swarm.slots).map(|_| Client::new(GroupId(rng.below(swarm.groups) as u32))).collect();
         let mut world = Self {
@@ -161,12 +185,17 @@ impl World {
             slots: BTreeMap::new(),
             edges_up: BTreeSet::new(),
             blocked: BTreeMap::new(),
+            cut: BTreeMap::new(),
+            flows: BTreeMap::new(),
             started: BTreeSet::new(),
             healing: false,
             checker: Checker::default(),
+            ledger: Ledger::new(slowest),
+            audit: Audit::default(),
             log: Log { print, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
             inputs: 0,
             rng,
+            strikes: of_strikes,
             swarm,
         };
         if print {
@@ -178,6 +207,9 @@ impl World {
             }
         }
         world.at(200 * MS, Event::Inject);
+        if world.swarm.strike_gap > 0 {
+            world.at(300 * MS, Event::Strike);
+        }
         world
     }
 
@@ -205,49 +237,6 @@ impl World {
         delay
     }
 
-    /// A new process in a free slot connects.
-    pub(crate) fn start(&mut self, slot: usize, keeps_state: bool) {
-        let client = &mut self.clients[slot];
-        let before = client.peer.map(|peer| PreviousIdentity {
-            run: RunId(1),
-            peer,
-            revision: Some(Revision(client.revision)),
-            unknown_outcome: None,
-        });
-        *client = client.reborn(keeps_state);
-        client.power = Power::Up;
-        client.before = before.filter(|_| keeps_state);
-        let key = self.sequence + 1_000_000;
-        self.sequence += 1;
-        let client = &mut self.clients[slot];
-        client.conn = Some(key);
-        let life = client.life;
-        let register = Register {
-            group: client.group,
-            advertised_host: None,
-            p2p_port: slot as u16,
-            state_port: slot as u16,
-            pool_connections: 1,
-            previous: client.before.clone(),
-        };
-        let conn = Conn {
-            slot,
-            life,
-            up_last: 0,
-            down_last: 0,
-            stalled_until: 0,
-            closed_at_master: false,
-            closed_at_client: false,
-        };
-        self.conns.insert(key, conn);
-        self.note(&format!("+ s{slot} life {life} c{key}"));
-        let address = core::net::IpAddr::from([10, 0, 0, slot as u8 + 1]);
-        let local = core::net::IpAddr::from([10, 0, 0, 200]);
-        self.input(Input::Connected { client: ClientKey(key), remote: address, local });
-        self.send(slot, C2m::Register(register));
-        self.wake(slot, 1_000 * MS, Wake::Beat);
-    }
-
     /// A client sends a packet.
     pub(crate) fn send(&mut self, slot: usize, packet: C2m) {
         let Some(key) = self.clients[slot].conn else { return };
@@ -259,7 +248,7 @@ impl World {
     pub(crate) fn send_later(&mut self, key: u64, delay: u64, event: Event) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        let at = (now + delay).max(conn.up_last).max(conn.stalled_until);
+        let at = (now + delay).max(conn.up_last).max(conn.up_stalled_until);
         conn.up_last = at;
         self.at(at - now, event);
     }
@@ -268,7 +257,7 @@ impl World {
         let delay = self.delay();
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        let at = (now + delay).max(conn.down_last).max(conn.stalled_until);
+        let at = (now + delay).max(conn.down_last).max(conn.down_stalled_until);
         conn.down_last = at;
         self.at(at - now, event);
     }
@@ -286,7 +275,8 @@ impl World {
 
     /// The loop of the master stands still.
     pub(crate) fn stop_master(&mut self, time: u64) {
-        self.master_busy_until = self.now + time;
+        self.master_busy_until = self.master_busy_until.max(self.now + time);
+        self.ledger.master_gap(self.now, self.now + time);
     }
 
     /// Gives one fact to the master and checks and delivers what comes out.
@@ -296,7 +286,14 @@ impl World {
         if self.log.print || self.log.lines.is_multiple_of(8) {
             self.note(&format!("< {input:?}"));
         }
-        self.checker.before(&input, &self.master);
+        self.checker.before(self.now, &input);
+        match &input {
+            Input::Packet { client: ClientKey(key), .. } if self.checker.peer_of(*key).is_some() => {
+                self.audit.heard(*key, self.now);
+            }
+            Input::Disconnected { client: ClientKey(key), .. } => self.audit.forget(*key),
+            _ => {}
+        }
         let mut out = Vec::new();
         self.master.handle(Timestamp(self.now), input, &mut out);
         self.master.check_invariants();
@@ -304,16 +301,18 @@ impl World {
             match action {
                 Action::Send { client: ClientKey(key), packet } => {
                     self.note(&format!("> c{key} {packet:?}"));
-                    self.check_kick(key, &packet);
+                    self.judge(key, &packet);
                     self.checker.sent(key, &packet);
                     if let (M2c::Registered(answer), Some(conn)) = (&packet, self.conns.get(&key)) {
                         self.slots.insert(answer.peer, (conn.slot, conn.life));
+                        self.audit.heard(key, self.now);
                     }
                     self.send_down(key, Event::ToClient(key, packet));
                 }
                 Action::Close { client: ClientKey(key) } => {
                     self.note(&format!("> c{key} close"));
                     self.checker.closed(key);
+                    self.audit.forget(key);
                     if let Some(conn) = self.conns.get_mut(&key) {
                         conn.closed_at_master = true;
                     }
@@ -323,25 +322,7 @@ impl World {
             }
         }
         self.checker.after(&self.master);
-    }
-
-    fn check_kick(&self, key: u64, packet: &M2c) {
-        let M2c::Kicked(reason) = packet else { return };
-        let conn = &self.conns[&key];
-        let client = &self.clients[conn.slot];
-        if client.life != conn.life || client.hostile {
-            return;
-        }
-        let excused = match reason.code {
-            KickCode::Silent | KickCode::RegistrationTimeout => client.disturbed || client.power != Power::Up,
-            KickCode::Unreachable | KickCode::RingTimeout => {
-                client.disturbed || client.blocked_once || self.checker.trouble_near(client, &self.clients)
-            }
-            KickCode::RevisionJump => client.returned,
-            KickCode::Straggler => client.disturbed,
-            _ => false,
-        };
-        assert!(excused, "seed {}: s{} is well-behaved and was kicked: {reason}", self.seed, conn.slot);
+        self.audit_input();
     }
 
     /// Runs until `end`.
@@ -356,6 +337,7 @@ impl World {
                 return;
             };
             self.now = next;
+            self.audit_time();
             if self.master_busy_until > 0 && self.now >= self.master_busy_until {
                 self.wake_master();
             } else if event.is_none_or(|event| event > next) {
@@ -370,17 +352,25 @@ impl World {
     fn wake_master(&mut self) {
         let gap = self.master_busy_until.saturating_sub(self.last_master_input);
         self.master_busy_until = 0;
+        self.audit.gap(self.now, gap);
         self.input(Input::LoopGap(Duration::from_micros(gap)));
         for event in std::mem::take(&mut self.master_backlog) {
             self.happen(event);
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    pub(crate) fn happen(&mut self, event: Event) {
         match event {
-            Event::ToMaster(key, _) | Event::EndAtMaster(key) if self.master_busy_until > self.now => {
+            Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
+                if self.master_busy_until > self.now =>
+            {
                 self.note(&format!("c{key} waits for the master"));
                 self.master_backlog.push(event);
+            }
+            Event::Connected(key) => {
+                let remote = core::net::IpAddr::from([10, 0, 0, self.conns[&key].slot as u8 + 1]);
+                let local = core::net::IpAddr::from([10, 0, 0, 200]);
+                self.input(Input::Connected { client: ClientKey(key), remote, local });
             }
             Event::ToMaster(key, packet) => {
                 if self.conns.get(&key).is_some_and(|conn| !conn.closed_at_master) {
@@ -397,12 +387,22 @@ impl World {
             Event::ToClient(key, ref packet) => {
                 if let Some(slot) = self.receiver(key, &event) {
                     let packet = packet.clone();
+                    self.clients[slot].heard_at = self.now;
                     self.receive(slot, packet);
                 }
             }
             Event::EndAtClient(key) => {
                 if let Some(slot) = self.receiver(key, &event) {
+                    let client = &self.clients[slot];
+                    let told = client.told || client.hostile;
+                    assert!(told, "seed {}: s{slot} was dropped and never learned why", self.seed);
                     self.connection_ended(slot);
+                    self.come_back(slot);
+                }
+            }
+            Event::Wake(slot, life, Wake::Reconnect) => {
+                if self.clients[slot].life == life {
+                    self.reconnect(slot);
                 }
             }
             Event::Wake(slot, life, ref wake) => {
@@ -416,12 +416,15 @@ impl World {
                 if self.clients[slot].life == life && self.clients[slot].power == Power::Paused {
                     self.note(&format!("s{slot} goes on"));
                     self.clients[slot].power = Power::Up;
+                    // What waits in its socket comes first, before it judges the master.
+                    self.clients[slot].heard_at = self.now;
                 }
                 for event in self.backlogs.remove(&slot).unwrap_or_default() {
                     self.happen(event);
                 }
             }
             Event::Inject => self.inject(),
+            Event::Strike => self.strike(),
         }
     }
 

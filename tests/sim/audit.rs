@@ -1,0 +1,190 @@
+//! Whether the master notices in time: bounds of virtual time for everything that must not last.
+
+use crate::blame::{Deed, PEER_TIMEOUT, RING_TIMEOUT, Scene};
+use crate::client::{Power, TagStage};
+use crate::swarm::MS;
+use crate::world::World;
+use pccl_protocol::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Time between two looks.
+const LOOK: u64 = 500 * MS;
+/// Three beats that did not come.
+const SUSPICION: u64 = 3 * limits::DEFAULT_BEAT_INTERVAL_MS * MS;
+/// A standstill of 4 s, two beats to tell it, a sign of life of the other end, the grace; and slow packets on top.
+const STUCK: u64 = 8_000 * MS;
+
+/// Something that must not last.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    /// An attempt runs on a ring along which nothing passes.
+    Stuck(GroupId, OpId),
+    /// A ring is not connected.
+    Unconnected(GroupId, GroupEpoch),
+    /// A vote waits for somebody, and no sentence of the master names it.
+    Unnamed(OpId, PeerId),
+}
+
+/// What is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    next: u64,
+    /// When a packet of each registered client last reached the master.
+    heard: BTreeMap<u64, u64>,
+    since: BTreeMap<Trouble, u64>,
+}
+
+impl Audit {
+    /// The master stood still: nobody is blamed for that time, and nothing is expected of it.
+    pub(crate) fn gap(&mut self, now: u64, gap: u64) {
+        self.next = now + LOOK;
+        self.heard.values_mut().chain(self.since.values_mut()).for_each(|at| *at += gap);
+    }
+
+    pub(crate) fn heard(&mut self, client: u64, now: u64) {
+        self.heard.insert(client, now);
+    }
+
+    pub(crate) fn forget(&mut self, client: u64) {
+        self.heard.remove(&client);
+    }
+}
+
+impl World {
+    /// After every input.
+    pub(crate) fn audit_input(&mut self) {
+        self.checker.nothing_owed();
+    }
+
+    /// Whenever time has passed.
+    pub(crate) fn audit_time(&mut self) {
+        if self.now < self.audit.next || self.master_busy_until > 0 {
+            return;
+        }
+        self.audit.next = self.now + LOOK;
+        for (client, at) in &self.audit.heard {
+            let silent = self.now.saturating_sub(*at);
+            assert!(silent <= PEER_TIMEOUT + LOOK, "c{client} is silent for {silent} us and was not dropped");
+        }
+        let mut present = BTreeSet::new();
+        self.find_stuck(&mut present);
+        self.find_unnamed(&mut present);
+        self.audit.since.retain(|trouble, _| present.contains(trouble));
+        let slow = 4 * self.ledger.slowest;
+        for trouble in present {
+            let bound = slow
+                + match trouble {
+                    Trouble::Stuck(..) => STUCK,
+                    Trouble::Unconnected(..) => RING_TIMEOUT,
+                    Trouble::Unnamed(..) => 0,
+                };
+            let since = *self.audit.since.entry(trouble.clone()).or_insert(self.now);
+            let lasts = self.now.saturating_sub(since);
+            assert!(lasts <= bound, "seed {}: {trouble:?} for {lasts} us", self.seed);
+        }
+    }
+
+    /// Whether this process can do its part and be heard, and could in the last seconds.
+    fn able(&self, peer: PeerId) -> bool {
+        let Some(who) = self.slots.get(&peer) else { return false };
+        let client = &self.clients[who.0];
+        let hindered = [Deed::Paused, Deed::Unheard, Deed::Deaf, Deed::Hostile];
+        let since = self.now.saturating_sub(1_000 * MS);
+        client.life == who.1
+            && client.power == Power::Up
+            && client.conn.is_some()
+            && !self.ledger.had(*who, &hindered, since, self.now)
+    }
+
+    fn find_stuck(&self, present: &mut BTreeSet<Trouble>) {
+        for group in self.master.snapshot().groups {
+            if !group.ring.iter().all(|peer| self.able(*peer)) {
+                continue;
+            }
+            if !group.confirmed {
+                present.insert(Trouble::Unconnected(group.group, group.epoch));
+            }
+            for op in group.running {
+                let blocked = group.ring.iter().any(|peer| {
+                    let work = self.clients[self.slots[peer].0].work.get(&op.tag).filter(|w| w.op == op);
+                    let Some(TagStage::Running { inbound, outbound, .. }) = work.map(|work| &work.stage)
+                    else {
+                        return false;
+                    };
+                    let dead = |edge| !self.edges_up.contains(edge) || self.stands_still(*edge);
+                    dead(inbound) || dead(outbound)
+                });
+                if blocked {
+                    present.insert(Trouble::Stuck(group.group, op));
+                }
+            }
+        }
+    }
+
+    /// Whoever is waited for in a vote is named by the master.
+    fn find_unnamed(&self, present: &mut BTreeSet<Trouble>) {
+        let sentences = self.master.blocked_on();
+        for (op, missing) in self.checker.missing_votes(&self.master) {
+            let named = |peer: &PeerId| {
+                let (op, peer) = (op.to_string(), peer.to_string());
+                sentences.iter().any(|sentence| sentence.contains(&op) && sentence.contains(&peer))
+            };
+            // More than four are counted, not named.
+            if missing.len() <= 4 {
+                present.extend(missing.iter().filter(|p| !named(p)).map(|p| Trouble::Unnamed(op, *p)));
+            }
+        }
+    }
+}
+
+/// Judging what the master says, when it says it.
+impl World {
+    pub(crate) fn judge(&mut self, client: u64, packet: &M2c) {
+        let judged = match packet {
+            M2c::Outcome(OpOutcome { op, outcome: Outcome::Aborted(verdict) }) => {
+                let Some(begun) = self.checker.undecided(client, *op) else { return };
+                self.judge_verdict(verdict, begun.unwrap_or(self.now))
+            }
+            M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. }) => {
+                if !self.checker.first_of_sync(verdict) {
+                    return;
+                }
+                self.judge_verdict(verdict, self.now)
+            }
+            M2c::Kicked(reason) => {
+                let conn = &self.conns[&client];
+                let who = (conn.slot, conn.life);
+                let plan = self.clients[conn.slot]
+                    .plan
+                    .as_ref()
+                    .filter(|_| self.clients[conn.slot].life == conn.life);
+                let peers = plan.into_iter().flat_map(|plan| &plan.ring).map(|member| member.peer);
+                let peers = peers.chain(self.checker.ring_of(client));
+                let ring: Vec<_> = peers
+                    .filter_map(|peer| self.slots.get(&peer).copied())
+                    .filter(|other| *other != who)
+                    .collect();
+                let peer = self.checker.peer_of(client);
+                self.ledger.judge_kick(peer, who, &ring, reason, self.now)
+            }
+            _ => return,
+        };
+        if let Err(text) = judged {
+            panic!("seed {}: c{client} is told {packet:?}\nbut {text}", self.seed);
+        }
+    }
+
+    fn judge_verdict(&mut self, verdict: &Verdict, begun: u64) -> Result<(), String> {
+        self.checker.judge_votes(verdict)?;
+        if verdict.cause == Cause::NoSource {
+            let reporter = verdict.culprits[0].peer;
+            let (request, sources) = self.checker.fetch_of(reporter).ok_or("that peer fetches nothing")?;
+            let sources: Vec<_> = sources.iter().filter_map(|peer| self.slots.get(peer).copied()).collect();
+            self.ledger.judge_fetch(reporter, request, &sources, self.now)?;
+        }
+        let silent = |peer| self.audit.heard.get(&self.checker.connection_of(peer)?);
+        let suspect = |peer| silent(peer).is_some_and(|at| self.now.saturating_sub(*at) > SUSPICION);
+        let scene = Scene { now: self.now, begun, slots: &self.slots, suspect: &suspect };
+        self.ledger.judge(verdict, &scene)
+    }
+}

@@ -1,0 +1,293 @@
+//! Faults that came later: what passes in one direction only, slow peers, doubles, calls that do not fit together.
+
+use crate::blame::{Act, Deed, Harm};
+use crate::client::{Call, Client, EdgeKey, Power, TagStage, TagWork, WrongCall};
+use crate::rng::Rng;
+use crate::swarm::{MS, STRIKES, Strike};
+use crate::world::{Event, Wake, World};
+use pccl_protocol::*;
+use pccl_quant::{DataType, ReduceOp};
+
+/// A master that is not heard for this long is given up.
+const MASTER_TIMEOUT: u64 = limits::DEFAULT_MASTER_TIMEOUT_MS * MS;
+/// Bytes that have not moved for this long are told to the master.
+const STALL_REPORTED_AFTER: u64 = 1_000 * MS;
+/// Two beats further apart than this: the process itself stood still.
+const OWN_PAUSE: u64 = 2_000 * MS;
+
+impl World {
+    fn pick_for_strike(&mut self, wanted: impl Fn(&Client) -> bool) -> Option<usize> {
+        let all: Vec<usize> = (0..self.clients.len()).filter(|slot| wanted(&self.clients[*slot])).collect();
+        (!all.is_empty()).then(|| all[self.strikes.below(all.len() as u64) as usize])
+    }
+
+    /// One strike, and the time of the next.
+    pub(crate) fn strike(&mut self) {
+        if self.healing {
+            return;
+        }
+        let gap = self.strikes.range(100 * MS, self.swarm.strike_gap);
+        self.at(gap, Event::Strike);
+        let Some(index) = self.strikes.weighted(&self.swarm.strike_weights) else { return };
+        let strike = STRIKES[index];
+        let slot = match strike {
+            Strike::Twin => self.pick_for_strike(|c| c.power == Power::Down),
+            _ => self.pick_for_strike(|c| c.running() && !c.hostile && c.peer.is_some()),
+        };
+        let Some(slot) = slot else { return };
+        self.note(&format!("! {strike:?} s{slot}"));
+        match strike {
+            Strike::CutData => self.cut_data(slot),
+            Strike::Unheard => {
+                let time = self.strikes.range(500 * MS, 14_000 * MS);
+                self.blame(slot, Deed::Unheard, time);
+                self.stall_control(slot, Some(time), None);
+            }
+            Strike::Deaf => {
+                let time = self.strikes.range(500 * MS, 40_000 * MS);
+                self.blame(slot, Deed::Deaf, time);
+                self.stall_control(slot, None, Some(time));
+            }
+            Strike::Slow => self.slow_down(slot),
+            Strike::Twin => self.start_twin(slot),
+            Strike::Twice => {
+                self.blame(slot, Deed::Twice, u64::MAX);
+                let register = self.registration(slot);
+                self.send(slot, C2m::Register(register));
+            }
+            Strike::WrongCall => {
+                let call = &mut self.clients[slot].wrong_call;
+                if *call == WrongCall::No {
+                    *call = WrongCall::Due;
+                }
+            }
+        }
+    }
+
+    /// Nothing passes from this process to the next one of its ring, or to any other. Where acknowledgements are lost as
+    /// well, nothing passes in the other direction either.
+    fn cut_data(&mut self, slot: usize) {
+        let next = self.clients[slot].edges().and_then(|(_, out)| self.alive(out.1));
+        let any = self.strikes.below(self.clients.len() as u64) as usize;
+        let other = next.filter(|_| self.strikes.percent(80)).unwrap_or(any);
+        if other == slot {
+            return;
+        }
+        let until = self.now + self.strikes.range(500 * MS, 30_000 * MS);
+        let both = self.strikes.percent(40);
+        let swallows = self.strikes.percent(30);
+        for (from, to) in [(slot, other), (other, slot)].into_iter().take(1 + usize::from(both)) {
+            // One that goes on stays what it is.
+            let now = self.now;
+            let cut = self.cut.entry((from, to)).or_default();
+            *cut = if cut.0 > now { (cut.0.max(until), cut.1) } else { (until, swallows) };
+            self.ledger.harmed(from, to, Harm::Cut, self.now, until);
+        }
+    }
+
+    fn stall_control(&mut self, slot: usize, up: Option<u64>, down: Option<u64>) {
+        let now = self.now;
+        let Some(conn) = self.clients[slot].conn.and_then(|key| self.conns.get_mut(&key)) else { return };
+        if let Some(time) = up {
+            conn.up_stalled_until = conn.up_stalled_until.max(now + time);
+        }
+        if let Some(time) = down {
+            conn.down_stalled_until = conn.down_stalled_until.max(now + time);
+        }
+    }
+
+    fn slow_down(&mut self, slot: usize) {
+        let time = self.strikes.range(1_000 * MS, 20_000 * MS);
+        self.clients[slot].slow_until = self.now + time;
+    }
+
+    /// A process in a free slot claims to be a peer that is in the run, with that peer's state.
+    fn start_twin(&mut self, slot: usize) {
+        let Some(original) = self.pick_for_strike(|c| c.peer.is_some() && c.power != Power::Down) else {
+            return;
+        };
+        let of = &self.clients[original];
+        let (peer, revision, content, group) = (of.peer, of.revision, of.content.clone(), of.group);
+        let client = &mut self.clients[slot];
+        (client.peer, client.revision, client.content, client.group) = (peer, revision, content, group);
+        client.life = client.life.max(1);
+        self.start(slot, true);
+    }
+
+    /// A process that was dropped connects again, as the loop of a trainer does.
+    pub(crate) fn come_back(&mut self, slot: usize) {
+        let client = &self.clients[slot];
+        if self.swarm.reconnects
+            && client.power == Power::Down
+            && !client.hostile
+            && client.call != Call::Leaving
+        {
+            let pause = self.strikes.range(10 * MS, 3_000 * MS);
+            self.wake(slot, pause, Wake::Reconnect);
+        }
+    }
+
+    pub(crate) fn reconnect(&mut self, slot: usize) {
+        if self.clients[slot].power == Power::Down {
+            self.note(&format!("s{slot} connects again"));
+            self.start(slot, true);
+        }
+    }
+
+    /// Gives the master up if it was silent for too long. Whether it did.
+    pub(crate) fn watch_master(&mut self, slot: usize) -> bool {
+        let client = &mut self.clients[slot];
+        let stood_still = self.now.saturating_sub(client.beat_at + OWN_PAUSE);
+        client.heard_at += stood_still;
+        client.beat_at = self.now;
+        let silent = self.now.saturating_sub(client.heard_at);
+        if client.hostile || silent <= MASTER_TIMEOUT {
+            return false;
+        }
+        self.note(&format!("s{slot} gives the master up"));
+        self.cut(slot);
+        self.come_back(slot);
+        true
+    }
+
+    /// Whether nothing passes along an edge now: it is cut, or its receiving end stands still.
+    pub(crate) fn stands_still(&self, edge: EdgeKey) -> bool {
+        let (Some(from), Some(to)) = (self.alive(edge.0), self.alive(edge.1)) else { return false };
+        self.is_cut(from, to) || self.clients[to].power != Power::Up
+    }
+
+    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cut.get(&(from, to)).is_some_and(|(until, _)| *until > self.now)
+    }
+
+    /// Whether what does not pass is acknowledged all the same.
+    fn is_swallowed(&self, edge: EdgeKey) -> bool {
+        let ends = self.alive(edge.0).zip(self.alive(edge.1));
+        ends.and_then(|ends| self.cut.get(&ends))
+            .is_some_and(|(until, swallows)| *until > self.now && *swallows)
+    }
+
+    /// What the next beat says about the bytes of the two edges: sent (unless some are not acknowledged), and received.
+    pub(crate) fn edge_bytes(
+        &mut self,
+        slot: usize,
+        stalled: bool,
+    ) -> (Option<EdgeBytes>, Option<EdgeBytes>) {
+        let Some((inbound, outbound)) = self.clients[slot].edges() else { return (None, None) };
+        for edge in [inbound, outbound] {
+            let passes = !self.stands_still(edge);
+            let client = &self.clients[slot];
+            let slow = client.slow_until > self.now;
+            let runs = |work: &TagWork| matches!(&work.stage, TagStage::Running { outbound, .. } if *outbound == edge);
+            let in_use = client.work.values().any(runs);
+            let flow = self.flows.entry(edge).or_default();
+            if passes && slow {
+                // It moves, but what is under way is always more than nothing.
+                *flow = (flow.0 + 100, flow.0 + 50);
+            } else if passes {
+                flow.1 = flow.0;
+            } else if in_use && flow.0 == flow.1 {
+                // An attempt that is not over has bytes to send.
+                flow.0 += 100;
+            }
+        }
+        let bytes = |edge: EdgeKey, peer, count: fn((u64, u64)) -> u64| {
+            let up = self.edges_up.contains(&edge);
+            up.then(|| EdgeBytes { peer, generation: edge.2, bytes: count(self.flows[&edge]) })
+        };
+        let waits = stalled || self.clients[slot].stuck.is_some();
+        (bytes(outbound, outbound.1, |f| f.0).filter(|_| !waits), bytes(inbound, inbound.0, |f| f.1))
+    }
+
+    /// What the next beat says about the outbound edge, as `StallWatch` of the library finds it.
+    pub(crate) fn look_at_outbound(&mut self, slot: usize) -> Option<StalledEdge> {
+        let client = &self.clients[slot];
+        let (_, edge) = client.edges()?;
+        let in_use = client
+            .work
+            .values()
+            .any(|work| matches!(&work.stage, TagStage::Running { outbound, .. } if *outbound == edge));
+        let waits = in_use || client.stuck.is_some_and(|(known, _)| known == edge);
+        let unacknowledged = self.stands_still(edge) && !self.is_swallowed(edge);
+        let stuck = waits && self.edges_up.contains(&edge) && unacknowledged;
+        let paused = self.now > client.beat_at + OWN_PAUSE;
+        let known = client.stuck.filter(|(known, _)| *known == edge && !paused);
+        let since = known.map_or(self.now, |(_, since)| since);
+        self.clients[slot].stuck = stuck.then_some((edge, since));
+        let time = self.now - since;
+        (stuck && time >= STALL_REPORTED_AFTER).then_some(StalledEdge {
+            to: edge.1,
+            generation: edge.2,
+            stalled_ms: time / MS,
+        })
+    }
+
+    /// Whether an attempt among these peers gets on at all now: everything passes, at a common speed.
+    pub(crate) fn data_moves(&self, members: &[PeerId], mine: [EdgeKey; 2]) -> bool {
+        let slots: Vec<usize> = members.iter().filter_map(|peer| self.alive(*peer)).collect();
+        if slots.iter().any(|slot| self.clients[*slot].slow_until > self.now) {
+            return false;
+        }
+        let next = |i: usize| slots[(i + 1) % slots.len()];
+        let ring_cut =
+            slots.len() == members.len() && (0..slots.len()).any(|i| self.is_cut(slots[i], next(i)));
+        !ring_cut && !mine.iter().any(|edge| self.stands_still(*edge))
+    }
+
+    /// What a process meets by itself in an attempt, if anything.
+    pub(crate) fn local_fault(&mut self, op: OpId, me: PeerId) -> Option<OpFaultKind> {
+        if self.healing || self.swarm.local == 0 || !self.strikes.percent(self.swarm.local) {
+            return None;
+        }
+        self.ledger.acted(op, me, Act::Local);
+        Some(OpFaultKind::Local)
+    }
+
+    /// The caller makes another call than the others, and is in it for some seconds. Whether it does.
+    pub(crate) fn calls_something_else(&mut self, slot: usize, instead: WrongCall) -> bool {
+        if self.healing || self.clients[slot].wrong_call != WrongCall::Due || !self.strikes.percent(50) {
+            return false;
+        }
+        let patience = self.strikes.range(3_000 * MS, 8_000 * MS);
+        let client = &mut self.clients[slot];
+        client.wrong_call = instead;
+        let request = client.request();
+        client.call = Call::Topology(request, 0);
+        self.blame(slot, Deed::Dozed, patience + 10_000 * MS);
+        self.note(&format!("s{slot} calls update_topology, {instead:?}"));
+        self.send(slot, C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 }));
+        self.wake(slot, patience, Wake::Deadline(request));
+        true
+    }
+
+    /// A descriptor that differs from what the others call.
+    pub(crate) fn odd_descriptor(&mut self) -> Descriptor {
+        let mut descriptor = Self::usual_descriptor();
+        let part = &mut descriptor.parts[0];
+        match if self.swarm.odd_calls { self.strikes.below(5) } else { 0 } {
+            1 => part.data_type = DataType::Int64,
+            2 => part.op = ReduceOp::Max,
+            3 => descriptor.algorithm = Algorithm::Ring,
+            4 => descriptor.parts.push(descriptor.parts[0]),
+            _ => part.count = 99,
+        }
+        descriptor
+    }
+
+    pub(crate) fn usual_descriptor() -> Descriptor {
+        let part = PartDescriptor { count: 100, data_type: DataType::Float32, op: ReduceOp::Sum };
+        Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
+    }
+
+    /// Makes the vote of a sync differ from what the others call.
+    pub(crate) fn make_odd(&mut self, vote: &mut SyncInitiate) {
+        let mut rng = Rng::new(self.strikes.next());
+        match if self.swarm.odd_calls { rng.below(5) } else { 0 } {
+            1 => vote.entries[0].data_type = DataType::Int32,
+            2 => vote.entries[2].allow_inequality = true,
+            3 => drop(vote.entries.remove(rng.below(3) as usize)),
+            4 => vote.strategy = SyncStrategy::ALL[rng.below(3) as usize],
+            _ => vote.entries.iter_mut().for_each(|entry| entry.count = 9),
+        }
+    }
+}

@@ -35,7 +35,7 @@ use swarm::MS;
 use world::World;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 10_000;
 /// Virtual time within which everybody has to make progress once all faults are over: marks against edges expire after
 /// 60 s, a dead host is noticed after 10 s, a ring is given up after 15 s.
 const BOUND: u64 = 200_000 * MS;

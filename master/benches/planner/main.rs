@@ -146,7 +146,7 @@ fn bottlenecks(sizes: &[usize], instances: u64) {
     println!(
         "\nslowest edges between sites on a globe, one thread of 1 s: bound reached, and what the lowest sum costs"
     );
-    println!("peers  runs  proven  mean gap, %  slowest edge of the lowest sum of 1 / rate, mean part of it");
+    println!("peers  runs  proven  mean gap, %  slowest edge of the lowest latency, mean part of it");
     for &n in sizes {
         let (mut proven, mut gap, mut part) = (0, 0.0, 0.0);
         for seed in 0..instances {

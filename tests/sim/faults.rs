@@ -37,7 +37,7 @@ impl World {
             _ => self.pick(|c| c.power == Power::Up && c.conn.is_some()),
         };
         let Some(slot) = slot else { return };
-        self.note(&format!("! {fault:?} s{slot}"));
+        self.note(format_args!("! {fault:?} s{slot}"));
         match fault {
             Fault::Die => self.die(slot),
             Fault::Vanish => self.vanish(slot),
@@ -225,7 +225,7 @@ impl World {
         for client in &mut self.clients {
             client.slow_until = 0;
         }
-        self.note("! heal");
+        self.note(format_args!("! heal"));
         for slot in 0..self.clients.len() {
             let client = &self.clients[slot];
             if client.power == Power::Vanished || client.hostile || client.call == Call::Leaving {

@@ -51,7 +51,7 @@ impl World {
             closed_at_client: false,
         };
         self.conns.insert(key, conn);
-        self.note(&format!("+ s{slot} life {life} c{key}"));
+        self.note(format_args!("+ s{slot} life {life} c{key}"));
         self.happen(Event::Connected(key));
         let register = self.registration(slot);
         self.send(slot, C2m::Register(register));
@@ -157,7 +157,7 @@ impl World {
                 let expects = self.clients[to].edges().is_some_and(|(inbound, _)| inbound == edge);
                 if expects {
                     self.edges_up.insert(edge);
-                    self.note(&format!("s{slot} -> s{to} g{} up", edge.2));
+                    self.note(format_args!("s{slot} -> s{to} g{} up", edge.2));
                     self.wake(to, 10, Wake::EdgeUp);
                     self.report_if_connected(slot);
                 } else {
@@ -280,7 +280,7 @@ impl World {
 
     /// The control connection ended: what a process does then depends on whether it meant to leave.
     pub(crate) fn connection_ended(&mut self, slot: usize) {
-        self.note(&format!("s{slot} is off"));
+        self.note(format_args!("s{slot} is off"));
         self.break_edges_of(slot);
         let client = &mut self.clients[slot];
         let meant = client.call == Call::Leaving;
@@ -289,7 +289,7 @@ impl World {
             conn.closed_at_client = true;
         }
         if !meant {
-            self.note(&format!("s{slot} was dropped"));
+            self.note(format_args!("s{slot} was dropped"));
         }
     }
 }

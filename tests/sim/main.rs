@@ -32,7 +32,7 @@ use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use swarm::MS;
-use world::World;
+use world::{Logging, World};
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 10_000;
@@ -59,8 +59,8 @@ fn converged(world: &World, goals: &[u64]) -> bool {
     all_in && world.clients.iter().zip(goals).all(|(c, goal)| c.running() && c.steps >= *goal)
 }
 
-fn run(seed: u64, strikes: bool, print: bool) -> Summary {
-    let mut world = World::new(seed, strikes, print);
+fn run(seed: u64, strikes: bool, logging: Logging) -> Summary {
+    let mut world = World::new(seed, strikes, logging);
     let end = world.now + world.swarm.fault_time;
     world.run_until(end, |_| false);
     world.heal();
@@ -156,7 +156,7 @@ fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, strikes: bool) -> Su
     let work = |mine: &mut dyn Iterator<Item = u64>| {
         let mut sums = Sums::default();
         for seed in mine.take_while(|_| !failed.load(Ordering::Relaxed)) {
-            match std::panic::catch_unwind(|| run(seed, strikes, false)) {
+            match std::panic::catch_unwind(|| run(seed, strikes, Logging::Counted)) {
                 Ok(summary) => sums = sums.add(summary.into()),
                 Err(cause) => {
                     failed.store(true, Ordering::Relaxed);
@@ -184,7 +184,7 @@ fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, strikes: bool) -> Su
 #[test]
 fn seeds() {
     if let Some(seed) = number("PCCL_SIM_SEED") {
-        println!("{:?}", run(seed, number("PCCL_SIM_STRIKES") != Some(0), true));
+        println!("{:?}", run(seed, number("PCCL_SIM_STRIKES") != Some(0), Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
@@ -218,7 +218,7 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        assert_eq!(run(seed, true, false), run(seed, true, false), "seed {seed}");
+        assert_eq!(run(seed, true, Logging::Hashed), run(seed, true, Logging::Hashed), "seed {seed}");
     }
-    assert_ne!(run(1, true, false).hash, run(2, true, false).hash);
+    assert_ne!(run(1, true, Logging::Hashed).hash, run(2, true, Logging::Hashed).hash);
 }

@@ -35,7 +35,7 @@ impl World {
             _ => self.pick_for_strike(|c| c.running() && !c.hostile && c.peer.is_some()),
         };
         let Some(slot) = slot else { return };
-        self.note(&format!("! {strike:?} s{slot}"));
+        self.note(format_args!("! {strike:?} s{slot}"));
         match strike {
             Strike::CutData => self.cut_data(slot),
             Strike::Unheard => {
@@ -129,7 +129,7 @@ impl World {
 
     pub(crate) fn reconnect(&mut self, slot: usize) {
         if self.clients[slot].power == Power::Down {
-            self.note(&format!("s{slot} connects again"));
+            self.note(format_args!("s{slot} connects again"));
             self.start(slot, true);
         }
     }
@@ -144,7 +144,7 @@ impl World {
         if client.hostile || silent <= MASTER_TIMEOUT {
             return false;
         }
-        self.note(&format!("s{slot} gives the master up"));
+        self.note(format_args!("s{slot} gives the master up"));
         self.cut(slot);
         self.come_back(slot);
         true
@@ -254,7 +254,7 @@ impl World {
         let request = client.request();
         client.call = Call::Topology(request, 0);
         self.blame(slot, Deed::Dozed, patience + 10_000 * MS);
-        self.note(&format!("s{slot} calls update_topology, {instead:?}"));
+        self.note(format_args!("s{slot} calls update_topology, {instead:?}"));
         self.send(slot, C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 }));
         self.wake(slot, patience, Wake::Deadline(request));
         true

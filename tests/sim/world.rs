@@ -122,21 +122,36 @@ pub(crate) struct World {
     pub(crate) inputs: u64,
 }
 
-/// The log of a run: always hashed, kept only when somebody reads it.
+/// What becomes of the log of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logging {
+    /// Lines are counted: most of the time of a run would go into text that nobody reads.
+    Counted,
+    /// Lines are hashed, so that runs can be compared.
+    Hashed,
+    /// Lines are printed, too.
+    Printed,
+}
+
+/// The log of a run.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub(crate) print: bool,
+    pub(crate) logging: Logging,
     pub(crate) hash: u64,
     pub(crate) lines: u64,
 }
 
 impl Log {
-    pub(crate) fn line(&mut self, now: u64, text: &str) {
+    pub(crate) fn line(&mut self, now: u64, text: std::fmt::Arguments<'_>) {
         self.lines += 1;
+        if self.logging == Logging::Counted {
+            return;
+        }
+        let text = text.to_string();
         for byte in now.to_le_bytes().iter().chain(text.as_bytes()) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        if self.print {
+        if self.logging == Logging::Printed {
             println!("{:>10.3} {text}", now as f64 / 1000.0);
         }
     }
@@ -154,7 +169,7 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
 
 impl World {
     /// A world of this seed. Without `strikes` it has only the faults that were there first.
-    pub(crate) fn new(seed: u64, strikes: bool, print: bool) -> Self {
+    pub(crate) fn new(seed: u64, strikes: bool, logging: Logging) -> Self {
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::new(&mut rng);
         // From numbers of its own, so that the rest of a seed stays as it was.
@@ -192,13 +207,13 @@ impl World {
             checker: Checker::default(),
             ledger: Ledger::new(slowest),
             audit: Audit::default(),
-            log: Log { print, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
+            log: Log { logging, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
             inputs: 0,
             rng,
             strikes: of_strikes,
             swarm,
         };
-        if print {
+        if logging == Logging::Printed {
             println!("{:?}", world.swarm);
         }
         for slot in 0..world.clients.len() {
@@ -213,7 +228,7 @@ impl World {
         world
     }
 
-    pub(crate) fn note(&mut self, text: &str) {
+    pub(crate) fn note(&mut self, text: std::fmt::Arguments<'_>) {
         self.log.line(self.now, text);
     }
 
@@ -283,8 +298,8 @@ impl World {
     pub(crate) fn input(&mut self, input: Input) {
         self.inputs += 1;
         self.last_master_input = self.now;
-        if self.log.print || self.log.lines.is_multiple_of(8) {
-            self.note(&format!("< {input:?}"));
+        if self.log.logging == Logging::Printed || self.log.lines.is_multiple_of(8) {
+            self.note(format_args!("< {input:?}"));
         }
         self.checker.before(self.now, &input);
         match &input {
@@ -300,7 +315,7 @@ impl World {
         for action in out {
             match action {
                 Action::Send { client: ClientKey(key), packet } => {
-                    self.note(&format!("> c{key} {packet:?}"));
+                    self.note(format_args!("> c{key} {packet:?}"));
                     self.judge(key, &packet);
                     self.checker.sent(key, &packet);
                     if let (M2c::Registered(answer), Some(conn)) = (&packet, self.conns.get(&key)) {
@@ -310,7 +325,7 @@ impl World {
                     self.send_down(key, Event::ToClient(key, packet));
                 }
                 Action::Close { client: ClientKey(key) } => {
-                    self.note(&format!("> c{key} close"));
+                    self.note(format_args!("> c{key} close"));
                     self.checker.closed(key);
                     self.audit.forget(key);
                     if let Some(conn) = self.conns.get_mut(&key) {
@@ -318,7 +333,7 @@ impl World {
                     }
                     self.send_down(key, Event::EndAtClient(key));
                 }
-                Action::Log { text, .. } => self.note(&format!("  {text}")),
+                Action::Log { text, .. } => self.note(format_args!("  {text}")),
             }
         }
         self.checker.after(&self.master);
@@ -364,7 +379,7 @@ impl World {
             Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
                 if self.master_busy_until > self.now =>
             {
-                self.note(&format!("c{key} waits for the master"));
+                self.note(format_args!("c{key} waits for the master"));
                 self.master_backlog.push(event);
             }
             Event::Connected(key) => {
@@ -414,7 +429,7 @@ impl World {
             }
             Event::Resume(slot, life) => {
                 if self.clients[slot].life == life && self.clients[slot].power == Power::Paused {
-                    self.note(&format!("s{slot} goes on"));
+                    self.note(format_args!("s{slot} goes on"));
                     self.clients[slot].power = Power::Up;
                     // What waits in its socket comes first, before it judges the master.
                     self.clients[slot].heard_at = self.now;

@@ -28,9 +28,13 @@ use std::{
 /// How often the plan is looked at when nobody reports.
 const TICK: Duration = Duration::from_millis(10);
 /// Reports that may wait; then the peers wait.
-const NOTICES_MAX: usize = 10_000;
+const NOTICES_MAX: usize = 1_000;
+/// Reports that are taken in at once.
+const BATCH: usize = 500;
 /// Time in which the master has to end.
 const MASTER_PATIENCE_US: u64 = 3_000_000 + GRACE_US;
+/// Time between two faults that others may have to wait for.
+const PAUSE_US: u64 = 3_000_000;
 /// How often processes are looked at.
 const SAMPLE_US: u64 = 1_000_000;
 /// Time between two live lines on a terminal, and elsewhere.
@@ -173,9 +177,13 @@ impl Supervisor<'_> {
     /// Takes in what there is, waiting up to one tick for the first of it; says whether that was all.
     fn listen(&mut self) -> io::Result<bool> {
         // An error is the time-out: the fleet holds a sender, which keeps the channel open.
-        let mut next = self.notices.recv_timeout(TICK).ok();
-        // One batch: those who talk without end must not keep the plan from going on.
-        for _ in 0..1_000 {
+        let mut wait = Some(TICK);
+        // One batch: those who talk without end must not keep the plan from going on. What is taken out is also heard.
+        for _ in 0..BATCH {
+            let next = match wait.take() {
+                Some(tick) => self.notices.recv_timeout(tick).ok(),
+                None => self.notices.try_recv().ok(),
+            };
             match next {
                 None => return Ok(true),
                 Some(Notice::Line(Who::Peer(peer), line)) => self.hear(peer, &line)?,
@@ -188,7 +196,6 @@ impl Supervisor<'_> {
                 }
                 Some(Notice::Interrupt) => self.interrupted = true,
             }
-            next = self.notices.try_recv().ok();
         }
         Ok(false)
     }
@@ -257,7 +264,8 @@ impl Supervisor<'_> {
         let stopped = self.fleet.stopped();
         let quiet = unsteady.is_empty() && stopped.is_empty() && self.fleet.ending().is_empty();
         View {
-            may_stop: self.oracle.gap_us(now_us) < self.args.peer_timeout_ms * 1000 / 2,
+            // Had what was stopped or cut last held anything up, nothing would have been completed since.
+            may_stop: self.oracle.calm_us(now_us) > PAUSE_US && self.oracle.gap_us(now_us) < PAUSE_US / 2,
             settled: quiet && steady.iter().all(|&peer| self.oracle.holds_state(peer)),
             leaderless: self.oracle.is_leaderless(),
             groups: self.fleet.groups(),

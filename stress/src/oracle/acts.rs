@@ -60,11 +60,9 @@ impl Oracle {
         if until_us <= now_us {
             return;
         }
-        // A connection that stands still is waited for, as a silent peer is.
-        let ends: BTreeSet<u128> = edges.iter().flat_map(|edge| edge.ends()).collect();
-        let peers = ends.iter().filter_map(|id| self.identities.get(id)).map(|(peer, _)| self.group(*peer));
-        let groups: BTreeSet<u32> = peers.collect();
-        groups.into_iter().for_each(|group| self.progress(group).excused(now_us));
+        // A connection that stands still is waited for, as a silent peer is; and groups wait for each other where they vote
+        // on who is let in.
+        self.progress.values_mut().for_each(|progress| progress.excused(now_us));
     }
 
     /// Connections are slow or cut from now on until then.
@@ -114,6 +112,7 @@ impl Oracle {
             (record.stopped, record.dazed) = (true, true);
         }
         self.progress_of(peer).stopped(peer, now_us);
+        self.progress.values_mut().for_each(|progress| progress.excused(now_us));
         self.count_steady(now_us);
     }
 

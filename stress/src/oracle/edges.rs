@@ -15,10 +15,6 @@ impl Edge {
     pub(crate) fn between(a: u128, b: u128) -> Self {
         Self(a.min(b), a.max(b))
     }
-
-    pub(super) fn ends(self) -> [u128; 2] {
-        [self.0, self.1]
-    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]

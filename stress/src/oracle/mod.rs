@@ -108,6 +108,11 @@ impl Oracle {
         self.progress.values().map(|progress| progress.gap_us(now_us)).max().unwrap_or(0)
     }
 
+    /// For how long nothing has been stopped or cut.
+    pub(crate) fn calm_us(&self, now_us: u64) -> u64 {
+        self.progress.values().map(|progress| progress.calm_us(now_us)).min().unwrap_or(u64::MAX)
+    }
+
     fn progress(&mut self, group: u32) -> &mut Progress {
         self.progress.entry(group).or_insert_with(|| Progress::new(self.peer_timeout_us))
     }

@@ -131,6 +131,11 @@ impl Progress {
         self.last_stop_us = now_us;
     }
 
+    /// How long ago the last such excuse, or stop, was.
+    pub(super) fn calm_us(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.last_stop_us)
+    }
+
     /// There is no master: nobody goes on, and who goes on later has lost its place.
     pub(super) fn suspended(&mut self, now_us: u64) {
         self.enough_since_us = None;

@@ -95,6 +95,8 @@ pub(crate) struct World {
     queue: BTreeMap<(u64, u64), Event>,
     pub(crate) master: MasterState,
     pub(crate) master_busy_until: u64,
+    /// Time of the last tick, and how many there were at that time.
+    ticks: (u64, u32),
     last_master_input: u64,
     /// What waits in the sockets of a master that stands still.
     master_backlog: Vec<Event>,
@@ -192,6 +194,7 @@ impl World {
             queue: BTreeMap::new(),
             master: MasterState::new(options(&swarm), Box::new(ids)),
             master_busy_until: 0,
+            ticks: (0, 0),
             last_master_input: 1_000 * MS,
             master_backlog: Vec::new(),
             backlogs: BTreeMap::new(),
@@ -357,6 +360,9 @@ impl World {
                 self.wake_master();
             } else if event.is_none_or(|event| event > next) {
                 // Everything that has arrived was read before; now deadlines are judged.
+                self.ticks =
+                    if self.ticks.0 == self.now { (self.now, self.ticks.1 + 1) } else { (self.now, 0) };
+                assert!(self.ticks.1 < 100, "seed {}: ticks leave a deadline behind that is due", self.seed);
                 self.input(Input::Tick);
             } else if let Some((_, event)) = self.queue.pop_first() {
                 self.happen(event);

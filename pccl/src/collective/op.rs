@@ -79,6 +79,9 @@ struct State {
     last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     vote: Option<Vote>,
+    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
+    /// they send may be damaged.
+    early: Option<OpFault>,
     result: Option<Result<(), Error>>,
     /// Threads that sleep until there is a result.
     waiters: Vec<Unparker>,
@@ -106,6 +109,7 @@ impl Op {
                 attempt: None,
                 last_id: None,
                 vote: None,
+                early: None,
                 result: None,
                 waiters: Vec::new(),
             }),
@@ -165,7 +169,7 @@ impl Op {
         };
         let id = attempt.id();
         state.phase = Phase::Voting;
-        state.vote = None;
+        (state.vote, state.early) = (None, None);
         state.attempt = Some(attempt);
         state.last_id = Some(id);
         drop(state);
@@ -179,12 +183,13 @@ impl Op {
 
     /// All have voted: data may move.
     pub(crate) fn commence(&self, id: OpId) {
-        let Some(attempt) = self.step(id, Phase::Voting, |state| state.phase = Phase::Running) else {
+        let mut early = None;
+        let Some(attempt) = self.step(id, Phase::Voting, |state| early = state.begin()) else {
             return;
         };
         let Some(shared) = self.shared.upgrade() else { return };
         flight::op(&shared.flight, What::OpCommenced, id);
-        if let Some(fault) = shared.links.fault_for(id.epoch) {
+        if let Some(fault) = shared.links.fault_for(id.epoch).or(early) {
             return self.fault(id, fault);
         }
         attempt.start();
@@ -384,7 +389,9 @@ impl AttemptOwner for Op {
 
     fn fault(&self, op: OpId, fault: OpFault) {
         log::debug!("{op}: {}: {}", fault.kind, fault.text);
-        self.vote_complete(op, Some(fault));
+        if self.step(op, Phase::Voting, |state| state.hold(&fault)).is_none() {
+            self.vote_complete(op, Some(fault));
+        }
     }
 
     fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
@@ -393,6 +400,19 @@ impl AttemptOwner for Op {
         };
         link.push_all(frames);
         true
+    }
+}
+
+impl State {
+    /// The attempt begins; returns what has gone wrong with it before.
+    fn begin(&mut self) -> Option<OpFault> {
+        self.phase = Phase::Running;
+        self.early.take()
+    }
+
+    /// Keeps a fault until the attempt begins. The first one counts.
+    fn hold(&mut self, fault: &OpFault) {
+        self.early.get_or_insert_with(|| fault.clone());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The order of a ring: pure search, no input or output.
 //!
-//! [`ring_order`] only avoids edges that cannot be built; [`plan`] looks for the best ring by what was measured.
+//! [`ring_order`] only avoids edges that cannot be built; [`plan()`] looks for the best ring by what was measured.
 
 mod assignment;
 mod bottleneck;

@@ -86,7 +86,7 @@ impl World {
             let delay = self.delay();
             self.wake(slot, delay, Wake::Dialed(outbound));
         }
-        if !self.edges_up.contains(&inbound) {
+        if self.swarm.inbound_reports && !self.edges_up.contains(&inbound) {
             self.wake(slot, INBOUND_TIMEOUT, Wake::InboundDue(epoch));
         }
         self.close_unused(slot);

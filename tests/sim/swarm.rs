@@ -120,6 +120,8 @@ pub(crate) struct Swarm {
     pub(crate) odd_calls: bool,
     /// Percentage of attempts that something in a process stops.
     pub(crate) local: u64,
+    /// Clients report an edge on which nobody dials them. The library leaves that to the dialing end.
+    pub(crate) inbound_reports: bool,
     /// Longest time that data takes beyond the usual fraction of a second.
     pub(crate) transfer: u64,
 }
@@ -171,6 +173,7 @@ impl Swarm {
             odd_calls: false,
             local: 0,
             transfer: 0,
+            inbound_reports: true,
         }
     }
 

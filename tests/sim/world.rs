@@ -182,6 +182,7 @@ impl World {
         let mut of_strikes = Rng::new(seed ^ 0x5eed_0003);
         if strikes && of_strikes.percent(75) {
             swarm.extend(&mut of_strikes);
+            swarm.inbound_reports = Rng::new(seed ^ 0x5eed_0004).percent(25);
         }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };

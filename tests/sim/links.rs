@@ -260,7 +260,7 @@ impl World {
             fault = dead_end.map(|other| (OpFaultKind::OutboundLost, Some(other), outbound.2));
         }
         let all_run = members.iter().all(|member| self.started.contains(&(op, *member)));
-        let moves = all_run && self.data_moves(&members, [inbound, outbound]);
+        let moves = all_run && self.data_moves(op, &members, [inbound, outbound]);
         if fault.is_none() && !moves {
             let delay = self.rng.range(5 * MS, 60 * MS);
             self.wake(slot, delay, Wake::Progress(op));

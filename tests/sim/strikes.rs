@@ -222,16 +222,28 @@ impl World {
         })
     }
 
-    /// Whether an attempt among these peers gets on at all now: everything passes, at a common speed.
-    pub(crate) fn data_moves(&self, members: &[PeerId], mine: [EdgeKey; 2]) -> bool {
+    /// Whether an attempt among these peers gets on at all now: everything that still has to pass does, at a common speed.
+    pub(crate) fn data_moves(&self, op: OpId, members: &[PeerId], mine: [EdgeKey; 2]) -> bool {
         let slots: Vec<usize> = members.iter().filter_map(|peer| self.alive(*peer)).collect();
         if slots.iter().any(|slot| self.clients[*slot].slow_until > self.now) {
             return false;
         }
+        let outbound = |slot: usize| self.clients[slot].edges().map(|(_, outbound)| outbound);
         let next = |i: usize| slots[(i + 1) % slots.len()];
-        let ring_cut =
-            slots.len() == members.len() && (0..slots.len()).any(|i| self.is_cut(slots[i], next(i)));
-        !ring_cut && !mine.iter().any(|edge| self.stands_still(*edge))
+        let ring_cut = slots.len() == members.len()
+            && (0..slots.len()).any(|i| {
+                let is_through = outbound(slots[i]).is_some_and(|edge| self.is_through(op, edge));
+                self.is_cut(slots[i], next(i)) && !is_through
+            });
+        !ring_cut && !mine.iter().any(|edge| self.stands_still(*edge) && !self.is_through(op, *edge))
+    }
+
+    /// Whether all that an attempt sends over an edge has arrived: the sending end is done, and no byte is missing.
+    fn is_through(&self, op: OpId, edge: EdgeKey) -> bool {
+        let Some(from) = self.alive(edge.0) else { return false };
+        let work = self.clients[from].work.get(&op.tag).filter(|work| work.op == op);
+        let is_done = work.is_some_and(|work| work.stage == TagStage::Completed(true));
+        is_done && self.flows.get(&edge).is_some_and(|(sent, received)| sent == received)
     }
 
     /// What a process meets by itself in an attempt, if anything.

@@ -7,11 +7,13 @@ pub enum Level {
     Base,
     /// AVX2 and F16C, on x86-64.
     Avx2,
+    /// The above and AVX-512 with F, BW, VL and DQ. Only quantisation makes use of it; reduce kernels are those of AVX2.
+    Avx512,
 }
 
 impl Level {
     /// All levels, the fastest last.
-    pub const ALL: [Self; 2] = [Self::Base, Self::Avx2];
+    pub const ALL: [Self; 3] = [Self::Base, Self::Avx2, Self::Avx512];
 
     /// Whether this processor has the level's features.
     #[must_use]
@@ -20,14 +22,22 @@ impl Level {
             Self::Base => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 => false,
+            Self::Avx2 | Self::Avx512 => false,
         }
     }
 
     /// The fastest level of this processor.
     #[must_use]
     pub fn detect() -> Self {
-        if Self::Avx2.is_available() { Self::Avx2 } else { Self::Base }
+        Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Base)
     }
 }

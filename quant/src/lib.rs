@@ -4,6 +4,8 @@
 //! the other. The functions here do that one step for each of the [twelve types](DataType) and
 //! [five operations](ReduceOp), from and to memory at any address, about as fast as memory delivers it.
 //!
+//! [`quantise`] turns floats into fewer bits and back, for the wire.
+//!
 //! **What not.** No buffers, no threads, no knowledge of rings (except in [`mod@reference`], which tests use).
 //!
 //! # What a fold computes
@@ -33,6 +35,7 @@ mod element;
 mod float16;
 mod kernels;
 mod level;
+pub mod quantise;
 pub mod reference;
 mod types;
 

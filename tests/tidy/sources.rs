@@ -17,6 +17,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
     ("pccl/src/memory.rs", "the caller's memory"),
     ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
+    ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),
     ("threadpark/src/futex/linux.rs", "the futex system call"),
     ("tinysockets/src/link/memory.rs", "the caller's memory in the hands of link threads"),
     ("tinysockets/src/sys.rs", "system calls"),

@@ -149,7 +149,7 @@ impl Kernels {
         match self.level {
             // SAFETY: by the invariant of `level`, the processor has the features that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { avx2::fold_in_place(data_type, op, own, received) },
+            Level::Avx2 | Level::Avx512 => unsafe { avx2::fold_in_place(data_type, op, own, received) },
             _ => base::fold_in_place(data_type, op, own, received),
         }
     }
@@ -165,7 +165,7 @@ impl Kernels {
         match self.level {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { avx2::fold_into(data_type, op, out, own, received) },
+            Level::Avx2 | Level::Avx512 => unsafe { avx2::fold_into(data_type, op, out, own, received) },
             _ => base::fold_into(data_type, op, out, own, received),
         }
     }
@@ -174,7 +174,7 @@ impl Kernels {
         match self.level {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { avx2::finish_average(data_type, data, ranks) },
+            Level::Avx2 | Level::Avx512 => unsafe { avx2::finish_average(data_type, data, ranks) },
             _ => base::finish_average(data_type, data, ranks),
         }
     }

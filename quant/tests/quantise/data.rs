@@ -1,0 +1,87 @@
+//! Elements to quantise, and what the tests do with them.
+
+use half::{bf16, f16};
+use pccl_quant::{
+    DataType,
+    quantise::{Block, Codec, Rounding, Scheme},
+};
+
+pub(crate) const FLOATS: [DataType; 4] =
+    [DataType::Float32, DataType::Float64, DataType::Float16, DataType::BFloat16];
+
+/// Every scheme with every size of block and type of codes.
+pub(crate) fn all_schemes() -> Vec<Scheme> {
+    let per_block: [fn(Block) -> Scheme; 5] = [
+        Scheme::BlockAffineU8,
+        Scheme::BlockSymmetricI8,
+        Scheme::BlockAffineU4,
+        Scheme::BlockE4m3,
+        Scheme::BlockE5m2,
+    ];
+    let integers = DataType::ALL.into_iter().filter(|data_type| !FLOATS.contains(data_type));
+    let chunks = integers.flat_map(|codes| [Scheme::MinMax(codes), Scheme::ZeroPointScale(codes)]);
+    let blocks = per_block.into_iter().flat_map(|scheme| Block::ALL.map(scheme));
+    blocks.chain(chunks).chain([Scheme::CastBf16, Scheme::CastF16]).collect()
+}
+
+/// SplitMix64: a generator for tests.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// 0 to 1.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Mean 0, deviation 1.
+    pub(crate) fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
+
+pub(crate) fn bytes_of(data_type: DataType, values: &[f64]) -> Vec<u8> {
+    let element = |value: &f64| match data_type {
+        DataType::Float16 => f16::from_f64(*value).to_le_bytes().to_vec(),
+        DataType::BFloat16 => bf16::from_f64(*value).to_le_bytes().to_vec(),
+        DataType::Float32 => (*value as f32).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(element).collect()
+}
+
+pub(crate) fn values_of(data_type: DataType, bytes: &[u8]) -> Vec<f64> {
+    let value = |bytes: &[u8]| match data_type {
+        DataType::Float16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        DataType::BFloat16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        DataType::Float32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        _ => f64::from_le_bytes(bytes.try_into().unwrap()),
+    };
+    bytes.chunks_exact(data_type.size_bytes()).map(value).collect()
+}
+
+pub(crate) fn encode(codec: &Codec, data: &[u8], rounding: Rounding) -> Vec<u8> {
+    let elements = data.len() / codec.data_type().size_bytes();
+    let mut encoded = vec![0xA5; codec.encoded_len(elements).unwrap()];
+    codec.encode(data, &mut encoded, rounding, 0).unwrap();
+    encoded
+}
+
+pub(crate) fn decode(codec: &Codec, encoded: &[u8], elements: usize) -> Vec<u8> {
+    let mut data = vec![0xA5; elements * codec.data_type().size_bytes()];
+    codec.decode_set(encoded, &mut data).unwrap();
+    data
+}
+
+/// There and back.
+pub(crate) fn round_trip(codec: &Codec, values: &[f64], rounding: Rounding) -> Vec<f64> {
+    let data = bytes_of(codec.data_type(), values);
+    let encoded = encode(codec, &data, rounding);
+    values_of(codec.data_type(), &decode(codec, &encoded, values.len()))
+}

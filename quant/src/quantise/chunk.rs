@@ -80,6 +80,7 @@ impl Step {
     }
 
     /// Six standard deviations to each side of the mean. The code of 0 is a whole number, if there is a code for 0.
+    #[inline(always)]
     fn zero_point<S: Source>(elements: &[S::Bytes], extent: Extent<f64>, greatest_code: f64) -> Self {
         let (mean, deviation) = moments::<S>(elements, extent.min * 0.5 + extent.max * 0.5);
         let scale = 12.0 * deviation / greatest_code;

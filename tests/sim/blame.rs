@@ -304,6 +304,10 @@ impl Ledger {
     fn judge_unreachable(&mut self, who: Who, ring: &[Who], now: u64) -> Result<(), String> {
         let since = self.reach(now.saturating_sub(MARK_EXPIRY + RING_TIMEOUT));
         let late = [Deed::Paused, Deed::Vanished, Deed::Unheard, Deed::Deaf];
+        if self.had(who, &[Deed::Ended, Deed::Left], since, now) {
+            self.count(LookAlike::EndOfAProcess);
+            return Ok(());
+        }
         if self.had(who, &late, since, now) || self.harm_near(who.0, since, now) {
             return Ok(());
         }

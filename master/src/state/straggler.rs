@@ -1,7 +1,8 @@
 //! Who alone holds up a vote, and since when. Without [`Options::straggler_timeout`](super::Options) nobody is watched.
 //!
 //! Only a caller that has not made a call is blamed: never a peer that is part of a transfer (what it is late for then is
-//! the transfer, which may be as slow as it likes), never one that may be dead, and never one of several.
+//! the transfer, which may be as slow as it likes), never one that may be dead or that waits for such a one, and never one
+//! of several.
 
 use super::client::{Peer, Phase};
 use super::group::{Group, Op, Sync};
@@ -59,7 +60,7 @@ impl MasterState {
         let Some(timeout) = self.options.straggler_timeout else { return };
         loop {
             self.watch_stragglers();
-            let due = |s: &Straggler| s.since + timeout <= self.now && !self.suspect(s.peer);
+            let due = |s: &Straggler| s.since + timeout <= self.now && self.may_be_judged(s.peer);
             let late =
                 self.stragglers.iter().filter(|(_, s)| due(s)).min_by_key(|(vote, s)| (s.since, **vote));
             let Some((vote, straggler)) = late.map(|(vote, straggler)| (*vote, *straggler)) else { return };
@@ -73,11 +74,35 @@ impl MasterState {
         }
     }
 
-    /// When a straggler has to be judged. One that may be dead is judged when it is heard again, or dropped as silent.
+    /// Whether `id` is known to live, and so is everybody for whom it waits itself: two that wait for each other in
+    /// different calls look alike, and if one of them is dead, it is not for the other to go.
+    fn may_be_judged(&self, id: PeerId) -> bool {
+        let waits_for = |vote: Vote, other: PeerId| other != id && self.has_voted(id, vote);
+        !self.suspect(id)
+            && !self.stragglers.iter().any(|(vote, s)| waits_for(*vote, s.peer) && self.suspect(s.peer))
+    }
+
+    fn has_voted(&self, id: PeerId, vote: Vote) -> bool {
+        let peer = self.peers.get(&id);
+        match vote {
+            Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
+            Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
+            Vote::Collective(group, op) => {
+                self.groups.get(&group).and_then(|group| group.ops.get(&op)).is_some_and(|op| op.involves(id))
+            }
+            Vote::Sync(group) => self
+                .groups
+                .get(&group)
+                .and_then(|group| group.sync.as_ref())
+                .is_some_and(|sync| sync.involves(id)),
+        }
+    }
+
+    /// When a straggler has to be judged. One that may not be judged yet is when the silent one is heard again or dropped.
     pub(super) fn straggler_deadline(&self) -> Option<Timestamp> {
         let timeout = self.options.straggler_timeout?;
         let deadlines = self.stragglers.values().map(|s| (s.since + timeout, s.peer));
-        deadlines.filter(|(due, peer)| *due > self.now || !self.suspect(*peer)).map(|(due, _)| due).min()
+        deadlines.filter(|(due, peer)| *due > self.now || self.may_be_judged(*peer)).map(|(due, _)| due).min()
     }
 
     /// Moves the beginnings by a time in which the caller of this machine stood still.

@@ -139,6 +139,20 @@ fn a_silent_peer_is_silent_and_no_straggler() {
 }
 
 #[test]
+fn who_waits_for_a_silent_peer_is_no_straggler() {
+    let mut rig = Rig::with(|options| options.straggler_timeout = Some(Duration::from_secs(6)));
+    rig.join(&[1, 2], 0);
+    rig.beat(2, 0);
+    // Each holds up the call of the other.
+    rig.send(2, C2m::VotePending(RequestId(51)));
+    let epoch = rig.epoch(1);
+    rig.send(1, C2m::SyncInitiate(vote(epoch, 0, SyncStrategy::EnforcePopular, vec![])));
+    rig.pass(10_000, &[1]);
+    assert_eq!(rig.kick_of(2).code, KickCode::Silent);
+    assert_eq!(rig.closed, [2].into());
+}
+
+#[test]
 fn time_in_which_the_master_stood_still_does_not_count() {
     let mut rig = rig(2);
     let op = rig.op(1, 1, 0);

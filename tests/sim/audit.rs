@@ -14,13 +14,13 @@ const SUSPICION: u64 = 3 * limits::DEFAULT_BEAT_INTERVAL_MS * MS;
 /// A standstill of 4 s, two beats to tell it, a sign of life of the other end, the grace; and slow packets on top.
 const STUCK: u64 = 8_000 * MS;
 
-/// Something that must not last.
+/// Something that must not last. With the life of the group: one that was empty counts its epochs from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     /// An attempt runs on a ring along which nothing passes.
-    Stuck(GroupId, OpId),
+    Stuck(GroupId, u64, OpId),
     /// A ring is not connected.
-    Unconnected(GroupId, GroupEpoch),
+    Unconnected(GroupId, u64, GroupEpoch),
     /// A vote waits for somebody, and no sentence of the master names it.
     Unnamed(OpId, PeerId),
 }
@@ -101,8 +101,9 @@ impl World {
             if !group.ring.iter().all(|peer| self.able(*peer)) {
                 continue;
             }
+            let life = self.checker.life(group.group);
             if !group.confirmed {
-                present.insert(Trouble::Unconnected(group.group, group.epoch));
+                present.insert(Trouble::Unconnected(group.group, life, group.epoch));
             }
             for op in group.running {
                 let blocked = group.ring.iter().any(|peer| {
@@ -115,7 +116,7 @@ impl World {
                     dead(inbound) || dead(outbound)
                 });
                 if blocked {
-                    present.insert(Trouble::Stuck(group.group, op));
+                    present.insert(Trouble::Stuck(group.group, life, op));
                 }
             }
         }

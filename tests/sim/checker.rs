@@ -53,7 +53,7 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    fn life(&self, group: GroupId) -> u64 {
+    pub(crate) fn life(&self, group: GroupId) -> u64 {
         self.lives.get(&group).copied().unwrap_or(0)
     }
 

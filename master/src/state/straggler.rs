@@ -46,10 +46,15 @@ impl MasterState {
             return;
         }
         let now = self.now;
+        let missing = self.missing_alone();
         let mut watched = BTreeMap::new();
-        for (vote, peer) in self.missing_alone() {
-            let known = self.stragglers.get(&vote).filter(|known| known.peer == peer);
-            watched.insert(vote, known.copied().unwrap_or(Straggler { peer, since: now }));
+        for (vote, peer) in &missing {
+            // The time in which it waits itself for one that may be dead does not count.
+            let waits = missing.iter().any(|(other, silent)| {
+                silent != peer && self.suspect(*silent) && self.has_voted(*peer, *other)
+            });
+            let known = self.stragglers.get(vote).filter(|known| known.peer == *peer && !waits);
+            watched.insert(*vote, known.copied().unwrap_or(Straggler { peer: *peer, since: now }));
         }
         self.stragglers = watched;
     }
@@ -60,7 +65,7 @@ impl MasterState {
         let Some(timeout) = self.options.straggler_timeout else { return };
         loop {
             self.watch_stragglers();
-            let due = |s: &Straggler| s.since + timeout <= self.now && self.may_be_judged(s.peer);
+            let due = |s: &Straggler| s.since + timeout <= self.now && !self.suspect(s.peer);
             let late =
                 self.stragglers.iter().filter(|(_, s)| due(s)).min_by_key(|(vote, s)| (s.since, **vote));
             let Some((vote, straggler)) = late.map(|(vote, straggler)| (*vote, *straggler)) else { return };
@@ -72,14 +77,6 @@ impl MasterState {
             );
             self.kick(straggler.peer, KickReason::new(KickCode::Straggler, text));
         }
-    }
-
-    /// Whether `id` is known to live, and so is everybody for whom it waits itself: two that wait for each other in
-    /// different calls look alike, and if one of them is dead, it is not for the other to go.
-    fn may_be_judged(&self, id: PeerId) -> bool {
-        let waits_for = |vote: Vote, other: PeerId| other != id && self.has_voted(id, vote);
-        !self.suspect(id)
-            && !self.stragglers.iter().any(|(vote, s)| waits_for(*vote, s.peer) && self.suspect(s.peer))
     }
 
     fn has_voted(&self, id: PeerId, vote: Vote) -> bool {
@@ -98,11 +95,11 @@ impl MasterState {
         }
     }
 
-    /// When a straggler has to be judged. One that may not be judged yet is when the silent one is heard again or dropped.
+    /// When a straggler has to be judged. One that may be dead is judged when it is heard again, or dropped as silent.
     pub(super) fn straggler_deadline(&self) -> Option<Timestamp> {
         let timeout = self.options.straggler_timeout?;
         let deadlines = self.stragglers.values().map(|s| (s.since + timeout, s.peer));
-        deadlines.filter(|(due, peer)| *due > self.now || self.may_be_judged(*peer)).map(|(due, _)| due).min()
+        deadlines.filter(|(due, peer)| *due > self.now || !self.suspect(*peer)).map(|(due, _)| due).min()
     }
 
     /// Moves the beginnings by a time in which the caller of this machine stood still.

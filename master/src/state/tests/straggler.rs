@@ -153,6 +153,24 @@ fn who_waits_for_a_silent_peer_is_no_straggler() {
 }
 
 #[test]
+fn the_time_of_waiting_for_a_silent_peer_does_not_count_when_that_is_gone() {
+    let mut rig = Rig::with(|options| options.straggler_timeout = Some(Duration::from_secs(6)));
+    rig.join(&[1, 2], 0);
+    rig.join(&[3], 1);
+    [2, 3].map(|n| rig.send(n, C2m::VotePending(RequestId(51))));
+    let epoch = rig.epoch(1);
+    rig.send(1, C2m::SyncInitiate(vote(epoch, 0, SyncStrategy::EnforcePopular, vec![])));
+    // Peer 3 waits for 1, and 1 for 2, which dies.
+    rig.pass(8_000, &[1, 3]);
+    assert!(rig.closed.is_empty());
+    rig.die(2);
+    rig.pass(1_000, &[1, 3]);
+    assert_eq!(rig.closed, [2].into(), "1 had no time to call");
+    rig.pass(6_000, &[1, 3]);
+    assert_eq!(rig.kick_of(1).code, KickCode::Straggler);
+}
+
+#[test]
 fn time_in_which_the_master_stood_still_does_not_count() {
     let mut rig = rig(2);
     let op = rig.op(1, 1, 0);

@@ -157,7 +157,9 @@ fn the_time_of_waiting_for_a_silent_peer_does_not_count_when_that_is_gone() {
     let mut rig = Rig::with(|options| options.straggler_timeout = Some(Duration::from_secs(6)));
     rig.join(&[1, 2], 0);
     rig.join(&[3], 1);
-    [2, 3].map(|n| rig.send(n, C2m::VotePending(RequestId(51))));
+    for n in [2, 3] {
+        rig.send(n, C2m::VotePending(RequestId(51)));
+    }
     let epoch = rig.epoch(1);
     rig.send(1, C2m::SyncInitiate(vote(epoch, 0, SyncStrategy::EnforcePopular, vec![])));
     // Peer 3 waits for 1, and 1 for 2, which dies.

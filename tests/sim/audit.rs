@@ -38,7 +38,8 @@ impl Audit {
     /// The master stood still: nobody is blamed for that time, and nothing is expected of it.
     pub(crate) fn gap(&mut self, now: u64, gap: u64) {
         self.next = now + LOOK;
-        self.heard.values_mut().chain(self.since.values_mut()).for_each(|at| *at += gap);
+        self.heard.values_mut().for_each(|at| *at += gap);
+        self.since.clear();
     }
 
     pub(crate) fn heard(&mut self, client: u64, now: u64) {

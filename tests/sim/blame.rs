@@ -325,7 +325,7 @@ impl Ledger {
         if self.had(who, &late, since, now) {
             return Ok(());
         }
-        let dozes = |e: &Entry<Deed>| e.what == Deed::Dozed && e.until >= since;
+        let dozes = |e: &Entry<Deed>| matches!(e.what, Deed::Dozed | Deed::Hostile) && e.until >= since;
         if self.deeds.iter().any(|(other, entries)| *other != who && entries.iter().any(dozes)) {
             self.count(LookAlike::WaitedForEachOther);
             return Ok(());

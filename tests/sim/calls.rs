@@ -225,6 +225,8 @@ impl World {
         if mismatch {
             self.make_odd(&mut vote);
         }
+        let strict = vote.entries.iter().filter(|entry| !entry.allow_inequality);
+        self.clients[slot].strict = strict.map(|entry| entry.key.as_str().to_owned()).collect();
         self.send(slot, C2m::SyncInitiate(vote));
     }
 

@@ -94,6 +94,8 @@ pub(crate) struct Client {
     pub(crate) serving: Option<SyncId>,
     pub(crate) sync_plan: Option<SyncPlan>,
     pub(crate) staged: Vec<FetchItem>,
+    /// Keys of the last sync vote whose contents may not differ.
+    pub(crate) strict: BTreeSet<String>,
     pub(crate) synced: bool,
     pub(crate) popular_only: bool,
     pub(crate) first_sync: bool,
@@ -138,6 +140,7 @@ impl Client {
             serving: None,
             sync_plan: None,
             staged: Vec::new(),
+            strict: BTreeSet::new(),
             synced: false,
             popular_only: false,
             first_sync: true,
@@ -192,10 +195,9 @@ impl Client {
         Some(((previous.peer, me, previous.generation), (me, next.peer, plan.ring[rank].generation)))
     }
 
-    /// Contents that must be equal on all peers.
+    /// Contents that must be equal on all peers after the sync that it voted for last.
     pub(crate) fn strict_content(&self) -> Vec<(String, u128)> {
-        let strict: BTreeSet<&str> = KEYS.iter().filter(|(_, loose)| !loose).map(|(key, _)| *key).collect();
-        let all = self.content.iter().filter(|(key, _)| strict.contains(key.as_str()));
+        let all = self.content.iter().filter(|(key, _)| self.strict.contains(*key));
         all.map(|(key, value)| (key.clone(), *value)).collect()
     }
 }

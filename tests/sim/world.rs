@@ -350,7 +350,8 @@ impl World {
             let event = self.queue.first_key_value().map(|((at, _), _)| *at);
             let tick =
                 self.master.next_deadline().map(|d| d.as_micros().max(self.now).max(self.master_busy_until));
-            let next = [event, tick].into_iter().flatten().min();
+            let wake = Some(self.master_busy_until).filter(|at| *at > 0);
+            let next = [event, tick, wake].into_iter().flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else {
                 self.now = end;
                 return;

@@ -110,6 +110,7 @@ impl MasterConfig {
         let times = [
             ("peer time-out", self.peer_timeout),
             ("ring time-out", self.ring_timeout),
+            ("edge time-out", self.edge_timeout),
             ("registration time-out", self.registration_timeout),
         ];
         if let Some((name, time)) = times.into_iter().find(|(_, time)| *time < shortest) {

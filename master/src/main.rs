@@ -45,6 +45,11 @@ struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     straggler_timeout: Option<Duration>,
 
+    /// Build the connection between two living peers anew when bytes wait on it, or were lost on it, and none has moved for this
+    /// long.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "4s")]
+    edge_timeout: Duration,
+
     /// Collectives and syncs fail with "too few peers" while the run has fewer peers than this.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64), default_value_t = 1)]
     min_world_size: u32,
@@ -153,6 +158,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         listen: arguments.listen.clone(),
         peer_timeout,
         straggler_timeout: arguments.straggler_timeout,
+        edge_timeout: arguments.edge_timeout,
         min_world_size: arguments.min_world_size,
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
@@ -243,6 +249,7 @@ mod tests {
             assert!(peer_timeout_of(Some(bad)).unwrap_err().contains("PCCL_PEER_TIMEOUT_MS"), "{bad}");
         }
         assert_eq!(arguments.straggler_timeout, defaults.straggler_timeout);
+        assert_eq!(arguments.edge_timeout, defaults.edge_timeout);
         assert_eq!(arguments.min_world_size, defaults.min_world_size);
     }
 }

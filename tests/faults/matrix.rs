@@ -32,6 +32,7 @@ fn every_fault_at_every_phase() {
         .flat_map(|phase| (0..Fault::ALL.len()).map(move |fault| (fault, phase)))
         .collect();
     jobs.retain(|&(fault, phase)| wanted(Fault::ALL[fault], Phase::ALL[phase]));
+    assert!(!jobs.is_empty(), "PCCL_FAULTS_ONLY names no cell: write a fault, a phase, or both");
     let jobs = Mutex::new(jobs);
     let table: Mutex<Vec<Row>> = Mutex::new(vec![Row::default(); Fault::ALL.len()]);
     std::thread::scope(|scope| {

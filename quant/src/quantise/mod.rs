@@ -4,7 +4,7 @@
 //! processor features to the last bit alike. The block schemes and the casts may be encoded and decoded in pieces, as
 //! frames come and go; a scheme per chunk needs the whole chunk.
 //!
-//! **What not.** No buffers, no threads, no network. All-reduces do not use it yet.
+//! **What not.** No buffers, no threads, no network.
 //!
 //! # What is computed
 //!
@@ -42,6 +42,7 @@
 
 mod block;
 mod cast;
+mod choice;
 mod chunk;
 mod codes;
 mod fp8;
@@ -53,7 +54,8 @@ mod work;
 
 use thiserror::Error;
 
-use crate::{DataType, Level};
+use crate::{DataType, Level, ReduceOp};
+pub use choice::Quantisation;
 pub use noise::NoiseKey;
 pub use scheme::{Algorithm, Block, Scheme};
 
@@ -79,6 +81,9 @@ pub enum QuantiseError {
     /// The scheme has no stochastic rounding.
     #[error("{0} cannot round stochastically")]
     NoStochastic(Scheme),
+    /// Codes are decoded and added; other reductions have no quantised form.
+    #[error("{0} of quantised elements is not possible, only sum and avg")]
+    Operation(ReduceOp),
     /// The data is not whole elements.
     #[error("{bytes} bytes are not a whole number of {data_type} elements of {} bytes", data_type.size_bytes())]
     PartialElement {

@@ -132,6 +132,40 @@ impl Scheme {
         }
     }
 
+    /// The parameter beside the algorithm, as a public number: elements of a block, or the type of codes; 0 if there is none.
+    #[must_use]
+    pub const fn parameter(self) -> u16 {
+        match self {
+            Self::MinMax(codes) | Self::ZeroPointScale(codes) => codes.code() as u16,
+            Self::BlockAffineU8(block)
+            | Self::BlockSymmetricI8(block)
+            | Self::BlockAffineU4(block)
+            | Self::BlockE4m3(block)
+            | Self::BlockE5m2(block) => block as u16,
+            Self::CastBf16 | Self::CastF16 => 0,
+        }
+    }
+
+    /// The scheme with this [`Scheme::algorithm`] and [`Scheme::parameter`], if there is one.
+    #[must_use]
+    pub fn of(algorithm: Algorithm, parameter: u16) -> Option<Self> {
+        let codes = || u8::try_from(parameter).ok().and_then(DataType::from_code);
+        let block = || Block::of(parameter.into());
+        let cast = |scheme| (parameter == 0).then_some(scheme);
+        match algorithm {
+            Algorithm::None => None,
+            Algorithm::MinMax => codes().map(Self::MinMax),
+            Algorithm::ZeroPointScale => codes().map(Self::ZeroPointScale),
+            Algorithm::BlockAffineU8 => block().map(Self::BlockAffineU8),
+            Algorithm::BlockSymmetricI8 => block().map(Self::BlockSymmetricI8),
+            Algorithm::BlockAffineU4 => block().map(Self::BlockAffineU4),
+            Algorithm::CastBf16 => cast(Self::CastBf16),
+            Algorithm::CastF16 => cast(Self::CastF16),
+            Algorithm::BlockE4m3 => block().map(Self::BlockE4m3),
+            Algorithm::BlockE5m2 => block().map(Self::BlockE5m2),
+        }
+    }
+
     /// Whether the scheme can round by chance.
     #[must_use]
     pub const fn has_stochastic(self) -> bool {
@@ -227,6 +261,20 @@ mod tests {
         for code in 0..=u8::MAX {
             assert_eq!(Algorithm::from_code(code).map(Algorithm::code), (code < 10).then_some(code));
         }
+    }
+
+    #[test]
+    fn schemes_go_to_numbers_and_back() {
+        let mut count = 0;
+        for algorithm in Algorithm::ALL {
+            for parameter in 0..=u16::MAX {
+                if let Some(scheme) = Scheme::of(algorithm, parameter) {
+                    assert_eq!((scheme.algorithm(), scheme.parameter()), (algorithm, parameter));
+                    count += 1;
+                }
+            }
+        }
+        assert_eq!(count, 2 * 12 + 5 * 5 + 2);
     }
 
     #[test]

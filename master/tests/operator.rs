@@ -53,7 +53,7 @@ fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {
 }
 
 fn initiate(op: OpId) -> C2m {
-    let part = PartDescriptor { count: 8, data_type: DataType::Float32, op: ReduceOp::Sum };
+    let part = PartDescriptor::new(8, DataType::Float32, ReduceOp::Sum);
     C2m::Initiate(Initiate {
         op,
         descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },

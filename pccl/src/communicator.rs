@@ -210,7 +210,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options.tag, vec![Tensor::in_place(data, options.op)])
+        self.run(options.tag, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Reduces `send` over all peers of the group into `recv`, which has the same length. See
@@ -225,7 +225,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?])
+        self.run(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
@@ -342,6 +342,7 @@ impl Communicator {
                 limits::MAX_PARTS
             )));
         }
+        tensors.iter().try_for_each(Tensor::check)?;
         let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
         let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
         let op = Op::new(&shared, tag, Descriptor { parts, algorithm: Algorithm::Automatic }, raws);

@@ -90,7 +90,10 @@ pub use pccl_protocol::{
     CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, OpId, Operation, PeerId,
     PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
 };
-pub use pccl_quant::{DataType, Element, ReduceOp};
+pub use pccl_quant::{
+    DataType, Element, ReduceOp,
+    quantise::{Block, Quantisation, Scheme},
+};
 pub use scope::{AsyncReduce, Scope};
 pub use state::{SharedState, SyncInfo, SyncStrategy};
 pub use world::World;

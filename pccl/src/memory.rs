@@ -7,8 +7,15 @@
 //! scope of asynchronous operations, which does not end before.
 
 use pccl_protocol::PartDescriptor;
-use pccl_quant::{Element, ReduceOp};
-use std::{marker::PhantomData, ops::Range, sync::Arc};
+use pccl_quant::{Element, ReduceOp, quantise::Quantisation};
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 use tinysockets::link::{Gate, Lent};
 
 /// One tensor of a collective: the caller's memory and what is to be done with it.
@@ -30,7 +37,7 @@ impl<'a> Tensor<'a> {
                 bytes,
                 in_place: true,
             },
-            descriptor: PartDescriptor { count: data.len() as u64, data_type: T::DATA_TYPE, op },
+            descriptor: PartDescriptor::new(data.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         }
     }
@@ -59,9 +66,35 @@ impl<'a> Tensor<'a> {
                 bytes: size_of_val(send),
                 in_place: false,
             },
-            descriptor: PartDescriptor { count: send.len() as u64, data_type: T::DATA_TYPE, op },
+            descriptor: PartDescriptor::new(send.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         })
+    }
+
+    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does not
+    /// fit is refused by the call that the tensor is given to (`InvalidArgument`).
+    #[must_use]
+    pub fn quantised(mut self, quantisation: impl Into<Quantisation>) -> Self {
+        self.descriptor.quantisation = Some(quantisation.into());
+        self
+    }
+
+    /// Whether the tensor can be reduced as it is to be.
+    pub(crate) fn check(&self) -> Result<(), crate::Error> {
+        let PartDescriptor { count, data_type, op, quantisation } = self.descriptor;
+        let Some(quantisation) = quantisation else { return Ok(()) };
+        let codec =
+            quantisation.codec(data_type, op).map_err(|e| crate::Error::InvalidArgument(e.to_string()))?;
+        let encoded = usize::try_from(count).ok().and_then(|count| codec.encoded_len(count));
+        encoded.map(drop).ok_or_else(|| {
+            crate::Error::InvalidArgument(format!("{count} elements are too many to be quantised"))
+        })
+    }
+
+    /// As [`Tensor::quantised`] if there is a quantisation, otherwise unchanged.
+    pub(crate) fn with(mut self, quantisation: Option<Quantisation>) -> Self {
+        self.descriptor.quantisation = quantisation;
+        self
     }
 
     /// The same tensor for a shorter time, so that a call may be tried again with it.
@@ -151,11 +184,14 @@ impl RawTensor {
     }
 }
 
-/// Memory in which an in-place collective saves what it overwrites. Not initialised: only saved bytes are ever read.
+/// Memory in which an in-place collective saves what it overwrites, or in which a quantised one keeps what travels. Not
+/// initialised: only bytes that were written are ever read.
 #[derive(Debug)]
 pub(crate) struct Backup {
     start: *mut u8,
     capacity: usize,
+    /// Bytes of all buffers that count together.
+    counter: Arc<AtomicUsize>,
 }
 
 // SAFETY: `Backup` owns its allocation; access goes through `Lent` behind a gate or through `RawTensor::restore`.
@@ -164,10 +200,12 @@ unsafe impl Send for Backup {}
 unsafe impl Sync for Backup {}
 
 impl Backup {
-    /// A backup of at least `len` bytes.
-    pub(crate) fn new(len: usize) -> Self {
+    /// A backup of at least `len` bytes, which `counter` counts as long as it lives.
+    pub(crate) fn new(len: usize, counter: &Arc<AtomicUsize>) -> Self {
         let mut memory = std::mem::ManuallyDrop::new(Vec::<u8>::with_capacity(len));
-        Self { start: memory.as_mut_ptr(), capacity: memory.capacity() }
+        let (start, capacity) = (memory.as_mut_ptr(), memory.capacity());
+        counter.fetch_add(capacity, Ordering::Relaxed);
+        Self { start, capacity, counter: counter.clone() }
     }
 
     /// Bytes that it can hold.
@@ -175,7 +213,8 @@ impl Backup {
         self.capacity
     }
 
-    fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
+    /// Lends a range behind `gate`.
+    pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
         // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
         // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
@@ -189,6 +228,7 @@ impl Drop for Backup {
     fn drop(&mut self) {
         // SAFETY: pointer and capacity come from the `Vec<u8>` of `new`; length 0 reads nothing.
         drop(unsafe { Vec::from_raw_parts(self.start, 0, self.capacity) });
+        self.counter.fetch_sub(self.capacity, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options of all-reduces.
 
-use pccl_quant::ReduceOp;
+use pccl_quant::{ReduceOp, quantise::Quantisation};
 
 /// How to reduce one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,17 +9,26 @@ pub struct ReduceOptions {
     pub op: ReduceOp,
     /// Names the operation among those in flight: all peers use the same tag for the same operation. Default 0.
     pub tag: u64,
+    /// How elements are quantised while they travel. Default: not at all.
+    pub quantisation: Option<Quantisation>,
 }
 
 impl ReduceOptions {
-    /// A reduction with tag 0.
+    /// A reduction with tag 0, of elements that travel as they are.
     pub fn new(op: ReduceOp) -> Self {
-        Self { op, tag: 0 }
+        Self { op, tag: 0, quantisation: None }
     }
 
     /// Sets the tag.
     pub fn tag(mut self, tag: u64) -> Self {
         self.tag = tag;
+        self
+    }
+
+    /// Quantises elements while they travel: sums and averages of floats, the same way on all peers. Every peer gets the
+    /// same bytes; how far they are off says `docs/quantisation.md`.
+    pub fn quantisation(mut self, quantisation: impl Into<Quantisation>) -> Self {
+        self.quantisation = Some(quantisation.into());
         self
     }
 }

@@ -35,7 +35,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(options.tag, vec![Tensor::in_place(data, options.op)])
+        self.launch(options.tag, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Launches an all-reduce from `send` into `recv`. See [`Communicator::all_reduce_into`].
@@ -49,7 +49,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?])
+        self.launch(
+            options.tag,
+            vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)],
+        )
     }
 
     /// Launches one all-reduce of many tensors: one vote, one outcome.

@@ -3,7 +3,10 @@
 
 use half::{bf16, f16};
 
-use crate::{DataType, ReduceOp};
+use crate::{
+    DataType, ReduceOp,
+    quantise::{Quantisation, reference as codecs},
+};
 
 /// `own OP received`, where [`ReduceOp::Avg`] is a sum.
 ///
@@ -62,6 +65,52 @@ pub fn ring_all_reduce_oracle(data_type: DataType, op: ReduceOp, inputs_in_ring_
     if op == ReduceOp::Avg {
         let ranks = u32::try_from(ranks).expect("fewer than 2^32 inputs fit in memory");
         result = divide_scalar(data_type, &result, ranks);
+    }
+    result
+}
+
+/// What a ring all-reduce of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
+///
+/// Chunks and order are those of [`ring_all_reduce_oracle`]. Rank c encodes its chunk c; each of the next ranks decodes what
+/// it receives, adds that to its own elements, and encodes the sum; the last one divides an average before. Everybody
+/// decodes what the last one encodes. Random numbers of stochastic rounding are those of an operation named by `tag`,
+/// tensor number `part` and chunk, by rank, and by index in the chunk.
+///
+/// # Panics
+/// As [`ring_all_reduce_oracle`]; if the elements are not floats, or the operation is neither sum nor average.
+#[must_use]
+pub fn quantised_ring_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Quantisation,
+    (tag, part): (u64, u32),
+    inputs_in_ring_order: &[&[u8]],
+) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    let (inputs, ranks) = (inputs_in_ring_order, inputs_in_ring_order.len());
+    let (scheme, size) = (quantisation.scheme(), data_type.size_bytes());
+    let count = inputs.first().expect("a ring has at least one rank").len() / size;
+    let mut result = Vec::with_capacity(count * size);
+    for chunk in 0..ranks {
+        let elements = count / ranks + usize::from(chunk < count % ranks);
+        let bytes = result.len()..result.len() + elements * size;
+        let encode = |rank: usize, data: &[u8]| {
+            let operation = tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(part) << 32) ^ chunk as u64;
+            let seeds = quantisation.seed().map(|seed| codecs::Seeds { seed, operation, rank: rank as u32 });
+            if data.is_empty() { Vec::new() } else { codecs::encode(scheme, data_type, data, seeds, 0) }
+        };
+        let mut travelling = encode(chunk, &inputs[chunk][bytes.clone()]);
+        for step in 1..ranks {
+            let rank = (chunk + step) % ranks;
+            let own = &inputs[rank][bytes.clone()];
+            let mut sum = codecs::decode(scheme, data_type, &travelling, own, true);
+            if op == ReduceOp::Avg && step + 1 == ranks {
+                sum = divide_scalar(data_type, &sum, ranks as u32);
+            }
+            travelling = encode(rank, &sum);
+        }
+        let decoded = codecs::decode(scheme, data_type, &travelling, &inputs[0][bytes], false);
+        result.extend_from_slice(&decoded);
     }
     result
 }

@@ -119,6 +119,7 @@ fn ten_concurrent_tags_of_different_types_and_sizes() {
             count: [0, 1, 7, 1000, 65_536, 100_001, 300_000, 2, 50_000, 131_073][i],
             seed: i as u64,
             in_place: i % 3 != 0,
+            quantisation: None,
         })
         .collect();
     let words: Vec<_> = specs.iter().enumerate().map(|(i, spec)| format!("{spec}@{}", i * 1000)).collect();
@@ -282,6 +283,7 @@ fn mismatched_calls() {
         "reduce f64:sum:1000:1:in 0 0",
         "reduce f32:max:1000:1:in 0 0",
         "many f32:sum:1000:1:in,f32:sum:1:1:in 0 0",
+        "reduce f32:sum:1000:1:in:3.256 0 0",
     ];
     for (case, bad) in bad.into_iter().enumerate() {
         for (place, peer) in fleet.iter_mut().enumerate() {
@@ -324,6 +326,7 @@ fn many_tensors_of_mixed_types_in_one_operation() {
             count: [0, 1, 2, 1000, 77, 30_000][i % 6],
             seed: i as u64,
             in_place: i % 2 == 0,
+            quantisation: None,
         })
         .collect();
     let words: Vec<_> = specs.iter().map(ToString::to_string).collect();

@@ -167,7 +167,7 @@ impl Table {
     }
 
     fn initiate(&self, key: u64) -> C2m {
-        let part = PartDescriptor { count: 8, data_type: DataType::Float32, op: ReduceOp::Sum };
+        let part = PartDescriptor::new(8, DataType::Float32, ReduceOp::Sum);
         let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
         C2m::Initiate(Initiate { op: self.op(key), descriptor })
     }

@@ -173,11 +173,7 @@ impl World {
         let me = client.peer.unwrap_or_default();
         let epoch = GroupEpoch((client.epoch().0 + 1).saturating_sub(a.min(2)));
         let op = OpId { epoch, tag: b, attempt: c as u32 / 2 };
-        let part = PartDescriptor {
-            count: 100,
-            data_type: pccl_quant::DataType::Float32,
-            op: pccl_quant::ReduceOp::Sum,
-        };
+        let part = PartDescriptor::new(100, pccl_quant::DataType::Float32, pccl_quant::ReduceOp::Sum);
         let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
         let request = RequestId(a);
         let packet = match kind {

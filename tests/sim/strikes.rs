@@ -6,7 +6,10 @@ use crate::rng::Rng;
 use crate::swarm::{MS, STRIKES, Strike};
 use crate::world::{Event, Wake, World};
 use pccl_protocol::*;
-use pccl_quant::{DataType, ReduceOp};
+use pccl_quant::{
+    DataType, ReduceOp,
+    quantise::{Quantisation, Scheme},
+};
 
 /// A master that is not heard for this long is given up.
 const MASTER_TIMEOUT: u64 = limits::DEFAULT_MASTER_TIMEOUT_MS * MS;
@@ -276,18 +279,19 @@ impl World {
     pub(crate) fn odd_descriptor(&mut self) -> Descriptor {
         let mut descriptor = Self::usual_descriptor();
         let part = &mut descriptor.parts[0];
-        match if self.swarm.odd_calls { self.strikes.below(5) } else { 0 } {
+        match if self.swarm.odd_calls { self.strikes.below(6) } else { 0 } {
             1 => part.data_type = DataType::Int64,
             2 => part.op = ReduceOp::Max,
             3 => descriptor.algorithm = Algorithm::Ring,
             4 => descriptor.parts.push(descriptor.parts[0]),
+            5 => part.quantisation = Some(Quantisation::new(Scheme::CastBf16)),
             _ => part.count = 99,
         }
         descriptor
     }
 
     pub(crate) fn usual_descriptor() -> Descriptor {
-        let part = PartDescriptor { count: 100, data_type: DataType::Float32, op: ReduceOp::Sum };
+        let part = PartDescriptor::new(100, DataType::Float32, ReduceOp::Sum);
         Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
     }
 

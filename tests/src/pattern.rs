@@ -17,9 +17,19 @@ pub fn mix(seed: u64) -> u64 {
 /// payload), a zero of either sign, a subnormal, or the greatest number.
 #[must_use]
 pub fn bytes(data_type: DataType, count: usize, seed: u64) -> Vec<u8> {
+    rarely_special(data_type, count, seed, 0)
+}
+
+/// As [`bytes`], but of what would be an infinity or another special value only one in `2^rarity_bits` is.
+#[must_use]
+pub fn rarely_special(data_type: DataType, count: usize, seed: u64, rarity_bits: u32) -> Vec<u8> {
     let size = data_type.size_bytes();
     let start = mix(seed);
-    let random = |index: usize| mix(start ^ (index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+    let random = |index: usize| {
+        let random = mix(start ^ (index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        let ordinary = (random >> 16).trailing_zeros() < rarity_bits;
+        random | u64::from(ordinary) << 5
+    };
     let mut out = vec![0; count * size];
     if data_type == DataType::Float32 {
         // The usual type, and the largest tensors: worth a loop of its own.

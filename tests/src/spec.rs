@@ -1,7 +1,11 @@
 //! Tensors as tests and peer processes talk about them, in one word each.
 
 use crate::pattern;
-use pccl_quant::{DataType, ReduceOp};
+use pccl_quant::{
+    DataType, ReduceOp,
+    quantise::{Algorithm, Quantisation, Scheme},
+    reference,
+};
 use std::{fmt, str::FromStr};
 
 fn data_type(name: &str) -> Result<DataType, String> {
@@ -15,7 +19,17 @@ fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// A tensor to be reduced: `f32:sum:1025:7:in`.
+fn quantisation(text: &str) -> Result<Quantisation, String> {
+    let numbers: Vec<u64> = text.split('.').map(number).collect::<Result<_, _>>()?;
+    let bad = || format!("no quantisation: {text:?}");
+    let (&algorithm, &parameter) = numbers.first().zip(numbers.get(1)).ok_or_else(bad)?;
+    let algorithm = Algorithm::from_code(algorithm as u8).ok_or_else(bad)?;
+    let quantisation = Quantisation::new(Scheme::of(algorithm, parameter as u16).ok_or_else(bad)?);
+    Ok(numbers.get(2).map_or(quantisation, |&seed| quantisation.stochastic(seed)))
+}
+
+/// A tensor to be reduced: `f32:sum:1025:7:in`, or `f32:sum:1025:7:in:3.256` if it is quantised: the numbers of algorithm and
+/// parameter, and the seed if it is rounded stochastically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spec {
     /// Type of the elements.
@@ -28,34 +42,58 @@ pub struct Spec {
     pub seed: u64,
     /// In place, or from one buffer into another.
     pub in_place: bool,
+    /// How it is quantised while it travels.
+    pub quantisation: Option<Quantisation>,
 }
 
 impl Spec {
     /// An f32 sum in place.
     #[must_use]
     pub fn sum(count: usize, seed: u64) -> Self {
-        Self { data_type: DataType::Float32, op: ReduceOp::Sum, count, seed, in_place: true }
+        Self {
+            data_type: DataType::Float32,
+            op: ReduceOp::Sum,
+            count,
+            seed,
+            in_place: true,
+            quantisation: None,
+        }
     }
 
     /// What peer number `index` puts in.
     #[must_use]
     pub fn input(&self, index: usize) -> Vec<u8> {
-        pattern::bytes(self.data_type, self.count, pattern::mix(self.seed ^ (index as u64 + 1) << 48))
+        let seed = pattern::mix(self.seed ^ (index as u64 + 1) << 48);
+        // One NaN or infinity is enough for its block; for a scheme without blocks, for its chunk.
+        let rarity_bits = match self.quantisation.map(|quantisation| quantisation.scheme()) {
+            None | Some(Scheme::CastBf16 | Scheme::CastF16) => 0,
+            Some(Scheme::MinMax(_) | Scheme::ZeroPointScale(_)) => 16,
+            Some(_) => 6,
+        };
+        pattern::rarely_special(self.data_type, self.count, seed, rarity_bits)
     }
 
-    /// What comes out, if these peers take part in this order.
+    /// What comes out, if these peers take part in this order; stochastically rounded, in an operation with tag 0 and this
+    /// tensor only.
     #[must_use]
     pub fn result(&self, indices_in_ring_order: &[usize]) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
-        pattern::expected(self.data_type, self.op, &inputs)
+        match self.quantisation {
+            None => pattern::expected(self.data_type, self.op, &inputs),
+            Some(how) => reference::quantised_ring_oracle(self.data_type, self.op, how, (0, 0), &inputs),
+        }
     }
 }
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.in_place { "in" } else { "out" };
-        write!(f, "{}:{}:{}:{}:{place}", self.data_type, self.op, self.count, self.seed)
+        write!(f, "{}:{}:{}:{}:{place}", self.data_type, self.op, self.count, self.seed)?;
+        let Some(quantisation) = self.quantisation else { return Ok(()) };
+        let scheme = quantisation.scheme();
+        write!(f, ":{}.{}", scheme.algorithm().code(), scheme.parameter())?;
+        quantisation.seed().map_or(Ok(()), |seed| write!(f, ".{seed}"))
     }
 }
 
@@ -64,7 +102,9 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let fields: Vec<_> = text.split(':').collect();
-        let [ty, op, count, seed, place] = fields[..] else { return Err(format!("no tensor: {text:?}")) };
+        let (&[ty, op, count, seed, place] | &[ty, op, count, seed, place, _]) = &fields[..] else {
+            return Err(format!("no tensor: {text:?}"));
+        };
         let op = ReduceOp::ALL.into_iter().find(|o| o.name() == op).ok_or_else(|| format!("no op {op}"))?;
         Ok(Self {
             data_type: data_type(ty)?,
@@ -72,6 +112,7 @@ impl FromStr for Spec {
             count: number(count)?,
             seed: number(seed)?,
             in_place: place == "in",
+            quantisation: fields.get(5).map(|text| quantisation(text)).transpose()?,
         })
     }
 }
@@ -151,6 +192,14 @@ mod tests {
         assert_eq!(spec.to_string().parse(), Ok(spec));
         let state = StateSpec { skip: 3, loose: true, ..StateSpec::new("w", 10, 9) };
         assert_eq!(state.to_string().parse(), Ok(state));
+        let quantised = Spec {
+            quantisation: Some(Quantisation::new(Scheme::MinMax(DataType::Int8)).stochastic(9)),
+            ..spec
+        };
+        assert_eq!(quantised.to_string(), "f32:sum:1025:7:out:1.1.9");
+        assert_eq!(quantised.to_string().parse(), Ok(quantised));
+        assert!("f32:sum:1:7:out:3.100".parse::<Spec>().is_err());
+        assert!("f32:sum:1:7:out:3.64:1".parse::<Spec>().is_err());
         assert!("f32:sum:x:7:out".parse::<Spec>().is_err());
     }
 }

@@ -4,7 +4,7 @@ use super::group::{BrokenEdge, Completion, Group, Loss, Op, Participant};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
-    OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
+    OpId, OpOutcome, Operation, Outcome, PartDescriptor, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::BTreeMap;
 
@@ -278,11 +278,8 @@ impl MasterState {
         };
         let Op::Voting { votes, .. } = op else { return };
         let peers = &self.peers;
-        // In both halves of the ring each byte but the own chunk is sent once and received once.
         let most_bytes = votes.values().next().map_or(0, |descriptor| {
-            let bytes =
-                descriptor.parts.iter().map(|p| p.count.saturating_mul(p.data_type.size_bytes() as u64));
-            bytes.fold(0, u64::saturating_add).saturating_mul(4)
+            descriptor.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
         });
         let participants: BTreeMap<PeerId, Participant> = votes
             .keys()

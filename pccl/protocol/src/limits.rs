@@ -57,7 +57,7 @@ pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 3_000;
 // A vote that lists the largest shared state must fit into one packet: key, length, digest, count, type, flag.
 const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 < MAX_PACKET_BYTES);
 // So must a vote that lists the most tensors of one operation.
-const _: () = assert!(MAX_PARTS * 10 + 64 < MAX_PACKET_BYTES);
+const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest ring.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + 256 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.

@@ -9,9 +9,14 @@
 //! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself for the
 //! chunks that this rank reduces, and on admission of the gather frame for its own starting chunk. The slot counts how
 //! many of its bytes are saved; a restore copies back exactly those.
+//!
+//! Tensors that are quantised go another way, see [`coded`]; slots, gate and restore are the same.
+
+mod coded;
 
 use super::plan::{Frame, Plan, StageKind};
 use crate::memory::{Backup, PartMemory, RawTensor};
+use coded::Coding;
 use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Text};
 use pccl_quant::{DataType, ReduceOp, finish_average, fold_in_place_saving, fold_into};
 use std::sync::{
@@ -46,6 +51,8 @@ struct Part {
     memory: PartMemory,
     raw: RawTensor,
     backup_offset: usize,
+    /// If it is quantised.
+    coding: Option<Coding>,
 }
 
 /// See the module's documentation.
@@ -55,8 +62,13 @@ pub(crate) struct Attempt {
     parts: Vec<Part>,
     gate: Arc<Gate>,
     backup: Arc<Backup>,
+    /// Behind what the parts have lent.
+    staging: Arc<Backup>,
     states: Box<[AtomicU8]>,
-    saved: Box<[AtomicU32]>,
+    /// Bytes of the tensor that are saved; of a quantised one, for the unit that begins with the slot.
+    saved: Box<[AtomicUsize]>,
+    /// Frames of the unit that begins with the slot, which have arrived at the present stage.
+    here: Box<[AtomicU32]>,
     in_left: AtomicUsize,
     out_left: AtomicUsize,
     rx_bytes: AtomicU64,
@@ -77,30 +89,39 @@ pub(crate) fn backup_bytes(raws: &[RawTensor]) -> usize {
 }
 
 impl Attempt {
-    /// Prepares an attempt. `backup` has [`backup_bytes`] of the tensors.
+    /// Prepares an attempt. `backup` has [`backup_bytes`] of the tensors, `staging` as many bytes as the plan has encoded
+    /// ones. [`Attempt::prepare`] comes before anything is sent.
     pub(crate) fn new(
         id: OpId,
         plan: Plan,
         descriptor: &Descriptor,
         raws: &[RawTensor],
         backup: Arc<Backup>,
+        staging: Arc<Backup>,
         owner: Weak<dyn AttemptOwner>,
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
-        let mut backup_offset = 0;
+        let (mut backup_offset, mut staging_offset) = (0, 0);
         let parts = descriptor
             .parts
             .iter()
             .zip(raws)
-            .map(|(part, raw)| {
+            .enumerate()
+            .map(|(index, (part, raw))| {
                 let offset = backup_offset;
                 backup_offset += if raw.is_in_place() { raw.bytes() } else { 0 };
+                let encoded = staging_offset..staging_offset + plan.encoded_bytes(index);
+                staging_offset = encoded.end;
+                let coding = plan.codec(index).zip(part.quantisation).map(|(codec, quantisation)| {
+                    Coding::new(codec, quantisation, staging.lend(encoded, &gate))
+                });
                 Part {
                     data_type: part.data_type,
                     op: part.op,
                     memory: raw.lend(&gate, &backup, offset),
                     raw: raw.clone(),
                     backup_offset: offset,
+                    coding,
                 }
             })
             .collect();
@@ -111,8 +132,10 @@ impl Attempt {
             parts,
             gate,
             backup,
+            staging,
             states: (0..slots).map(|_| AtomicU8::new(IDLE)).collect(),
-            saved: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            saved: (0..slots).map(|_| AtomicUsize::new(0)).collect(),
+            here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             in_left: AtomicUsize::new(received),
             out_left: AtomicUsize::new(sent),
             rx_bytes: AtomicU64::new(0),
@@ -130,6 +153,11 @@ impl Attempt {
     /// Ranks that take part.
     pub(crate) fn ranks(&self) -> usize {
         self.plan.ranks()
+    }
+
+    /// The memory of the encoded forms, for a later operation once this attempt is retracted.
+    pub(crate) fn staging(&self) -> &Arc<Backup> {
+        &self.staging
     }
 
     /// Own rank.
@@ -171,9 +199,13 @@ impl Attempt {
         assert!(self.gate.is_closed(), "restore comes after retract");
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
-            let saved = self.saved[frame.slot].load(Ordering::Acquire) as usize;
+            let saved = self.saved[frame.slot].load(Ordering::Acquire);
             if saved > 0 && part.raw.is_in_place() {
-                part.raw.restore(frame.offset..frame.offset + saved, &self.backup, part.backup_offset);
+                let start = match &part.coding {
+                    None => frame.offset,
+                    Some(_) => self.plan.unit_of(&frame).elements.start * part.data_type.size_bytes(),
+                };
+                part.raw.restore(start..start + saved, &self.backup, part.backup_offset);
             }
         }
     }
@@ -200,6 +232,13 @@ impl Attempt {
         }
     }
 
+    /// Sends frames that were received at `stage` to the next rank, if there is a next stage.
+    fn send_on(&self, mut frames: impl Iterator<Item = Frame>, stage: usize) {
+        if stage + 1 < self.plan.stages() {
+            self.send(&mut frames, stage + 1);
+        }
+    }
+
     fn received(&self, header: &FrameHeader) -> Option<Frame> {
         self.plan.received_frame(header.part, header.stage, header.offset, header.len)
     }
@@ -222,7 +261,7 @@ impl Attempt {
         data.view(frame.range(), |content| {
             backup.update(frame.range(), |saved| {
                 saved.copy_from_slice(content);
-                self.saved[frame.slot].store(frame.len as u32, Ordering::Release);
+                self.saved[frame.slot].store(frame.len, Ordering::Release);
             })
         })
         .flatten()
@@ -250,7 +289,7 @@ impl Attempt {
             PartMemory::InPlace { data, backup } => data.update(range.clone(), |own| {
                 backup.update(range, |saved| {
                     let result = fold_in_place_saving(part.data_type, part.op, own, payload, saved);
-                    self.saved[frame.slot].store((done + payload.len()) as u32, Ordering::Release);
+                    self.saved[frame.slot].store(done + payload.len(), Ordering::Release);
                     result.and_then(|()| average(own))
                 })
             }),
@@ -306,13 +345,14 @@ impl Transfer for Attempt {
         if self.gate.is_closed() {
             return Ok(Landing::Discard);
         }
+        let is_coded = self.parts[frame.part].coding.is_some();
         if self.plan.stage_kind(header.stage as usize) != StageKind::Gather {
             self.take_slot(&frame, IDLE, REDUCING)?;
-            return Ok(Landing::Fold);
+            return Ok(if is_coded { Landing::Direct } else { Landing::Fold });
         }
         let own = frame.chunk == self.plan.rank();
         self.take_slot(&frame, if own { IDLE } else { REDUCED }, GATHERING)?;
-        if own && !self.save_whole(&frame) {
+        if own && !is_coded && !self.save_whole(&frame) {
             return Ok(Landing::Discard);
         }
         Ok(Landing::Direct)
@@ -336,18 +376,22 @@ impl Transfer for Attempt {
     }
 
     fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let memory = match &self.parts[header.part as usize].memory {
-            PartMemory::InPlace { data, .. } => data,
-            PartMemory::OutOfPlace { recv, .. } => recv,
+        let part = &self.parts[header.part as usize];
+        let memory = match (&part.coding, &part.memory) {
+            (Some(coding), _) => &coding.staging,
+            (None, PartMemory::InPlace { data, .. }) => data,
+            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
         };
         (memory, header.offset as usize)
     }
 
     fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let memory = match &self.parts[header.part as usize].memory {
-            PartMemory::InPlace { data, .. } => data,
-            PartMemory::OutOfPlace { send, .. } if header.stage == 0 => send,
-            PartMemory::OutOfPlace { recv, .. } => recv,
+        let part = &self.parts[header.part as usize];
+        let memory = match (&part.coding, &part.memory) {
+            (Some(coding), _) => &coding.staging,
+            (None, PartMemory::InPlace { data, .. }) => data,
+            (None, PartMemory::OutOfPlace { send, .. }) if header.stage == 0 => send,
+            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
         };
         (memory, header.offset as usize)
     }
@@ -355,12 +399,16 @@ impl Transfer for Attempt {
     fn arrived(&self, header: &FrameHeader) {
         let Some(frame) = self.received(header) else { return };
         let stage = header.stage as usize;
-        let gather = self.plan.stage_kind(stage) == StageKind::Gather;
-        self.states[frame.slot].store(if gather { GATHERED } else { REDUCED }, Ordering::Release);
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
         log::trace!("{}: frame complete, stage {} of {}", self.id, stage, self.plan.stages());
-        if stage + 1 < self.plan.stages() {
-            self.send(&mut std::iter::once(frame), stage + 1);
+        if let Some(coding) = &self.parts[frame.part].coding {
+            if !self.arrived_coded(stage, &frame, coding) {
+                return;
+            }
+        } else {
+            let gather = self.plan.stage_kind(stage) == StageKind::Gather;
+            self.states[frame.slot].store(if gather { GATHERED } else { REDUCED }, Ordering::Release);
+            self.send_on(std::iter::once(frame), stage);
         }
         if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(owner) = self.owner.upgrade()

@@ -7,19 +7,19 @@ use super::{
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
 use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId};
-use pccl_quant::{ReduceOp, reference::ring_all_reduce_oracle};
+use pccl_quant::{Level, ReduceOp, quantise::Quantisation, reference::ring_all_reduce_oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
 
-const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
+pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
 
 /// Stands for the operation and for the link to the next rank.
 #[derive(Default)]
-struct Owner {
+pub(super) struct Owner {
     sent: Mutex<Vec<Outgoing>>,
     received_all: Mutex<usize>,
-    faults: Mutex<Vec<OpFault>>,
+    pub(super) faults: Mutex<Vec<OpFault>>,
 }
 
 impl AttemptOwner for Owner {
@@ -40,20 +40,32 @@ impl AttemptOwner for Owner {
     }
 }
 
-struct Rank {
-    send: Vec<f32>,
+pub(super) struct Rank {
+    pub(super) send: Vec<f32>,
     recv: Vec<f32>,
-    owner: Arc<Owner>,
+    pub(super) owner: Arc<Owner>,
     attempt: Option<Arc<Attempt>>,
 }
 
-struct Ring {
-    ranks: Vec<Rank>,
+pub(super) struct Ring {
+    pub(super) ranks: Vec<Rank>,
     in_place: bool,
 }
 
 impl Ring {
     fn new(inputs: &[Vec<f32>], in_place: bool, op: ReduceOp, frame_bytes: usize) -> Self {
+        Self::with(inputs, in_place, op, frame_bytes, None)
+    }
+
+    /// Quantised tensors are coded by another level of processor features on each rank.
+    pub(super) fn with(
+        inputs: &[Vec<f32>],
+        in_place: bool,
+        op: ReduceOp,
+        frame_bytes: usize,
+        quantisation: Option<Quantisation>,
+    ) -> Self {
+        let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
         let ranks = inputs
             .iter()
             .map(|input| Rank {
@@ -64,35 +76,41 @@ impl Ring {
             })
             .collect();
         let mut ring = Self { ranks, in_place };
-        let n = inputs.len();
+        let (n, counter) = (inputs.len(), Arc::default());
         for (index, rank) in ring.ranks.iter_mut().enumerate() {
             let tensor = if in_place {
                 Tensor::in_place(&mut rank.send, op)
             } else {
                 Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length")
-            };
+            }
+            .with(quantisation);
+            tensor.check().expect("possible");
             let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
-            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, frame_bytes);
+            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, frame_bytes)
+                .at(levels[index % levels.len()]);
             let raws = [tensor.raw];
-            let backup = Arc::new(Backup::new(backup_bytes(&raws)));
+            let backup = Arc::new(Backup::new(backup_bytes(&raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            rank.attempt = Some(Attempt::new(ID, plan, &descriptor, &raws, backup, owner));
+            let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));
+            let attempt = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
+            attempt.prepare();
+            rank.attempt = Some(attempt);
         }
         ring
     }
 
-    fn attempt(&self, rank: usize) -> &Arc<Attempt> {
+    pub(super) fn attempt(&self, rank: usize) -> &Arc<Attempt> {
         self.ranks[rank].attempt.as_ref().expect("made by new")
     }
 
-    fn start(&self) {
+    pub(super) fn start(&self) {
         for rank in 0..self.ranks.len() {
             self.attempt(rank).start();
         }
     }
 
     /// Frames under way, as (sender, index in its queue).
-    fn under_way(&self) -> usize {
+    pub(super) fn under_way(&self) -> usize {
         self.ranks.iter().map(|rank| rank.owner.sent.lock().len()).sum()
     }
 
@@ -109,7 +127,7 @@ impl Ring {
 
     /// Moves one frame from its sender to the next rank, in pieces of `piece` bytes, at most `pieces` of them. `false`:
     /// it was cut off.
-    fn deliver(&self, index: usize, piece: usize, pieces: usize) -> bool {
+    pub(super) fn deliver(&self, index: usize, piece: usize, pieces: usize) -> bool {
         let (sender, frame) = self.take(index);
         let header = frame.header;
         let (source, offset) = frame.transfer.source(&header);
@@ -139,22 +157,22 @@ impl Ring {
         true
     }
 
-    fn retract_all(&self) {
+    pub(super) fn retract_all(&self) {
         for rank in 0..self.ranks.len() {
             self.attempt(rank).retract();
         }
     }
 
-    fn results(&self) -> Vec<Vec<u8>> {
+    pub(super) fn results(&self) -> Vec<Vec<u8>> {
         self.ranks.iter().map(|rank| bytes_of(if self.in_place { &rank.send } else { &rank.recv })).collect()
     }
 }
 
-fn bytes_of(values: &[f32]) -> Vec<u8> {
+pub(super) fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn inputs(ranks: usize, count: usize) -> Vec<Vec<f32>> {
+pub(super) fn inputs(ranks: usize, count: usize) -> Vec<Vec<f32>> {
     (0..ranks).map(|rank| (0..count).map(|i| (i * 7 + rank * 1000) as f32 * 0.37 - 50.0).collect()).collect()
 }
 

@@ -7,3 +7,5 @@ pub(crate) mod table;
 
 #[cfg(test)]
 mod attempt_tests;
+#[cfg(test)]
+mod coded_tests;

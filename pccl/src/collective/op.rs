@@ -162,7 +162,8 @@ impl Op {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let registered = shared.table.register(&op, self.tag, |slot| {
             let plan = Plan::new(&self.descriptor.parts, slot.ranks, slot.rank);
-            Attempt::new(slot.id, plan, &self.descriptor, &self.raws, self.backup.clone(), owner)
+            let staging = shared.backups.take(plan.all_encoded_bytes());
+            Attempt::new(slot.id, plan, &self.descriptor, &self.raws, self.backup.clone(), staging, owner)
         });
         let Some(attempt) = registered else {
             return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
@@ -170,9 +171,10 @@ impl Op {
         let id = attempt.id();
         state.phase = Phase::Voting;
         (state.vote, state.early) = (None, None);
-        state.attempt = Some(attempt);
+        state.attempt = Some(attempt.clone());
         state.last_id = Some(id);
         drop(state);
+        attempt.prepare();
         flight::op(&shared.flight, What::OpVoted, id);
         shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
         // The communicator may have ended before the registration was visible to those who end it.
@@ -285,6 +287,9 @@ impl Op {
         drop(state);
         let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
         attempt.retract();
+        if let Some(shared) = self.shared.upgrade() {
+            shared.backups.give(attempt.staging().clone());
+        }
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = self.shared.upgrade().map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {

@@ -5,11 +5,16 @@
 //! `(r - s) mod n` to the next rank and receives chunk `(r - s - 1) mod n` from the previous one. In the first `n - 1`
 //! stages (reduce-scatter) what arrives is folded into the receiver's own chunk, in the rest (gather) it replaces it.
 //! Chunks are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
+//!
+//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is what
+//! can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
 
 use pccl_protocol::PartDescriptor;
+use pccl_quant::quantise::Codec;
 use std::ops::Range;
 
-/// Payload bytes of a full frame. A multiple of every element size.
+/// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every element
+/// size.
 pub(crate) const FRAME_BYTES: usize = 512 << 10;
 
 /// The schedule of one attempt as one rank sees it.
@@ -17,7 +22,6 @@ pub(crate) const FRAME_BYTES: usize = 512 << 10;
 pub(crate) struct Plan {
     ranks: usize,
     rank: usize,
-    frame_bytes: usize,
     parts: Vec<PartPlan>,
     slots: usize,
 }
@@ -25,11 +29,17 @@ pub(crate) struct Plan {
 /// Where the chunks and frames of one tensor lie.
 #[derive(Debug, Clone)]
 struct PartPlan {
-    element_bytes: usize,
+    codec: Option<Codec>,
     /// Elements of a small chunk.
     base: usize,
     /// The first `extra` chunks hold one element more.
     extra: usize,
+    /// Bytes of such a chunk as it travels, and of a small one.
+    chunk_bytes: [usize; 2],
+    /// Elements of a full unit.
+    unit_elements: usize,
+    /// Payload bytes of a full frame.
+    frame_bytes: usize,
     /// First slot of each chunk, and the end.
     first_slot: Vec<usize>,
 }
@@ -43,7 +53,7 @@ pub(crate) struct Frame {
     pub(crate) chunk: usize,
     /// Number of this frame among all frames of all tensors.
     pub(crate) slot: usize,
-    /// First byte in the tensor.
+    /// First byte in the tensor, in the form in which it travels.
     pub(crate) offset: usize,
     /// Length in bytes.
     pub(crate) len: usize,
@@ -54,6 +64,21 @@ impl Frame {
     pub(crate) fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len
     }
+}
+
+/// What is decoded and encoded as a whole, of a quantised tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// Chunk of the tensor.
+    pub(crate) chunk: usize,
+    /// Elements of the tensor.
+    pub(crate) elements: Range<usize>,
+    /// Number of the first of them in its chunk.
+    pub(crate) first_in_chunk: usize,
+    /// Bytes in the encoded form of the tensor.
+    pub(crate) encoded: Range<usize>,
+    /// The frames that make it up.
+    pub(crate) slots: Range<usize>,
 }
 
 /// What a stage does with what it receives.
@@ -86,22 +111,16 @@ impl Plan {
         let parts = parts
             .iter()
             .map(|part| {
-                let count = part.count as usize;
-                let mut plan = PartPlan {
-                    element_bytes: part.data_type.size_bytes(),
-                    base: count / ranks,
-                    extra: count % ranks,
-                    first_slot: Vec::with_capacity(ranks + 1),
-                };
+                let mut plan = PartPlan::new(part, ranks, frame_bytes);
                 for chunk in 0..ranks {
                     plan.first_slot.push(slots);
-                    slots += plan.chunk_bytes(chunk).len().div_ceil(frame_bytes);
+                    slots += plan.chunk_bytes(chunk).len().div_ceil(plan.frame_bytes);
                 }
                 plan.first_slot.push(slots);
                 plan
             })
             .collect();
-        Self { ranks, rank, frame_bytes, parts, slots }
+        Self { ranks, rank, parts, slots }
     }
 
     /// Number of ranks.
@@ -159,12 +178,12 @@ impl Plan {
             return None;
         }
         let chunk = self.received_chunk(stage);
-        let bytes = self.parts[part].chunk_bytes(chunk);
+        let (bytes, frame_bytes) = (self.parts[part].chunk_bytes(chunk), self.parts[part].frame_bytes);
         let offset = usize::try_from(offset).ok()?;
-        if !bytes.contains(&offset) || !(offset - bytes.start).is_multiple_of(self.frame_bytes) {
+        if !bytes.contains(&offset) || !(offset - bytes.start).is_multiple_of(frame_bytes) {
             return None;
         }
-        let frame = self.frame(part, chunk, (offset - bytes.start) / self.frame_bytes);
+        let frame = self.frame(part, chunk, (offset - bytes.start) / frame_bytes);
         (frame.len == len as usize).then_some(frame)
     }
 
@@ -186,14 +205,65 @@ impl Plan {
     fn frame(&self, part: usize, chunk: usize, index: usize) -> Frame {
         let plan = &self.parts[part];
         let bytes = plan.chunk_bytes(chunk);
-        let offset = bytes.start + index * self.frame_bytes;
+        let offset = bytes.start + index * plan.frame_bytes;
         Frame {
             part,
             chunk,
             slot: plan.first_slot[chunk] + index,
             offset,
-            len: self.frame_bytes.min(bytes.end - offset),
+            len: plan.frame_bytes.min(bytes.end - offset),
         }
+    }
+
+    /// The codec of a tensor, if it is quantised.
+    pub(crate) fn codec(&self, part: usize) -> Option<Codec> {
+        self.parts[part].codec
+    }
+
+    /// Bytes of the encoded form of a tensor; 0 if it is not quantised.
+    pub(crate) fn encoded_bytes(&self, part: usize) -> usize {
+        let plan = &self.parts[part];
+        if plan.codec.is_some() { plan.chunk_bytes(self.ranks - 1).end } else { 0 }
+    }
+
+    /// Bytes of the encoded forms of all quantised tensors.
+    pub(crate) fn all_encoded_bytes(&self) -> usize {
+        (0..self.parts.len()).map(|part| self.encoded_bytes(part)).sum()
+    }
+
+    /// The unit that a frame of a quantised tensor belongs to.
+    pub(crate) fn unit_of(&self, frame: &Frame) -> Unit {
+        let plan = &self.parts[frame.part];
+        let chunk = plan.chunk_elements(frame.chunk);
+        let slots = plan.first_slot[frame.chunk]..plan.first_slot[frame.chunk + 1];
+        if plan.unit_elements == usize::MAX {
+            let encoded = plan.chunk_bytes(frame.chunk);
+            return Unit { chunk: frame.chunk, elements: chunk, first_in_chunk: 0, encoded, slots };
+        }
+        let first_in_chunk = (frame.slot - slots.start) * plan.unit_elements;
+        let start = chunk.start + first_in_chunk;
+        Unit {
+            chunk: frame.chunk,
+            elements: start..chunk.end.min(start + plan.unit_elements),
+            first_in_chunk,
+            encoded: frame.range(),
+            slots: frame.slot..frame.slot + 1,
+        }
+    }
+
+    /// The frames of a unit, in order.
+    pub(crate) fn frames_of_unit(&self, part: usize, unit: &Unit) -> impl Iterator<Item = Frame> + '_ {
+        let (chunk, first) = (unit.chunk, self.parts[part].first_slot[unit.chunk]);
+        unit.slots.clone().map(move |slot| self.frame(part, chunk, slot - first))
+    }
+
+    /// As if this rank had a processor of that level.
+    #[cfg(test)]
+    pub(crate) fn at(mut self, level: pccl_quant::Level) -> Self {
+        for part in &mut self.parts {
+            part.codec = part.codec.and_then(|codec| codec.at(level));
+        }
+        self
     }
 
     /// Every frame, in the order of the slots of each chunk.
@@ -203,10 +273,45 @@ impl Plan {
 }
 
 impl PartPlan {
-    fn chunk_bytes(&self, chunk: usize) -> Range<usize> {
+    /// Without slots.
+    fn new(part: &PartDescriptor, ranks: usize, frame_bytes: usize) -> Self {
+        let element_bytes = part.data_type.size_bytes();
+        // The launch of an operation has refused what has no codec.
+        let codec = part.quantisation.and_then(|it| it.codec(part.data_type, part.op).ok());
+        let bytes = |elements: usize| match &codec {
+            None => elements * element_bytes,
+            // Of what fits into memory, so does the length.
+            Some(codec) => codec.encoded_len(elements).unwrap_or(0),
+        };
+        let unit_elements = match codec.map(|codec| codec.piece_elements()) {
+            None => frame_bytes / element_bytes,
+            Some(None) => usize::MAX,
+            Some(Some(piece)) => (frame_bytes / element_bytes / piece).max(1) * piece,
+        };
+        let count = part.count as usize;
+        let base = count / ranks;
+        Self {
+            base,
+            extra: count % ranks,
+            chunk_bytes: [bytes(base + 1), bytes(base)],
+            unit_elements,
+            frame_bytes: if unit_elements == usize::MAX { frame_bytes } else { bytes(unit_elements) },
+            codec,
+            first_slot: Vec::with_capacity(ranks + 1),
+        }
+    }
+
+    fn chunk_elements(&self, chunk: usize) -> Range<usize> {
         let start = chunk * self.base + chunk.min(self.extra);
-        let len = self.base + usize::from(chunk < self.extra);
-        start * self.element_bytes..(start + len) * self.element_bytes
+        start..start + self.base + usize::from(chunk < self.extra)
+    }
+
+    /// In the form in which the tensor travels.
+    fn chunk_bytes(&self, chunk: usize) -> Range<usize> {
+        let [large, small] = self.chunk_bytes;
+        let large_before = chunk.min(self.extra);
+        let start = large_before * large + (chunk - large_before) * small;
+        start..start + if chunk < self.extra { large } else { small }
     }
 }
 
@@ -217,10 +322,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parts(counts: &[u64]) -> Vec<PartDescriptor> {
-        counts
-            .iter()
-            .map(|&count| PartDescriptor { count, data_type: DataType::Float32, op: ReduceOp::Sum })
-            .collect()
+        counts.iter().map(|&count| PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)).collect()
     }
 
     proptest! {

@@ -22,6 +22,12 @@ impl Communicator {
         shared.status.wait(request).ok_or_else(|| shared.end_error())
     }
 
+    /// Bytes of memory that this communicator holds for its operations: backups of tensors that are reduced in place, and
+    /// the encoded forms of quantised tensors. Up to 1 GiB is kept between operations, until the connection to the run ends.
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared().map_or(0, |shared| shared.backups.bytes())
+    }
+
     /// The last verdict that any call of this communicator has returned, until the next one. It survives reconnecting.
     pub fn last_verdict(&self) -> Option<Verdict> {
         self.last_verdict.lock().clone()

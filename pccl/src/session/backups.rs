@@ -1,8 +1,11 @@
-//! Backup memory, kept between operations: its pages are expensive to get.
+//! Memory for backups and encoded tensors, kept between operations: its pages are expensive to get.
 
 use crate::memory::Backup;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// Most bytes kept for later operations.
 const MAX_KEPT_BYTES: usize = 1 << 30;
@@ -13,6 +16,7 @@ const MAX_KEPT: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct BackupPool {
     free: Mutex<Vec<Arc<Backup>>>,
+    bytes: Arc<AtomicUsize>,
 }
 
 impl BackupPool {
@@ -24,8 +28,13 @@ impl BackupPool {
             .min_by_key(|&i| free[i].capacity());
         match fit {
             Some(index) => free.swap_remove(index),
-            None => Arc::new(Backup::new(len)),
+            None => Arc::new(Backup::new(len, &self.bytes)),
         }
+    }
+
+    /// Bytes of all buffers, in use or kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Keeps a buffer for later. Only after the gate of every attempt that used it has drained.

@@ -2,6 +2,7 @@
 
 use super::harness::{Rig, aborted, descriptor, is_done};
 use pccl_protocol::*;
+use pccl_quant::quantise::{Block, Quantisation, Scheme};
 
 #[test]
 fn a_collective_begins_when_all_have_voted_and_ends_when_all_have_completed() {
@@ -46,8 +47,9 @@ fn mismatched_calls_fail_with_one_verdict_that_names_both() {
     let other_count = |d: &mut Descriptor| d.parts[0].count = 65;
     let more_parts = |d: &mut Descriptor| d.parts.push(d.parts[0]);
     let other_algorithm = |d: &mut Descriptor| d.algorithm = Algorithm::Ring;
-    let changes: [&dyn Fn(&mut Descriptor); 5] =
-        [&other_type, &other_op, &other_count, &more_parts, &other_algorithm];
+    let quantised = |d: &mut Descriptor| d.parts[0].quantisation = Some(Scheme::CastBf16.into());
+    let changes: [&dyn Fn(&mut Descriptor); 6] =
+        [&other_type, &other_op, &other_count, &more_parts, &other_algorithm, &quantised];
     for change in changes {
         let mut rig = Rig::world(3);
         let op = rig.op(1, 1, 0);
@@ -65,6 +67,23 @@ fn mismatched_calls_fail_with_one_verdict_that_names_both() {
         assert_eq!(named, [rig.peers[&1], rig.peers[&3]]);
         assert!(!verdicts[0].detail.as_str().is_empty());
         rig.commence(op.next_attempt());
+    }
+}
+
+#[test]
+fn a_verdict_names_both_quantisations() {
+    let mut rig = Rig::world(2);
+    let op = rig.op(1, 1, 0);
+    for (n, seed) in [(1, 7), (2, 8)] {
+        let mut descriptor = descriptor(64);
+        let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+        descriptor.parts[0].quantisation = Some(affine.stochastic(seed));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+    }
+    let detail = aborted(rig.answer(1)).detail;
+    for seed in ["seed 7", "seed 8"] {
+        let wanted = format!("sum x 64 elements of f32 as affine u8, block 256, stochastic with {seed}");
+        assert!(detail.as_str().contains(&wanted), "{detail}");
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn register(group: u32) -> Register {
 }
 
 pub(super) fn descriptor(count: u64) -> Descriptor {
-    let part = PartDescriptor { count, data_type: DataType::Float32, op: ReduceOp::Sum };
+    let part = PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum);
     Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
 }
 

@@ -8,7 +8,10 @@ use crate::{
     Cause, GroupEpoch, GroupId, LinkGeneration, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
     WorldEpoch,
 };
-use pccl_quant::{DataType, ReduceOp};
+use pccl_quant::{
+    DataType, ReduceOp,
+    quantise::{self, Quantisation, Scheme},
+};
 use std::fmt::{self, Write};
 
 /// First line of a file.
@@ -203,6 +206,11 @@ fn write_entry(out: &mut String, entry: &Entry) -> fmt::Result {
     }
     if let Some(part) = event.part {
         write!(out, " part={}.{}.{}", part.data_type.name(), part.op.code(), part.count)?;
+        if let Some(quantisation) = part.quantisation {
+            let scheme = quantisation.scheme();
+            write!(out, ".{}.{}", scheme.algorithm().code(), scheme.parameter())?;
+            quantisation.seed().map_or(Ok(()), |seed| write!(out, ".{seed}"))?;
+        }
     }
     if let Some(text) = &event.text {
         write!(out, " text={}", escape_line(text))?;
@@ -268,7 +276,16 @@ fn parse_part(value: &str) -> Option<PartDescriptor> {
     let data_type = DataType::ALL.into_iter().find(|data_type| data_type.name() == name)?;
     let op = ReduceOp::from_code(words.next()?.parse().ok()?)?;
     let count = words.next()?.parse().ok()?;
-    words.next().is_none().then_some(PartDescriptor { count, data_type, op })
+    let quantisation = match words.next() {
+        None => None,
+        Some(algorithm) => {
+            let algorithm = quantise::Algorithm::from_code(algorithm.parse().ok()?)?;
+            let quantisation = Quantisation::new(Scheme::of(algorithm, words.next()?.parse().ok()?)?);
+            let seed: Option<u64> = words.next().map(str::parse).transpose().ok()?;
+            Some(seed.map_or(quantisation, |seed| quantisation.stochastic(seed)))
+        }
+    };
+    words.next().is_none().then_some(PartDescriptor { count, data_type, op, quantisation })
 }
 
 fn parse_id(value: &str) -> Option<u128> {

@@ -247,7 +247,7 @@ fn describe(story: &Story, event: &Event, role: Role) -> String {
         let _ = write!(out, ", {subject}");
     }
     if let Some(part) = &event.part {
-        let _ = write!(out, ", {} x {} of {}", part.op, part.count, part.data_type);
+        let _ = write!(out, ", {part}");
     }
     if let Some(count) = event.count {
         let _ = match event.what {

@@ -4,7 +4,10 @@
 
 use pccl_hash::Digest128;
 use pccl_protocol::*;
-use pccl_quant::{DataType, ReduceOp};
+use pccl_quant::{
+    DataType, ReduceOp,
+    quantise::{self, Block, Quantisation, Scheme},
+};
 use proptest::{
     collection::vec,
     option,
@@ -134,6 +137,21 @@ impl Arb for ReduceOp {
     }
 }
 
+impl Arb for Quantisation {
+    fn arb() -> BoxedStrategy<Self> {
+        let parameters: Vec<u16> = (0..12).chain(Block::ALL.map(|block| block as u16)).collect();
+        let schemes: Vec<Scheme> = quantise::Algorithm::ALL
+            .into_iter()
+            .flat_map(|algorithm| parameters.iter().filter_map(move |p| Scheme::of(algorithm, *p)))
+            .collect();
+        (select(schemes), Option::<u64>::arb())
+            .prop_map(|(scheme, seed)| {
+                seed.map_or(Self::new(scheme), |seed| Self::new(scheme).stochastic(seed))
+            })
+            .boxed()
+    }
+}
+
 impl<T: Arb + Clone + 'static> Arb for Option<T> {
     fn arb() -> BoxedStrategy<Self> {
         option::of(T::arb()).boxed()
@@ -159,7 +177,7 @@ arb_struct! {
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
     SyncComplete { sync, report }
-    PartDescriptor { count, data_type, op }
+    PartDescriptor { count, data_type, op, quantisation }
     Descriptor { parts, algorithm }
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms }

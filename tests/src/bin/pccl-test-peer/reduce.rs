@@ -31,6 +31,15 @@ impl Job {
             None => Ok(self.send.in_place(self.spec.op)),
             Some(recv) => self.send.out_of_place(recv, self.spec.op),
         }
+        .map(|tensor| match self.spec.quantisation {
+            None => tensor,
+            Some(quantisation) => tensor.quantised(quantisation),
+        })
+    }
+
+    fn options(&self, tag: u64) -> ReduceOptions {
+        let options = ReduceOptions::new(self.spec.op).tag(tag);
+        self.spec.quantisation.map_or(options, |quantisation| options.quantisation(quantisation))
     }
 
     /// Whether what was put in is still there: after a failure always, after a success out of place.
@@ -116,7 +125,7 @@ pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: 
     }
     let result = loop {
         let job = &mut jobs[0];
-        let options = ReduceOptions::new(job.spec.op).tag(tag);
+        let options = job.options(tag);
         let begun = Instant::now();
         let result = match &mut job.recv {
             None => job.send.all_reduce(comm, options),
@@ -175,7 +184,7 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
         let results: Vec<Result<ReduceInfo, Error>> = comm.scope(|scope| {
             let mut launched = Vec::new();
             for (_, tag, job) in &mut open {
-                let options = ReduceOptions::new(job.spec.op).tag(*tag);
+                let options = job.options(*tag);
                 launched.push(match &mut job.recv {
                     None => job.send.launch(scope, options),
                     Some(recv) => job.send.launch_into(recv, scope, options),
@@ -219,7 +228,7 @@ pub(crate) fn busy(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
     let mut job = Job::parse(words[0], index)?;
     let (mut second, mut state_tensor) = (vec![0f32; 8], vec![0f32; 8]);
     let (result, refused) = comm.scope(|scope| {
-        let options = ReduceOptions::new(job.spec.op).tag(tag);
+        let options = job.options(tag);
         let op = match job.send.launch(scope, options) {
             Ok(op) => op,
             Err(error) => return (Err(error), Vec::new()),

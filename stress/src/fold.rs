@@ -5,7 +5,10 @@
 //! value of rank c and is folded at the ranks c+1, c+2, ... (mod n), the rank's own value on the left. 16-bit floats are
 //! added in f32 and rounded at each rank. An average is divided once, at the end.
 
-use crate::workload::Buffer;
+use crate::{
+    coding::{self, Coding},
+    workload::Buffer,
+};
 use half::f16;
 use pccl::ReduceOp;
 
@@ -95,9 +98,12 @@ fn ring<T: Arithmetic>(inputs: &[&Vec<T>], op: ReduceOp) -> Vec<T> {
 }
 
 /// The result of reducing `inputs`, which are in ring order. `None` if there are none, or they differ in type or length.
-pub(crate) fn ring_all_reduce(inputs: &[&Buffer], op: ReduceOp) -> Option<Buffer> {
+pub(crate) fn ring_all_reduce(inputs: &[&Buffer], op: ReduceOp, coding: Option<Coding>) -> Option<Buffer> {
     macro_rules! fold {
-        ($variant:ident) => {{
+        ($variant:ident) => {
+            fold!($variant, |vectors: &[_]| ring(vectors, op))
+        };
+        ($variant:ident, $ring:expr) => {{
             let vectors: Option<Vec<_>> = inputs
                 .iter()
                 .map(|input| match input {
@@ -106,15 +112,17 @@ pub(crate) fn ring_all_reduce(inputs: &[&Buffer], op: ReduceOp) -> Option<Buffer
                 })
                 .collect();
             let vectors = vectors.filter(|all| all.iter().all(|data| data.len() == all[0].len()))?;
-            Some(Buffer::$variant(ring(&vectors, op)))
+            Some(Buffer::$variant($ring(&vectors)))
         }};
     }
-    match inputs.first()? {
-        Buffer::F16(_) => fold!(F16),
-        Buffer::F32(_) => fold!(F32),
-        Buffer::F64(_) => fold!(F64),
-        Buffer::I64(_) => fold!(I64),
-        Buffer::U8(_) => fold!(U8),
+    match (inputs.first()?, coding) {
+        (Buffer::F32(_), Some(coding)) => fold!(F32, |vectors: &[_]| coding::ring(vectors, op, coding)),
+        (_, Some(_)) => None,
+        (Buffer::F16(_), None) => fold!(F16),
+        (Buffer::F32(_), None) => fold!(F32),
+        (Buffer::F64(_), None) => fold!(F64),
+        (Buffer::I64(_), None) => fold!(I64),
+        (Buffer::U8(_), None) => fold!(U8),
     }
 }
 
@@ -132,13 +140,13 @@ mod tests {
         ];
         let inputs: Vec<&Buffer> = inputs.iter().collect();
         // Chunk 0: (huge + 1) + 1 = huge. Chunk 1 (one element): (huge at rank 1, + 1) + 1. Chunk 2: 4 + 2 + 3.
-        let sum = ring_all_reduce(&inputs, ReduceOp::Sum);
+        let sum = ring_all_reduce(&inputs, ReduceOp::Sum, None);
         assert_eq!(sum, Some(Buffer::F32(vec![huge, 3.0, huge, 9.0])));
     }
 
     #[test]
     fn integers_wrap_and_sixteen_bit_floats_round_at_each_rank() {
-        let fold = |a, b, op| ring_all_reduce(&[&a, &b], op);
+        let fold = |a, b, op| ring_all_reduce(&[&a, &b], op, None);
         assert_eq!(
             fold(Buffer::U8(vec![200]), Buffer::U8(vec![100]), ReduceOp::Sum),
             Some(Buffer::U8(vec![44]))
@@ -150,15 +158,16 @@ mod tests {
         let half = |value: f32| f16::from_f32(value);
         // 2048 + 1 rounds to 2048 in f16; twice.
         let inputs = [2048.0, 1.0, 1.0].map(|value| Buffer::F16(vec![half(value)]));
-        let sum = ring_all_reduce(&inputs.iter().collect::<Vec<_>>(), ReduceOp::Sum);
+        let sum = ring_all_reduce(&inputs.iter().collect::<Vec<_>>(), ReduceOp::Sum, None);
         assert_eq!(sum, Some(Buffer::F16(vec![half(2048.0)])));
     }
 
     #[test]
     fn what_does_not_fit_together_has_no_result() {
         let (a, b, c) = (Buffer::U8(vec![1]), Buffer::U8(vec![1, 2]), Buffer::I64(vec![1]));
-        assert_eq!(ring_all_reduce(&[&a, &b], ReduceOp::Sum), None);
-        assert_eq!(ring_all_reduce(&[&a, &c], ReduceOp::Sum), None);
-        assert_eq!(ring_all_reduce(&[], ReduceOp::Sum), None);
+        assert_eq!(ring_all_reduce(&[&a, &b], ReduceOp::Sum, None), None);
+        assert_eq!(ring_all_reduce(&[&a, &c], ReduceOp::Sum, None), None);
+        assert_eq!(ring_all_reduce(&[], ReduceOp::Sum, None), None);
+        assert_eq!(ring_all_reduce(&[&a, &a], ReduceOp::Sum, Some(Coding::Bf16)), None);
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod authority;
 mod baseline;
 mod children;
+mod coding;
 mod event;
 mod fault;
 mod fleet;

@@ -1,7 +1,10 @@
 //! An all-reduce of a peer with its buffers, and a copy of what went in.
 
-use crate::workload::{Buffer, Job, Workload, checksum, with_vector};
-use pccl::{AsyncReduce, Error, ReduceOptions, Scope, Tensor};
+use crate::{
+    coding::Coding,
+    workload::{Buffer, Job, Part, Workload, checksum, with_vector},
+};
+use pccl::{AsyncReduce, Error, Quantisation, ReduceOptions, Scope, Tensor};
 
 /// One all-reduce of a step.
 #[derive(Debug)]
@@ -68,20 +71,23 @@ impl Task {
 
     /// The buffers as one operation with many tensors.
     pub(crate) fn tensors(&mut self) -> Vec<Tensor<'_>> {
-        let ops: Vec<_> = self.job.parts.iter().map(|part| part.op).collect();
+        let ways: Vec<_> = self.job.parts.iter().map(|part| (part.op, quantisation(part))).collect();
+        let with = |tensor, way: Option<Quantisation>| way.into_iter().fold(tensor, Tensor::quantised);
         if self.job.in_place {
-            let buffers = self.data.iter_mut().zip(ops);
+            let buffers = self.data.iter_mut().zip(ways);
             return buffers
-                .map(|(buffer, op)| with_vector!(buffer, data => Tensor::in_place(data, op)))
+                .map(
+                    |(buffer, (op, way))| with_vector!(buffer, data => with(Tensor::in_place(data, op), way)),
+                )
                 .collect();
         }
         let mut tensors = Vec::new();
-        for ((send, recv), op) in self.data.iter().zip(&mut self.results).zip(ops) {
+        for ((send, recv), (op, way)) in self.data.iter().zip(&mut self.results).zip(ways) {
             macro_rules! pair {
                 ($($variant:ident)*) => {
                     match (send, recv) {
                         $((Buffer::$variant(send), Buffer::$variant(recv)) => {
-                            tensors.extend(Tensor::out_of_place(send, recv, op));
+                            tensors.extend(Tensor::out_of_place(send, recv, op).map(|tensor| with(tensor, way)));
                         })*
                         _ => {}
                     }
@@ -93,12 +99,18 @@ impl Task {
     }
 }
 
+fn quantisation(part: &Part) -> Option<Quantisation> {
+    part.coding.map(Coding::quantisation)
+}
+
 /// Launches the first buffer of `task` as an asynchronous all-reduce.
 pub(crate) fn launch<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     task: &'env mut Task,
 ) -> Result<AsyncReduce<'scope>, Error> {
-    let options = ReduceOptions::new(task.job.parts[0].op).tag(task.job.tag);
+    let part = &task.job.parts[0];
+    let mut options = ReduceOptions::new(part.op).tag(task.job.tag);
+    options.quantisation = quantisation(part);
     let Some(send) = task.data.first_mut() else {
         return Err(Error::InvalidArgument("an operation without tensors".into()));
     };

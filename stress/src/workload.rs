@@ -1,7 +1,7 @@
 //! What peers compute: which all-reduces each step has and what everybody contributes, as pure functions of the run's
 //! seed, so that the supervisor can say without asking what the result has to be.
 
-use crate::rng::Rng;
+use crate::{coding::Coding, rng::Rng};
 use half::f16;
 use pccl::ReduceOp;
 use std::ops::Range;
@@ -27,6 +27,8 @@ pub(crate) struct Part {
     pub(crate) kind: Kind,
     pub(crate) op: ReduceOp,
     pub(crate) count: usize,
+    /// How it is quantised; only f32 are.
+    pub(crate) coding: Option<Coding>,
 }
 
 /// One all-reduce of a step.
@@ -146,27 +148,32 @@ impl Workload {
         let mut job = |tag, in_place, kind, op, share: usize| Job {
             tag,
             in_place,
-            parts: vec![Part { kind, op, count: self.size(&mut rng, share) }],
+            parts: vec![Part { kind, op, count: self.size(&mut rng, share), coding: None }],
         };
         let integer_op = integer_ops[(step % 4) as usize];
-        vec![
+        let mut jobs = vec![
             job(1, true, Kind::F32, Sum, 1),
             job(2, false, Kind::F64, Avg, 2),
             job(3, true, Kind::I64, integer_op, 4),
             job(4, false, Kind::U8, integer_op, 4),
             job(5, true, Kind::F16, if step.is_multiple_of(2) { Avg } else { Sum }, 8),
-        ]
+            job(6, step.is_multiple_of(4), Kind::F32, if step.is_multiple_of(2) { Sum } else { Avg }, 1),
+        ];
+        jobs[5].parts[0].coding = Some(Coding::ALL[(step % 3) as usize]);
+        jobs
     }
 
     /// The operation with many tensors of `step` and this tag: its first tensor is the gradient.
     pub(crate) fn many_job(&self, step: u64, tag: u64) -> Job {
         let mut rng = Rng::keyed(&[self.seed, 2, step, tag]);
-        let mut part = |kind, op, share| Part { kind, op, count: self.size(&mut rng, share) };
-        let parts = vec![
+        let mut part = |kind, op, share| Part { kind, op, count: self.size(&mut rng, share), coding: None };
+        let mut parts = vec![
             part(Kind::F32, ReduceOp::Avg, 2),
             part(Kind::I64, ReduceOp::Sum, 8),
             part(Kind::F64, ReduceOp::Min, 8),
         ];
+        // Gradients travel as they are, in one of the ways, or in another.
+        parts[0].coding = Coding::ALL.get(((step + tag) % 4) as usize).copied();
         Job { tag, in_place: (step + tag).is_multiple_of(3), parts }
     }
 
@@ -193,7 +200,7 @@ impl Workload {
     /// About how many bytes an edge carries in one step.
     pub(crate) fn step_bytes(&self) -> u64 {
         // Sum of the shares below, and twice around the ring.
-        self.elements as u64 * 21
+        self.elements as u64 * 23
     }
 
     /// Mostly near the largest size, now and then a handful: fewer elements than ranks, or just more.

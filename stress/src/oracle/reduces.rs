@@ -143,7 +143,7 @@ pub(super) fn expected_checksum(workload: &Workload, step: u64, tag: u64, ring: 
         .enumerate()
         .map(|(index, part)| {
             let of_part: Vec<&Buffer> = inputs.iter().map(|buffers| &buffers[index]).collect();
-            fold::ring_all_reduce(&of_part, part.op)
+            fold::ring_all_reduce(&of_part, part.op, part.coding)
         })
         .collect();
     Some(checksum(&results?))

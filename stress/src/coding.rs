@@ -1,0 +1,130 @@
+//! What quantised all-reduces have to yield: the supervisor's own arithmetic, which has no code in common with the library's.
+//!
+//! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial sum; the
+//! last one divides an average before.
+
+use half::bf16;
+use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
+
+/// A way in which f32 travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// 8 bits, from minimum to maximum of each 256 elements.
+    Affine,
+    /// 8 bits, from minimum to maximum of each chunk.
+    MinMax,
+    /// As bf16.
+    Bf16,
+}
+
+impl Coding {
+    pub(crate) const ALL: [Self; 3] = [Self::Affine, Self::MinMax, Self::Bf16];
+
+    /// What the library calls it.
+    pub(crate) fn quantisation(self) -> Quantisation {
+        Quantisation::new(match self {
+            Self::Affine => Scheme::BlockAffineU8(Block::B256),
+            Self::MinMax => Scheme::MinMax(DataType::Uint8),
+            Self::Bf16 => Scheme::CastBf16,
+        })
+    }
+
+    /// A chunk of finite elements, encoded and decoded.
+    fn rounded(self, chunk: &[f32]) -> Vec<f32> {
+        match self {
+            Self::Affine => chunk.chunks(256).flat_map(affine).collect(),
+            Self::MinMax => min_max(chunk),
+            Self::Bf16 => chunk.iter().map(|&value| bf16::from_f32(value).to_f32()).collect(),
+        }
+    }
+}
+
+fn extent(values: &[f32]) -> (f32, f32) {
+    values.iter().fold((f32::MAX, f32::MIN), |(min, max), &value| (min.min(value), max.max(value)))
+}
+
+/// Each operation is rounded to f32 by itself. The scale has 8 mantissa bits less, rounded up.
+fn affine(block: &[f32]) -> Vec<f32> {
+    let (min, max) = extent(block);
+    if min == max {
+        return block.to_vec();
+    }
+    let middle = min / 2.0 + max / 2.0;
+    let scale = (f32::max(max - middle, middle - min) / 127.5).max(f32::MIN_POSITIVE);
+    let scale = f32::from_bits(scale.to_bits().next_multiple_of(256));
+    let inverse = 1.0 / scale;
+    let code = |value: f32| ((value - middle) * inverse + 127.5).round_ties_even();
+    block.iter().map(|&value| middle + (code(value) - 127.5) * scale).collect()
+}
+
+/// All in f64.
+fn min_max(chunk: &[f32]) -> Vec<f32> {
+    let (min, max) = extent(chunk);
+    if min == max {
+        return chunk.to_vec();
+    }
+    let (min, max) = (f64::from(min), f64::from(max));
+    let (middle, scale) = ((min + max) / 2.0, (max / 2.0 - min / 2.0) / 127.5);
+    let inverse = 1.0 / scale;
+    let code = |value: f64| ((value - middle) * inverse + 127.5).clamp(0.0, 255.0).round_ties_even();
+    chunk.iter().map(|&value| (middle + (code(f64::from(value)) - 127.5) * scale) as f32).collect()
+}
+
+/// The result of reducing `inputs`, which are in ring order and equally long.
+pub(crate) fn ring(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f32> {
+    let (ranks, count) = (inputs.len(), inputs[0].len());
+    let mut result = Vec::with_capacity(count);
+    for chunk in 0..ranks {
+        let len = count / ranks + usize::from(chunk < count % ranks);
+        let range = result.len()..result.len() + len;
+        let mut travelling = coding.rounded(&inputs[chunk][range.clone()]);
+        for step in 1..ranks {
+            let own = &inputs[(chunk + step) % ranks][range.clone()];
+            let mut sum: Vec<f32> = own.iter().zip(&travelling).map(|(own, value)| own + value).collect();
+            if op == ReduceOp::Avg && step + 1 == ranks {
+                sum.iter_mut().for_each(|value| *value /= ranks as f32);
+            }
+            travelling = coding.rounded(&sum);
+        }
+        result.append(&mut travelling);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_by_hand() {
+        // Scale 2/255 and middle 1 of 0 to 2; a quarter of the way is code 64 (63.75).
+        for coding in [Coding::Affine, Coding::MinMax] {
+            let got = coding.rounded(&[0.0, 0.5, 2.0]);
+            for (got, wanted) in got.iter().zip([0.0, 64.0 * 2.0 / 255.0, 2.0]) {
+                assert!((got - wanted).abs() < 1e-4, "{coding:?}: {got}");
+            }
+            assert_eq!(coding.rounded(&[0.1; 300]), [0.1; 300]);
+            assert!(coding.rounded(&[]).is_empty());
+        }
+        assert_eq!(Coding::Bf16.rounded(&[257.0, 259.0]), [256.0, 260.0]);
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_chunk() {
+        let mut values = vec![0.5; 300];
+        (values[10], values[298], values[299]) = (0.75, 0.75, 1e6);
+        let got = Coding::Affine.rounded(&values);
+        assert!((got[10] - 0.75).abs() < 1e-3);
+        assert!((got[298] - 0.75).abs() > 0.1, "the second block is coarse");
+        assert!((Coding::MinMax.rounded(&values)[10] - 0.75).abs() > 0.1, "and so is the chunk");
+    }
+
+    #[test]
+    fn every_hop_rounds() {
+        let inputs = [vec![256.0, 1.0], vec![1.0, 1.0], vec![1.0, 256.0]];
+        let inputs: Vec<_> = inputs.iter().collect();
+        // 256 + 1 is 256 in bf16, twice; 1 (rank 1), + 256 (rank 2) is 256, + 1 again.
+        assert_eq!(ring(&inputs, ReduceOp::Sum, Coding::Bf16), [256.0, 256.0]);
+        assert_eq!(ring(&inputs, ReduceOp::Avg, Coding::Bf16), [85.5, 85.5]);
+    }
+}

@@ -2,7 +2,10 @@
 //! tells its processor time.
 
 use crate::{plain_ring::PlainRing, process::cpu_seconds};
-use pccl::{Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, Tensor};
+use pccl::{
+    Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, ReduceOptions, Scheme,
+    Tensor,
+};
 use std::{
     error::Error,
     io::{self, BufRead, Write},
@@ -18,6 +21,8 @@ struct Peer {
     plain: PlainRing,
     data: Vec<f32>,
     other: Vec<f32>,
+    /// What is quantised: of equal elements that would cost less.
+    noise: Vec<f32>,
     bytes: Vec<u8>,
     other_bytes: Vec<u8>,
 }
@@ -46,8 +51,9 @@ pub(crate) fn run(master: &str, peers: usize, checksums: bool, pool: u16) -> Res
     comm.connect()?;
     comm.wait_for_world(peers, Some(PATIENCE))?;
     say("ready")?;
-    let (data, other, bytes, other_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut peer = Peer { peers, comm, plain, data, other, bytes, other_bytes };
+    let (data, other, noise, bytes, other_bytes) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut peer = Peer { peers, comm, plain, data, other, noise, bytes, other_bytes };
     for line in lines {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -84,6 +90,15 @@ impl Peer {
                     let done = self.comm.all_reduce_into(&self.data, &mut self.other, ReduceOp::Sum);
                     Ok(done.map(drop)?)
                 })
+            }
+            ("quantised", &[bytes, repetitions]) => {
+                let mut random = 0x9E37_79B9_u32;
+                self.noise.resize_with(bytes / 4, || {
+                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (random >> 8) as f32 / 65_536.0 - 128.0
+                });
+                let how = ReduceOptions::new(ReduceOp::Avg).quantisation(Scheme::BlockAffineU8(Block::B256));
+                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.noise, how).map(drop)?))
             }
             ("many", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);

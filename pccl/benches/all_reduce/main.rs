@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One size: the limit, in place, out of place, and as 64 tensors in one operation.
+/// One size: the limit, in place, out of place, as 64 tensors in one operation, and an average as 8 bits.
 fn large(fleet: &mut Fleet, args: &Args, bytes: usize) -> io::Result<()> {
     let repetitions = ((args.volume_mib << 20) / bytes).max(1);
     let volume = (bytes * repetitions) as f64 / 1e9;
@@ -104,6 +104,7 @@ fn large(fleet: &mut Fleet, args: &Args, bytes: usize) -> io::Result<()> {
         ("ring_limit", format!("limit {bytes} {repetitions}")),
         ("in place", format!("in_place {bytes} {repetitions}")),
         ("out of place", format!("out_of_place {bytes} {repetitions}")),
+        ("average as u8, block 256", format!("quantised {bytes} {repetitions}")),
         ("64 tensors in one operation", format!("many {tensors} {} {repetitions}", bytes / tensors)),
     ];
     let mut runs: Vec<Vec<Measured>> = vec![Vec::new(); commands.len()];

@@ -17,38 +17,52 @@ struct Case {
     /// Rate of what the first host sends, if it is another.
     slow_mbit: Option<f64>,
     sizes: &'static [usize],
+    /// Whether averages as 8 bits are measured as well.
+    quantised: bool,
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
+    Case {
+        name: "100 Mbit/s, 10 ms",
+        route: Route { delay_ms: 10.0, rate_mbit: 100.0, loss_pct: 0.0 },
+        slow_mbit: None,
+        sizes: &[16, 64],
+        quantised: true,
+    },
     Case {
         name: "200 Mbit/s, 25 ms",
         route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.0 },
         slow_mbit: None,
         sizes: &[64],
+        quantised: false,
     },
     Case {
         name: "200 Mbit/s, 25 ms, 0.1 % loss",
         route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.1 },
         slow_mbit: None,
         sizes: &[64],
+        quantised: false,
     },
     Case {
         name: "500 Mbit/s, 75 ms",
         route: Route { delay_ms: 75.0, rate_mbit: 500.0, loss_pct: 0.0 },
         slow_mbit: None,
         sizes: &[64, 256],
+        quantised: false,
     },
     Case {
         name: "500 Mbit/s, 75 ms, 0.05 % loss",
         route: Route { delay_ms: 75.0, rate_mbit: 500.0, loss_pct: 0.05 },
         slow_mbit: None,
         sizes: &[64, 256],
+        quantised: false,
     },
     Case {
         name: "200 Mbit/s, 25 ms, one link 100 Mbit/s",
         route: Route { delay_ms: 25.0, rate_mbit: 200.0, loss_pct: 0.0 },
         slow_mbit: Some(100.0),
         sizes: &[64],
+        quantised: false,
     },
 ];
 
@@ -64,22 +78,39 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         for &mib in case.sizes {
             // New connections for each size: the first operation starts slowly.
             let mut fleet = Fleet::start(setup)?;
-            measure(&mut fleet, case, mib, args.rounds)?;
+            let plain = measure(&mut fleet, case, mib, args.rounds, Way::Plain)?;
+            if case.quantised {
+                let quantised = measure(&mut fleet, case, mib, args.rounds, Way::Quantised)?;
+                println!("{:<44}{:>6}{:>10.2} times as fast as float32", "", "", plain / quantised);
+            }
             fleet.end()?;
         }
     }
     Ok(())
 }
 
-fn measure(fleet: &mut Fleet, case: &Case, mib: usize, rounds: usize) -> io::Result<()> {
+/// How elements travel.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Plain,
+    /// Average as affine u8 in blocks of 256.
+    Quantised,
+}
+
+/// Measures one size and prints it; returns the median of the seconds.
+fn measure(fleet: &mut Fleet, case: &Case, mib: usize, rounds: usize, way: Way) -> io::Result<f64> {
     let bytes = mib << 20;
+    let (command, name, encoded) = match way {
+        Way::Plain => ("in_place", case.name.to_owned(), bytes),
+        Way::Quantised => ("quantised", format!("{}, average as u8", case.name), bytes / 4 / 256 * 264),
+    };
     let rate = case.slow_mbit.unwrap_or(case.route.rate_mbit) * 1e6 / 8.0;
-    let bound = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * bytes as f64 / rate;
+    let bound = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * encoded as f64 / rate;
     let shares = (0..rounds)
-        .map(|_| Ok(bound / fleet.measure(&format!("in_place {bytes} 1"))?.seconds))
+        .map(|_| Ok(bound / fleet.measure(&format!("{command} {bytes} 1"))?.seconds))
         .collect::<io::Result<Vec<f64>>>()?;
     let (first, best) = (shares[0], shares.iter().copied().fold(0.0, f64::max));
     let median = median(shares.into_iter());
-    println!("{:<44}{mib:>6}{bound:>10.2}{first:>8.2}{median:>8.2}{best:>8.2}", case.name);
-    Ok(())
+    println!("{name:<44}{mib:>6}{bound:>10.2}{first:>8.2}{median:>8.2}{best:>8.2}");
+    Ok(bound / median)
 }

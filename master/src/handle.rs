@@ -49,6 +49,8 @@ pub struct MasterConfig {
     pub edge_grace: Duration,
     /// A connection between two living peers on which bytes wait and none moves counts as broken after this. Default 4 s.
     pub edge_timeout: Duration,
+    /// Longest time in which `optimize_topology` measures one edge. Default 2 s.
+    pub probe_time: Duration,
     /// A peer whose caller alone holds up a vote for this long is dropped: it makes no call while all others wait for it.
     /// Never for a transfer, however slow. Off (`None`) by default.
     pub straggler_timeout: Option<Duration>,
@@ -76,6 +78,7 @@ impl Default for MasterConfig {
             ring_timeout: options.ring_timeout,
             edge_grace: options.edge_grace,
             edge_timeout: options.edge_timeout,
+            probe_time: options.probe_time,
             straggler_timeout: options.straggler_timeout,
             min_world_size: options.min_world_size,
             registration_timeout: options.registration_timeout,
@@ -98,6 +101,7 @@ impl MasterConfig {
             ring_timeout: self.ring_timeout,
             edge_grace: self.edge_grace,
             edge_timeout: self.edge_timeout,
+            probe_time: self.probe_time,
             straggler_timeout: self.straggler_timeout,
             min_world_size: self.min_world_size,
             ..defaults
@@ -112,6 +116,7 @@ impl MasterConfig {
             ("ring time-out", self.ring_timeout),
             ("edge time-out", self.edge_timeout),
             ("registration time-out", self.registration_timeout),
+            ("probe time", self.probe_time),
         ];
         if let Some((name, time)) = times.into_iter().find(|(_, time)| *time < shortest) {
             return Err(MasterError::Setting(format!(

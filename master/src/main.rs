@@ -50,6 +50,10 @@ struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "4s")]
     edge_timeout: Duration,
 
+    /// Spend at most this long on measuring one edge when the peers optimise their ring.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
+    probe_time: Duration,
+
     /// Collectives and syncs fail with "too few peers" while the run has fewer peers than this.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64), default_value_t = 1)]
     min_world_size: u32,
@@ -159,6 +163,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         peer_timeout,
         straggler_timeout: arguments.straggler_timeout,
         edge_timeout: arguments.edge_timeout,
+        probe_time: arguments.probe_time,
         min_world_size: arguments.min_world_size,
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()

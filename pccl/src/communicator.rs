@@ -3,8 +3,8 @@
 mod operate;
 
 use crate::{
-    Builder, Error, ManyOptions, ReduceInfo, ReduceOptions, SharedState, SyncInfo, SyncStrategy, Tensor,
-    World,
+    Builder, Error, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo, SyncStrategy,
+    Tensor, World,
     collective::op::Op,
     config::Config,
     flight,
@@ -113,6 +113,23 @@ impl Communicator {
         let call = self.exclusive(CallKind::UpdateTopology, true)?;
         let request = call.shared.next_request();
         self.vote_topology(&call.shared, request, 0, None, &mut |_, _, _| {})
+    }
+
+    /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all peers
+    /// have it. All peers of the run have to call it; nobody is let in. Up to 2 s are spent on each pair of a group (the
+    /// master's `probe_time`), many pairs at a time: at most that times the size of the group, less one. A peer that dies
+    /// meanwhile is left out, which is no error.
+    ///
+    /// # Errors
+    /// `PendingAsyncOps` while all-reduces are in flight; `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn optimize_topology(&self) -> Result<Optimized, Error> {
+        let call = self.exclusive(CallKind::OptimizeTopology, true)?;
+        let request = call.shared.next_request();
+        call.shared.send(&C2m::VoteOptimize(request));
+        call.shared.receive(None, |packet| match packet {
+            M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
+            _ => None,
+        })
     }
 
     /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed while

@@ -17,6 +17,21 @@ pub enum FrameChecksums {
     Never,
 }
 
+/// Environment variable with the number of connections that a probe uses.
+const PROBE_CONNECTIONS: &str = "PCCL_NUM_BENCHMARK_CONNECTIONS";
+
+/// The number of connections that the environment asks for.
+fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
+    match text.parse() {
+        Ok(number) if (1..=limits::MAX_POOL_CONNECTIONS).contains(&number) => Ok(Some(number)),
+        _ => Err(Error::InvalidArgument(format!(
+            "{PROBE_CONNECTIONS}={text}: 1 to {} connections",
+            limits::MAX_POOL_CONNECTIONS
+        ))),
+    }
+}
+
 /// Settings of a [`Communicator`].
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -31,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) master_timeout: Duration,
     pub(crate) dial_timeout: Duration,
     pub(crate) checksums: FrameChecksums,
+    /// Connections of a probe, if not as many as an edge has.
+    pub(crate) probe_connections: Option<u16>,
     pub(crate) flight: flight::Settings,
 }
 
@@ -189,10 +206,26 @@ impl Builder {
             master_timeout: self.master_timeout,
             dial_timeout: self.dial_timeout,
             checksums: self.checksums,
+            probe_connections: probe_connections_of(std::env::var(PROBE_CONNECTIONS).ok().as_deref())?,
             flight: flight::Settings {
                 directory: self.flight_dir.or_else(flight::directory_from_environment),
                 capacity: self.flight_events,
             },
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_sets_the_connections_of_a_probe() {
+        let of = |text| probe_connections_of(text).ok();
+        assert_eq!(
+            [of(None), of(Some("")), of(Some(" 8 ")), of(Some("64"))],
+            [Some(None), Some(None), Some(Some(8)), Some(Some(64))]
+        );
+        assert!(["0", "65", "-1", "many"].into_iter().all(|bad| of(Some(bad)).is_none()));
     }
 }

@@ -173,6 +173,7 @@ pub(crate) fn call(flight: &Recorder, what: What, kind: CallKind) {
     let name = match kind {
         CallKind::Connect => "connect",
         CallKind::UpdateTopology => "update_topology",
+        CallKind::OptimizeTopology => "optimize_topology",
         CallKind::ArePeersPending => "are_peers_pending",
         CallKind::WaitForWorld => "wait_for_world",
         CallKind::AllReduce => "all_reduce",

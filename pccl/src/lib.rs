@@ -77,6 +77,7 @@ mod options;
 mod scope;
 mod session;
 mod state;
+mod topology;
 mod world;
 
 pub use collective::op::ReduceInfo;
@@ -96,4 +97,5 @@ pub use pccl_quant::{
 };
 pub use scope::{AsyncReduce, Scope};
 pub use state::{SharedState, SyncInfo, SyncStrategy};
+pub use topology::{Optimized, RatedEdge};
 pub use world::World;

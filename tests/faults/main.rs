@@ -25,3 +25,4 @@ mod phase;
 mod proxies;
 mod quiet;
 mod sources;
+mod topology;

@@ -21,6 +21,7 @@ impl World {
             Wake::EdgeUp => self.report_if_connected(slot),
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
+            Wake::Probed(round) => self.probed(slot, round),
             Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),
@@ -47,6 +48,7 @@ impl World {
             Call::Pending(_) => CallKind::ArePeersPending,
             Call::Topology(_, 0) => CallKind::UpdateTopology,
             Call::Topology(..) => CallKind::WaitForWorld,
+            Call::Optimizing(..) => CallKind::OptimizeTopology,
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
             Call::Reducing => CallKind::AllReduce,
         };
@@ -77,6 +79,14 @@ impl World {
         if longest > 0 {
             let patience = self.rng.range(longest / 4, longest);
             self.wake(slot, patience, Wake::Deadline(request));
+        }
+    }
+
+    pub(crate) fn after_query(&mut self, slot: usize, pending: bool) {
+        if pending {
+            self.vote_topology(slot, 0);
+        } else {
+            self.after_topology(slot);
         }
     }
 
@@ -144,14 +154,12 @@ impl World {
             }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
             M2c::PendingAnswer(answer) => {
-                if self.clients[slot].call == Call::Pending(answer.request) {
-                    if answer.pending {
-                        self.vote_topology(slot, 0);
-                    } else {
-                        self.after_topology(slot);
-                    }
+                if self.clients[slot].call == Call::Pending(answer.request) && !self.optimizes(slot, answer) {
+                    self.after_query(slot, answer.pending);
                 }
             }
+            M2c::ProbePlan(plan) => self.probe(slot, plan),
+            M2c::OptimizeDone(done) => self.optimized(slot, &done),
             M2c::Stale(stale) => self.stale(slot, stale),
             M2c::TooFewPeers(few) => self.too_few(slot, few),
             M2c::Commence(commence) => self.commence(slot, commence.op),

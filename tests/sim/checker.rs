@@ -49,6 +49,8 @@ pub(crate) struct Checker {
     sync_outcomes: BTreeMap<SyncKey, SyncOutcome>,
     contents: BTreeMap<SyncKey, (Revision, Vec<(String, u128)>)>,
     committed: BTreeMap<(GroupId, u64), Revision>,
+    /// Senders and receivers of each round of probes.
+    probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
 }
 
@@ -81,6 +83,7 @@ impl Checker {
             | Input::Tick
             | Input::LoopGap(_)
             | Input::Kick { .. }
+            | Input::Planned { .. }
             | Input::Stop => {}
         }
     }
@@ -172,7 +175,9 @@ impl Checker {
                 }
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
-            M2c::Kicked(_)
+            M2c::ProbePlan(plan) => self.probe(client, plan),
+            M2c::OptimizeDone(_)
+            | M2c::Kicked(_)
             | M2c::Sizes(_)
             | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)
@@ -182,6 +187,16 @@ impl Checker {
             | M2c::Goodbye(_)
             | M2c::Status(_) => {}
         }
+    }
+
+    /// Nobody sends or receives two probes at once, and none leaves its group.
+    fn probe(&mut self, client: u64, plan: &ProbePlan) {
+        let seen = &self.clients[&client];
+        let target = self.client_of(plan.to).map(|(_, seen)| seen.group);
+        assert!(seen.accepted && target == Some(seen.group), "a probe of somebody else");
+        let round = (plan.round.optimization, plan.round.round);
+        let (senders, receivers) = self.probes.entry(round).or_default();
+        assert!(senders.insert(client) && receivers.insert(plan.to), "two probes at once in round {round:?}");
     }
 
     fn ring(&mut self, client: u64, plan: &RingPlan) {

@@ -25,6 +25,8 @@ pub(crate) enum Call {
     Thinking,
     Pending(RequestId),
     Topology(RequestId, u32),
+    /// An optimisation; whether a round of admission follows.
+    Optimizing(RequestId, bool),
     /// A sync vote that is not answered.
     SyncVoting(RequestId),
     /// A sync whose plan has arrived.
@@ -117,6 +119,8 @@ pub(crate) struct Client {
     pub(crate) slow_until: u64,
     /// Its caller is going to make another call than the others, or is in it.
     pub(crate) wrong_call: WrongCall,
+    /// The probe that it makes.
+    pub(crate) probe: Option<ProbePlan>,
 }
 
 impl Client {
@@ -155,6 +159,7 @@ impl Client {
             stuck: None,
             slow_until: 0,
             wrong_call: WrongCall::No,
+            probe: None,
         }
     }
 

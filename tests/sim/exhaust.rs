@@ -156,6 +156,7 @@ impl Table {
             match action {
                 Action::Send { client: ClientKey(key), packet } => self.receive(key, packet),
                 Action::Close { client } => panic!("{client} was dropped"),
+                Action::Plan { .. } | Action::DropPlan { .. } => panic!("nobody optimises"),
                 Action::Log { .. } => {}
             }
         }
@@ -230,6 +231,8 @@ impl Table {
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
             | M2c::TopologyWithdrawn(_)
+            | M2c::ProbePlan(_)
+            | M2c::OptimizeDone(_)
             | M2c::Echo(_)
             | M2c::Status(_)
             | M2c::Goodbye(_) => {}

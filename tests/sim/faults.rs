@@ -199,6 +199,12 @@ impl World {
                 C2m::EdgeBroken(EdgeFault { from: me, to: me, generation, text: Text::default() })
             }
             12 => C2m::Leave(Nothing {}),
+            13 => C2m::VoteOptimize(request),
+            14 => {
+                let round = ProbeRound { optimization: b, round: c as u32 };
+                let rate = ProbeRate { kbit_s: u64::MAX, latency_us: u32::MAX, connections: 1 };
+                C2m::ProbeReport(ProbeReport { round, to: me, result: ProbeResult::Measured(rate) })
+            }
             _ => C2m::Beat(Beat {
                 sequence: 0,
                 call: CallKind::None,

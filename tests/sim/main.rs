@@ -20,6 +20,7 @@ mod client;
 mod exhaust;
 mod faults;
 mod links;
+mod probes;
 mod rng;
 mod strikes;
 mod swarm;
@@ -48,6 +49,8 @@ struct Summary {
     inputs: u64,
     steps: u64,
     done: u64,
+    optimizations: u64,
+    rings_changed: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -98,6 +101,8 @@ fn run(seed: u64, strikes: bool, logging: Logging) -> Summary {
         inputs: world.inputs,
         steps,
         done: world.checker.done,
+        optimizations: world.optimizations,
+        rings_changed: world.rings_changed,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -123,6 +128,8 @@ struct Sums {
     inputs: u64,
     steps: u64,
     done: u64,
+    optimizations: u64,
+    rings_changed: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -132,6 +139,8 @@ impl Sums {
         self.inputs += other.inputs;
         self.steps += other.steps;
         self.done += other.done;
+        self.optimizations += other.optimizations;
+        self.rings_changed += other.rings_changed;
         for (what, count) in other.judged {
             *self.judged.entry(what).or_insert(0) += count;
         }
@@ -144,8 +153,8 @@ impl Sums {
 
 impl From<Summary> for Sums {
     fn from(run: Summary) -> Self {
-        let Summary { inputs, steps, done, judged, look_alikes, .. } = run;
-        Self { inputs, steps, done, judged, look_alikes }
+        let Summary { inputs, steps, done, optimizations, rings_changed, judged, look_alikes, .. } = run;
+        Self { inputs, steps, done, optimizations, rings_changed, judged, look_alikes }
     }
 }
 
@@ -191,14 +200,17 @@ fn seeds() {
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
     let sums = run_all(first..first + count, true);
     println!(
-        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done",
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
         first + count - 1,
         sums.inputs,
         sums.steps,
-        sums.done
+        sums.done,
+        sums.optimizations,
+        sums.rings_changed
     );
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
+    assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
 

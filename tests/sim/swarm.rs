@@ -122,6 +122,8 @@ pub(crate) struct Swarm {
     pub(crate) local: u64,
     /// Clients report an edge on which nobody dials them. The library leaves that to the dialing end.
     pub(crate) inbound_reports: bool,
+    /// The ring is optimised in every so many of the epochs of the world; 0 for never.
+    pub(crate) optimize_every: u64,
     /// Longest time that data takes beyond the usual fraction of a second.
     pub(crate) transfer: u64,
 }
@@ -173,6 +175,7 @@ impl Swarm {
             odd_calls: false,
             local: 0,
             transfer: 0,
+            optimize_every: 0,
             inbound_reports: true,
         }
     }

@@ -6,7 +6,8 @@ use crate::checker::Checker;
 use crate::client::{Client, EdgeKey, Power};
 use crate::rng::Rng;
 use crate::swarm::{MS, Swarm};
-use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
+use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
+use pccl_master::topology::Answer;
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) enum Event {
     Wake(usize, u32, Wake),
     /// A stopped process of this life goes on.
     Resume(usize, u32),
+    /// The planner answers the master.
+    Planned(PlanKey, Result<Answer, String>),
     /// The next fault is due.
     Inject,
     /// The next of the faults that came later is due.
@@ -49,6 +52,8 @@ pub(crate) enum Wake {
     EdgeLost(EdgeKey),
     Progress(OpId),
     Fetch(SyncId, usize, u32),
+    /// A probe of this round is over.
+    Probed(ProbeRound),
     /// The caller goes on after computing.
     Continue,
     /// The caller's patience with a topology vote is over.
@@ -89,6 +94,8 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     /// Choices of the faults that came later.
     pub(crate) strikes: Rng,
+    /// Choices of optimisations.
+    pub(crate) probes: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -122,6 +129,9 @@ pub(crate) struct World {
     pub(crate) audit: Audit,
     pub(crate) log: Log,
     pub(crate) inputs: u64,
+    /// Optimisations that clients came through, and those that gave them another ring.
+    pub(crate) optimizations: u64,
+    pub(crate) rings_changed: u64,
 }
 
 /// What becomes of the log of a run.
@@ -184,6 +194,10 @@ impl World {
             swarm.extend(&mut of_strikes);
             swarm.inbound_reports = Rng::new(seed ^ 0x5eed_0004).percent(25);
         }
+        let mut of_probes = Rng::new(seed ^ 0x5eed_0006);
+        if of_probes.percent(40) {
+            swarm.optimize_every = of_probes.range(1, 4);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
@@ -213,8 +227,11 @@ impl World {
             audit: Audit::default(),
             log: Log { logging, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
             inputs: 0,
+            optimizations: 0,
+            rings_changed: 0,
             rng,
             strikes: of_strikes,
+            probes: of_probes,
             swarm,
         };
         if logging == Logging::Printed {
@@ -337,6 +354,9 @@ impl World {
                     }
                     self.send_down(key, Event::EndAtClient(key));
                 }
+                Action::Plan { plan, job, .. } => self.plan(plan, &job),
+                // Its answer may be on its way.
+                Action::DropPlan { plan } => self.note(format_args!("> drop {plan:?}")),
                 Action::Log { text, .. } => self.note(format_args!("  {text}")),
             }
         }
@@ -384,6 +404,8 @@ impl World {
 
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
+            Event::Planned(..) if self.master_busy_until > self.now => self.master_backlog.push(event),
+            Event::Planned(plan, result) => self.input(Input::Planned { plan, result }),
             Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
                 if self.master_busy_until > self.now =>
             {

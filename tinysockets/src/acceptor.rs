@@ -94,7 +94,8 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to take connections from `listeners`, each of which serves one role. A connection of another role is
+    /// Starts to take connections from `listeners`, each of which serves one role; that for data takes probes, too. A
+    /// connection of another role is
     /// refused, and what is no preamble is closed, without `handler` seeing it.
     pub fn spawn(
         listeners: Vec<(Role, Listener)>,
@@ -287,7 +288,7 @@ impl Work {
             return refuse(&half.stream, half.remote_addr, Refusal::ShuttingDown);
         }
         let preamble = match Preamble::decode(&half.bytes) {
-            Ok(preamble) if preamble.role == half.role => preamble,
+            Ok(preamble) if serves(half.role, preamble.role) => preamble,
             Ok(_) => return refuse(&half.stream, half.remote_addr, Refusal::WrongRole),
             Err(error) => return half.reject(error),
         };
@@ -299,6 +300,11 @@ impl Work {
             log::error!("the handler of incoming connections panicked over the one from {remote_addr}");
         }
     }
+}
+
+/// Probes measure the way that data takes, so they come to the same port.
+fn serves(listener: Role, role: Role) -> bool {
+    role == listener || (listener, role) == (Role::Data, Role::Probe)
 }
 
 struct Ready {

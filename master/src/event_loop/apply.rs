@@ -44,6 +44,14 @@ impl EventLoop {
                 self.close(client.0);
                 None
             }
+            Action::Plan { plan, job, background } => {
+                self.planner.plan(plan, *job, background);
+                None
+            }
+            Action::DropPlan { plan } => {
+                self.planner.drop_plan(plan);
+                None
+            }
             Action::Log { level, text } => {
                 log::log!(target: "pccl_master", level, "{text}");
                 None

@@ -11,6 +11,7 @@ mod flight;
 mod half_open;
 mod inbox;
 mod listeners;
+mod planner;
 mod queue;
 mod read;
 
@@ -27,6 +28,7 @@ use pccl_protocol::{
     flight::Recorder,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
+use planner::Planner;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
@@ -85,6 +87,7 @@ pub(crate) struct EventLoop {
     admin: Option<Admin>,
     state: MasterState,
     observer: flight::Observer,
+    planner: Planner,
     run: RunId,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
@@ -135,6 +138,7 @@ impl EventLoop {
             admin,
             state: setup.state,
             observer: flight::Observer::new(setup.recorder),
+            planner: Planner::new(Arc::clone(&waker)),
             run: setup.run,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
@@ -163,6 +167,7 @@ impl EventLoop {
             self.begin_stop();
             self.accept_turn();
             self.read_turn();
+            self.planner.take_answers().into_iter().for_each(|answer| self.input(answer));
             self.admin_turn();
             self.tick(&mut events)?;
             self.expire();

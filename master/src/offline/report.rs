@@ -3,7 +3,7 @@
 use super::Input;
 use crate::{
     json::{list, object, text},
-    topology::{Certified, EQUALLY_FAST, NoPlan, Objective, Obstacle, Plan},
+    topology::{Certified, EQUALLY_FAST, NoPlan, Objective, Plan},
 };
 use std::{
     fmt::{self, Write},
@@ -183,7 +183,7 @@ pub fn no_plan_to_text(none: &NoPlan, names: &[String]) -> String {
     let mut out = none.to_string();
     for obstacle in &none.obstacles {
         // Writing to a string cannot fail.
-        let _ = write!(out, ": {}", obstacle_text(obstacle, names));
+        let _ = write!(out, ": {}", obstacle.describe(names));
     }
     out
 }
@@ -193,23 +193,8 @@ pub fn no_plan_to_json(none: &NoPlan, names: &[String]) -> String {
     object(&[
         ("order", "null".to_owned()),
         ("proven", none.proven.to_string()),
-        ("obstacles", list(none.obstacles.iter().map(|obstacle| text(&obstacle_text(obstacle, names))))),
+        ("obstacles", list(none.obstacles.iter().map(|obstacle| text(&obstacle.describe(names))))),
     ])
-}
-
-fn obstacle_text(obstacle: &Obstacle, names: &[String]) -> String {
-    let all = |peers: &[usize]| peers.iter().map(|&peer| names[peer].as_str()).collect::<Vec<_>>().join(", ");
-    match obstacle {
-        Obstacle::NoWayOut(peer) => format!("{} can reach nobody", names[*peer]),
-        Obstacle::NoWayIn(peer) => format!("nobody can reach {}", names[*peer]),
-        Obstacle::TooFewTargets { peers, targets } => {
-            format!("{} need a successor each, but reach only {}", all(peers), all(targets))
-        }
-        Obstacle::OneWay { inside, outside } => {
-            format!("there is no way from {} to {}", all(inside), all(outside))
-        }
-        Obstacle::Without(peers) => format!("without {} there is one", all(peers)),
-    }
 }
 
 #[cfg(test)]
@@ -217,7 +202,7 @@ mod tests {
     use super::*;
     use crate::{
         offline::{Kind, read},
-        topology::{Options, plan},
+        topology::{Obstacle, Options, plan},
     };
 
     fn planned(input: &Input, objective: Objective) -> Plan {

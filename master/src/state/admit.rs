@@ -81,6 +81,15 @@ impl MasterState {
                 Stranger(_) | Peer(_, _, Pending | Connecting),
             ) => illegal(),
 
+            (C2m::VoteOptimize(_), Peer(id, group, Accepted)) => {
+                self.admit_blocking_vote(id, group, packet.name())
+            }
+            // One of an earlier round crosses the next round, or the end.
+            (C2m::ProbeReport(report), Peer(_, _, Accepted)) => self.admit_probe_report(report),
+            (C2m::VoteOptimize(_) | C2m::ProbeReport(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
+                illegal()
+            }
+
             (C2m::Initiate(initiate), Peer(id, group, Accepted)) => {
                 self.admit_initiate(id, group, initiate.op)
             }
@@ -122,6 +131,9 @@ impl MasterState {
         if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
             return busy("its topology vote waits".into());
         }
+        if self.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+            return busy("its vote to optimize waits".into());
+        }
         let Some(group) = self.groups.get(&group) else { return Ok(()) };
         if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
             return busy("its shared-state sync is in flight".into());
@@ -135,6 +147,9 @@ impl MasterState {
     fn admit_initiate(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
         if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
             return Err(protocol("Initiate while its topology vote waits"));
+        }
+        if self.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+            return Err(protocol("Initiate while its vote to optimize waits"));
         }
         let Some(group) = self.groups.get(&group) else { return Ok(()) };
         if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {

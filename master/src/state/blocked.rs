@@ -28,7 +28,9 @@ impl MasterState {
             (Phase::Pending, _) => Some(format!("admission waits for {}", self.missing_for_world())),
             (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world, vote.since)),
-            (Phase::Accepted, None) => None,
+            (Phase::Accepted, None) => {
+                peer.optimize.as_ref().map(|vote| self.blocked_optimization(vote.since))
+            }
         }
     }
 
@@ -55,7 +57,7 @@ impl MasterState {
         format!("the topology vote of {}", self.list_peers(missing.into_iter()))
     }
 
-    fn ring_sentences(&self) -> Vec<String> {
+    pub(super) fn ring_sentences(&self) -> Vec<String> {
         self.groups.iter().filter_map(|(id, group)| self.blocked_ring(*id, group)).collect()
     }
 
@@ -137,6 +139,9 @@ impl MasterState {
             let want = votes().map(|vote| vote.wait_for_world).min().unwrap_or(0);
             all.push((since, self.blocked_topology(want, since)));
         }
+        let first =
+            self.peers.values().filter_map(|peer| peer.optimize.as_ref()).map(|vote| vote.since).min();
+        all.extend(first.map(|since| (since, self.blocked_optimization(since))));
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, self.blocked_pending(since))));
         for (id, group) in &self.groups {

@@ -43,6 +43,13 @@ pub(super) struct TopologyVote {
     pub(super) told: Option<u32>,
 }
 
+/// A vote of `optimize_topology`.
+#[derive(Debug)]
+pub(super) struct OptimizeVote {
+    pub(super) request: RequestId,
+    pub(super) since: Timestamp,
+}
+
 /// A vote of `are_peers_pending`.
 #[derive(Debug)]
 pub(super) struct PendingVote {
@@ -66,6 +73,7 @@ pub(super) struct Peer {
     pub(super) beat: Option<(Beat, Timestamp)>,
     pub(super) topology: Option<TopologyVote>,
     pub(super) pending: Option<PendingVote>,
+    pub(super) optimize: Option<OptimizeVote>,
     /// The last ring epoch that this peer reported on, and whether all of its edges stood.
     pub(super) reported: Option<(GroupEpoch, bool)>,
     /// The sizes that this peer was told last.

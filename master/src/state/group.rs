@@ -213,6 +213,10 @@ pub(super) struct Group {
     pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
     pub(super) flows: BTreeMap<EdgeEnds, Flow>,
+    /// The order that the next ring is to have, if its members are these.
+    pub(super) next_order: Option<Vec<PeerId>>,
+    /// A better ring that was planned in the background, to be adopted when all have called.
+    pub(super) better: Option<Vec<PeerId>>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: BTreeMap<u64, TagHistory>,
     pub(super) ops: BTreeMap<OpId, Op>,

@@ -89,7 +89,8 @@ impl MasterState {
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
             [faults, ops, sync, self.ring_deadline(group)].into_iter().flatten().min()
         });
-        [registration, silence, groups.min(), self.straggler_deadline()].into_iter().flatten().min()
+        let others = [groups.min(), self.straggler_deadline(), self.optimization_deadline()];
+        [registration, silence].into_iter().chain(others).flatten().min()
     }
 
     fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
@@ -108,6 +109,10 @@ impl MasterState {
         let now = self.now;
         let shift = |at: &mut Timestamp| *at = (*at + gap).min(now);
         self.extend_stragglers(gap);
+        if let Some(due) = self.optimization.as_mut().and_then(|o| o.due_mut()) {
+            // Not a time in the past, but a deadline.
+            *due = *due + gap;
+        }
         for client in self.clients.values_mut() {
             shift(&mut client.connected_at);
         }
@@ -185,6 +190,7 @@ impl MasterState {
     /// Forgets a peer. What follows from that is left to the rules.
     fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.peers.remove(&id) else { return };
+        self.measured.forget(id);
         self.clients.remove(&peer.client);
         if let Some(group) = self.groups.get_mut(&peer.group()) {
             Self::lose_participant(group, id, peer.moved_bytes(), loss);

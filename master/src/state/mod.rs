@@ -16,6 +16,9 @@ mod election;
 mod flow;
 mod group;
 mod liveness;
+mod measured;
+mod optimize;
+mod plans;
 mod ring;
 mod round;
 mod snapshot;
@@ -29,7 +32,7 @@ mod verdicts;
 mod tests;
 
 pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
-pub use types::{Action, ClientKey, IdSource, Input, Options, Timestamp};
+pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 
 use admit::Standing;
 use client::{Client, Peer, Phase};
@@ -53,6 +56,13 @@ pub struct MasterState {
     peers: BTreeMap<PeerId, Peer>,
     groups: BTreeMap<GroupId, Group>,
     round: Option<Round>,
+    optimization: Option<optimize::Optimization>,
+    /// Optimisations so far.
+    optimizations: u64,
+    /// What was measured of edges.
+    measured: measured::Measured,
+    /// Rings that are being planned.
+    plans: plans::Plans,
     world_epoch: WorldEpoch,
     last_sync: SyncId,
     registrations: u64,
@@ -73,6 +83,10 @@ impl MasterState {
             peers: BTreeMap::new(),
             groups: BTreeMap::new(),
             round: None,
+            optimization: None,
+            optimizations: 0,
+            measured: measured::Measured::default(),
+            plans: plans::Plans::default(),
             world_epoch: WorldEpoch(0),
             last_sync: SyncId(0),
             registrations: 0,
@@ -103,6 +117,7 @@ impl MasterState {
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
+            Input::Planned { plan, result } => self.record_plan(plan, result),
             Input::Stop => self.stop(),
         }
         self.settle();
@@ -122,9 +137,12 @@ impl MasterState {
             MasterState::judge_faults,
             MasterState::roll_history,
             MasterState::answer_satisfied_waits,
+            MasterState::advance_optimization,
             MasterState::begin_round,
+            MasterState::adopt_better_rings,
             MasterState::plan_rings,
             MasterState::end_round,
+            MasterState::end_optimization,
             MasterState::push_sizes,
             MasterState::settle_collectives,
             MasterState::settle_syncs,
@@ -199,6 +217,8 @@ impl MasterState {
             C2m::SyncComplete(complete) => {
                 self.record_sync_complete(id, group, complete.sync, complete.report);
             }
+            C2m::VoteOptimize(request) => self.record_optimize_vote(id, request),
+            C2m::ProbeReport(report) => self.record_probe(id, report),
             C2m::Leave(_) => self.leave(id),
         }
     }
@@ -218,6 +238,7 @@ impl MasterState {
             beat: None,
             topology: None,
             pending: None,
+            optimize: None,
             reported: None,
             sizes_told: None,
             info,
@@ -260,6 +281,9 @@ impl MasterState {
             return false;
         }
         self.round = None;
+        self.optimization = None;
+        self.measured.forget_all();
+        self.drop_all_plans();
         self.world_epoch = WorldEpoch(0);
         self.last_sync = SyncId(0);
         self.registrations = 0;

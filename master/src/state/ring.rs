@@ -219,6 +219,7 @@ impl MasterState {
         let before = self.groups.len();
         self.groups.retain(|id, _| members.contains_key(id));
         let forgotten = self.groups.len() != before;
+        self.drop_plans_of_missing_groups();
         let mut stale = Vec::new();
         for (id, set) in members {
             let group = self.groups.entry(id).or_default();
@@ -234,6 +235,9 @@ impl MasterState {
 
     fn plan_ring(&mut self, group_id: GroupId, members: &BTreeSet<PeerId>) {
         let now = self.now;
+        if self.ring_members(group_id) != *members {
+            self.drop_plan(group_id);
+        }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         group.holders.retain(|id| members.contains(id));
         let mut wanted: Vec<PeerId> =
@@ -245,11 +249,15 @@ impl MasterState {
             .collect();
         newcomers.sort_unstable();
         wanted.extend(newcomers.into_iter().map(|(_, id)| id));
+        let planned = group.next_order.take();
         group
             .marks
             .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
         // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
         let keep = group.stands(members) && group.ops.values().any(|op| matches!(op, Op::Running { .. }));
+        if let Some(order) = planned.filter(|order| !keep && is_order_of(order, members)) {
+            wanted = order;
+        }
         let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
             group.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
         };
@@ -403,6 +411,10 @@ impl MasterState {
         }
         fired
     }
+}
+
+fn is_order_of(order: &[PeerId], members: &BTreeSet<PeerId>) -> bool {
+    order.len() == members.len() && order.iter().all(|id| members.contains(id))
 }
 
 impl Group {

@@ -33,6 +33,8 @@ pub struct PeerStatus {
     pub topology_vote: bool,
     /// It has voted for the pending query.
     pub pending_vote: bool,
+    /// It has voted to optimise.
+    pub optimize_vote: bool,
 }
 
 /// One group with members in a ring.
@@ -71,6 +73,12 @@ pub struct Snapshot {
     pub unregistered: usize,
     /// A round of admission runs.
     pub round: bool,
+    /// An optimisation runs.
+    pub optimizing: bool,
+    /// Edges of which something was measured.
+    pub measured: usize,
+    /// Rings that are being planned.
+    pub planning: usize,
     /// Number of the last sync.
     pub last_sync: SyncId,
     /// Registrations so far.
@@ -95,6 +103,7 @@ impl MasterState {
             },
             topology_vote: peer.topology.is_some(),
             pending_vote: peer.pending.is_some(),
+            optimize_vote: peer.optimize.is_some(),
         });
         let groups = self.groups.iter().map(|(id, group)| GroupStatus {
             group: *id,
@@ -116,6 +125,9 @@ impl MasterState {
             world_epoch: self.world_epoch,
             unregistered: self.clients.values().filter(|client| client.peer.is_none()).count(),
             round: self.round.is_some(),
+            optimizing: self.optimization.is_some(),
+            measured: self.measured.len(),
+            planning: self.plans.len(),
             last_sync: self.last_sync,
             registrations: self.registrations,
             peers: peers.collect(),
@@ -133,9 +145,13 @@ impl MasterState {
             assert_eq!(client, Some(Some(*id)), "peer {id} has lost its connection");
             let connecting = peer.phase == Phase::Connecting;
             assert!(!connecting || self.round.is_some(), "peer {id} connects, but no round runs");
-            let votes = peer.topology.is_some() || peer.pending.is_some();
+            let votes = peer.topology.is_some() || peer.pending.is_some() || peer.optimize.is_some();
             assert!(!votes || peer.accepted(), "peer {id} votes without being accepted");
         }
+        let optimizes = self.optimization.is_some();
+        assert!(!optimizes || self.round.is_none(), "a round and an optimisation run at once");
+        let all = self.peers.values().filter(|p| p.accepted()).all(|p| p.optimize.is_some());
+        assert!(!optimizes || all, "an optimisation runs without the vote of an accepted peer");
         let registered = self.clients.values().filter(|client| client.peer.is_some()).count();
         assert_eq!(registered, self.peers.len(), "a connection belongs to a peer that is not there");
         for (id, group) in &self.groups {

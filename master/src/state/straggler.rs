@@ -16,6 +16,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Vote {
     Topology,
+    Optimize,
     Pending,
     Collective(GroupId, OpId),
     Sync(GroupId),
@@ -25,6 +26,7 @@ impl fmt::Display for Vote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topology => write!(f, "update_topology"),
+            Self::Optimize => write!(f, "optimize_topology"),
             Self::Pending => write!(f, "are_peers_pending"),
             Self::Collective(_, op) => write!(f, "all-reduce {op}"),
             Self::Sync(group) => write!(f, "the shared-state sync of group {group}"),
@@ -83,6 +85,7 @@ impl MasterState {
         let peer = self.peers.get(&id);
         match vote {
             Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
+            Vote::Optimize => peer.is_some_and(|peer| peer.optimize.is_some()),
             Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
             Vote::Collective(group, op) => {
                 self.groups.get(&group).and_then(|group| group.ops.get(&op)).is_some_and(|op| op.involves(id))
@@ -117,6 +120,10 @@ impl MasterState {
             all.extend(
                 self.accepted_without(|peer| peer.topology.is_some()).map(|peer| (Vote::Topology, peer)),
             );
+        }
+        if self.round.is_none() {
+            let missing = self.accepted_without(|peer| peer.optimize.is_some());
+            all.extend(missing.map(|peer| (Vote::Optimize, peer)));
         }
         all.extend(self.accepted_without(|peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
         for (id, group) in &self.groups {

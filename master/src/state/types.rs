@@ -1,5 +1,6 @@
 //! The values that go into and come out of the state machine.
 
+use crate::topology::{Answer, Job};
 use core::net::IpAddr;
 use pccl_protocol::{C2m, M2c, PeerId, RunId, limits};
 use std::fmt;
@@ -53,6 +54,10 @@ impl fmt::Display for ClientKey {
     }
 }
 
+/// Names a plan. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlanKey(pub u64);
+
 /// Where the state machine takes its random identities from.
 pub trait IdSource {
     /// A peer identity that was never given before.
@@ -79,6 +84,14 @@ pub struct Options {
     pub edge_timeout: Duration,
     /// How long an edge that could not be built is kept out of new rings.
     pub forbidden_expiry: Duration,
+    /// Longest time for the probe of one edge.
+    pub probe_time: Duration,
+    /// Time for a ring that callers wait for.
+    pub plan_budget: Duration,
+    /// Time for a better one, for which nobody waits.
+    pub background_budget: Duration,
+    /// The rate of an edge is measured again when it is older than this.
+    pub rate_expiry: Duration,
     /// A peer whose caller alone holds up a vote for this long is dropped; `None`: never.
     pub straggler_timeout: Option<Duration>,
     /// Peers that a collective or a sync needs in the world.
@@ -105,6 +118,10 @@ impl Options {
             edge_grace: Duration::from_millis(250),
             edge_timeout: Duration::from_millis(limits::DEFAULT_EDGE_TIMEOUT_MS),
             forbidden_expiry: Duration::from_secs(60),
+            probe_time: Duration::from_millis(limits::DEFAULT_PROBE_MS),
+            plan_budget: Duration::from_secs(1),
+            background_budget: Duration::from_secs(30),
+            rate_expiry: Duration::from_secs(600),
             straggler_timeout: None,
             min_world_size: 1,
             max_peers: limits::MAX_PEERS,
@@ -170,6 +187,13 @@ pub enum Input {
         /// The operator's words.
         reason: String,
     },
+    /// A ring that was to be planned ([`Action::Plan`]).
+    Planned {
+        /// Which.
+        plan: PlanKey,
+        /// The ring, or why there is none.
+        result: Result<Answer, String>,
+    },
     /// The master stops: everybody is told.
     Stop,
 }
@@ -189,6 +213,20 @@ pub enum Action {
     Close {
         /// The connection.
         client: ClientKey,
+    },
+    /// Plan a ring, not on this thread, and answer with [`Input::Planned`].
+    Plan {
+        /// Names the plan.
+        plan: PlanKey,
+        /// What to plan.
+        job: Box<Job>,
+        /// Nobody waits for it.
+        background: bool,
+    },
+    /// Nobody wants this plan any more. An answer that is on its way is ignored.
+    DropPlan {
+        /// The plan.
+        plan: PlanKey,
     },
     /// A line for the log.
     Log {

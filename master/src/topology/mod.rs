@@ -11,11 +11,13 @@ mod cheapest;
 mod costs;
 mod hamiltonian;
 mod held_karp;
+mod job;
 mod kicks;
 mod matrix;
 mod necessary;
 mod patch;
 mod plan;
+mod probes;
 mod removal;
 mod search;
 #[cfg(test)]
@@ -23,10 +25,12 @@ mod test_support;
 mod tour;
 
 pub use bottleneck::NoPlan;
+pub use job::{Answer, Job, JobLink};
 pub use matrix::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix, MatrixError};
 pub use necessary::Obstacle;
 pub use plan::{
     Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
 };
+pub use probes::probe_rounds;
 pub use removal::{Candidate, fewest_removals};
 pub use search::{NoRing, ring_order};

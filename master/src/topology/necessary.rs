@@ -29,6 +29,25 @@ pub enum Obstacle {
     Without(Vec<usize>),
 }
 
+impl Obstacle {
+    /// The obstacle in words, with these names for the peers.
+    pub fn describe(&self, names: &[String]) -> String {
+        let all =
+            |peers: &[usize]| peers.iter().map(|&peer| names[peer].as_str()).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::NoWayOut(peer) => format!("{} can reach nobody", names[*peer]),
+            Self::NoWayIn(peer) => format!("nobody can reach {}", names[*peer]),
+            Self::TooFewTargets { peers, targets } => {
+                format!("{} need a successor each, but reach only {}", all(peers), all(targets))
+            }
+            Self::OneWay { inside, outside } => {
+                format!("there is no way from {} to {}", all(inside), all(outside))
+            }
+            Self::Without(peers) => format!("without {} there is one", all(peers)),
+        }
+    }
+}
+
 /// Halvings of the range of rates before the rates themselves are looked at.
 const HALVINGS: u32 = 10;
 

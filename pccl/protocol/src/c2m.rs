@@ -2,7 +2,7 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
-    RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
+    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
 };
 
 packets! {
@@ -34,6 +34,10 @@ packets! {
         Leave(Nothing) = 12,
         /// Ask for the state of the run. The only packet that a client may send instead of registering.
         StatusRequest(RequestId) = 13,
+        /// Vote to measure the edges and to plan the rings.
+        VoteOptimize(RequestId) = 14,
+        /// What was measured in a round of probes.
+        ProbeReport(ProbeReport) = 15,
     }
 }
 
@@ -86,6 +90,8 @@ wire_code! {
         AllReduce = 5 => "all_reduce",
         /// sync_shared_state
         Sync = 6 => "sync_shared_state",
+        /// optimize_topology
+        OptimizeTopology = 7 => "optimize_topology",
     }
 }
 

@@ -51,6 +51,8 @@ pub const DEFAULT_BEAT_INTERVAL_MS: u64 = 1_000;
 pub const DEFAULT_EDGE_TIMEOUT_MS: u64 = 4_000;
 /// Default time within which a ring must be confirmed by all of its members, in milliseconds.
 pub const DEFAULT_RING_TIMEOUT_MS: u64 = 15_000;
+/// Default time for one probe of an edge, in milliseconds.
+pub const DEFAULT_PROBE_MS: u64 = 2_000;
 /// Default time for one dial of a neighbour, in milliseconds.
 pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 3_000;
 

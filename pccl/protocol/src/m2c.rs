@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, Outcome, PeerId, RequestId, RingPlan, RunId, Status,
-    SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, RequestId,
+    RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {
@@ -44,6 +44,10 @@ packets! {
         Status(Status) = 17,
         /// A topology vote was taken back before it was answered.
         TopologyWithdrawn(RequestId) = 18,
+        /// Measure the way to a peer.
+        ProbePlan(ProbePlan) = 19,
+        /// Answer to a vote for an optimisation.
+        OptimizeDone(OptimizeDone) = 20,
     }
 }
 

@@ -90,7 +90,11 @@ fn automatic_connections(round_trip: Duration) -> u16 {
 }
 
 /// Dials one connection, which tells how long the path is, and then all others at the same time.
-fn dial_pool(address: &HostPort, preamble: Preamble, deadline: Instant) -> Result<Vec<TcpStream>, String> {
+pub(super) fn dial_pool(
+    address: &HostPort,
+    preamble: Preamble,
+    deadline: Instant,
+) -> Result<Vec<TcpStream>, String> {
     log::trace!("dialing {address}");
     let first = dial::dial(address, deadline).map_err(|error| error.to_string())?;
     let round_trip = round_trip(&first);

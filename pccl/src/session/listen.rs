@@ -84,7 +84,8 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
     match preamble.role {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, stream))),
         Role::State => shared.server.serve(shared, stream, remote),
+        Role::Probe => shared.probes.serve(stream, remote),
         // The acceptor lets only the roles of the two listeners through.
-        Role::Control | Role::Probe => {}
+        Role::Control => {}
     }
 }

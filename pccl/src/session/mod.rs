@@ -11,6 +11,7 @@ mod control;
 mod edges;
 pub(crate) mod links;
 mod listen;
+mod probe;
 mod stall;
 pub(crate) mod status;
 
@@ -130,6 +131,7 @@ pub(crate) struct Shared {
     pub(crate) backups: BackupPool,
     pub(crate) server: StateServer,
     pub(crate) source: SourceWatch,
+    pub(crate) probes: probe::ProbeDesk,
     /// Questions for the status that have not been answered.
     pub(crate) status: status::StatusDesk,
     pub(crate) activity: Mutex<Activity>,
@@ -268,6 +270,7 @@ impl Shared {
             beat.unpark();
         }
         self.server.stop();
+        self.probes.stop();
         self.source.keep(|_| false);
         self.status.close();
         if let Some(control) = self.control.get() {
@@ -313,6 +316,7 @@ impl Session {
             backups: BackupPool::default(),
             server: StateServer::default(),
             source: SourceWatch::default(),
+            probes: probe::ProbeDesk::default(),
             status: status::StatusDesk::default(),
             activity: Mutex::new(Activity {
                 exclusive: Some((CallKind::Connect, Instant::now())),
@@ -437,6 +441,7 @@ impl Drop for Session {
             control.close("session over");
         }
         self.shared.server.join();
+        self.shared.probes.join();
     }
 }
 

@@ -1,6 +1,7 @@
 //! A master and the mailboxes of its clients. Client numbers are chosen by the test; time moves only when told to.
 
-use crate::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
+use crate::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
+use crate::topology::Job;
 use core::net::{IpAddr, Ipv4Addr};
 use pccl_protocol::*;
 use pccl_quant::{DataType, ReduceOp};
@@ -43,6 +44,8 @@ pub(super) struct Rig {
     pub(super) closed: BTreeSet<u64>,
     pub(super) peers: BTreeMap<u64, PeerId>,
     pub(super) plans: BTreeMap<u64, RingPlan>,
+    /// Rings that are to be planned.
+    pub(super) jobs: BTreeMap<PlanKey, (Job, bool)>,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
 }
@@ -62,6 +65,7 @@ impl Rig {
             closed: BTreeSet::new(),
             peers: BTreeMap::new(),
             plans: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
         }
@@ -89,6 +93,10 @@ impl Rig {
                     self.mail.entry(n).or_default().push_back(packet);
                 }
                 Action::Close { client: ClientKey(n) } => assert!(self.closed.insert(n)),
+                Action::Plan { plan, job, background } => {
+                    assert!(self.jobs.insert(plan, (*job, background)).is_none(), "a number was used twice");
+                }
+                Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
                 Action::Log { .. } => {}
             }
         }

@@ -37,6 +37,12 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         }),
         C2m::Leave(Nothing {}),
         C2m::StatusRequest(RequestId(1)),
+        C2m::VoteOptimize(RequestId(1)),
+        C2m::ProbeReport(ProbeReport {
+            round: ProbeRound::default(),
+            to: me,
+            result: ProbeResult::Failed(Text::default()),
+        }),
     ]
 }
 
@@ -47,7 +53,7 @@ fn what_each_client_may_send() {
         ("stranger", &[1, 13]),
         ("pending", &[2, 12, 13]),
         ("connecting", &[2, 6, 7, 12, 13]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {

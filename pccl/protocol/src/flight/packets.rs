@@ -8,9 +8,10 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
     Some(match packet {
         C2m::Beat(beat) => Subject::Beat(beat.sequence),
         C2m::VoteTopology(vote) => Subject::Request(vote.request),
-        C2m::WithdrawTopology(request) | C2m::VotePending(request) | C2m::StatusRequest(request) => {
-            Subject::Request(*request)
-        }
+        C2m::WithdrawTopology(request)
+        | C2m::VotePending(request)
+        | C2m::StatusRequest(request)
+        | C2m::VoteOptimize(request) => Subject::Request(*request),
         C2m::RingReport(report) => Subject::Epoch(report.epoch),
         C2m::EdgeBroken(fault) => Subject::Edge(fault.generation),
         C2m::Initiate(initiate) => Subject::Op(initiate.op),
@@ -40,6 +41,7 @@ pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
         M2c::Outcome(outcome) => Subject::Op(outcome.op),
         M2c::SyncPlan(plan) => Subject::Request(plan.request),
         M2c::SyncOutcome(outcome) => Subject::Request(outcome.request),
+        M2c::OptimizeDone(done) => Subject::Request(done.request),
         M2c::Status(status) => Subject::Request(status.request),
         M2c::Echo(echo) => Subject::Beat(echo.sequence),
         _ => return None,

@@ -192,6 +192,12 @@ arb_struct! {
     SyncOutcomeFor { request, outcome }
     Echo { sequence, blocked_on }
     StateRequest { sync, key }
+    ProbeRound { optimization, round }
+    ProbePlan { round, to, host, port, connections, limit_ms }
+    ProbeRate { kbit_s, latency_us, connections }
+    ProbeReport { round, to, result }
+    EdgeRate { from, to, kbit_s }
+    OptimizeDone { request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, note }
     KickReason { code, detail }
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }
@@ -213,17 +219,19 @@ arb_struct! {
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave, StatusRequest
+        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
-        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, TopologyWithdrawn
+        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, TopologyWithdrawn,
+        ProbePlan, OptimizeDone
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync }
     Operation { AllReduce, Sync, Topology }
     SyncReport { Ready, Failed }
+    ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }
     StateAnswer { Bytes, NotServing, UnknownKey }
 }

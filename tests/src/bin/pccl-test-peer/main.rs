@@ -104,6 +104,15 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         }
         "world" => Ok(world(&comm.world())),
         "topology" => comm.update_topology().map(|()| world(&comm.world())).map_err(|error| failed(&error)),
+        "optimize" => comm
+            .optimize_topology()
+            .map(|done| {
+                let slowest = done.slowest.map_or(0.0, |edge| edge.mbit_s);
+                let (changed, proven, unmeasured) = (done.changed, done.proven, done.unmeasured_edges);
+                let after = world(&comm.world());
+                format!("changed={changed} proven={proven} unmeasured={unmeasured} slowest={slowest} {after}")
+            })
+            .map_err(|error| failed(&error)),
         "pending" => comm
             .are_peers_pending()
             .map(|pending| format!("pending={pending}"))

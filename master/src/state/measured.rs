@@ -1,0 +1,60 @@
+//! What was measured of the edges between peers. An edge that could not be measured is a fact, too.
+
+use super::group::EdgeEnds;
+use super::types::{Options, Timestamp};
+use pccl_protocol::{PeerId, ProbeRate, ProbeResult};
+use std::collections::BTreeMap;
+
+/// The last that was found out about an edge, and when.
+#[derive(Debug)]
+struct Finding {
+    at: Timestamp,
+    /// Rate and latency, if it could be measured.
+    rate: Option<ProbeRate>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    edges: BTreeMap<EdgeEnds, Finding>,
+}
+
+impl Measured {
+    /// Number of edges of which something is known.
+    pub(super) fn len(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// Notes how a probe ended. A rate of nothing is none.
+    pub(super) fn note(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
+        let rate = match result {
+            ProbeResult::Measured(rate) => Some(*rate).filter(|rate| rate.kbit_s > 0),
+            ProbeResult::Failed(_) => None,
+        };
+        self.edges.insert(ends, Finding { at, rate });
+    }
+
+    /// The rate of an edge, however old, if it has one.
+    pub(super) fn rate(&self, ends: EdgeEnds) -> Option<ProbeRate> {
+        self.edges.get(&ends)?.rate
+    }
+
+    /// Whether an edge has to be measured: nothing is known of it, or what is known is old. A failure is tried again as
+    /// early as an edge that could not be built.
+    pub(super) fn wants_probe(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
+        let expiry = |finding: &Finding| match finding.rate {
+            Some(_) => options.rate_expiry,
+            None => options.forbidden_expiry,
+        };
+        self.edges.get(&ends).is_none_or(|finding| finding.at + expiry(finding) <= now)
+    }
+
+    /// A peer has gone, and its edges with it.
+    pub(super) fn forget(&mut self, id: PeerId) {
+        self.edges.retain(|ends, _| ends.0 != id && ends.1 != id);
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.edges.clear();
+    }
+}

@@ -1,0 +1,351 @@
+//! `optimize_topology`: all accepted peers vote, edges of which nothing is known are measured, rings are planned, and all
+//! adopt them before the votes are answered.
+//!
+//! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
+
+use super::client::OptimizeVote;
+use super::group::EdgeEnds;
+use super::plans::{Planned, SMALLEST_PLANNED};
+use super::{MasterState, Timestamp};
+use crate::topology::probe_rounds;
+use pccl_protocol::{
+    EdgeRate, GroupId, KickCode, KickReason, M2c, OptimizeDone, PeerId, ProbePlan, ProbeReport, ProbeResult,
+    ProbeRound, RequestId, Text, limits,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How long a report may come after the time of its probe; and the answer of a planner after its own.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// An optimisation that runs.
+#[derive(Debug)]
+pub(super) struct Optimization {
+    number: u64,
+    since: Timestamp,
+    stage: Stage,
+    /// Rings before it, and what was planned.
+    before: BTreeMap<GroupId, Vec<PeerId>>,
+    planned: BTreeMap<GroupId, Planned>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Edges are being measured.
+    Probing {
+        round: u32,
+        /// Rounds to come.
+        rounds: VecDeque<Vec<EdgeEnds>>,
+        /// Edges of this round without a report.
+        open: BTreeSet<EdgeEnds>,
+        due: Timestamp,
+    },
+    /// Rings are being planned.
+    Planning { due: Timestamp },
+    /// New rings are being connected.
+    Connecting,
+}
+
+impl Optimization {
+    /// The deadline of the present stage, if it has one of its own.
+    pub(super) fn due_mut(&mut self) -> Option<&mut Timestamp> {
+        match &mut self.stage {
+            Stage::Probing { due, .. } | Stage::Planning { due } => Some(due),
+            Stage::Connecting => None,
+        }
+    }
+}
+
+impl MasterState {
+    pub(super) fn record_optimize_vote(&mut self, id: PeerId, request: RequestId) {
+        let since = self.now;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.optimize = Some(OptimizeVote { request, since });
+        }
+    }
+
+    /// A report names a round that there was, or one that runs.
+    pub(super) fn admit_probe_report(&self, report: &ProbeReport) -> Result<(), KickReason> {
+        if report.round.optimization > self.optimizations {
+            let text = format!("reported on optimisation {}, which has not begun", report.round.optimization);
+            return Err(KickReason::new(KickCode::Protocol, text));
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_probe(&mut self, id: PeerId, report: ProbeReport) {
+        let now = self.now;
+        let Some(optimization) = self.optimization.as_mut() else { return };
+        let Stage::Probing { round, open, .. } = &mut optimization.stage else { return };
+        let present = ProbeRound { optimization: optimization.number, round: *round };
+        if report.round != present || !open.remove(&(id, report.to)) {
+            return;
+        }
+        self.measured.note((id, report.to), &report.result, now);
+        if let ProbeResult::Failed(text) = report.result {
+            self.warn(format!("edge {id} -> {} cannot be measured: {text}", report.to));
+        }
+    }
+
+    /// When [`super::Input::Tick`] is due for an optimisation.
+    pub(super) fn optimization_deadline(&self) -> Option<Timestamp> {
+        match &self.optimization.as_ref()?.stage {
+            Stage::Probing { due, .. } | Stage::Planning { due } => Some(*due),
+            Stage::Connecting => None,
+        }
+    }
+
+    /// Rule: an optimisation begins when all accepted peers want one, and goes on when a stage of it is over.
+    pub(super) fn advance_optimization(&mut self) -> bool {
+        if self.optimization.is_some() && self.accepted_count() == 0 {
+            self.optimization = None;
+            self.drop_all_plans();
+            return true;
+        }
+        // A ring from which somebody has just gone is planned first.
+        let mut places = self.groups.values().flat_map(|group| &group.ring);
+        if !places.all(|place| self.peers.contains_key(&place.peer)) {
+            return false;
+        }
+        if self.optimization.is_none() {
+            return self.begin_optimization();
+        }
+        self.advance_probing() || self.advance_planning()
+    }
+
+    fn begin_optimization(&mut self) -> bool {
+        let mut accepted = self.peers.values().filter(|peer| peer.accepted()).peekable();
+        if self.round.is_some() || accepted.peek().is_none() || !accepted.all(|p| p.optimize.is_some()) {
+            return false;
+        }
+        self.optimizations += 1;
+        let rounds = self.rounds_of_probes();
+        let edges: usize = rounds.iter().map(Vec::len).sum();
+        let number = self.optimizations;
+        self.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
+        let ring = |group: &super::group::Group| group.ring.iter().map(|place| place.peer).collect();
+        self.optimization = Some(Optimization {
+            number,
+            since: self.now,
+            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), due: self.now },
+            before: self.groups.iter().map(|(id, group)| (*id, ring(group))).collect(),
+            planned: BTreeMap::new(),
+        });
+        true
+    }
+
+    /// All groups measure at the same time: the first round has the first of each, and so on.
+    fn rounds_of_probes(&self) -> VecDeque<Vec<EdgeEnds>> {
+        let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
+        for group in self.groups.values().filter(|group| group.ring.len() >= SMALLEST_PLANNED) {
+            let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let wanted = |from: usize, to: usize| {
+                self.measured.wants_probe((members[from], members[to]), self.now, &self.options)
+            };
+            let rounds = probe_rounds(members.len(), wanted);
+            for (at, round) in rounds.into_iter().enumerate() {
+                if at == all.len() {
+                    all.push_back(Vec::new());
+                }
+                all[at].extend(round.into_iter().map(|(from, to)| (members[from], members[to])));
+            }
+        }
+        all
+    }
+
+    /// A round is over when everybody in it has reported, has gone, or is late; the next begins, or the planning.
+    fn advance_probing(&mut self) -> bool {
+        let (now, tick) = (self.now, self.tick);
+        let Some(optimization) = self.optimization.as_mut() else { return false };
+        let Stage::Probing { round, rounds, open, due } = &mut optimization.stage else { return false };
+        let peers = &self.peers;
+        let alive = |ends: &EdgeEnds| peers.contains_key(&ends.0) && peers.contains_key(&ends.1);
+        open.retain(alive);
+        if !open.is_empty() && *due > tick {
+            return false;
+        }
+        let late = std::mem::take(open);
+        *round += 1;
+        let next = std::iter::from_fn(|| rounds.pop_front())
+            .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
+            .find(|edges| !edges.is_empty());
+        let begun = ProbeRound { optimization: optimization.number, round: *round };
+        match &next {
+            Some(edges) => {
+                open.clone_from(edges);
+                *due = now + self.options.probe_time + GRACE;
+            }
+            None => optimization.stage = Stage::Planning { due: now + self.options.plan_budget + GRACE },
+        }
+        for ends in late {
+            let text = "the measuring peer did not report in time";
+            self.measured.note(ends, &ProbeResult::Failed(Text::new(text)), now);
+            self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
+        }
+        for ends in next.unwrap_or_default() {
+            self.send_probe(begun, ends);
+        }
+        true
+    }
+
+    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds) {
+        let (Some(source), Some(target)) = (self.peers.get(&from), self.peers.get(&to)) else { return };
+        let plan = ProbePlan {
+            round,
+            to,
+            host: target.host_for(source),
+            port: target.info.p2p_port,
+            connections: source.info.pool_connections.min(limits::MAX_POOL_CONNECTIONS),
+            limit_ms: u32::try_from(self.options.probe_time.as_millis()).unwrap_or(u32::MAX),
+        };
+        self.send_peer(from, M2c::ProbePlan(plan));
+    }
+
+    /// Every group gets a plan for the members that it has now. When all have one, all adopt it.
+    fn advance_planning(&mut self) -> bool {
+        let Some(Optimization { stage: Stage::Planning { due }, planned, .. }) = self.optimization.as_mut()
+        else {
+            return false;
+        };
+        let late = *due <= self.tick;
+        let members = |group: &super::group::Group| -> BTreeSet<PeerId> {
+            group.ring.iter().map(|place| place.peer).collect()
+        };
+        // What was planned for other members than there are now is of no use.
+        let groups = &self.groups;
+        planned.retain(|id, planned| {
+            groups.get(id).is_some_and(|group| members(group) == planned.members.iter().copied().collect())
+        });
+        let done: BTreeSet<GroupId> = planned.keys().copied().collect();
+        let open: Vec<GroupId> =
+            groups.keys().copied().filter(|id| !done.contains(id) && self.can_be_planned(*id)).collect();
+        let waiting = |id: &GroupId| self.plans.get(*id).is_some_and(|pending| !pending.background);
+        if !late {
+            let missing: Vec<GroupId> = open.iter().copied().filter(|id| !waiting(id)).collect();
+            if !missing.is_empty() {
+                missing.iter().for_each(|id| self.start_plan(*id, false));
+                return true;
+            }
+            if !open.is_empty() {
+                return false;
+            }
+        }
+        for id in open {
+            self.drop_plan(id);
+            self.warn(format!("group {id}: no ring was planned in time, the present one stays"));
+        }
+        self.adopt_planned_rings();
+        true
+    }
+
+    fn adopt_planned_rings(&mut self) {
+        let Some(optimization) = self.optimization.as_mut() else { return };
+        optimization.stage = Stage::Connecting;
+        for (id, planned) in &optimization.planned {
+            let Some(group) = self.groups.get_mut(id) else { continue };
+            // What was found in the background is known to this plan: it began with the same figures, or newer ones.
+            let better = group.better.take();
+            let kept = planned.result.as_ref().map_or(true, |answer| answer.kept);
+            let order = if kept { better } else { planned.order() };
+            if let Some(order) = order {
+                group.next_order = Some(order);
+                group.replan = true;
+            }
+        }
+    }
+
+    pub(super) fn take_urgent_plan(&mut self, group_id: GroupId, planned: Planned) {
+        if let Err(text) = &planned.result {
+            self.warn(format!("group {group_id}: the present ring stays: {text}"));
+        }
+        if let Some(optimization) = self.optimization.as_mut() {
+            optimization.planned.insert(group_id, planned);
+        }
+    }
+
+    /// Rule: an optimisation ends when every ring stands. Votes are answered, and better rings are looked for.
+    pub(super) fn end_optimization(&mut self) -> bool {
+        let connecting = |o: &mut Optimization| matches!(o.stage, Stage::Connecting);
+        if !self.groups.values().all(|group| self.ring_confirmed(group)) {
+            return false;
+        }
+        let Some(optimization) = self.optimization.take_if(connecting) else { return false };
+        let took = self.now.since(optimization.since).as_millis();
+        self.info(format!("optimisation {} is over after {took} ms", optimization.number));
+        let mut answers = Vec::new();
+        for (id, peer) in &mut self.peers {
+            answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
+        }
+        for (id, group, request) in answers {
+            let done = self.review(&optimization, group, request);
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.sizes_told = Some(done.sizes);
+            }
+            self.send_peer(id, M2c::OptimizeDone(done));
+        }
+        for (id, planned) in &optimization.planned {
+            if planned.result.as_ref().is_ok_and(|answer| !answer.proven) {
+                self.start_plan(*id, true);
+            }
+        }
+        true
+    }
+
+    /// What an optimisation came to, for a member of `group`.
+    fn review(&self, optimization: &Optimization, group_id: GroupId, request: RequestId) -> OptimizeDone {
+        let ring: Vec<PeerId> =
+            self.groups.get(&group_id).into_iter().flat_map(|g| &g.ring).map(|place| place.peer).collect();
+        let edges = || (0..ring.len()).map(|at| (ring[at], ring[(at + 1) % ring.len()]));
+        let rates: Option<Vec<EdgeRate>> = edges()
+            .map(|(from, to)| {
+                let kbit_s = self.measured.rate((from, to))?.kbit_s;
+                Some(EdgeRate { from, to, kbit_s })
+            })
+            .collect();
+        let pairs = || ring.iter().flat_map(|from| ring.iter().map(move |to| (*from, *to)));
+        let unmeasured =
+            pairs().filter(|ends| ends.0 != ends.1 && self.measured.rate(*ends).is_none()).count();
+        let planned = optimization.planned.get(&group_id);
+        let answer = planned.and_then(|planned| planned.result.as_ref().ok());
+        let note = match planned {
+            Some(Planned { result: Err(text), .. }) => text.clone(),
+            Some(_) => String::new(),
+            None if ring.len() < SMALLEST_PLANNED => "there is only one ring".to_owned(),
+            None => "no ring was planned in time".to_owned(),
+        };
+        OptimizeDone {
+            request,
+            sizes: self.sizes(group_id),
+            changed: optimization.before.get(&group_id) != Some(&ring),
+            slowest: rates.and_then(|rates| rates.into_iter().min_by_key(|rate| rate.kbit_s)),
+            bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
+            proven: answer.is_some_and(|answer| answer.proven),
+            unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
+            note: Text::new(note),
+        }
+    }
+
+    /// What an optimisation waits for, in words.
+    pub(super) fn blocked_optimization(&self, since: Timestamp) -> String {
+        let reason = match self.optimization.as_ref().map(|optimization| &optimization.stage) {
+            None => {
+                let silent = self.peers.iter().filter(|(_, p)| p.accepted() && p.optimize.is_none());
+                let missing: Vec<PeerId> = silent.map(|(id, _)| *id).collect();
+                format!("the vote of {}", self.list_peers(missing.into_iter()))
+            }
+            Some(Stage::Probing { round, rounds, open, .. }) => {
+                let edges: Vec<String> = open.iter().take(4).map(|(a, b)| format!("{a} -> {b}")).collect();
+                let more =
+                    if open.len() > 4 { format!(" and {} more", open.len() - 4) } else { String::new() };
+                format!(
+                    "round {round} of {} of probes: {}{more}",
+                    *round as usize + rounds.len(),
+                    edges.join(", ")
+                )
+            }
+            Some(Stage::Planning { .. }) => "the planner".to_owned(),
+            Some(Stage::Connecting) => self.ring_sentences().join("; "),
+        };
+        format!("optimize_topology ({} s) waits for {reason}", self.now.since(since).as_secs())
+    }
+}

@@ -1,0 +1,182 @@
+//! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
+
+use super::group::{EdgeEnds, Op, Severity};
+use super::types::{Action, PlanKey};
+use super::{MasterState, client::Peer};
+use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job, JobLink};
+use core::net::IpAddr;
+use pccl_protocol::{GroupId, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Groups with fewer members have one ring only.
+pub(super) const SMALLEST_PLANNED: usize = 3;
+
+/// A ring that is being planned.
+#[derive(Debug)]
+pub(super) struct Pending {
+    key: PlanKey,
+    /// In the order of their numbers in the plan, which is that of the present ring.
+    members: Vec<PeerId>,
+    pub(super) background: bool,
+}
+
+/// At most one plan for each group.
+#[derive(Debug, Default)]
+pub(super) struct Plans {
+    last: u64,
+    open: BTreeMap<GroupId, Pending>,
+}
+
+impl Plans {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn get(&self, group: GroupId) -> Option<&Pending> {
+        self.open.get(&group)
+    }
+}
+
+/// What a plan for a group came to.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// Its members when it was planned, in the order of the numbers in the answer.
+    pub(super) members: Vec<PeerId>,
+    /// The ring, or why there is none.
+    pub(super) result: Result<Answer, String>,
+}
+
+impl Planned {
+    /// The planned order.
+    pub(super) fn order(&self) -> Option<Vec<PeerId>> {
+        let answer = self.result.as_ref().ok()?;
+        answer.order.iter().map(|at| self.members.get(*at).copied()).collect()
+    }
+}
+
+impl MasterState {
+    /// Has the ring of a group planned. Whatever is planned for it already is dropped.
+    pub(super) fn start_plan(&mut self, group_id: GroupId, background: bool) {
+        self.drop_plan(group_id);
+        let Some(job) = self.plan_job(group_id, background) else { return };
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let members = group.ring.iter().map(|place| place.peer).collect();
+        self.plans.last += 1;
+        let plan = PlanKey(self.plans.last);
+        self.plans.open.insert(group_id, Pending { key: plan, members, background });
+        self.out.push(Action::Plan { plan, job: Box::new(job), background });
+    }
+
+    /// The matrix of what was measured, without edges that cannot be used or that break again and again.
+    fn plan_job(&self, group_id: GroupId, background: bool) -> Option<Job> {
+        let group = self.groups.get(&group_id)?;
+        let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let barred = |ends: EdgeEnds| {
+            let mark = group.marks.get(&ends);
+            mark.is_some_and(|mark| mark.until > self.now && mark.severity >= Severity::Avoided)
+        };
+        let link = |from: PeerId, to: PeerId| {
+            let rate = self.measured.rate((from, to)).filter(|_| from != to && !barred((from, to)))?;
+            Some(JobLink { kbit_s: rate.kbit_s, latency_us: rate.latency_us })
+        };
+        let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
+        // One flow enters a place and one leaves it.
+        let mut hosts: Vec<IpAddr> = Vec::new();
+        let mut place = |peer: &Peer| {
+            let host = peer.remote.to_canonical();
+            hosts.iter().position(|known| *known == host).unwrap_or_else(|| {
+                hosts.push(host);
+                hosts.len() - 1
+            })
+        };
+        let places = members.iter().filter_map(|id| self.peers.get(id)).map(&mut place).collect();
+        let (exact_peers, budget) = if background {
+            (EXACT_PEERS_BACKGROUND, self.options.background_budget)
+        } else {
+            // One after the other is planned.
+            let groups = self.groups.values().filter(|group| group.ring.len() >= SMALLEST_PLANNED).count();
+            (EXACT_PEERS, self.options.plan_budget / u32::try_from(groups.max(1)).unwrap_or(u32::MAX))
+        };
+        Some(Job {
+            names: members.iter().map(|id| self.name_of(*id)).collect(),
+            present: (0..members.len()).collect(),
+            links: pairs.map(|(from, to)| link(from, to)).collect(),
+            places,
+            seed: self.plans.last,
+            exact_peers,
+            budget,
+        })
+    }
+
+    /// The members of a group have changed, or its plan is not wanted any more for another reason.
+    pub(super) fn drop_plan(&mut self, group_id: GroupId) {
+        if let Some(pending) = self.plans.open.remove(&group_id) {
+            self.out.push(Action::DropPlan { plan: pending.key });
+        }
+        if let Some(group) = self.groups.get_mut(&group_id) {
+            group.better = None;
+        }
+    }
+
+    pub(super) fn drop_plans_of_missing_groups(&mut self) {
+        let gone: Vec<GroupId> =
+            self.plans.open.keys().copied().filter(|id| !self.groups.contains_key(id)).collect();
+        gone.into_iter().for_each(|id| self.drop_plan(id));
+    }
+
+    pub(super) fn drop_all_plans(&mut self) {
+        for pending in std::mem::take(&mut self.plans.open).into_values() {
+            self.out.push(Action::DropPlan { plan: pending.key });
+        }
+    }
+
+    pub(super) fn record_plan(&mut self, key: PlanKey, result: Result<Answer, String>) {
+        let found = self.plans.open.iter().find(|(_, pending)| pending.key == key).map(|(group, _)| *group);
+        // One that was dropped meanwhile.
+        let Some((group_id, pending)) = found.and_then(|id| Some((id, self.plans.open.remove(&id)?))) else {
+            return;
+        };
+        let planned = Planned { members: pending.members, result };
+        if !pending.background {
+            return self.take_urgent_plan(group_id, planned);
+        }
+        let better = planned.result.as_ref().is_ok_and(|answer| !answer.kept);
+        if let (true, Some(order)) = (better, planned.order()) {
+            self.info(format!(
+                "group {group_id}: a better ring was found, it waits for the next call of all"
+            ));
+            if let Some(group) = self.groups.get_mut(&group_id) {
+                group.better = Some(order);
+            }
+        }
+    }
+
+    /// Rule: a round of admission adopts the better rings that were found meanwhile. Groups that get newcomers have
+    /// lost theirs.
+    pub(super) fn adopt_better_rings(&mut self) -> bool {
+        if self.round.is_none() {
+            return false;
+        }
+        let mut fired = false;
+        for group in self.groups.values_mut() {
+            if let Some(order) = group.better.take() {
+                group.next_order = Some(order);
+                group.replan = true;
+                fired = true;
+            }
+        }
+        fired
+    }
+
+    /// Whether a group has members that can be in more than one ring, and does nothing else.
+    pub(super) fn can_be_planned(&self, group_id: GroupId) -> bool {
+        let Some(group) = self.groups.get(&group_id) else { return false };
+        let runs = group.ops.values().any(|op| matches!(op, Op::Running { .. }));
+        group.ring.len() >= SMALLEST_PLANNED && !runs
+    }
+
+    /// Members of the ring of a group.
+    pub(super) fn ring_members(&self, group_id: GroupId) -> BTreeSet<PeerId> {
+        self.groups.get(&group_id).into_iter().flat_map(|group| &group.ring).map(|place| place.peer).collect()
+    }
+}

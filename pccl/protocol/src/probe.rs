@@ -1,0 +1,102 @@
+//! Measuring edges, and what a planned ring came to.
+
+use crate::{Host, PeerId, RequestId, Text, WorldSizes};
+
+wire_struct! {
+    /// Names a round of probes: a report of an earlier one is late, not wrong.
+    #[derive(Copy, Default)]
+    pub struct ProbeRound {
+        /// Counts the optimisations of the run.
+        pub optimization: u64,
+        /// Counts the rounds of the optimisation.
+        pub round: u32,
+    }
+}
+
+wire_struct! {
+    /// Measure the way to a peer, now. In one round nobody measures two peers, and nobody is measured by two.
+    pub struct ProbePlan {
+        /// The round.
+        pub round: ProbeRound,
+        /// The receiving end.
+        pub to: PeerId,
+        /// Host on which the measuring peer reaches it.
+        pub host: Host,
+        /// Port of its data listener.
+        pub port: u16,
+        /// Connections to use, as an edge of the ring would have; 0 leaves the number to the measuring peer.
+        pub connections: u16,
+        /// Longest time for all of it, connecting included, in milliseconds.
+        pub limit_ms: u32,
+    }
+}
+
+wire_struct! {
+    /// What a probe has measured.
+    #[derive(Copy)]
+    pub struct ProbeRate {
+        /// Bytes that arrived, in kbit/s.
+        pub kbit_s: u64,
+        /// One way, in microseconds: half of the shortest round trip.
+        pub latency_us: u32,
+        /// Connections that were used.
+        pub connections: u16,
+    }
+}
+
+wire_union! {
+    /// How a probe ended.
+    pub enum ProbeResult {
+        /// With figures.
+        Measured(ProbeRate) = 1,
+        /// Without; why.
+        Failed(Text) = 2,
+    }
+}
+
+wire_struct! {
+    /// What a peer was told to measure, measured.
+    pub struct ProbeReport {
+        /// The round.
+        pub round: ProbeRound,
+        /// The receiving end.
+        pub to: PeerId,
+        /// What came out.
+        pub result: ProbeResult,
+    }
+}
+
+wire_struct! {
+    /// The rate of one edge.
+    #[derive(Copy)]
+    pub struct EdgeRate {
+        /// Sending end.
+        pub from: PeerId,
+        /// Receiving end.
+        pub to: PeerId,
+        /// Its rate in kbit/s.
+        pub kbit_s: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer to the vote for an optimisation. The ring itself was sent before.
+    pub struct OptimizeDone {
+        /// The vote.
+        pub request: RequestId,
+        /// The world as it is now.
+        pub sizes: WorldSizes,
+        /// The ring of the receiver's group is another one than before.
+        pub changed: bool,
+        /// The slowest edge of the ring, if the ring was planned.
+        pub slowest: Option<EdgeRate>,
+        /// No ring has a faster slowest edge than this, in kbit/s; 0 if not known.
+        pub bound_kbit_s: u64,
+        /// No ring is better by what was measured.
+        pub proven: bool,
+        /// Edges of the group without a rate: they could not be measured, and no ring uses them.
+        pub unmeasured: u32,
+        /// Why nothing was planned, or who stands in the way of a ring; else empty.
+        pub note: Text,
+    }
+}

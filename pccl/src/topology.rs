@@ -1,0 +1,87 @@
+//! What an optimisation of the ring came to.
+
+use pccl_protocol::{OptimizeDone, PeerId};
+use std::time::Duration;
+
+/// A directed edge with its rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RatedEdge {
+    /// Sending end.
+    pub from: PeerId,
+    /// Receiving end.
+    pub to: PeerId,
+    /// Its rate, as it was measured.
+    pub mbit_s: f64,
+}
+
+/// What [`Communicator::optimize_topology`](crate::Communicator::optimize_topology) came to. The same on all peers of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Optimized {
+    /// The ring of the group is another one than before the call.
+    pub changed: bool,
+    /// The slowest edge of the ring, which the speed of all-reduces follows. None if an edge of the ring has no rate.
+    pub slowest: Option<RatedEdge>,
+    /// No ring has a faster slowest edge than this, by what was measured, in Mbit/s. None if no ring was planned.
+    pub bound_mbit_s: Option<f64>,
+    /// No ring is better, by what was measured.
+    pub proven: bool,
+    /// Edges between members of the group that could not be measured. No ring uses them.
+    pub unmeasured_edges: usize,
+    /// Why the ring was not planned, or who stands in the way of one; else empty.
+    pub note: String,
+    peers: usize,
+}
+
+impl Optimized {
+    pub(crate) fn new(done: &OptimizeDone) -> Self {
+        let mbit_s = |kbit_s: u64| kbit_s as f64 / 1000.0;
+        Self {
+            changed: done.changed,
+            slowest: done.slowest.map(|edge| RatedEdge {
+                from: edge.from,
+                to: edge.to,
+                mbit_s: mbit_s(edge.kbit_s),
+            }),
+            bound_mbit_s: Some(mbit_s(done.bound_kbit_s)).filter(|bound| *bound > 0.0),
+            proven: done.proven,
+            unmeasured_edges: done.unmeasured as usize,
+            note: done.note.as_str().to_owned(),
+            peers: done.sizes.group as usize,
+        }
+    }
+
+    /// About how long an all-reduce of so many bytes takes: each edge carries `2 (n - 1) / n` of them, and the slowest one
+    /// decides. None if it is not known.
+    pub fn predicted_time(&self, bytes: u64) -> Option<Duration> {
+        let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0;
+        let n = self.peers.max(1) as f64;
+        Duration::try_from_secs_f64(2.0 * (n - 1.0) / n * bytes as f64 / bytes_per_s).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_protocol::{EdgeRate, RequestId, Text, WorldSizes};
+
+    #[test]
+    fn the_slowest_edge_sets_the_time() {
+        let slowest = Some(EdgeRate { from: PeerId(1), to: PeerId(2), kbit_s: 80_000 });
+        let done = OptimizeDone {
+            request: RequestId(1),
+            sizes: WorldSizes { group: 5, ..WorldSizes::default() },
+            changed: true,
+            slowest,
+            bound_kbit_s: 0,
+            proven: true,
+            unmeasured: 0,
+            note: Text::default(),
+        };
+        let report = Optimized::new(&done);
+        assert_eq!(
+            (report.predicted_time(10_000_000), report.bound_mbit_s),
+            (Some(Duration::from_millis(1600)), None)
+        );
+        assert_eq!(Optimized::new(&OptimizeDone { slowest: None, ..done }).predicted_time(1), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! `optimize_topology` on a network that is not the same everywhere.
+
+use crate::{
+    arena::{Arena, Times},
+    quiet,
+};
+use pccl_tests::spec::Spec;
+
+/// Whether `a` and `b` are next to each other in a ring, in whichever direction.
+fn adjacent(ring: &[usize], a: usize, b: usize) -> bool {
+    let n = ring.len();
+    (0..n).any(|at| [(a, b), (b, a)].contains(&(ring[at], ring[(at + 1) % n])))
+}
+
+/// A slow pair of peers, then one that cannot connect: the ring goes around both, without anybody being dropped.
+#[test]
+fn the_ring_goes_around_slow_and_blocked_edges() {
+    let _alone = quiet::alone();
+    let mut arena = Arena::on_loopback(Times::new(), 5);
+    assert_eq!(arena.ring(5), [0, 1, 2, 3, 4]);
+    arena.network.throttle(0, 1);
+    arena.network.block(3, 4);
+    for answer in arena.fleet.all("optimize") {
+        let answer = answer.good();
+        assert_eq!((answer.field("changed"), answer.number("group")), ("true", 5), "{answer:?}");
+        assert_eq!(answer.number("unmeasured"), 1, "{answer:?}");
+    }
+    arena.fleet.meet();
+    let ring = arena.ring(5);
+    assert!(!adjacent(&ring, 0, 1), "{ring:?}");
+    let at = ring.iter().position(|node| *node == 3).expect("a member");
+    assert_ne!(ring[(at + 1) % 5], 4, "{ring:?}");
+    // At 25,000 bytes a second this would take minutes.
+    for answer in arena.fleet.reduce(Spec::sum(1_000_000, 1)) {
+        assert_eq!((answer.field("errors"), answer.number("participants")), ("", 5), "{answer:?}");
+    }
+}

@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Joined { peer: u128 },
     /// A sync of the shared state was committed.
     Synced { revision: u64, hash: u64, rx_bytes: u64 },
+    /// The ring was optimised; whether it is another one now, and how long the call took.
+    Optimized { changed: bool, took_ms: u64 },
     /// An all-reduce succeeded.
     Reduced(Reduced),
     /// The master was lost when an all-reduce was complete here. Size and rank are those of the ring before, which is not
@@ -65,6 +67,7 @@ impl fmt::Display for Line {
             Event::Synced { revision, hash, rx_bytes } => {
                 write!(f, "synced {revision} {hash:016x} {rx_bytes}")
             }
+            Event::Optimized { changed, took_ms } => write!(f, "optimized {} {took_ms}", u8::from(*changed)),
             Event::Reduced(r) | Event::Unresolved(r) => {
                 let (before, after) = (ids(&r.before), ids(&r.after));
                 let after = if r.before == r.after { "=" } else { &after };
@@ -116,6 +119,9 @@ impl Line {
                 hash: words.hash()?,
                 rx_bytes: words.number("bytes")?,
             },
+            "optimized" => {
+                Event::Optimized { changed: words.number("change")? != 0, took_ms: words.number("time")? }
+            }
             "reduced" => Event::Reduced(words.reduced()?),
             "unresolved" => Event::Unresolved(words.reduced()?),
             "failed" => Event::Failed {
@@ -206,6 +212,7 @@ mod tests {
         let events = [
             Event::Joined { peer: u128::MAX },
             Event::Synced { revision: 7, hash: u64::MAX, rx_bytes: 12 },
+            Event::Optimized { changed: true, took_ms: 17 },
             reduced(vec![1, 2]),
             reduced(vec![2]),
             reduced(vec![]),

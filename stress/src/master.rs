@@ -11,6 +11,8 @@ pub(crate) fn run(address: &str, peer_timeout_ms: u64) -> ExitCode {
     let config = MasterConfig {
         listen: address.into(),
         peer_timeout: Duration::from_millis(peer_timeout_ms),
+        // The limit for an operation to complete has no room for long ones.
+        probe_time: Duration::from_millis(200),
         ..MasterConfig::default()
     };
     let master = match Master::launch(config) {

@@ -35,3 +35,31 @@ fn the_ring_goes_around_slow_and_blocked_edges() {
         assert_eq!((answer.field("errors"), answer.number("participants")), ("", 5), "{answer:?}");
     }
 }
+
+/// Probes that all peers together were told to make.
+fn probes(arena: &Arena) -> usize {
+    arena.fleet.iter().map(|peer| peer.log().matches("from master: ProbePlan").count()).sum()
+}
+
+/// A link becomes slow after it was measured: operations show it, and the ring goes around it without new probes.
+#[test]
+fn an_edge_that_becomes_slow_is_left_within_three_operations() {
+    let _alone = quiet::alone();
+    let mut arena = Arena::on_loopback(Times::new(), 5);
+    arena.fleet.all("optimize").into_iter().for_each(|answer| drop(answer.good()));
+    arena.fleet.meet();
+    let measured = probes(&arena);
+    let ring = arena.ring(5);
+    let (from, to) = (ring[1], ring[2]);
+    arena.network.throttle(from, to);
+    // Each edge carries 320,000 bytes: 13 s at that rate.
+    for round in 0..3 {
+        for answer in arena.fleet.reduce(Spec::sum(50_000, round)) {
+            assert_eq!((answer.field("errors"), answer.number("participants")), ("", 5), "{answer:?}");
+        }
+        arena.fleet.meet();
+    }
+    let after = arena.ring(5);
+    assert!(!adjacent(&after, from, to), "{ring:?} became {after:?}, but {from} -> {to} is slow");
+    assert_eq!(probes(&arena), measured, "probes were made");
+}

@@ -52,8 +52,15 @@ impl World {
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
             Call::Reducing => CallKind::AllReduce,
         };
-        let (sequence, operation) = (client.beats, None);
-        let (sent, received) = self.edge_bytes(slot, stalled.is_some());
+        let sequence = client.beats;
+        let (mut sent, received) = self.edge_bytes(slot, stalled.is_some());
+        let mut operation = None;
+        if self.swarm.optimize_every > 0 {
+            let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
+            operation = self.clients[slot].work.values().find(runs).map(|work| work.op);
+            // What moves slowly waits.
+            sent = sent.filter(|_| self.clients[slot].slow_until <= self.now);
+        }
         let moved_bytes = sequence;
         let beat = Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received };
         let client = &self.clients[slot];

@@ -129,13 +129,19 @@ mod tests {
     use crate::topology::JobLink;
     use mio::{Poll, Token};
 
+    /// Peers spread over a plane, which for many of them keeps a search busy.
     fn job(peers: usize, budget: Duration) -> Job {
-        let rate = |at: usize| 1_000 + (at as u64 * 7_919) % 100_000;
+        let place = |peer: usize| [peer * 7_919 % 1_009, peer * 104_729 % 1_013];
+        let apart = |at: usize| {
+            let (a, b) = (place(at / peers), place(at % peers));
+            let squares = (0..2).map(|axis| (a[axis] as f64 - b[axis] as f64).powi(2));
+            squares.sum::<f64>().sqrt() as u32
+        };
         Job {
             names: (0..peers).map(|peer| peer.to_string()).collect(),
             present: (0..peers).collect(),
             links: (0..peers * peers)
-                .map(|at| Some(JobLink { kbit_s: rate(at), latency_us: at as u32 }))
+                .map(|at| Some(JobLink { kbit_s: 100_000, latency_us: 10 + apart(at) }))
                 .collect(),
             places: (0..peers).collect(),
             seed: 1,
@@ -164,7 +170,7 @@ mod tests {
     #[test]
     fn what_is_urgent_does_not_wait_for_the_background() {
         let (_poll, mut planner) = planner();
-        planner.plan(PlanKey(1), job(100, Duration::from_secs(3_600)), true);
+        planner.plan(PlanKey(1), job(300, Duration::from_secs(3_600)), true);
         planner.plan(PlanKey(2), job(6, Duration::from_secs(60)), false);
         let Input::Planned { plan, result } = answer(&mut planner) else { panic!("another input") };
         assert_eq!((plan, result.map(|answer| answer.order.len())), (PlanKey(2), Ok(6)));
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn a_dropped_plan_ends_early() {
         let (_poll, mut planner) = planner();
-        planner.plan(PlanKey(1), job(100, Duration::from_secs(3_600)), true);
+        planner.plan(PlanKey(1), job(300, Duration::from_secs(3_600)), true);
         planner.drop_plan(PlanKey(1));
         planner.plan(PlanKey(2), job(5, Duration::from_secs(60)), true);
         loop {

@@ -1,6 +1,8 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
 use super::flow::Flow;
+use super::plans::Better;
+use super::rates::Pace;
 use super::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId, RequestId,
@@ -215,8 +217,10 @@ pub(super) struct Group {
     pub(super) flows: BTreeMap<EdgeEnds, Flow>,
     /// The order that the next ring is to have, if its members are these.
     pub(super) next_order: Option<Vec<PeerId>>,
-    /// A better ring that was planned in the background, to be adopted when all have called.
-    pub(super) better: Option<Vec<PeerId>>,
+    /// A better ring than the present one.
+    pub(super) better: Option<Better>,
+    /// Edges that one operation has kept busy at the last looks.
+    pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: BTreeMap<u64, TagHistory>,
     pub(super) ops: BTreeMap<OpId, Op>,

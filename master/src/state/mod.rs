@@ -19,6 +19,7 @@ mod liveness;
 mod measured;
 mod optimize;
 mod plans;
+mod rates;
 mod ring;
 mod round;
 mod snapshot;
@@ -200,6 +201,7 @@ impl MasterState {
                 self.record_beat(id, beat);
                 let missing = self.look_at_flow(id, group, before);
                 self.record_stall(id, group, stalled.as_ref(), missing.as_ref());
+                self.look_at_pace(id, group);
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
             C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),

@@ -5,7 +5,7 @@
 
 use super::client::OptimizeVote;
 use super::group::EdgeEnds;
-use super::plans::{Planned, SMALLEST_PLANNED};
+use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
 use crate::topology::probe_rounds;
 use pccl_protocol::{
@@ -219,11 +219,13 @@ impl MasterState {
         let done: BTreeSet<GroupId> = planned.keys().copied().collect();
         let open: Vec<GroupId> =
             groups.keys().copied().filter(|id| !done.contains(id) && self.can_be_planned(*id)).collect();
-        let waiting = |id: &GroupId| self.plans.get(*id).is_some_and(|pending| !pending.background);
+        let waiting = |id: &GroupId| {
+            self.plans.get(*id).is_some_and(|pending| pending.purpose == Purpose::Optimization)
+        };
         if !late {
             let missing: Vec<GroupId> = open.iter().copied().filter(|id| !waiting(id)).collect();
             if !missing.is_empty() {
-                missing.iter().for_each(|id| self.start_plan(*id, false));
+                missing.iter().for_each(|id| self.start_plan(*id, Purpose::Optimization));
                 return true;
             }
             if !open.is_empty() {
@@ -244,7 +246,7 @@ impl MasterState {
         for (id, planned) in &optimization.planned {
             let Some(group) = self.groups.get_mut(id) else { continue };
             // What was found in the background is known to this plan: it began with the same figures, or newer ones.
-            let better = group.better.take();
+            let better = group.better.take().map(|better| better.order);
             let kept = planned.result.as_ref().map_or(true, |answer| answer.kept);
             let order = if kept { better } else { planned.order() };
             if let Some(order) = order {
@@ -285,7 +287,7 @@ impl MasterState {
         }
         for (id, planned) in &optimization.planned {
             if planned.result.as_ref().is_ok_and(|answer| !answer.proven) {
-                self.start_plan(*id, true);
+                self.start_plan(*id, Purpose::Improvement);
             }
         }
         true

@@ -11,13 +11,31 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Groups with fewer members have one ring only.
 pub(super) const SMALLEST_PLANNED: usize = 3;
 
+/// What a ring is planned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// An optimisation, in which all wait for it.
+    Optimization,
+    /// A better one than the optimisation found; the next call of all adopts it.
+    Improvement,
+    /// Around an edge that has become slow; adopted as soon as the group does nothing.
+    Repair,
+}
+
+/// A ring that was planned without anybody waiting for it.
+#[derive(Debug)]
+pub(super) struct Better {
+    pub(super) order: Vec<PeerId>,
+    purpose: Purpose,
+}
+
 /// A ring that is being planned.
 #[derive(Debug)]
 pub(super) struct Pending {
     key: PlanKey,
     /// In the order of their numbers in the plan, which is that of the present ring.
     members: Vec<PeerId>,
-    pub(super) background: bool,
+    pub(super) purpose: Purpose,
 }
 
 /// At most one plan for each group.
@@ -56,19 +74,20 @@ impl Planned {
 
 impl MasterState {
     /// Has the ring of a group planned. Whatever is planned for it already is dropped.
-    pub(super) fn start_plan(&mut self, group_id: GroupId, background: bool) {
+    pub(super) fn start_plan(&mut self, group_id: GroupId, purpose: Purpose) {
         self.drop_plan(group_id);
-        let Some(job) = self.plan_job(group_id, background) else { return };
+        let Some(job) = self.plan_job(group_id, purpose) else { return };
         let Some(group) = self.groups.get(&group_id) else { return };
         let members = group.ring.iter().map(|place| place.peer).collect();
         self.plans.last += 1;
         let plan = PlanKey(self.plans.last);
-        self.plans.open.insert(group_id, Pending { key: plan, members, background });
+        self.plans.open.insert(group_id, Pending { key: plan, members, purpose });
+        let background = purpose != Purpose::Optimization;
         self.out.push(Action::Plan { plan, job: Box::new(job), background });
     }
 
     /// The matrix of what was measured, without edges that cannot be used or that break again and again.
-    fn plan_job(&self, group_id: GroupId, background: bool) -> Option<Job> {
+    fn plan_job(&self, group_id: GroupId, purpose: Purpose) -> Option<Job> {
         let group = self.groups.get(&group_id)?;
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         let barred = |ends: EdgeEnds| {
@@ -90,7 +109,7 @@ impl MasterState {
             })
         };
         let places = members.iter().filter_map(|id| self.peers.get(id)).map(&mut place).collect();
-        let (exact_peers, budget) = if background {
+        let (exact_peers, budget) = if purpose == Purpose::Improvement {
             (EXACT_PEERS_BACKGROUND, self.options.background_budget)
         } else {
             // One after the other is planned.
@@ -137,30 +156,33 @@ impl MasterState {
             return;
         };
         let planned = Planned { members: pending.members, result };
-        if !pending.background {
+        if pending.purpose == Purpose::Optimization {
             return self.take_urgent_plan(group_id, planned);
         }
         let better = planned.result.as_ref().is_ok_and(|answer| !answer.kept);
         if let (true, Some(order)) = (better, planned.order()) {
-            self.info(format!(
-                "group {group_id}: a better ring was found, it waits for the next call of all"
-            ));
+            self.info(format!("group {group_id}: a better ring was found"));
             if let Some(group) = self.groups.get_mut(&group_id) {
-                group.better = Some(order);
+                group.better = Some(Better { order, purpose: pending.purpose });
             }
         }
     }
 
-    /// Rule: a round of admission adopts the better rings that were found meanwhile. Groups that get newcomers have
-    /// lost theirs.
+    /// Rule: better rings that were found meanwhile are adopted: in a round of admission, and one around an edge that has
+    /// become slow as soon as the group does nothing. Groups that get newcomers have lost theirs. An optimisation sees to
+    /// it itself.
     pub(super) fn adopt_better_rings(&mut self) -> bool {
-        if self.round.is_none() {
+        if self.optimization.is_some() {
             return false;
         }
+        let round = self.round.is_some();
         let mut fired = false;
         for group in self.groups.values_mut() {
-            if let Some(order) = group.better.take() {
-                group.next_order = Some(order);
+            let idle = group.ops.is_empty() && group.sync.is_none();
+            if let Some(better) =
+                group.better.take_if(|better| round || (idle && better.purpose == Purpose::Repair))
+            {
+                group.next_order = Some(better.order);
                 group.replan = true;
                 fired = true;
             }

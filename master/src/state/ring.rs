@@ -362,6 +362,7 @@ impl MasterState {
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
         group.flows.retain(|ends, _| standing.contains_key(ends));
+        group.paces.clear();
         self.push_ring(group_id);
     }
 

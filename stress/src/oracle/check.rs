@@ -82,6 +82,8 @@ pub(crate) struct Counts {
     /// Failed calls of all peers together, each of which was tried again.
     pub(crate) failed_calls: u64,
     pub(crate) syncs: u64,
+    /// Calls that optimised the ring, of all peers together.
+    pub(crate) optimizations: u64,
     pub(crate) joins: u64,
     /// Stopped peers that were dropped, and came back.
     pub(crate) drops: u64,
@@ -97,6 +99,7 @@ impl Counts {
         self.aborted_operations += other.aborted_operations;
         self.failed_calls += other.failed_calls;
         self.syncs += other.syncs;
+        self.optimizations += other.optimizations;
         self.joins += other.joins;
         self.drops += other.drops;
         self.fetched_bytes += other.fetched_bytes;

@@ -194,6 +194,8 @@ impl Oracle {
         match line.event {
             Event::Joined { peer: identity } => self.joined(peer, identity, at_us),
             Event::Synced { revision, hash, rx_bytes } => self.synced(peer, revision, hash, rx_bytes, at_us),
+            // Which ring it is shows in the results.
+            Event::Optimized { .. } => self.counts.optimizations += 1,
             Event::Reduced(reduced) => {
                 let me = record.identity.unwrap_or(0);
                 record.completed_us = at_us;

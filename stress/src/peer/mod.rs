@@ -18,7 +18,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Line on standard input that asks the peer to leave.
@@ -29,6 +29,8 @@ const ORPHANED: i32 = 3;
 const GATHER_SLICE: Duration = Duration::from_millis(500);
 /// Pause of a peer that is alone in its group before it asks again for others.
 const ALONE_PAUSE: Duration = Duration::from_millis(10);
+/// Steps between two optimisations of the ring.
+const OPTIMIZE_EVERY: u64 = 40;
 /// Pause before another attempt to reach the master.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -209,6 +211,7 @@ impl Peer {
                 self.admit()?;
             }
             self.sync()?;
+            self.optimize()?;
             self.compute();
             let_in = match self.step()? {
                 StepEnd::Complete => false,
@@ -229,6 +232,19 @@ impl Peer {
         if pending {
             self.comm.update_topology().map_err(|error| self.lost(&error))?;
         }
+        Ok(())
+    }
+
+    /// Optimises the ring now and then. A committed sync has told all peers of the run the same revision, so all decide
+    /// alike; with several groups there is nothing that tells all.
+    fn optimize(&mut self) -> Result<(), Halt> {
+        if self.settings.groups > 1 || self.revision % OPTIMIZE_EVERY != 1 {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let result = self.comm.optimize_topology().map_err(|error| self.lost(&error))?;
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        report(Event::Optimized { changed: result.changed, took_ms });
         Ok(())
     }
 

@@ -62,11 +62,12 @@ impl Report {
         line!("did       {}", made.join(", "));
         let counts = &totals.counts;
         line!(
-            "saw       {} operations ({} calls), {} revisions, {} joins, {} operations aborted, {} calls tried again, {} peers \
+            "saw       {} operations ({} calls), {} revisions, {} calls that optimised the ring, {} joins, {} operations aborted, {} calls tried again, {} peers \
              dropped",
             counts.operations,
             counts.completed_calls,
             counts.newest_revision,
+            counts.optimizations,
             counts.joins,
             counts.aborted_operations,
             counts.failed_calls,

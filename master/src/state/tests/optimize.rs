@@ -367,3 +367,115 @@ fn a_plan_in_the_background_ends_when_the_members_change() {
     assert!(rig.jobs.is_empty());
     assert_eq!(rig.state.snapshot().planning, 0);
 }
+
+impl Rig {
+    /// Clients beat for some seconds while `op` runs: every edge moves `kbit_s`, and bytes wait on those for which
+    /// `busy` says so.
+    fn beats(&mut self, op: OpId, seconds: u64, moved: &mut u64, kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
+        for _ in 0..seconds {
+            self.now = self.now + std::time::Duration::from_secs(1);
+            *moved += kbit_s * 125;
+            for n in self.accepted() {
+                let (me, plan) = (self.peers[&n], self.plans[&n].clone());
+                let rank = plan.rank_of(me).expect("member");
+                let (next, previous) = (&plan.ring[plan.next_of(rank)], &plan.ring[plan.previous_of(rank)]);
+                let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
+                let beat = Beat {
+                    sequence: 1,
+                    call: CallKind::AllReduce,
+                    call_ms: 1,
+                    operation: Some(op),
+                    moved_bytes: *moved,
+                    stalled: None,
+                    sent: (!busy(n)).then(|| bytes(next.peer, plan.ring[rank].generation)),
+                    received: Some(bytes(previous.peer, previous.generation)),
+                };
+                self.send(n, C2m::Beat(beat));
+            }
+        }
+    }
+
+    fn done(&mut self, op: OpId) {
+        for n in self.accepted() {
+            self.complete(n, op, None);
+        }
+    }
+
+    /// Four clients on a ring of edges that were all measured at [`RATE`], and an operation that runs.
+    fn measured_and_busy() -> (Self, OpId) {
+        let mut rig = Self::world(4);
+        rig.vote_optimize(&[1, 2, 3, 4]);
+        rig.rounds(&|_, _| RATE);
+        rig.plan();
+        rig.mail.clear();
+        let op = rig.op(1, 0, 0);
+        rig.commence(op);
+        (rig, op)
+    }
+}
+
+#[test]
+fn an_edge_that_operations_show_to_be_slow_is_planned_around_without_probes() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    let mut moved = 0;
+    // The edge behind client 2 is the slowest; the others wait for it.
+    rig.beats(op, 6, &mut moved, RATE / 5, &|n| n == 2);
+    rig.plan();
+    assert_eq!(rig.ring(0), [1, 2, 3, 4], "the operation is not disturbed");
+    rig.done(op);
+    let ring = rig.ring(0);
+    let at = ring.iter().position(|n| *n == 2).expect("member");
+    assert_ne!(ring[(at + 1) % 4], 3, "{ring:?}");
+    rig.confirm_all();
+    assert!((1..=4).all(|n| rig.probes(n).is_empty()));
+    let op = rig.op(1, 0, 0);
+    rig.commence(op);
+    // On the new ring all is as planned, so it stays.
+    let mut moved = 0;
+    rig.beats(op, 10, &mut moved, RATE, &|n| n == 2);
+    assert!(rig.jobs.is_empty());
+}
+
+#[test]
+fn noise_short_operations_and_waiting_for_others_move_no_ring() {
+    // A tenth slower than measured, on edges that are busy all the time.
+    let (mut rig, op) = Rig::measured_and_busy();
+    let mut moved = 0;
+    rig.beats(op, 30, &mut moved, RATE * 9 / 10, &|_| true);
+    assert!(rig.jobs.is_empty());
+    // Nobody has bytes waiting: the callers compute.
+    rig.beats(op, 30, &mut moved, RATE / 100, &|_| false);
+    assert!(rig.jobs.is_empty());
+    // Each operation is over before the third look.
+    for tag in 1..10 {
+        let other = OpId { tag, ..op };
+        rig.beats(other, 2, &mut moved, RATE / 100, &|_| true);
+    }
+    assert!(rig.jobs.is_empty());
+    // Nothing moves at all: that is for the faults of edges.
+    rig.beats(OpId { tag: 99, ..op }, 10, &mut moved, 0, &|_| true);
+    assert!(rig.jobs.is_empty());
+}
+
+#[test]
+fn without_measurements_operations_show_nothing() {
+    let mut rig = Rig::world(4);
+    let op = rig.op(1, 0, 0);
+    rig.commence(op);
+    let mut moved = 0;
+    rig.beats(op, 10, &mut moved, 1, &|_| true);
+    assert!(rig.jobs.is_empty());
+}
+
+#[test]
+fn rates_that_operations_confirm_are_not_measured_again() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    let mut moved = 0;
+    rig.beats(op, 700, &mut moved, RATE, &|_| true);
+    rig.done(op);
+    rig.mail.clear();
+    rig.vote_optimize(&[1, 2, 3, 4]);
+    let edges = rig.rounds(&|_, _| RATE).concat();
+    assert_eq!(edges.len(), 12 - 4, "{edges:?}");
+    assert!(!edges.contains(&(1, 2)));
+}

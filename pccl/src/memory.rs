@@ -213,7 +213,7 @@ impl Backup {
         self.capacity
     }
 
-    /// Lends a range behind `gate`.
+    /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.
     pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
         // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`

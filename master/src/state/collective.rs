@@ -135,9 +135,7 @@ impl MasterState {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         let Some((other, (a, b))) = odd else {
-            return Step::Commence(match descriptor.algorithm {
-                Algorithm::Automatic | Algorithm::Ring => Algorithm::Ring,
-            });
+            return Step::Commence(descriptor.algorithm_for(votes.len()));
         };
         let detail =
             format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));
@@ -278,9 +276,8 @@ impl MasterState {
         };
         let Op::Voting { votes, .. } = op else { return };
         let peers = &self.peers;
-        let most_bytes = votes.values().next().map_or(0, |descriptor| {
-            descriptor.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
-        });
+        let ranks = votes.len();
+        let most_bytes = votes.values().next().map_or(0, |descriptor| descriptor.moved_bytes_max(ranks));
         let participants: BTreeMap<PeerId, Participant> = votes
             .keys()
             .map(|peer| {

@@ -108,6 +108,38 @@ wire_struct! {
 }
 
 impl Descriptor {
+    /// Bytes of all tensors together.
+    pub fn bytes(&self) -> u64 {
+        let part_bytes =
+            |part: &PartDescriptor| part.count.saturating_mul(part.data_type.size_bytes() as u64);
+        self.parts.iter().map(part_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Most bytes that one of `ranks` peers moves for this, sent and received together.
+    pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
+        match self.algorithm_for(ranks) {
+            Algorithm::AllGather => self.bytes().saturating_mul(2 * (ranks as u64 - 1)),
+            Algorithm::Automatic | Algorithm::Ring => {
+                self.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
+            }
+        }
+    }
+
+    /// The algorithm by which `ranks` peers reduce this: the same for all of them, and for the master.
+    pub fn algorithm_for(&self, ranks: usize) -> Algorithm {
+        let bytes = self.bytes();
+        // Partial sums are what is quantised, and there are none in an all-gather.
+        let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
+            && self.parts.iter().all(|part| part.quantisation.is_none());
+        match self.algorithm {
+            Algorithm::Ring => Algorithm::Ring,
+            Algorithm::Automatic | Algorithm::AllGather if ranks > 1 && bytes > 0 && is_small => {
+                Algorithm::AllGather
+            }
+            Algorithm::Automatic | Algorithm::AllGather => Algorithm::Ring,
+        }
+    }
+
     /// Names the first difference between two descriptors, for the verdict of a mismatch.
     pub fn difference(&self, other: &Self) -> Option<(String, String)> {
         if self.parts.len() != other.parts.len() {
@@ -128,6 +160,9 @@ wire_code! {
         Automatic = 0 => "automatic",
         /// Pipelined ring: reduce-scatter, then gather.
         Ring = 1 => "ring",
+        /// Every rank gets all contributions around the ring and folds them itself: half the hops, more bytes. For small
+        /// operations.
+        AllGather = 2 => "all-gather",
     }
 }
 

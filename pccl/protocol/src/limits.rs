@@ -8,6 +8,9 @@ pub const MAX_PENDING_PEERS: usize = 256;
 pub const MAX_POOL_CONNECTIONS: u16 = 64;
 /// Most tensors in one `all_reduce_many`.
 pub const MAX_PARTS: usize = 16_384;
+/// Bytes of one contribution, times the number of ranks, up to which a collective is done by all-gather. Measured, see
+/// `docs/performance.md`; all ends have to agree on it.
+pub const MAX_ALL_GATHER_BYTES: u64 = 256 << 10;
 /// Most collectives that one group may have in flight.
 pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
 /// Outcomes per group and epoch after which the master starts a new epoch at a quiet moment, so that the counts of

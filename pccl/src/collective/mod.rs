@@ -1,11 +1,15 @@
 //! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
 
 pub(crate) mod attempt;
+pub(crate) mod exchange;
 pub(crate) mod op;
 pub(crate) mod plan;
+pub(crate) mod running;
 pub(crate) mod table;
 
 #[cfg(test)]
 mod attempt_tests;
 #[cfg(test)]
 mod coded_tests;
+#[cfg(test)]
+mod exchange_tests;

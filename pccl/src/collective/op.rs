@@ -7,7 +7,10 @@
 
 use super::{
     attempt::{Attempt, AttemptOwner, backup_bytes, local_fault},
+    exchange::{Exchange, exchange_bytes},
     plan::Plan,
+    running::Running,
+    table::Slot,
 };
 use crate::{
     Error, flight,
@@ -16,7 +19,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    C2m, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers,
+    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers,
     flight::{Subject, What},
 };
 use std::{
@@ -75,7 +78,7 @@ pub(crate) struct Op {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    attempt: Option<Arc<Attempt>>,
+    attempt: Option<Running>,
     last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     vote: Option<Vote>,
@@ -159,12 +162,7 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let owner: Weak<dyn AttemptOwner> = self.me.clone();
-        let registered = shared.table.register(&op, self.tag, |slot| {
-            let plan = Plan::new(&self.descriptor.parts, slot.ranks, slot.rank);
-            let staging = shared.backups.take(plan.all_encoded_bytes());
-            Attempt::new(slot.id, plan, &self.descriptor, &self.raws, self.backup.clone(), staging, owner)
-        });
+        let registered = shared.table.register(&op, self.tag, |slot| self.prepare(&shared, slot));
         let Some(attempt) = registered else {
             return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
         };
@@ -183,14 +181,34 @@ impl Op {
         }
     }
 
+    /// An attempt of this rank in the present ring.
+    fn prepare(&self, shared: &Shared, slot: &Slot) -> Running {
+        let owner: Weak<dyn AttemptOwner> = self.me.clone();
+        let (descriptor, raws) = (&self.descriptor, &self.raws);
+        if descriptor.algorithm_for(slot.ranks) == Algorithm::AllGather {
+            let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
+            let place = (slot.ranks, slot.rank);
+            let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);
+            return Running::AllGather(exchange);
+        }
+        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank);
+        let staging = shared.backups.take(plan.all_encoded_bytes());
+        Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner))
+    }
+
     /// All have voted: data may move.
-    pub(crate) fn commence(&self, id: OpId) {
+    pub(crate) fn commence(&self, commence: &Commence) {
+        let id = commence.op;
         let mut early = None;
         let Some(attempt) = self.step(id, Phase::Voting, |state| early = state.begin()) else {
             return;
         };
         let Some(shared) = self.shared.upgrade() else { return };
         flight::op(&shared.flight, What::OpCommenced, id);
+        if commence.algorithm != attempt.algorithm() {
+            let (own, named) = (attempt.algorithm(), commence.algorithm);
+            early.get_or_insert(local_fault(format!("prepared for {own}, but the master named {named}")));
+        }
         if let Some(fault) = shared.links.fault_for(id.epoch).or(early) {
             return self.fault(id, fault);
         }
@@ -286,12 +304,12 @@ impl Op {
         let result = state.result.clone().unwrap_or(Err(Error::NotConnected));
         drop(state);
         let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
-        attempt.retract();
-        if let Some(shared) = self.shared.upgrade() {
-            shared.backups.give(attempt.staging().clone());
-        }
+        let shared = self.shared.upgrade();
+        // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
+        let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
+        attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
         let (tx_bytes, rx_bytes) = attempt.traffic();
-        let recorder = self.shared.upgrade().map(|shared| shared.flight.clone());
+        let recorder = shared.map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {
             if let Some(recorder) = &recorder {
                 let subject = Some(Subject::Op(attempt.id()));
@@ -304,8 +322,7 @@ impl Op {
                 Ok(ReduceInfo { world_size: attempt.ranks(), rank: attempt.rank(), tx_bytes, rx_bytes })
             }
             Err(error) => {
-                if !matches!(error, Error::OutcomeUnknown(_)) {
-                    attempt.restore();
+                if !keep {
                     recorder.iter().for_each(|it| flight::op(it, What::OpRestored, attempt.id()));
                 }
                 record_result(Some(&error));
@@ -342,7 +359,7 @@ impl Op {
     }
 
     /// Changes the phase of the present attempt, if it is `id` and in `phase`.
-    fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Arc<Attempt>> {
+    fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Running> {
         let mut state = self.state.lock();
         if !is_current(&state, id) || state.phase != phase {
             return None;

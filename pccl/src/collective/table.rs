@@ -1,7 +1,7 @@
 //! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
 //! theirs.
 
-use super::{attempt::Attempt, op::Op};
+use super::{op::Op, running::Running};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, OpId, PeerId, RingPlan};
 use std::{
@@ -29,7 +29,7 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Entry {
     op: Weak<Op>,
-    attempt: Arc<Attempt>,
+    attempt: Running,
 }
 
 /// Ring and identity for a new attempt.
@@ -71,8 +71,8 @@ impl OpTable {
         &self,
         op: &Arc<Op>,
         tag: u64,
-        make: impl FnOnce(&Slot) -> Arc<Attempt>,
-    ) -> Option<Arc<Attempt>> {
+        make: impl FnOnce(&Slot) -> Running,
+    ) -> Option<Running> {
         let mut inner = self.inner.lock();
         let ranks = inner.ring.as_ref()?.ring.len();
         let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
@@ -106,7 +106,7 @@ impl OpTable {
     fn find(&self, id: OpId) -> Lookup {
         let inner = self.inner.lock();
         if let Some(entry) = inner.active.get(&id) {
-            return Lookup::Active(entry.attempt.clone());
+            return Lookup::Active(entry.attempt.transfer());
         }
         let outcomes = inner.outcomes.get(&id.tag).copied().unwrap_or(0);
         if id.epoch < inner.epoch || (id.epoch == inner.epoch && id.attempt < outcomes) {

@@ -109,7 +109,7 @@ impl Oracle {
     pub(crate) fn stopped(&mut self, peer: usize, now_us: u64) {
         self.touch(peer, now_us);
         if let Some(record) = self.peers.get_mut(&peer) {
-            (record.stopped, record.dazed) = (true, true);
+            (record.stopped, record.dazed, record.stopped_us) = (true, true, now_us);
         }
         self.progress_of(peer).stopped(peer, now_us);
         self.progress.values_mut().for_each(|progress| progress.excused(now_us));

@@ -59,6 +59,9 @@ impl Blame {
     ) -> Vec<String> {
         let Failure { cause, culprits, text } = failure;
         let mut wrong = Vec::new();
+        if self.has_judged(&known.scope, text) {
+            return wrong;
+        }
         match cause {
             // Not verdicts, but answers to one peer; whether it may hear them is judged elsewhere.
             "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
@@ -80,6 +83,13 @@ impl Blame {
         }
         wrong.extend(self.compare(&known.scope, text));
         wrong
+    }
+
+    /// The same verdict was heard from another peer: it was judged then, closer to what led to it.
+    fn has_judged(&self, scope: &str, text: &str) -> bool {
+        let operation =
+            text.split_once(" failed while ").map(|(operation, _)| format!("{scope} {operation}"));
+        operation.is_some_and(|operation| self.verdicts.get(&operation).is_some_and(|known| known == text))
     }
 
     /// All peers have to hear the same about one attempt of one operation.
@@ -151,6 +161,17 @@ mod tests {
         assert_eq!((wrong("EdgeBroken", &harmed), wrong("Corruption", &harmed)), (0, 1));
         assert_eq!((wrong("EdgeBroken", &damaged), wrong("Corruption", &damaged)), (0, 0));
         assert_eq!(wrong("PeerDied", &damaged), 1, "nobody dies of it");
+    }
+
+    #[test]
+    fn who_hears_a_verdict_late_is_not_judged_by_what_has_happened_since() {
+        let mut blame = Blame::default();
+        let failure = Failure { cause: "EdgeBroken", culprits: &[2, 2], text: "an op failed while x" };
+        let harmed = Known { edge_harmed: true, ..Known::default() };
+        assert_eq!(blame.check(failure, &harmed, |_| Standing::Innocent), Vec::<String>::new());
+        assert_eq!(blame.check(failure, &Known::default(), |_| Standing::Innocent), Vec::<String>::new());
+        let other = Failure { text: "an op failed while y", ..failure };
+        assert_eq!(blame.check(other, &harmed, |_| Standing::Innocent).len(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connections that something was done to, by the identities of their ends.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 /// How long an entry is kept when the harm is over.
 const KEPT_US: u64 = 120_000_000;
@@ -47,13 +47,19 @@ impl Edges {
         }
     }
 
-    /// Whether what was done to connections explains that one between these peers is said to have broken, or, if
-    /// `damaged`, to have carried wrong bytes. `late_us` after its end it does not any more.
-    pub(super) fn explain(&self, culprits: &[u128], damaged: bool, at_us: u64, late_us: u64) -> bool {
+    /// Whether what was done to connections explains that one between these peers is said, at some time in `at_us`, to have
+    /// broken, or, if `damaged`, to have carried wrong bytes. `late_us` after its end it does not any more.
+    pub(super) fn explain(
+        &self,
+        culprits: &[u128],
+        damaged: bool,
+        at_us: RangeInclusive<u64>,
+        late_us: u64,
+    ) -> bool {
         let &[a, b] = culprits else { return false };
         let Some(harmed) = self.harmed.get(&Edge::between(a, b)) else { return false };
         let until_us = if damaged { harmed.damaged_until_us } else { harmed.until_us };
-        (harmed.since_us..=until_us.saturating_add(late_us)).contains(&at_us)
+        harmed.since_us <= *at_us.end() && until_us.saturating_add(late_us) >= *at_us.start()
     }
 }
 
@@ -67,19 +73,21 @@ mod tests {
     fn only_the_harmed_edge_is_explained_and_only_for_a_while() {
         let mut edges = Edges::default();
         edges.harm(&[Edge::between(7, 5)], false, 10 * S, 8 * S);
-        let explain = |culprits: &[u128], at_us| edges.explain(culprits, false, at_us, 5 * S);
+        let explain = |culprits: &[u128], at_us| edges.explain(culprits, false, at_us..=at_us, 5 * S);
         assert!(explain(&[5, 7], 9 * S) && explain(&[7, 5], 15 * S));
         assert!(!explain(&[5, 7], 16 * S) && !explain(&[5, 7], 7 * S));
         assert!(!explain(&[5, 6], 9 * S) && !explain(&[5], 9 * S) && !explain(&[], 9 * S));
-        assert!(!edges.explain(&[5, 7], true, 9 * S, 5 * S), "nothing was damaged");
+        assert!(edges.explain(&[5, 7], false, 14 * S..=90 * S, 5 * S), "heard of late");
+        assert!(!edges.explain(&[5, 7], true, 9 * S..=9 * S, 5 * S), "nothing was damaged");
     }
 
     #[test]
     fn damage_explains_both() {
         let mut edges = Edges::default();
         edges.harm(&[Edge::between(1, 2)], true, S, S);
-        assert!(edges.explain(&[2, 1], true, 2 * S, S) && edges.explain(&[2, 1], false, 2 * S, S));
-        assert!(!edges.explain(&[2, 1], true, S + FLIP_US + 2 * S, S));
+        let explain = |damaged, at_us: u64| edges.explain(&[2, 1], damaged, at_us..=at_us, S);
+        assert!(explain(true, 2 * S) && explain(false, 2 * S));
+        assert!(!explain(true, S + FLIP_US + 2 * S));
     }
 
     #[test]

@@ -283,10 +283,11 @@ impl Oracle {
     }
 
     fn failed(&mut self, peer: usize, failure: Failure<'_>, at_us: u64) {
-        let recently = at_us.saturating_sub(self.last_fault_us) <= self.limit_us;
         let Some(record) = self.peers.get(&peer) else { return };
-        let explained =
-            |damaged| self.edges.explain(failure.culprits, damaged, at_us, self.limit_us + TOUCH_SLACK_US);
+        let decided_us = record.decided_us(at_us);
+        let recently = decided_us.start().saturating_sub(self.last_fault_us) <= self.limit_us;
+        let late_us = self.limit_us + TOUCH_SLACK_US;
+        let explained = |damaged| self.edges.explain(failure.culprits, damaged, decided_us.clone(), late_us);
         let known = Known {
             scope: format!("{} {}", record.group, record.reign),
             recently,

@@ -1,6 +1,7 @@
 //! What is known of each process.
 
 use super::TOUCH_SLACK_US;
+use std::ops::RangeInclusive;
 
 /// From the death of a master to the first word of the next one at least.
 const MASTER_DOWN_MIN_US: u64 = 20_000;
@@ -19,6 +20,8 @@ pub(super) struct Record {
     /// Revision of the last sync since it joined.
     pub(super) revision: Option<u64>,
     pub(super) stopped: bool,
+    /// When it was last stopped.
+    pub(super) stopped_us: u64,
     /// Was stopped and has not been heard since.
     pub(super) dazed: bool,
     pub(super) touched_us: Option<u64>,
@@ -39,6 +42,12 @@ impl Record {
 
     pub(super) fn is_alive(&self) -> bool {
         !self.killed && !self.exited
+    }
+
+    /// When the call that fails now may have been decided: a peer that was stopped in the middle of it hears of it late.
+    pub(super) fn decided_us(&self, at_us: u64) -> RangeInclusive<u64> {
+        let in_call = self.stopped_us > self.completed_us;
+        if in_call { self.stopped_us.min(at_us)..=at_us } else { at_us..=at_us }
     }
 
     pub(super) fn touched_since(&self, since_us: u64) -> bool {

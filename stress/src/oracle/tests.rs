@@ -282,7 +282,7 @@ fn a_cut_connection_explains_a_verdict_and_drops_nobody() {
         intact: true,
         cause: "EdgeBroken".into(),
         culprits: vec![a, b],
-        text: "all-reduce tag 2 failed while x".into(),
+        text: format!("all-reduce tag 2 (attempt {b}) failed while x"),
     };
     run.oracle.edges_harmed(&[Edge::between(IDS[0], IDS[1])], false, run.now + 9 * S, run.now);
     run.event(2, broken(IDS[1], IDS[0]));

@@ -13,7 +13,7 @@ fn a_collective_begins_when_all_have_voted_and_ends_when_all_have_completed() {
     rig.nothing(1);
     rig.initiate(3, op);
     for n in 1..=3 {
-        assert_eq!(rig.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::Ring }));
+        assert_eq!(rig.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::AllGather }));
     }
     rig.complete(3, op, None);
     rig.complete(1, op, None);

@@ -257,7 +257,7 @@ impl Rig {
             self.initiate(*n, op);
         }
         for n in all {
-            assert_eq!(self.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::Ring }));
+            assert_eq!(self.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::AllGather }));
         }
     }
 

@@ -1,0 +1,366 @@
+//! One attempt of a small collective: every rank gets the contributions of all others over the ring and folds them itself.
+//!
+//! A small operation costs what its hops cost. The pipelined ring of [`super::plan`] has `2 (n - 1)` of them; the ring
+//! all-gather (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
+//! section 4.1) has `n - 1`, for more bytes. At stage `s` rank `r` sends the contribution of rank `(r - s) mod n` on and
+//! receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
+//!
+//! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So both
+//! algorithms give the same bytes, on every rank.
+//!
+//! **Who may touch which bytes.** Contributions lie in memory of our own, one area per rank. An area is written once, by the
+//! RX thread that takes its slot, and only read afterwards. The caller's memory is read when the attempt is made and
+//! written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to restore.
+
+use super::{
+    attempt::{AttemptOwner, link_fault, local_fault, op_key},
+    plan::{Frame, Plan},
+};
+use crate::memory::{Backup, PartMemory, RawTensor};
+use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
+use pccl_quant::{ReduceOp, finish_average, fold_into};
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+use tinysockets::link::{
+    FrameHeader, Gate, Landing, Lent, LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer, Violation,
+};
+
+const IDLE: u8 = 0;
+const RECEIVING: u8 = 1;
+const RECEIVED: u8 = 2;
+
+/// See the module's documentation.
+pub(crate) struct Exchange {
+    id: OpId,
+    /// One frame per chunk and tensor: which elements are folded from which rank on.
+    plan: Plan,
+    parts: Vec<Part>,
+    /// Bytes of one contribution.
+    bytes: usize,
+    gate: Arc<Gate>,
+    memory: Arc<Backup>,
+    /// One area per rank, then two in which results are folded in turn.
+    areas: Lent,
+    states: Box<[AtomicU8]>,
+    /// Contributions that have not arrived.
+    in_left: AtomicUsize,
+    /// All contributions are here and folded.
+    is_complete: AtomicBool,
+    out_left: AtomicUsize,
+    rx_bytes: AtomicU64,
+    tx_bytes: AtomicU64,
+    owner: Weak<dyn AttemptOwner>,
+    me: Weak<Self>,
+}
+
+struct Part {
+    descriptor: PartDescriptor,
+    memory: PartMemory,
+    /// First byte in a contribution.
+    offset: usize,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Bytes of memory that an exchange among `ranks` needs beside the tensors.
+pub(crate) fn exchange_bytes(descriptor: &Descriptor, ranks: usize) -> usize {
+    (ranks + 2) * contribution_bytes(descriptor)
+}
+
+fn contribution_bytes(descriptor: &Descriptor) -> usize {
+    descriptor.parts.iter().map(|part| part.count as usize * part.data_type.size_bytes()).sum()
+}
+
+impl Exchange {
+    /// Prepares an attempt of `rank` among `ranks`, and copies what it contributes. `memory` has [`exchange_bytes`];
+    /// `backup` is that of the operation, which stays unused.
+    pub(crate) fn new(
+        id: OpId,
+        (ranks, rank): (usize, usize),
+        descriptor: &Descriptor,
+        raws: &[RawTensor],
+        (memory, backup): (Arc<Backup>, &Backup),
+        owner: Weak<dyn AttemptOwner>,
+    ) -> Arc<Self> {
+        let gate = Arc::new(Gate::new());
+        let (mut offset, mut backup_offset) = (0, 0);
+        let parts = descriptor.parts.iter().zip(raws).map(|(descriptor, raw)| {
+            let part = Part {
+                descriptor: *descriptor,
+                memory: raw.lend(&gate, backup, backup_offset),
+                offset,
+                bytes: raw.bytes(),
+            };
+            offset += raw.bytes();
+            backup_offset += if raw.is_in_place() { raw.bytes() } else { 0 };
+            part
+        });
+        let parts: Vec<Part> = parts.collect();
+        let hops = if contribution_bytes(descriptor) == 0 { 0 } else { ranks - 1 };
+        let exchange = Arc::new_cyclic(|me| Self {
+            id,
+            plan: Plan::with_frame_bytes(&descriptor.parts, ranks, rank, MAX_FRAME_BYTES),
+            parts,
+            bytes: contribution_bytes(descriptor),
+            areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),
+            gate,
+            memory,
+            states: (0..ranks).map(|_| AtomicU8::new(IDLE)).collect(),
+            in_left: AtomicUsize::new(hops),
+            is_complete: AtomicBool::new(hops == 0),
+            out_left: AtomicUsize::new(hops),
+            rx_bytes: AtomicU64::new(0),
+            tx_bytes: AtomicU64::new(0),
+            owner,
+            me: me.clone(),
+        });
+        exchange.contribute();
+        exchange
+    }
+
+    /// Identity of the attempt.
+    pub(crate) fn id(&self) -> OpId {
+        self.id
+    }
+
+    /// Ranks that take part.
+    pub(crate) fn ranks(&self) -> usize {
+        self.plan.ranks()
+    }
+
+    /// Own rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.plan.rank()
+    }
+
+    /// Whether this rank has all contributions, and has folded them.
+    pub(crate) fn has_received_all(&self) -> bool {
+        self.is_complete.load(Ordering::Acquire)
+    }
+
+    /// Whether the link has let go of everything that this rank sends.
+    pub(crate) fn has_released_all(&self) -> bool {
+        self.out_left.load(Ordering::Acquire) == 0
+    }
+
+    /// Payload bytes sent and received so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Sends the own contribution on its way.
+    pub(crate) fn start(&self) {
+        if self.bytes > 0 && self.ranks() > 1 {
+            self.send(0);
+        }
+    }
+
+    /// Copies the result into the caller's memory. On the caller's thread, before [`Exchange::retract`], once everything
+    /// has been received.
+    pub(crate) fn deliver(&self) {
+        for part in &self.parts {
+            let result = self.area(self.result_area(), part.offset..part.offset + part.bytes);
+            let target = match &part.memory {
+                PartMemory::InPlace { data, .. } => data,
+                PartMemory::OutOfPlace { recv, .. } => recv,
+            };
+            let _ =
+                target.update(0..part.bytes, |out| self.areas.view(result, |from| out.copy_from_slice(from)));
+        }
+    }
+
+    /// Takes the memory away from all threads; returns when none of them touches it any more.
+    pub(crate) fn retract(&self) {
+        self.gate.close();
+        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
+        self.gate.wait_drained(None);
+    }
+
+    /// The memory beside the tensors, for another operation. Only after [`Exchange::retract`].
+    pub(crate) fn memory(&self) -> Arc<Backup> {
+        assert!(self.gate.is_closed(), "memory is free after retract");
+        self.memory.clone()
+    }
+
+    /// Bytes `range` of a contribution, in the area of `index`.
+    fn area(&self, index: usize, range: Range<usize>) -> Range<usize> {
+        index * self.bytes + range.start..index * self.bytes + range.end
+    }
+
+    /// Folds go from one of the two last areas into the other; the same one is last for every chunk.
+    fn result_area(&self) -> usize {
+        self.ranks() + self.ranks() % 2
+    }
+
+    fn contribute(&self) {
+        for part in &self.parts {
+            let own = match &part.memory {
+                PartMemory::InPlace { data, .. } => data,
+                PartMemory::OutOfPlace { send, .. } => send,
+            };
+            let range = self.area(self.rank(), part.offset..part.offset + part.bytes);
+            let _ = own.view(0..part.bytes, |own| self.areas.update(range, |out| out.copy_from_slice(own)));
+        }
+        self.states[self.rank()].store(RECEIVED, Ordering::Release);
+    }
+
+    /// Whose contribution this rank receives at `stage`.
+    fn received_from(&self, stage: usize) -> usize {
+        (self.rank() + 2 * self.ranks() - stage - 1) % self.ranks()
+    }
+
+    fn send(&self, stage: usize) {
+        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let header = FrameHeader {
+            op: op_key(self.id),
+            part: 0,
+            stage: stage as u32,
+            offset: 0,
+            len: self.bytes as u32,
+            flags: 0,
+            checksum: 0,
+        };
+        let frame = Outgoing { transfer: me, header };
+        if !owner.send(self.id, &mut std::iter::once(frame)) {
+            owner.fault(self.id, local_fault("the link to the next rank is not there"));
+        }
+    }
+
+    /// Folds all contributions. All of them are here, and nobody writes to them any more.
+    fn fold_all(&self) -> Result<(), String> {
+        for chunk in 0..self.ranks() {
+            for frame in self.plan.frames_of(chunk) {
+                self.fold_chunk(&frame).ok_or("the operation has stopped")??;
+            }
+        }
+        Ok(())
+    }
+
+    /// Folds one chunk of one tensor into the area of results; `None` when the gate is closed.
+    fn fold_chunk(&self, frame: &Frame) -> Option<Result<(), String>> {
+        let (part, ranks) = (&self.parts[frame.part], self.ranks());
+        let PartDescriptor { data_type, op, .. } = part.descriptor;
+        let bytes = part.offset + frame.offset..part.offset + frame.offset + frame.len;
+        let of = |index: usize| self.area(index, bytes.clone());
+        let mut partial = of(frame.chunk);
+        for step in 1..ranks {
+            let own = of((frame.chunk + step) % ranks);
+            let out = of(ranks + (step + 1) % 2);
+            let folded = self.areas.update(out.clone(), |out| {
+                self.areas.view(own, |own| {
+                    self.areas.view(partial, |partial| fold_into(data_type, op, out, own, partial))
+                })
+            });
+            if let Err(error) = folded???.map_err(|error| error.to_string()) {
+                return Some(Err(error));
+            }
+            partial = out;
+        }
+        if op == ReduceOp::Avg {
+            let finished = self.areas.update(partial, |out| finish_average(data_type, out, ranks as u32));
+            return finished.map(|result| result.map_err(|error| error.to_string()));
+        }
+        Some(Ok(()))
+    }
+
+    /// The last contribution has arrived: folds, and only then this rank holds the whole result.
+    fn complete(&self) {
+        match self.fold_all() {
+            Ok(()) => {
+                self.is_complete.store(true, Ordering::Release);
+                if let Some(owner) = self.owner.upgrade() {
+                    owner.received_all(self.id);
+                }
+            }
+            Err(text) => self.report(local_fault(text)),
+        }
+    }
+
+    fn report(&self, fault: OpFault) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.fault(self.id, fault);
+        }
+    }
+}
+
+impl Transfer for Exchange {
+    fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
+        let stage = header.stage as usize;
+        let fits = header.part == 0 && header.offset == 0 && header.len as usize == self.bytes;
+        if !fits || stage + 1 >= self.ranks() {
+            let text = format!(
+                "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
+                self.id, header.len, header.offset, header.part, header.stage
+            );
+            return Err(Violation { text });
+        }
+        let from = self.received_from(stage);
+        let taken = self.states[from].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        taken.map(|_| Landing::Direct).map_err(|_| Violation {
+            text: format!("{}: the contribution of rank {from} arrives twice", self.id),
+        })
+    }
+
+    fn fold(&self, _: &FrameHeader, _: usize, _: &[u8]) -> bool {
+        false
+    }
+
+    fn granule_bytes(&self, _: &FrameHeader) -> usize {
+        1
+    }
+
+    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+        (&self.areas, self.received_from(header.stage as usize) * self.bytes)
+    }
+
+    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
+        let sent = (self.rank() + self.ranks() - header.stage as usize) % self.ranks();
+        (&self.areas, sent * self.bytes)
+    }
+
+    fn arrived(&self, header: &FrameHeader) {
+        let stage = header.stage as usize;
+        self.states[self.received_from(stage)].store(RECEIVED, Ordering::Release);
+        self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        if stage + 2 < self.ranks() {
+            self.send(stage + 1);
+        }
+        if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.complete();
+        }
+    }
+
+    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
+        self.report(OpFault {
+            kind: OpFaultKind::Corrupt,
+            peer: Some(PeerId(peer)),
+            generation: LinkGeneration(generation),
+            text: Text::new(format!("wrong checksum of the frame of stage {}", header.stage)),
+        });
+    }
+
+    fn released(&self, header: &FrameHeader) {
+        if !self.gate.is_closed() {
+            self.tx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        }
+        if self.out_left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(owner) = self.owner.upgrade()
+        {
+            owner.released_all(self.id);
+        }
+    }
+
+    fn link_failed(&self, fault: &LinkFault) {
+        self.report(link_fault(fault));
+    }
+}

@@ -1,0 +1,229 @@
+//! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
+
+use super::{
+    attempt::{AttemptOwner, op_key},
+    exchange::{Exchange, exchange_bytes},
+};
+use crate::memory::{Backup, Tensor};
+use parking_lot::Mutex;
+use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, OpFault, OpFaultKind, OpId, PeerId};
+use pccl_quant::{DataType, ReduceOp, reference::ring_all_reduce_oracle};
+use proptest::prelude::*;
+use std::sync::{Arc, Weak};
+use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
+
+const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
+
+/// Stands for the operation and for the link to the next rank.
+#[derive(Default)]
+struct Owner {
+    sent: Mutex<Vec<Outgoing>>,
+    received_all: Mutex<usize>,
+    faults: Mutex<Vec<OpFault>>,
+}
+
+impl AttemptOwner for Owner {
+    fn received_all(&self, op: OpId) {
+        assert_eq!(op, ID);
+        *self.received_all.lock() += 1;
+    }
+
+    fn released_all(&self, _: OpId) {}
+
+    fn fault(&self, _: OpId, fault: OpFault) {
+        self.faults.lock().push(fault);
+    }
+
+    fn send(&self, _: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
+        self.sent.lock().extend(frames);
+        true
+    }
+}
+
+/// The two tensors of one rank: one in place, of half floats, one out of place, of double floats.
+struct Rank {
+    halves: Vec<u16>,
+    send: Vec<f64>,
+    recv: Vec<f64>,
+    owner: Arc<Owner>,
+    exchange: Option<Arc<Exchange>>,
+}
+
+struct Ranks(Vec<Rank>);
+
+impl Ranks {
+    fn new(ranks: usize, halves: usize, doubles: usize, op: ReduceOp) -> Self {
+        let mut all = Vec::new();
+        for index in 0..ranks {
+            let mut rank = Rank {
+                // Normal numbers, subnormal ones, infinities and NaN.
+                halves: (0..halves).map(|i| (i * 2_311 + index * 977) as u16).collect(),
+                send: (0..doubles).map(|i| (i * 7 + index * 1000) as f64 * 0.37 - 50.0).collect(),
+                recv: vec![f64::NAN; doubles],
+                owner: Arc::default(),
+                exchange: None,
+            };
+            let mut first = Tensor::in_place(&mut rank.halves, op);
+            first.descriptor.data_type = DataType::Float16;
+            let second = Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length");
+            let descriptor = Descriptor {
+                parts: vec![first.descriptor, second.descriptor],
+                algorithm: Algorithm::Automatic,
+            };
+            let raws = [first.raw, second.raw];
+            let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks)));
+            let backup = Backup::new(2 * halves);
+            let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
+            let exchange = Exchange::new(ID, (ranks, index), &descriptor, &raws, (memory, &backup), owner);
+            rank.exchange = Some(exchange);
+            all.push(rank);
+        }
+        Self(all)
+    }
+
+    fn exchange(&self, rank: usize) -> &Arc<Exchange> {
+        self.0[rank].exchange.as_ref().expect("made by new")
+    }
+
+    fn start(&self) {
+        (0..self.0.len()).for_each(|rank| self.exchange(rank).start());
+    }
+
+    /// Ranks whose link has a frame to deliver.
+    fn senders(&self) -> Vec<usize> {
+        (0..self.0.len()).filter(|&rank| !self.0[rank].owner.sent.lock().is_empty()).collect()
+    }
+
+    /// Moves a frame of `sender` to the next rank; only the first `len` bytes of it.
+    fn deliver(&self, sender: usize, choice: prop::sample::Index, len: usize) {
+        let frame = {
+            let mut sent = self.0[sender].owner.sent.lock();
+            let index = choice.index(sent.len());
+            sent.remove(index)
+        };
+        let header = frame.header;
+        let (source, offset) = frame.transfer.source(&header);
+        let payload = source
+            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
+            .expect("the sender's gate is open");
+        frame.transfer.released(&header);
+        let receiver = self.exchange((sender + 1) % self.0.len());
+        assert_eq!(receiver.admit(&header), Ok(Landing::Direct));
+        let (target, offset) = receiver.target(&header);
+        let part = &payload[..payload.len().min(len)];
+        target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("the gate is open");
+        if part.len() == payload.len() {
+            receiver.arrived(&header);
+        }
+    }
+
+    /// Bytes of the three buffers of each rank.
+    fn buffers(&self) -> Vec<[Vec<u8>; 3]> {
+        let doubles = |values: &[f64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        self.0
+            .iter()
+            .map(|rank| {
+                let halves = rank.halves.iter().flat_map(|half| half.to_ne_bytes()).collect();
+                [halves, doubles(&rank.send), doubles(&rank.recv)]
+            })
+            .collect()
+    }
+}
+
+fn oracle(data_type: DataType, op: ReduceOp, buffers: &[[Vec<u8>; 3]], which: usize) -> Vec<u8> {
+    let inputs: Vec<&[u8]> = buffers.iter().map(|buffers| buffers[which].as_slice()).collect();
+    ring_all_reduce_oracle(data_type, op, &inputs)
+}
+
+const OPS: [ReduceOp; 5] = ReduceOp::ALL;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn any_order_of_delivery_gives_the_bytes_of_the_pipelined_ring(
+        ranks in 2usize..7, halves in 0usize..60, doubles in 1usize..40, op in prop::sample::select(&OPS[..]),
+        order in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 30),
+    ) {
+        let all = Ranks::new(ranks, halves, doubles, op);
+        let before = all.buffers();
+        all.start();
+        let mut order = order.iter().cycle();
+        while let senders = all.senders() && !senders.is_empty() {
+            let (sender, frame) = order.next().expect("endless");
+            all.deliver(senders[sender.index(senders.len())], *frame, usize::MAX);
+        }
+        prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");
+        let expected = [
+            oracle(DataType::Float16, op, &before, 0),
+            oracle(DataType::Float64, op, &before, 1),
+        ];
+        for rank in 0..ranks {
+            let exchange = all.exchange(rank);
+            prop_assert!(exchange.has_received_all() && exchange.has_released_all());
+            prop_assert_eq!(*all.0[rank].owner.received_all.lock(), 1);
+            let bytes = ((ranks - 1) * (2 * halves + 8 * doubles)) as u64;
+            prop_assert_eq!(exchange.traffic(), (bytes, bytes));
+            exchange.deliver();
+            exchange.retract();
+            let [halves, send, recv] = &all.buffers()[rank];
+            prop_assert_eq!((halves, recv), (&expected[0], &expected[1]), "rank {}", rank);
+            prop_assert_eq!(send, &before[rank][1]);
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_is_cut_off_anywhere_leaves_everything_as_it_was(
+        ranks in 2usize..6, frames in 0usize..12, part in 0usize..200,
+        order in prop::collection::vec(any::<prop::sample::Index>(), 12),
+    ) {
+        let all = Ranks::new(ranks, 9, 11, ReduceOp::Avg);
+        let before = all.buffers();
+        all.start();
+        for (number, index) in order[..frames].iter().enumerate() {
+            let senders = all.senders();
+            if senders.is_empty() {
+                break;
+            }
+            // The last frame is cut.
+            let len = if number + 1 == frames { part } else { usize::MAX };
+            all.deliver(senders[index.index(senders.len())], *index, len);
+        }
+        (0..ranks).for_each(|rank| all.exchange(rank).retract());
+        prop_assert_eq!(all.buffers(), before);
+    }
+}
+
+#[test]
+fn frames_that_are_not_due_are_refused() {
+    let all = Ranks::new(3, 4, 2, ReduceOp::Sum);
+    all.start();
+    let header = |stage: u32, part: u32, offset: u64, len: u32| FrameHeader {
+        op: op_key(ID),
+        part,
+        stage,
+        offset,
+        len,
+        flags: 0,
+        checksum: 0,
+    };
+    let exchange = all.exchange(0);
+    assert_eq!(exchange.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
+    assert!(exchange.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
+    for (stage, part, offset, len) in
+        [(2, 0, 0, 24), (0, 1, 0, 24), (0, 0, 8, 24), (0, 0, 0, 23), (0, 0, 0, 25)]
+    {
+        assert!(exchange.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
+    }
+    assert_eq!(exchange.admit(&header(0, 0, 0, 24)), Ok(Landing::Direct));
+}
+
+#[test]
+fn damage_names_the_edge_that_it_came_over() {
+    let all = Ranks::new(2, 4, 2, ReduceOp::Sum);
+    all.start();
+    let frame = all.0[0].owner.sent.lock().remove(0);
+    all.exchange(1).corrupt(&frame.header, 77, 5);
+    let faults = all.0[1].owner.faults.lock();
+    assert_eq!((faults[0].kind, faults[0].peer), (OpFaultKind::Corrupt, Some(PeerId(77))));
+    assert!(!all.exchange(1).has_received_all());
+}

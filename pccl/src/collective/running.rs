@@ -1,0 +1,107 @@
+//! The two ways in which an attempt can run, as the operation sees them.
+
+use super::{attempt::Attempt, exchange::Exchange};
+use crate::{memory::Backup, session::backups::BackupPool};
+use pccl_protocol::{Algorithm, OpId};
+use std::sync::Arc;
+use tinysockets::link::Transfer;
+
+/// One attempt of one collective.
+#[derive(Debug, Clone)]
+pub(crate) enum Running {
+    /// On the pipelined ring, in the caller's memory.
+    Ring(Arc<Attempt>),
+    /// By exchange of all contributions, in memory of our own.
+    AllGather(Arc<Exchange>),
+}
+
+/// Calls the method of either.
+macro_rules! either {
+    ($running:expr, $attempt:ident => $call:expr) => {
+        match $running {
+            Running::Ring($attempt) => $call,
+            Running::AllGather($attempt) => $call,
+        }
+    };
+}
+
+impl Running {
+    /// What moves the data.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Ring(_) => Algorithm::Ring,
+            Self::AllGather(_) => Algorithm::AllGather,
+        }
+    }
+
+    /// As the links see it.
+    pub(crate) fn transfer(&self) -> Arc<dyn Transfer> {
+        either!(self, attempt => attempt.clone())
+    }
+
+    /// Identity of the attempt.
+    pub(crate) fn id(&self) -> OpId {
+        either!(self, attempt => attempt.id())
+    }
+
+    /// Ranks that take part.
+    pub(crate) fn ranks(&self) -> usize {
+        either!(self, attempt => attempt.ranks())
+    }
+
+    /// Own rank.
+    pub(crate) fn rank(&self) -> usize {
+        either!(self, attempt => attempt.rank())
+    }
+
+    /// Whether this rank holds everything that the result takes.
+    pub(crate) fn has_received_all(&self) -> bool {
+        either!(self, attempt => attempt.has_received_all())
+    }
+
+    /// Whether the links have let go of everything that this rank sends.
+    pub(crate) fn has_released_all(&self) -> bool {
+        either!(self, attempt => attempt.has_released_all())
+    }
+
+    /// Payload bytes sent and received so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        either!(self, attempt => attempt.traffic())
+    }
+
+    /// Sends what this rank begins with.
+    pub(crate) fn start(&self) {
+        either!(self, attempt => attempt.start());
+    }
+
+    /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
+    pub(crate) fn retract(&self) {
+        either!(self, attempt => attempt.retract());
+    }
+
+    /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there before
+    /// if not. Memory of our own goes back to `pool`.
+    pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) {
+        match self {
+            Self::Ring(attempt) => {
+                attempt.retract();
+                if let Some(pool) = pool {
+                    pool.give(attempt.staging().clone());
+                }
+                if !keep {
+                    attempt.restore();
+                }
+            }
+            Self::AllGather(exchange) => {
+                if keep {
+                    exchange.deliver();
+                }
+                exchange.retract();
+                let memory: Arc<Backup> = exchange.memory();
+                if let Some(pool) = pool {
+                    pool.give(memory);
+                }
+            }
+        }
+    }
+}

@@ -65,6 +65,16 @@ fn traffic_is_that_of_a_ring() {
     }
 }
 
+/// A small operation takes half the hops: each rank gets the whole tensor of every other rank.
+#[test]
+fn small_operations_move_whole_contributions() {
+    let mut fleet = Fleet::new(3);
+    for answer in fleet.reduce(Spec::sum(1000, 1)) {
+        assert_eq!(answer.number("tx"), 2 * 4000);
+        assert_eq!(answer.number("rx"), 2 * 4000);
+    }
+}
+
 /// The same call gives the same bytes, however the frames were scheduled.
 #[test]
 fn results_are_deterministic() {

@@ -1,7 +1,7 @@
 //! Whether the master notices in time: bounds of virtual time for everything that must not last.
 
 use crate::blame::{Deed, PEER_TIMEOUT, RING_TIMEOUT, Scene};
-use crate::client::{Power, TagStage};
+use crate::client::{EdgeKey, Power, TagStage};
 use crate::swarm::MS;
 use crate::world::World;
 use pccl_protocol::*;
@@ -17,8 +17,8 @@ const STUCK: u64 = 8_000 * MS;
 /// Something that must not last. With the life of the group: one that was empty counts its epochs from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
-    /// An attempt runs on a ring along which nothing passes.
-    Stuck(GroupId, u64, OpId),
+    /// An attempt has yet to send something along an edge on which nothing passes.
+    Stuck(GroupId, u64, OpId, EdgeKey),
     /// A ring is not connected.
     Unconnected(GroupId, u64, GroupEpoch),
     /// A vote waits for somebody, and no sentence of the master names it.
@@ -107,17 +107,16 @@ impl World {
                 present.insert(Trouble::Unconnected(group.group, life, group.epoch));
             }
             for op in group.running {
-                let blocked = group.ring.iter().any(|peer| {
+                for peer in &group.ring {
                     let work = self.clients[self.slots[peer].0].work.get(&op.tag).filter(|w| w.op == op);
                     let Some(TagStage::Running { inbound, outbound, .. }) = work.map(|work| &work.stage)
                     else {
-                        return false;
+                        continue;
                     };
-                    let dead = |edge| !self.edges_up.contains(edge) || self.stands_still(*edge);
-                    dead(inbound) || dead(outbound)
-                });
-                if blocked {
-                    present.insert(Trouble::Stuck(group.group, life, op));
+                    let waits = |edge| self.stands_still(edge) && !self.is_through(op, edge);
+                    let dead = |edge: &EdgeKey| !self.edges_up.contains(edge) || waits(*edge);
+                    let edges = [*inbound, *outbound].into_iter().filter(dead);
+                    present.extend(edges.map(|edge| Trouble::Stuck(group.group, life, op, edge)));
                 }
             }
         }

@@ -37,6 +37,8 @@ use world::{Logging, World};
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 10_000;
+/// How often free slots are filled once all faults are over.
+const FILLS: usize = 4;
 /// Virtual time within which everybody has to make progress once all faults are over: marks against edges expire after
 /// 60 s, a dead host is noticed after 10 s, a ring is given up after 15 s.
 const BOUND: u64 = 200_000 * MS;
@@ -70,10 +72,18 @@ fn run(seed: u64, strikes: bool, logging: Logging) -> Summary {
     // The longest standstill of a direction ends, and whoever gave up on it has gone.
     let settle = world.now + LONGEST_STANDSTILL;
     world.run_until(settle, |_| false);
-    world.fill();
-    let goals: Vec<u64> = world.clients.iter().map(|client| client.steps + 3).collect();
-    let bound = world.now + BOUND;
-    world.run_until(bound, |world| converged(world, &goals));
+    let mut goals = Vec::new();
+    for _ in 0..FILLS {
+        world.fill();
+        goals = world.clients.iter().map(|client| client.steps + 3).collect();
+        let bound = world.now + BOUND;
+        let any_down = |world: &World| world.clients.iter().any(|client| client.power == Power::Down);
+        world.run_until(bound, |world| converged(world, &goals) || any_down(world));
+        // Who comes with a state that the others have given up is dropped at its first sync, and somebody takes its place.
+        if !any_down(&world) {
+            break;
+        }
+    }
     if !converged(&world, &goals) {
         let mut stuck = String::new();
         for (slot, (client, goal)) in world.clients.iter().zip(&goals).enumerate() {

@@ -242,7 +242,7 @@ impl World {
     }
 
     /// Whether all that an attempt sends over an edge has arrived: the sending end is done, and no byte is missing.
-    fn is_through(&self, op: OpId, edge: EdgeKey) -> bool {
+    pub(crate) fn is_through(&self, op: OpId, edge: EdgeKey) -> bool {
         let Some(from) = self.alive(edge.0) else { return false };
         let work = self.clients[from].work.get(&op.tag).filter(|work| work.op == op);
         let is_done = work.is_some_and(|work| work.stage == TagStage::Completed(true));

@@ -4,7 +4,7 @@ use super::group::{BrokenEdge, Completion, Group, Loss, Op, Participant};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
-    OpId, OpOutcome, Operation, Outcome, PartDescriptor, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
+    OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::BTreeMap;
 

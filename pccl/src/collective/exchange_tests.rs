@@ -71,8 +71,8 @@ impl Ranks {
                 algorithm: Algorithm::Automatic,
             };
             let raws = [first.raw, second.raw];
-            let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks)));
-            let backup = Backup::new(2 * halves);
+            let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
+            let backup = Backup::new(2 * halves, &Arc::default());
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let exchange = Exchange::new(ID, (ranks, index), &descriptor, &raws, (memory, &backup), owner);
             rank.exchange = Some(exchange);

@@ -162,7 +162,7 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let registered = shared.table.register(&op, self.tag, |slot| self.prepare(&shared, slot));
+        let registered = shared.table.register(&op, self.tag, |slot| self.attempt_in(&shared, slot));
         let Some(attempt) = registered else {
             return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
         };
@@ -182,7 +182,7 @@ impl Op {
     }
 
     /// An attempt of this rank in the present ring.
-    fn prepare(&self, shared: &Shared, slot: &Slot) -> Running {
+    fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
         if descriptor.algorithm_for(slot.ranks) == Algorithm::AllGather {

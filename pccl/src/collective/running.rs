@@ -69,6 +69,13 @@ impl Running {
         either!(self, attempt => attempt.traffic())
     }
 
+    /// Does what can be done before the others have voted. Once, before the own vote.
+    pub(crate) fn prepare(&self) {
+        if let Self::Ring(attempt) = self {
+            attempt.prepare();
+        }
+    }
+
     /// Sends what this rank begins with.
     pub(crate) fn start(&self) {
         either!(self, attempt => attempt.start());

@@ -69,6 +69,7 @@
 mod collective;
 mod communicator;
 mod config;
+mod detached;
 mod error;
 mod flight;
 #[allow(unsafe_code)]
@@ -83,8 +84,9 @@ mod world;
 pub use collective::op::ReduceInfo;
 pub use communicator::Communicator;
 pub use config::{Builder, FrameChecksums};
+pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
-pub use memory::Tensor;
+pub use memory::{StateMemory, Tensor};
 pub use options::{ManyOptions, ReduceOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{

@@ -7,7 +7,7 @@
 //! scope of asynchronous operations, which does not end before.
 
 use pccl_protocol::PartDescriptor;
-use pccl_quant::{Element, ReduceOp, quantise::Quantisation};
+use pccl_quant::{DataType, Element, ReduceOp, quantise::Quantisation};
 use std::{
     marker::PhantomData,
     ops::Range,
@@ -95,6 +95,27 @@ impl<'a> Tensor<'a> {
     pub(crate) fn with(mut self, quantisation: Option<Quantisation>) -> Self {
         self.descriptor.quantisation = quantisation;
         self
+    }
+
+    /// A tensor of a type that is known at run time only, at any address. In place if `send` and `recv` are the same.
+    ///
+    /// # Safety
+    /// For as long as `'a`, `count` elements at `recv` are valid for reads and writes and nobody else uses them, and as
+    /// many at `send` are valid for reads and nobody writes them (unless both are the same). Both are at most
+    /// `isize::MAX` bytes and, even without elements, not null.
+    pub unsafe fn from_raw(
+        send: *const u8,
+        recv: *mut u8,
+        count: usize,
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> Self {
+        let bytes = count.saturating_mul(data_type.size_bytes());
+        Self {
+            raw: RawTensor { send, recv, bytes, in_place: std::ptr::eq(send, recv) },
+            descriptor: PartDescriptor { count: count as u64, data_type, op, quantisation: None },
+            lent: PhantomData,
+        }
     }
 
     /// The same tensor for a shorter time, so that a call may be tried again with it.
@@ -232,6 +253,33 @@ impl Drop for Backup {
     }
 }
 
+/// The content of a tensor of the shared state.
+#[derive(Debug)]
+pub struct StateMemory<'a> {
+    pub(crate) raw: RawState,
+    pub(crate) data_type: DataType,
+    pub(crate) count: usize,
+    lent: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> StateMemory<'a> {
+    /// Borrows `data`.
+    pub fn new<T: Element>(data: &'a mut [T]) -> Self {
+        let raw = RawState { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) };
+        Self { raw, data_type: T::DATA_TYPE, count: data.len(), lent: PhantomData }
+    }
+
+    /// Content of a type that is known at run time only, at any address.
+    ///
+    /// # Safety
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They are
+    /// at most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
+        let raw = RawState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
+        Self { raw, data_type, count, lent: PhantomData }
+    }
+}
+
 /// A tensor of the shared state: the caller's memory, borrowed for as long as the state lives.
 #[derive(Debug)]
 pub(crate) struct RawState {
@@ -243,11 +291,6 @@ pub(crate) struct RawState {
 unsafe impl Send for RawState {}
 
 impl RawState {
-    /// Takes over the exclusive borrow of `data`; the owner carries its lifetime.
-    pub(crate) fn new<T: Element>(data: &mut [T]) -> Self {
-        Self { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) }
-    }
-
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -88,6 +88,12 @@ impl AsyncReduce<'_> {
         self.op.is_done()
     }
 
+    /// Gives the all-reduce up, for all peers: unless this peer holds the result already, all of them get the verdict
+    /// `CallerAbort`. It still has to be waited for.
+    pub fn abort(&self) {
+        self.op.give_up();
+    }
+
     /// The tag.
     pub fn tag(&self) -> u64 {
         self.op.tag()

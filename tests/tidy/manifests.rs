@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-master", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl", &["pccl-master", "pccl-protocol", "tinysockets", "threadpark", "pccl-hash", "pccl-quant"]),
+    ("pccl-capi", &["pccl", "pccl-master", "tinysockets"]),
     ("pccl-stress", LIBRARIES),
     ("pccl-tests", LIBRARIES),
 ];

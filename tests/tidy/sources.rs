@@ -15,6 +15,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("hash/src/kernels/avx2.rs", "intrinsics"),
     ("hash/src/kernels/sse42.rs", "intrinsics"),
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
+    ("pccl/capi/src/calls.rs", "the functions of the C interface"),
+    ("pccl/capi/src/extensions.rs", "the functions of the C interface"),
+    ("pccl/capi/src/fork.rs", "handlers of fork"),
+    ("pccl/capi/src/master.rs", "the functions of the C interface"),
+    ("pccl/capi/src/masters.rs", "what a signal handler reads"),
+    ("pccl/capi/src/raw.rs", "what the pointers of a C program point to"),
     ("pccl/src/memory.rs", "the caller's memory"),
     ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
     ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),
@@ -203,6 +209,12 @@ fn unwrap_is_found_in_production_code_only() {
 fn unsafe_needs_a_place_on_the_list() {
     let found = planted(&[
         ("pccl/src/a.rs", "// unsafe\nfn a() { unsafe { b() } }"),
+        ("pccl/capi/src/calls.rs", "the functions of the C interface"),
+        ("pccl/capi/src/extensions.rs", "the functions of the C interface"),
+        ("pccl/capi/src/fork.rs", "handlers of fork"),
+        ("pccl/capi/src/master.rs", "the functions of the C interface"),
+        ("pccl/capi/src/masters.rs", "what a signal handler reads"),
+        ("pccl/capi/src/raw.rs", "what the pointers of a C program point to"),
         ("pccl/src/memory.rs", "unsafe fn b() {}"),
         ("tinysockets/tests/c.rs", "unsafe impl Send for X {}"),
     ]);

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{
     address::{HostPort, ResolveError},
+    ledger,
     preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError},
     sys::{self, Interest},
 };
@@ -162,6 +163,7 @@ fn no_answer(target: &HostPort, source: io::Error) -> DialError {
 fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
     // `Socket::new` sets close-on-exec in the same step.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    ledger::enter(&socket);
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(address)) {
         Ok(()) => {}

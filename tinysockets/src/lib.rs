@@ -10,6 +10,7 @@
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
 //! | move the frames of collective operations | [`link`] |
+//! | know its sockets again, in the child of a `fork` | [`ledger`] |
 //! | call what the standard library lacks | [`sys`] |
 
 #![deny(unsafe_code)]
@@ -17,6 +18,7 @@
 pub mod acceptor;
 pub mod address;
 pub mod dial;
+pub mod ledger;
 pub mod link;
 pub mod listener;
 pub mod preamble;

@@ -8,7 +8,7 @@ use std::{
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::address::canonical;
+use crate::{address::canonical, ledger};
 
 /// Connections that the kernel keeps ready for us at most; it cuts this to its own limit.
 const BACKLOG: i32 = 1024;
@@ -63,6 +63,7 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         match self.socket.accept() {
             Ok((stream, remote)) => {
+                ledger::enter(&stream);
                 // Fails only for a connection that is gone already, which the first read will say.
                 let _ = stream.set_nodelay(true);
                 Ok(Some((stream, canonical(remote))))
@@ -102,6 +103,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 fn listen(host: IpAddr, port: u16) -> io::Result<TcpListener> {
     let address = SocketAddr::new(host, port);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    ledger::enter(&socket);
     if host == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         socket.set_only_v6(false)?;
     }

@@ -392,6 +392,12 @@ pub fn recv_all(stream: &TcpStream, buffer: &mut [u8], deadline: Option<Instant>
     Ok(())
 }
 
+/// Closes a descriptor that no value of this process stands for: one that a `fork` has copied.
+pub(crate) fn close_inherited(fd: std::os::fd::RawFd) {
+    // SAFETY: closing a number touches no memory. Values of the parent that stand for it are not used in this process.
+    unsafe { libc::close(fd) };
+}
+
 fn timed_out(what: &str, missing_bytes: usize) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("timed out {what}, {missing_bytes} bytes missing"))
 }

@@ -10,6 +10,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
+use tinysockets::ledger;
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 1024;
@@ -62,6 +63,7 @@ fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 
 fn bind_exactly(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    ledger::enter(&socket);
     if address.is_ipv6() {
         socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
     }
@@ -149,7 +151,10 @@ impl Listeners {
 fn accept_some(socket: &TcpListener, accepted: &mut Vec<(TcpStream, SocketAddr)>) -> io::Result<bool> {
     for _ in 0..ACCEPTS_PER_TURN {
         match socket.accept() {
-            Ok(pair) => accepted.push(pair),
+            Ok(pair) => {
+                ledger::enter(&pair.0);
+                accepted.push(pair);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(error) if is_lasting(&error) => return Err(error),
             // Everything else concerns the one connection that was being accepted (it was reset, its network is gone):

@@ -19,7 +19,8 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, OpFault, OpId, Outcome, TooFewPeers,
+    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, LinkGeneration, OpFault, OpFaultKind, OpId, Outcome, Text,
+    TooFewPeers,
     flight::{Subject, What},
 };
 use std::{
@@ -82,6 +83,10 @@ struct State {
     last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     vote: Option<Vote>,
+    /// The caller wants no attempt to succeed.
+    given_up: bool,
+    /// The vote for the present attempt is out.
+    initiated: bool,
     /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
     /// they send may be damaged.
     early: Option<OpFault>,
@@ -112,6 +117,8 @@ impl Op {
                 attempt: None,
                 last_id: None,
                 vote: None,
+                given_up: false,
+                initiated: false,
                 early: None,
                 result: None,
                 waiters: Vec::new(),
@@ -171,10 +178,19 @@ impl Op {
         (state.vote, state.early) = (None, None);
         state.attempt = Some(attempt.clone());
         state.last_id = Some(id);
+        state.initiated = false;
         drop(state);
         attempt.prepare();
         flight::op(&shared.flight, What::OpVoted, id);
         shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
+        let given_up = {
+            let mut state = self.state.lock();
+            state.initiated = true;
+            state.given_up
+        };
+        if given_up {
+            self.give_up();
+        }
         // The communicator may have ended before the registration was visible to those who end it.
         if let Some(end) = shared.end() {
             self.ended(&end);
@@ -194,6 +210,36 @@ impl Op {
         let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank);
         let staging = shared.backups.take(plan.all_encoded_bytes());
         Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner))
+    }
+
+    /// The caller gives the operation up: the present attempt fails for all, whether it has begun or not, unless this peer
+    /// has voted on its end already.
+    pub(crate) fn give_up(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut state = self.state.lock();
+        state.given_up = true;
+        let attempt = match (&state.attempt, state.phase) {
+            (Some(attempt), Phase::Voting | Phase::Running) if state.vote.is_none() && state.initiated => {
+                attempt.clone()
+            }
+            // The next vote does it, or the one that is on its way.
+            _ => return,
+        };
+        state.vote = Some(Vote::Fault);
+        drop(state);
+        let fault = OpFault {
+            kind: OpFaultKind::CallerAbort,
+            peer: None,
+            generation: LinkGeneration(0),
+            text: Text::new("the caller gave it up"),
+        };
+        let (tx_bytes, rx_bytes) = attempt.traffic();
+        flight::completing(&shared.flight, attempt.id(), Some(&fault), tx_bytes + rx_bytes);
+        shared.send(&C2m::Complete(Complete {
+            op: attempt.id(),
+            fault: Some(fault),
+            moved_bytes: tx_bytes + rx_bytes,
+        }));
     }
 
     /// All have voted: data may move.

@@ -5,7 +5,10 @@ pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod sync;
 
-use crate::{Error, memory::RawState};
+use crate::{
+    Error,
+    memory::{RawState, StateMemory},
+};
 use pccl_protocol::{Key, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
 use std::{marker::PhantomData, time::Duration};
@@ -68,7 +71,7 @@ impl<'a> SharedState<'a> {
     /// # Errors
     /// `InvalidArgument` for a key that is empty, too long or used twice, and for too many tensors.
     pub fn tensor<T: Element>(&mut self, key: &str, data: &'a mut [T]) -> Result<&mut Self, Error> {
-        self.add(key, data, false)
+        self.memory(key, StateMemory::new(data), false)
     }
 
     /// Adds a tensor whose content may differ between peers. It is moved only to peers whose revision is outdated.
@@ -80,13 +83,18 @@ impl<'a> SharedState<'a> {
         key: &str,
         data: &'a mut [T],
     ) -> Result<&mut Self, Error> {
-        self.add(key, data, true)
+        self.memory(key, StateMemory::new(data), true)
     }
 
-    fn add<T: Element>(
+    /// Adds a tensor whose type is known at run time only; `allow_inequality` as in
+    /// [`SharedState::tensor_allowing_inequality`].
+    ///
+    /// # Errors
+    /// As [`SharedState::tensor`].
+    pub fn memory(
         &mut self,
         key: &str,
-        data: &'a mut [T],
+        memory: StateMemory<'a>,
         allow_inequality: bool,
     ) -> Result<&mut Self, Error> {
         if key.is_empty() || key.len() > limits::MAX_KEY_BYTES {
@@ -100,9 +108,9 @@ impl<'a> SharedState<'a> {
         let Err(position) = self.tensors.binary_search_by(|tensor| tensor.key.cmp(&key)) else {
             return Err(Error::InvalidArgument(format!("key {key} is used twice")));
         };
-        let (count, memory) = (data.len() as u64, RawState::new(data));
+        let StateMemory { raw: memory, data_type, count, .. } = memory;
         self.tensors
-            .insert(position, StateTensor { key, data_type: T::DATA_TYPE, count, allow_inequality, memory });
+            .insert(position, StateTensor { key, data_type, count: count as u64, allow_inequality, memory });
         Ok(self)
     }
 

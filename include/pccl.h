@@ -1,0 +1,401 @@
+/*
+ * PCCL: fault-tolerant collective communication. The C interface, for C99 and C++.
+ *
+ * The first part is that of version 1.0.0 of the original: names, values, layouts and results are the same, and programs
+ * that were compiled for it run unchanged. The second part, from "Extensions" on, is new.
+ *
+ * Rules for all functions, unless they say otherwise:
+ * - They block until they are done. They may be called from any thread; calls that exclude each other return
+ *   pcclInvalidUsage instead of waiting.
+ * - A pointer that must not be NULL, a handle that is unknown or destroyed, or a value that is not in its enum gives
+ *   pcclInvalidArgument.
+ * - After any failure send buffers and in-place buffers hold what they held before.
+ * - A failure leaves its text in pcclGetLastError() of the calling thread.
+ * - In a process that was forked while it had communicators or masters, all of them return pcclInvalidUsage.
+ */
+#ifndef PCCL_H
+#define PCCL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ccoip_inet.h"
+
+#if defined(_WIN32)
+#define PCCL_EXPORT
+#else
+#define PCCL_EXPORT __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+typedef enum pcclResult_t {
+    pcclSuccess = 0,
+    pcclNotInitialized = 1,
+    pcclInternalError = 2,
+    pcclInvalidArgument = 3,
+    pcclInvalidUsage = 4,
+    pcclTooFewPeers = 5,
+    pcclMasterConnectionFailed = 6,
+    pcclRankConnectionFailed = 7,
+    pcclRankConnectionLost = 8,
+    pcclNoSharedStateAvailable = 9,
+    pcclPendingAsyncOps = 10,
+    pcclUpdateTopologyFailed = 11,
+    pcclTopologyOptimizationFailed = 12
+} pcclResult_t;
+
+typedef enum pcclDataType_t {
+    pcclUint8 = 0,
+    pcclInt8 = 1,
+    pcclInt16 = 2,
+    pcclUint16 = 3,
+    pcclUint32 = 4,
+    pcclInt32 = 5,
+    pcclUint64 = 6,
+    pcclInt64 = 7,
+    pcclFloat16 = 8,
+    pcclBFloat16 = 9,
+    pcclFloat = 10,
+    pcclDouble = 11
+} pcclDataType_t;
+
+typedef enum pcclDeviceType_t {
+    pcclDeviceCpu = 0,
+    pcclDeviceCuda = 1
+} pcclDeviceType_t;
+
+typedef enum pcclRedOp_t {
+    pcclSum = 0,
+    pcclAvg = 1,
+    pcclProd = 2,
+    pcclMax = 3,
+    pcclMin = 4
+} pcclRedOp_t;
+
+typedef enum pcclAttribute_t {
+    PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1,
+    PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE = 2,
+    PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS = 3,
+    PCCL_ATTRIBUTE_LARGEST_PEER_GROUP_WORLD_SIZE = 4
+} pcclAttribute_t;
+
+typedef enum pcclSharedStateSyncStrategy_t {
+    PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR = 0,
+    PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY = 1,
+    PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY = 2
+} pcclSharedStateSyncStrategy_t;
+
+/* Not used by the library. */
+typedef enum pcclDistributionHint_t {
+    pcclDistributionHintNone = 0,
+    pcclDistributionHintNormal = 1,
+    pcclDistributionHintUniform = 2,
+    /* Other spellings that programs use. */
+    pcclDistributionNone = 0,
+    pcclDistributionNormal = 1,
+    pcclDistributionUniform = 2,
+    PCCL_DISTRIBUTION_HINT_NONE = 0,
+    PCCL_DISTRIBUTION_HINT_NORMAL = 1,
+    PCCL_DISTRIBUTION_HINT_UNIFORM = 2
+} pcclDistributionHint_t;
+
+typedef enum pcclQuantizationAlgorithm_t {
+    pcclQuantNone = 0,
+    pcclQuantMinMax = 1,
+    pcclQuantZeroPointScale = 2,
+    /* Extensions. The type that travels follows from the algorithm, quantized_datatype does not count. */
+    pcclQuantBlockAffineUint8 = 100,
+    pcclQuantBlockSymmetricInt8 = 101,
+    pcclQuantBlockAffineUint4 = 102,
+    pcclQuantCastBFloat16 = 103,
+    pcclQuantCastFloat16 = 104
+} pcclQuantizationAlgorithm_t;
+
+/* ---- Structures ------------------------------------------------------------------------------------------------- */
+
+typedef struct pcclComm_t pcclComm_t;
+typedef struct pcclMasterInstance_t pcclMasterInstance_t;
+typedef struct pcclRankInfo_t pcclRankInfo_t;
+
+typedef struct pcclRankUuid_t {
+    uint8_t data[16];
+} pcclRankUuid_t;
+
+typedef struct pcclBuildInfo_t {
+    bool has_cuda_support;
+} pcclBuildInfo_t;
+
+typedef struct pcclCommCreateParams_t {
+    ccoip_socket_address_t master_address;
+    /* All-reduces and syncs run inside a group. */
+    uint32_t peer_group;
+    /* Connections to the next peer of the ring. 0 lets the library choose. */
+    uint32_t p2p_connection_pool_size;
+} pcclCommCreateParams_t;
+
+typedef struct pcclReduceInfo_t {
+    /* Peers that took part. */
+    uint32_t local_world_size;
+    uint64_t tx_bytes;
+    uint64_t rx_bytes;
+} pcclReduceInfo_t;
+
+typedef struct pcclReduceOperandDescriptor_t {
+    pcclDataType_t datatype;
+    pcclDistributionHint_t distribution_hint;
+} pcclReduceOperandDescriptor_t;
+
+/* Sums and averages of floats may travel in fewer bits; the results are still the same on all peers. */
+typedef struct pcclQuantizationOptions_t {
+    /* Does not count while algorithm is pcclQuantNone. */
+    pcclDataType_t quantized_datatype;
+    pcclQuantizationAlgorithm_t algorithm;
+} pcclQuantizationOptions_t;
+
+typedef struct pcclReduceDescriptor_t {
+    /* Elements. */
+    size_t count;
+    pcclRedOp_t op;
+    /* Names the operation among those in flight. */
+    uint64_t tag;
+    pcclReduceOperandDescriptor_t src_descriptor;
+    pcclQuantizationOptions_t quantization_options;
+} pcclReduceDescriptor_t;
+
+typedef struct pcclReduceSingleDescriptor_t {
+    void *sendbuf;
+    void *recvbuf;
+    pcclReduceDescriptor_t descriptor;
+} pcclReduceOpDescriptor_t;
+
+/* A plain value: it may be copied, and made by hand. */
+typedef struct pcclAsyncReduceOp_t {
+    pcclComm_t *comm;
+    uint64_t tag;
+} pcclAsyncReduceOp_t;
+
+typedef struct pcclTensorInfo_t {
+    /* Ends with a zero; must be different for each tensor. */
+    const char *name;
+    void *data;
+    /* Elements. */
+    size_t count;
+    pcclDataType_t datatype;
+    pcclDeviceType_t device_type;
+    /* The content may differ between peers; it moves only to peers whose revision is outdated. */
+    bool allow_content_inequality;
+} pcclTensorInfo_t;
+
+typedef struct pcclSharedState_t {
+    uint64_t revision;
+    size_t count;
+    pcclTensorInfo_t *infos;
+} pcclSharedState_t;
+
+typedef struct pcclSharedStateSyncInfo_t {
+    uint64_t tx_bytes;
+    uint64_t rx_bytes;
+} pcclSharedStateSyncInfo_t;
+
+/* ---- Functions of the original ----------------------------------------------------------------------------------- */
+
+/* Prepares the library; all but the functions of the master need it. May be called any number of times. */
+PCCL_EXPORT pcclResult_t pcclInit(void);
+
+PCCL_EXPORT pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *info);
+
+/* Makes a communicator. No connection is made yet; the parameters are copied. */
+PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out);
+
+/* Leaves the run, ends what is in flight, and waits until nothing uses a buffer of the caller any more. */
+PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
+
+/* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when the
+ * others have called pcclUpdateTopology. pcclMasterConnectionFailed: it may be called again. */
+PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
+
+/* Sizes as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
+                                          int *attribute_out);
+
+/* Lets in all peers that wait. All peers of the run have to call it. pcclPendingAsyncOps while reduces are in flight. */
+PCCL_EXPORT pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
+
+/* Whether peers wait to be let in; the same answer for all peers of the run, all of which have to call it. */
+PCCL_EXPORT pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *pending_out);
+
+/* Chooses a better ring, by agreement of all peers of the run. pcclInvalidUsage for a peer that is alone. */
+PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
+
+/* Reduces sendbuf over all peers of the group into recvbuf; the two may be the same. pcclTooFewPeers if there is no
+ * other peer; pcclRankConnectionLost if it failed and may be called again; pcclInvalidUsage if peers made calls that do
+ * not match. reduce_info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out);
+
+/* Begins an all-reduce. The buffers belong to the library until pcclAwaitAsyncReduce has returned, or
+ * pcclDestroyCommunicator. */
+PCCL_EXPORT pcclResult_t pcclAllReduceAsync(const void *sendbuf, void *recvbuf,
+                                            const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                            pcclAsyncReduceOp_t *reduce_handle_out);
+
+/* Waits for an all-reduce; to be called once for each. reduce_info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle,
+                                              pcclReduceInfo_t *reduce_info_out);
+
+/* Reduces several buffers as one operation: either all of them are reduced or none. After a failure all of them are
+ * tried again, until they succeed or the group has fewer than two peers. The tags must differ, and none may be in flight.
+ * reduce_info_out may be NULL; max_in_flight must be positive. */
+PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                                        const pcclComm_t *communicator,
+                                                        pcclReduceInfo_t *reduce_info_out, int max_in_flight);
+
+/* Makes the content of all tensors, and the revision, the same on all peers of the group. Each peer passes the revision
+ * after the last one, or 0 in the beginning. pcclInvalidUsage for every failure. sync_info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                                    pcclSharedStateSyncStrategy_t strategy,
+                                                    pcclSharedStateSyncInfo_t *sync_info_out);
+
+/* Makes a master that will listen on an address. */
+PCCL_EXPORT pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address,
+                                          pcclMasterInstance_t **p_master_handle_out);
+
+/* Starts it. pcclInvalidUsage if it cannot listen there, or has been started before. */
+PCCL_EXPORT pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance);
+
+/* Asks it to end. May be called from a signal handler. */
+PCCL_EXPORT pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance);
+
+/* Waits until it has ended, which it does when somebody interrupts it. */
+PCCL_EXPORT pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance);
+
+PCCL_EXPORT pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance);
+
+/* ---- Extensions ---------------------------------------------------------------------------------------------------
+ * Not in the original. A text is written into a buffer of the caller, cut to its capacity and ended with a zero, and
+ * its whole length (without the zero) into *length_out, which may be NULL; the buffer may be NULL if its capacity is 0.
+ */
+#define PCCL_HAS_EXTENSIONS 1
+
+/* Waits for ever. */
+#define PCCL_NO_TIMEOUT UINT64_MAX
+
+/* What a program does about a failure. */
+typedef enum pcclRemedy_t {
+    /* There was no failure. */
+    pcclRemedyNone = 0,
+    /* Make the same call again. */
+    pcclRemedyRetry = 1,
+    /* Wait until there are enough peers, see pcclWaitForWorld. */
+    pcclRemedyWaitForPeers = 2,
+    /* Connect again, then synchronise the shared state. */
+    pcclRemedyReconnect = 3,
+    /* The program has to be changed, or the environment. */
+    pcclRemedyGiveUp = 4
+} pcclRemedy_t;
+
+typedef enum pcclTimeout_t {
+    /* For reaching the master and registering with it. Default 10 s. */
+    pcclTimeoutConnect = 0,
+    /* After this silence the master counts as lost. Default 30 s. */
+    pcclTimeoutMaster = 1,
+    /* For connecting to a neighbour of the ring. Default 3 s. */
+    pcclTimeoutDial = 2
+} pcclTimeout_t;
+
+typedef struct pcclWorld_t {
+    uint32_t global_size;
+    uint32_t group_size;
+    uint32_t groups;
+    uint32_t largest_group;
+    /* Below this size reduces and syncs return pcclTooFewPeers and pcclInvalidUsage. */
+    uint32_t min_world_size;
+    /* Own place in the ring of the group. */
+    uint32_t rank;
+} pcclWorld_t;
+
+/* Of the library, such as "0.1.0". */
+PCCL_EXPORT const char *pcclGetVersion(void);
+
+/* Name of a result, such as "pcclSuccess". */
+PCCL_EXPORT const char *pcclGetResultName(pcclResult_t result);
+
+/* Text of the last failure of a call of this thread, valid until the next one; "" if there was none. Never NULL. */
+PCCL_EXPORT const char *pcclGetLastError(void);
+
+/* What to do about the last failure of a call of this thread. */
+PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
+
+/* Why the last operation of this communicator failed on all peers: cause, who, where, how far. Empty if none has. */
+PCCL_EXPORT pcclResult_t pcclGetLastVerdict(const pcclComm_t *communicator, char *buffer, size_t capacity,
+                                            size_t *length_out);
+
+/* As pcclCreateCommunicator, for a master at "host:port", "1.2.3.4:port" or "[::1]:port". */
+PCCL_EXPORT pcclResult_t pcclCreateCommunicatorByName(const char *master_address, uint32_t peer_group,
+                                                      uint32_t p2p_connection_pool_size, pcclComm_t **comm_out);
+
+/* Settings. pcclInvalidUsage while connected. */
+PCCL_EXPORT pcclResult_t pcclSetTimeout(pcclComm_t *communicator, pcclTimeout_t timeout, uint64_t milliseconds);
+/* Name or address under which others reach this peer. */
+PCCL_EXPORT pcclResult_t pcclSetAdvertisedHost(pcclComm_t *communicator, const char *host);
+/* Address that the listeners of this peer bind to: digits, no name. */
+PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char *address);
+/* First ports that the listeners of this peer try; 0 takes any free one. */
+PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
+
+PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
+
+/* Sizes and own rank as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+PCCL_EXPORT pcclResult_t pcclGetWorld(const pcclComm_t *communicator, pcclWorld_t *world_out);
+
+/* The peers of the own group in the order in which data flows; the index is the rank. Writes at most capacity of them,
+ * and how many there are to *count_out. */
+PCCL_EXPORT pcclResult_t pcclGetRing(const pcclComm_t *communicator, pcclRankUuid_t *ring, size_t capacity,
+                                     size_t *count_out);
+
+/* Waits until the run has at least this many peers, letting in whoever comes. pcclTooFewPeers when the time is over. */
+PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t peers, uint64_t timeout_ms);
+
+/* The run as the master sees it: who is in, what each peer does, what waits for whom and since when; as JSON or as a
+ * text of several lines. May be called beside any other call. */
+PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
+                                       size_t *length_out);
+
+/* Whether pcclAwaitAsyncReduce would return at once. */
+PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
+
+/* Waits until pcclAwaitAsyncReduce would return at once, or the time is over. Not instead of it. */
+PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
+                                             bool *done_out);
+
+/* Gives an all-reduce up, for all peers, unless it is complete here. It still has to be awaited. */
+PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
+
+/* Leaves the run at once: calls of other threads fail. The communicator may connect again. */
+PCCL_EXPORT pcclResult_t pcclClose(pcclComm_t *communicator);
+
+/* Leaves the run when the calls that have begun are over, or when the time is: pcclInvalidUsage then, and they fail. */
+PCCL_EXPORT pcclResult_t pcclCloseWithin(pcclComm_t *communicator, uint64_t timeout_ms);
+
+/* As pcclCreateMaster, for "host:port". Port 0 takes a free one. */
+PCCL_EXPORT pcclResult_t pcclCreateMasterByName(const char *listen_address, pcclMasterInstance_t **p_master_handle_out);
+
+/* Settings of a master that has not been run. */
+PCCL_EXPORT pcclResult_t pcclMasterSetMinWorldSize(pcclMasterInstance_t *master_instance, uint32_t peers);
+/* A peer that is silent for this long is dropped. Default 10 s. */
+PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
+
+/* The port that a running master listens on. */
+PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance, uint16_t *port_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,247 @@
+//! A communicator as C sees it: settings until it connects, all-reduces by their tags, and calls of several threads.
+
+use crate::{
+    failure::{Failure, Outcome},
+    registry::Registry,
+    types::{Handle, code},
+};
+use parking_lot::{Condvar, Mutex};
+use pccl::{Builder, Communicator, DetachedReduce, ReduceInfo, Tensor};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long destroying waits for calls of other threads, which end as soon as the session does.
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// All communicators of the process.
+pub(crate) static COMMUNICATORS: Registry<Comm> = Registry::new("communicator");
+/// Whether `pcclInit` has been called.
+pub(crate) static INITIALIZED: AtomicBool = AtomicBool::new(false);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    settings: Mutex<Settings>,
+    /// By tag. An all-reduce that is being awaited stays until that is over.
+    reduces: Mutex<BTreeMap<u64, Reduce>>,
+    was_connected: AtomicBool,
+    calls: Mutex<usize>,
+    call_over: Condvar,
+}
+
+#[derive(Debug)]
+struct Settings {
+    builder: Builder,
+    communicator: Arc<Communicator>,
+}
+
+#[derive(Debug)]
+enum Reduce {
+    /// Its tag is taken, the launch is under way.
+    Launching,
+    /// In flight.
+    Flying(DetachedReduce),
+    /// Some thread awaits it.
+    Awaited(DetachedReduce),
+}
+
+/// A call that uses a communicator. It is not freed before.
+pub(crate) struct InCall(Arc<Comm>);
+
+impl Deref for InCall {
+    type Target = Comm;
+
+    fn deref(&self) -> &Comm {
+        &self.0
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        *self.0.calls.lock() -= 1;
+        self.0.call_over.notify_all();
+    }
+}
+
+/// Refuses what needs `pcclInit` first.
+pub(crate) fn check_initialized() -> Outcome {
+    if INITIALIZED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    Err(Failure { code: code::NOT_INITIALIZED, ..Failure::usage("call pcclInit first") })
+}
+
+/// The communicator of a handle, for one call.
+pub(crate) fn enter(handle: Handle) -> Outcome<InCall> {
+    check_initialized()?;
+    let comm = COMMUNICATORS.get(handle)?;
+    *comm.calls.lock() += 1;
+    Ok(InCall(comm))
+}
+
+impl Comm {
+    /// A communicator with these settings.
+    pub(crate) fn new(builder: Builder) -> Outcome<Self> {
+        let communicator = build(&builder)?;
+        Ok(Self {
+            settings: Mutex::new(Settings { builder, communicator }),
+            reduces: Mutex::new(BTreeMap::new()),
+            was_connected: AtomicBool::new(false),
+            calls: Mutex::new(0),
+            call_over: Condvar::new(),
+        })
+    }
+
+    /// Changes a setting. Only as long as there was no connection: what was learned in it would be lost.
+    pub(crate) fn set(&self, change: impl FnOnce(Builder) -> Builder) -> Outcome {
+        let mut settings = self.settings.lock();
+        if self.was_connected.load(Ordering::Acquire) {
+            return Err(Failure::usage("settings come before the first connect"));
+        }
+        let builder = change(settings.builder.clone());
+        let communicator = build(&builder)?;
+        *settings = Settings { builder, communicator };
+        Ok(())
+    }
+
+    /// The communicator of the library.
+    pub(crate) fn inner(&self) -> Arc<Communicator> {
+        self.settings.lock().communicator.clone()
+    }
+
+    /// The same, for calls that have no meaning before the first connect.
+    pub(crate) fn connected(&self) -> Outcome<Arc<Communicator>> {
+        if self.was_connected.load(Ordering::Acquire) {
+            return Ok(self.inner());
+        }
+        Err(Failure::usage("not connected: call pcclConnect first"))
+    }
+
+    /// `pcclConnect`.
+    pub(crate) fn connect(&self) -> Outcome {
+        let communicator = self.inner();
+        communicator
+            .connect()
+            .map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })?;
+        self.was_connected.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Launches an all-reduce under a tag that is free.
+    pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
+        let communicator = self.connected()?;
+        let world = communicator.world();
+        if communicator.is_connected() && (world.group_size < 2 || world.global_size < world.min_world_size) {
+            let (have, need, in_group) = if world.group_size < 2 {
+                (world.group_size, 2, true)
+            } else {
+                (world.global_size, world.min_world_size, false)
+            };
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            let error = pccl::Error::TooFewPeers { have: number(have), need: number(need), in_group };
+            return Err(Failure::of_reduce(&error));
+        }
+        {
+            let mut reduces = self.reduces.lock();
+            if reduces.contains_key(&tag) {
+                return Err(Failure::argument(format!("tag {tag} is in flight already")));
+            }
+            reduces.insert(tag, Reduce::Launching);
+        }
+        let launched = communicator.launch_detached(tensors, tag);
+        let mut reduces = self.reduces.lock();
+        match launched {
+            Ok(reduce) => {
+                reduces.insert(tag, Reduce::Flying(reduce));
+                Ok(())
+            }
+            Err(error) => {
+                reduces.remove(&tag);
+                Err(Failure::of(&error, code::INVALID_USAGE))
+            }
+        }
+    }
+
+    /// Waits for the all-reduce of a tag; nothing uses its memory afterwards.
+    pub(crate) fn wait(&self, tag: u64) -> Outcome<Result<ReduceInfo, pccl::Error>> {
+        let reduce = {
+            let mut reduces = self.reduces.lock();
+            match reduces.get_mut(&tag) {
+                Some(slot @ Reduce::Flying(_)) => {
+                    let Reduce::Flying(reduce) = std::mem::replace(slot, Reduce::Launching) else {
+                        return Err(Failure::internal("an all-reduce in flight is not in flight"));
+                    };
+                    *slot = Reduce::Awaited(reduce.clone());
+                    reduce
+                }
+                Some(Reduce::Awaited(_)) => {
+                    return Err(Failure::usage(format!(
+                        "another thread awaits the all-reduce with tag {tag}"
+                    )));
+                }
+                // As the original has it for tags that are not in flight.
+                Some(Reduce::Launching) | None => {
+                    return Err(Failure {
+                        code: code::RANK_CONNECTION_LOST,
+                        ..Failure::usage(format!("no all-reduce with tag {tag} is in flight"))
+                    });
+                }
+            }
+        };
+        let result = self.inner().wait(&reduce);
+        self.reduces.lock().remove(&tag);
+        Ok(result)
+    }
+
+    /// The all-reduce of a tag, to look at or to abort.
+    pub(crate) fn reduce(&self, tag: u64) -> Outcome<DetachedReduce> {
+        match self.reduces.lock().get(&tag) {
+            Some(Reduce::Flying(reduce) | Reduce::Awaited(reduce)) => Ok(reduce.clone()),
+            Some(Reduce::Launching) | None => {
+                Err(Failure::usage(format!("no all-reduce with tag {tag} is in flight")))
+            }
+        }
+    }
+
+    /// Ends the session and everything in flight. Nothing uses memory of the caller afterwards.
+    pub(crate) fn destroy(&self) -> Outcome {
+        self.inner().close();
+        let deadline = Instant::now() + DESTROY_TIMEOUT;
+        let mut calls = self.calls.lock();
+        while *calls > 0 {
+            if self.call_over.wait_until(&mut calls, deadline).timed_out() && *calls > 0 {
+                return Err(Failure::usage(format!("{} calls of other threads do not end", *calls)));
+            }
+        }
+        drop(calls);
+        let tags: Vec<u64> = self.reduces.lock().keys().copied().collect();
+        for tag in tags {
+            // What it failed with interests nobody any more.
+            let _ = self.wait(tag)?;
+        }
+        // A connect that was under way when the session was closed has made another one.
+        self.inner().close();
+        Ok(())
+    }
+}
+
+fn build(builder: &Builder) -> Outcome<Arc<Communicator>> {
+    let communicator =
+        builder.clone().build().map_err(|error| Failure::of(&error, code::INVALID_ARGUMENT))?;
+    Ok(Arc::new(communicator))
+}
+
+fn connect_code(error: &pccl::Error) -> i32 {
+    match error {
+        pccl::Error::InvalidUsage(_) => code::INVALID_USAGE,
+        pccl::Error::InvalidArgument(_) => code::INVALID_ARGUMENT,
+        _ => code::MASTER_CONNECTION_FAILED,
+    }
+}

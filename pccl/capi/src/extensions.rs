@@ -1,0 +1,372 @@
+//! The functions that the original does not have.
+
+use crate::{
+    calls::new_communicator,
+    communicator::{check_initialized, enter},
+    failure::{self, Failure, call},
+    master::prepare,
+    masters::{self, MASTERS},
+    raw,
+    types::{AsyncReduceOp, Handle, RESULT_NAMES, ResultCode, World, code},
+};
+use std::{
+    ffi::{CStr, c_char, c_int},
+    net::IpAddr,
+    time::Duration,
+};
+
+/// What the header calls `PCCL_NO_TIMEOUT`.
+const NO_TIMEOUT: u64 = u64::MAX;
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => c"unknown",
+};
+
+/// `pcclGetVersion`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclGetVersion() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// `pcclGetResultName`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclGetResultName(result: ResultCode) -> *const c_char {
+    let name = usize::try_from(result).ok().and_then(|index| RESULT_NAMES.get(index));
+    name.unwrap_or(&c"unknown").as_ptr()
+}
+
+/// `pcclGetLastError`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclGetLastError() -> *const c_char {
+    failure::last_text()
+}
+
+/// `pcclGetLastRemedy`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclGetLastRemedy() -> c_int {
+    failure::last_remedy()
+}
+
+/// `pcclGetLastVerdict`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetLastVerdict(
+    comm: Handle,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let verdict = enter(comm)?.inner().last_verdict();
+        let text = verdict.map_or_else(String::new, |verdict| verdict.to_string());
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(&text, buffer, capacity, length_out) }
+    })
+}
+
+/// `pcclCreateCommunicatorByName`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclCreateCommunicatorByName(
+    master: *const c_char,
+    peer_group: u32,
+    pool_connections: u32,
+    comm_out: *mut Handle,
+) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        raw::check(comm_out, "comm_out")?;
+        // SAFETY: by the contract of this function.
+        let master = unsafe { raw::text(master, "master_address") }?;
+        let comm = new_communicator(&master, peer_group, pool_connections)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(comm_out, comm) };
+        Ok(())
+    })
+}
+
+/// `pcclSetTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetTimeout(comm: Handle, timeout: c_int, milliseconds: u64) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let time = Duration::from_millis(milliseconds);
+        match timeout {
+            0 => comm.set(|builder| builder.connect_timeout(time)),
+            1 => comm.set(|builder| builder.master_timeout(time)),
+            2 => comm.set(|builder| builder.dial_timeout(time)),
+            _ => Err(Failure::argument(format!("{timeout} is no pcclTimeout_t"))),
+        }
+    })
+}
+
+/// `pcclSetAdvertisedHost`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetAdvertisedHost(comm: Handle, host: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let host = unsafe { raw::text(host, "host") }?;
+        comm.set(|builder| builder.advertised_host(&host))
+    })
+}
+
+/// `pcclSetBindAddress`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetBindAddress(comm: Handle, address: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let text = unsafe { raw::text(address, "address") }?;
+        let address: IpAddr =
+            text.parse().map_err(|_| Failure::argument(format!("{text:?} is no address in digits")))?;
+        comm.set(|builder| builder.bind(address))
+    })
+}
+
+/// `pcclSetFirstPorts`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetFirstPorts(
+    comm: Handle,
+    p2p_port: u16,
+    shared_state_port: u16,
+) -> ResultCode {
+    call(|| enter(comm)?.set(|builder| builder.first_ports(p2p_port, shared_state_port)))
+}
+
+/// `pcclIsConnected`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclIsConnected(comm: Handle, connected_out: *mut bool) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        raw::check(connected_out, "connected_out")?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(connected_out, comm.inner().is_connected()) };
+        Ok(())
+    })
+}
+
+/// `pcclGetWorld`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetWorld(comm: Handle, world_out: *mut World) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        raw::check(world_out, "world_out")?;
+        let world = comm.connected()?.world();
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let world = World {
+            global_size: number(world.global_size),
+            group_size: number(world.group_size),
+            groups: number(world.groups),
+            largest_group: number(world.largest_group),
+            min_world_size: number(world.min_world_size),
+            rank: number(world.rank),
+        };
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(world_out, world) };
+        Ok(())
+    })
+}
+
+/// `pcclGetRing`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`]; there is room for `capacity` peers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetRing(
+    comm: Handle,
+    ring: *mut [u8; 16],
+    capacity: usize,
+    count_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        raw::check(count_out, "count_out")?;
+        if capacity > 0 {
+            raw::check(ring, "ring")?;
+        }
+        let world = comm.connected()?.world();
+        for (index, peer) in world.ring.iter().enumerate().take(capacity) {
+            // SAFETY: by the contract of this function, of which `index` is below the capacity.
+            unsafe { raw::write(ring.add(index), peer.0.to_be_bytes()) };
+        }
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(count_out, world.ring.len()) };
+        Ok(())
+    })
+}
+
+/// `pcclWaitForWorld`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: u64) -> ResultCode {
+    call(|| {
+        let timeout = (timeout_ms != NO_TIMEOUT).then(|| bounded(timeout_ms));
+        let result = enter(comm)?.connected()?.wait_for_world(peers as usize, timeout);
+        result.map(drop).map_err(|error| {
+            let own = match error {
+                pccl::Error::TimedOut(_) => code::TOO_FEW_PEERS,
+                _ => code::UPDATE_TOPOLOGY_FAILED,
+            };
+            Failure::of(&error, own)
+        })
+    })
+}
+
+/// A time that can be added to the present one.
+fn bounded(timeout_ms: u64) -> Duration {
+    const YEAR_MS: u64 = 366 * 86_400_000;
+    Duration::from_millis(timeout_ms.min(YEAR_MS))
+}
+
+/// `pcclGetStatus`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetStatus(
+    comm: Handle,
+    as_json: bool,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let status = enter(comm)?.connected()?.status();
+        let status = status.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
+        let text = if as_json { pccl_master::status_to_json(&status) } else { status.to_string() };
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(&text, buffer, capacity, length_out) }
+    })
+}
+
+/// `pcclTestAsyncReduce`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclTestAsyncReduce(
+    handle: *const AsyncReduceOp,
+    done_out: *mut bool,
+) -> ResultCode {
+    // SAFETY: by the contract of this function.
+    unsafe { pcclWaitAsyncReduce(handle, 0, done_out) }
+}
+
+/// `pcclWaitAsyncReduce`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclWaitAsyncReduce(
+    handle: *const AsyncReduceOp,
+    timeout_ms: u64,
+    done_out: *mut bool,
+) -> ResultCode {
+    call(|| {
+        raw::check(done_out, "done_out")?;
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+        let comm = enter(handle.comm)?;
+        let done = comm.reduce(handle.tag)?.wait_until_done(bounded(timeout_ms));
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(done_out, done) };
+        Ok(())
+    })
+}
+
+/// `pcclAbortAsyncReduce`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAbortAsyncReduce(handle: *const AsyncReduceOp) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+        enter(handle.comm)?.reduce(handle.tag)?.abort();
+        Ok(())
+    })
+}
+
+/// `pcclClose`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclClose(comm: Handle) -> ResultCode {
+    call(|| {
+        enter(comm)?.inner().close();
+        Ok(())
+    })
+}
+
+/// `pcclCloseWithin`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclCloseWithin(comm: Handle, timeout_ms: u64) -> ResultCode {
+    call(|| {
+        let closed = enter(comm)?.inner().close_within(bounded(timeout_ms));
+        closed.map_err(|error| Failure::of(&error, code::INVALID_USAGE))
+    })
+}
+
+/// `pcclCreateMasterByName`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclCreateMasterByName(
+    listen: *const c_char,
+    handle_out: *mut Handle,
+) -> ResultCode {
+    call(|| {
+        raw::check(handle_out, "p_master_handle_out")?;
+        // SAFETY: by the contract of this function.
+        let listen = unsafe { raw::text(listen, "listen_address") }?;
+        prepare();
+        let handle = masters::create(listen)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, handle) };
+        Ok(())
+    })
+}
+
+/// `pcclMasterSetMinWorldSize`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetMinWorldSize(handle: Handle, peers: u32) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.min_world_size = peers))
+}
+
+/// `pcclMasterSetPeerTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetPeerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.peer_timeout = Duration::from_millis(milliseconds)))
+}
+
+/// `pcclMasterGetPort`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterGetPort(handle: Handle, port_out: *mut u16) -> ResultCode {
+    call(|| {
+        let instance = MASTERS.get(handle)?;
+        raw::check(port_out, "port_out")?;
+        let port = instance.running()?.local_addr().port();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(port_out, port) };
+        Ok(())
+    })
+}

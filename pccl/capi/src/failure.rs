@@ -1,0 +1,171 @@
+//! What a call failed with: a code for the caller, a text and a remedy for whoever asks.
+
+use crate::{
+    fork,
+    types::{ResultCode, code},
+};
+use pccl::{Cause, Error, Remedy};
+use std::{
+    any::Any,
+    cell::RefCell,
+    ffi::{CString, c_char, c_int},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// A failed call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: ResultCode,
+    pub(crate) text: String,
+    pub(crate) remedy: Remedy,
+}
+
+/// Result of the inside of a call.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    fn new(code: ResultCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), remedy: Remedy::GiveUp }
+    }
+
+    /// An argument has no meaning.
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Self::new(code::INVALID_ARGUMENT, text)
+    }
+
+    /// A call that is not possible now.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::new(code::INVALID_USAGE, text)
+    }
+
+    /// A defect.
+    pub(crate) fn internal(text: impl Into<String>) -> Self {
+        Self::new(code::INTERNAL_ERROR, text)
+    }
+
+    /// The error of the library, for a call whose own failures have `own`.
+    pub(crate) fn of(error: &Error, own: ResultCode) -> Self {
+        let code = match error {
+            Error::InvalidArgument(_) => code::INVALID_ARGUMENT,
+            Error::InvalidUsage(_) => code::INVALID_USAGE,
+            Error::PendingAsyncOps { .. } => code::PENDING_ASYNC_OPS,
+            // Whoever calls again on a code that stands for "call again" would do so for ever.
+            Error::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => code::INVALID_USAGE,
+            Error::System(_) if own == code::RANK_CONNECTION_LOST => code::INTERNAL_ERROR,
+            _ => own,
+        };
+        Self { code, text: error.to_string(), remedy: error.remedy() }
+    }
+
+    /// As [`Failure::of`], for calls in which too few peers have a code of their own.
+    pub(crate) fn of_reduce(error: &Error) -> Self {
+        let own = match error {
+            Error::TooFewPeers { .. } => code::TOO_FEW_PEERS,
+            _ => code::RANK_CONNECTION_LOST,
+        };
+        Self::of(error, own)
+    }
+}
+
+thread_local! {
+    /// Text and remedy of the last failure of this thread.
+    static LAST: RefCell<Option<(CString, Remedy)>> = const { RefCell::new(None) };
+}
+
+/// Runs the inside of a call. Neither an error nor a panic leaves it.
+pub(crate) fn call(body: impl FnOnce() -> Outcome) -> ResultCode {
+    let result = if fork::is_child() {
+        Err(Failure::usage(
+            "this process was forked from one that uses PCCL; only the parent can go on with it",
+        ))
+    } else {
+        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+            Err(Failure::internal(format!("internal error, please report it: {}", panic_text(&*payload))))
+        })
+    };
+    match result {
+        Ok(()) => code::SUCCESS,
+        Err(failure) => {
+            let code = failure.code;
+            remember(failure);
+            code
+        }
+    }
+}
+
+fn remember(failure: Failure) {
+    log::debug!("code {}: {}", failure.code, failure.text);
+    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    // Not while the thread ends, when there is nobody to read it.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Some((text, failure.remedy));
+        }
+    });
+}
+
+/// Text of the last failure of this thread. It lives until the next one.
+pub(crate) fn last_text() -> *const c_char {
+    let text = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|(text, _)| text.as_ptr()));
+    text.ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+/// Remedy of the last failure of this thread as the header numbers it.
+pub(crate) fn last_remedy() -> c_int {
+    let remedy = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|(_, remedy)| *remedy));
+    match remedy.ok().flatten() {
+        None => 0,
+        Some(Remedy::Retry) => 1,
+        Some(Remedy::WaitForPeers) => 2,
+        Some(Remedy::Reconnect) => 3,
+        Some(Remedy::GiveUp) => 4,
+    }
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        let text = |(text, _): &(CString, Remedy)| text.to_string_lossy().into_owned();
+        LAST.with(|last| last.borrow().as_ref().map(text)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_failure_leaves_text_and_remedy_for_its_own_thread() {
+        assert_eq!((last(), last_remedy()), (String::new(), 0));
+        let result = call(|| Err(Failure::of(&Error::MasterLost("gone\0away".into()), 11)));
+        assert_eq!((result, last_remedy()), (11, 3));
+        assert_eq!(last(), "master lost: gone away");
+        std::thread::spawn(|| assert_eq!(last(), "")).join().expect("no panic");
+        assert_eq!(call(|| Ok(())), 0);
+        assert_eq!(last(), "master lost: gone away");
+    }
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        assert_eq!(call(|| panic!("number {}", 7)), code::INTERNAL_ERROR);
+        assert!(last().contains("number 7"), "{}", last());
+    }
+
+    #[test]
+    fn every_error_has_the_code_that_callers_of_the_original_branch_on() {
+        let table = [
+            (Error::TooFewPeers { have: 1, need: 2, in_group: true }, code::TOO_FEW_PEERS),
+            (Error::MasterLost(String::new()), code::RANK_CONNECTION_LOST),
+            (Error::OutcomeUnknown(String::new()), code::RANK_CONNECTION_LOST),
+            (Error::InvalidArgument(String::new()), code::INVALID_ARGUMENT),
+            (Error::InvalidUsage(String::new()), code::INVALID_USAGE),
+            (Error::PendingAsyncOps { count: 1 }, code::PENDING_ASYNC_OPS),
+            (Error::System(String::new()), code::INTERNAL_ERROR),
+        ];
+        for (error, code) in table {
+            assert_eq!(Failure::of_reduce(&error).code, code, "{error}");
+        }
+    }
+}

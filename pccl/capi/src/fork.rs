@@ -1,0 +1,51 @@
+//! What `fork` leaves in the child: no descriptor of ours, and calls that say so.
+//!
+//! A child has one thread, whatever the parent had, and a copy of each descriptor. As long as it kept those of our
+//! connections, nobody would notice the death of the parent.
+
+use crate::{communicator::COMMUNICATORS, masters::MASTERS};
+use std::sync::{
+    Once,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// This process was forked from one that had communicators or masters.
+static CHILD: AtomicBool = AtomicBool::new(false);
+/// Whether there were any when the fork began.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether no call is possible in this process.
+pub(crate) fn is_child() -> bool {
+    CHILD.load(Ordering::Relaxed)
+}
+
+/// Prepares the process for forks, once.
+pub(crate) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tinysockets::ledger::enable();
+        // SAFETY: the handlers are functions of this library, which is never unloaded: it has threads and handlers.
+        let result = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        if result != 0 {
+            log::error!("a forked process will keep the connections of this one: error {result}");
+        }
+    });
+}
+
+extern "C" fn prepare() {
+    IN_USE.store(!(COMMUNICATORS.is_empty() && MASTERS.is_empty()), Ordering::Relaxed);
+    tinysockets::ledger::freeze();
+}
+
+extern "C" fn parent() {
+    tinysockets::ledger::thaw();
+}
+
+extern "C" fn child() {
+    if IN_USE.load(Ordering::Relaxed) {
+        CHILD.store(true, Ordering::Relaxed);
+        tinysockets::ledger::close_in_child();
+    } else {
+        tinysockets::ledger::thaw();
+    }
+}

@@ -1,0 +1,18 @@
+//! The C interface: what `include/pccl.h` declares.
+//!
+//! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns the
+//! error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked up.
+//! No panic leaves this crate.
+
+mod calls;
+mod communicator;
+mod convert;
+mod extensions;
+mod failure;
+mod fork;
+mod logging;
+mod master;
+mod masters;
+mod raw;
+mod registry;
+mod types;

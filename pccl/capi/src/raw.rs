@@ -1,0 +1,96 @@
+//! Reading and writing what the pointers of a caller point to. With the functions of the interface the only place that
+//! trusts the caller: non-null pointers have to point to what the header says.
+
+use crate::failure::{Failure, Outcome};
+use std::{
+    ffi::{CStr, c_char, c_void},
+    ptr::NonNull,
+};
+
+/// What a pointer points to.
+///
+/// # Safety
+/// If it is not null, it points to a `T`.
+pub(crate) unsafe fn read<T: Copy>(pointer: *const T, name: &str) -> Outcome<T> {
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: by the contract of this function; C may have placed it at any address.
+    Ok(unsafe { pointer.read_unaligned() })
+}
+
+/// Checks a pointer for a result before the work begins.
+pub(crate) fn check<T>(pointer: *const T, name: &str) -> Outcome {
+    if pointer.is_null() { Err(Failure::argument(format!("{name} is NULL"))) } else { Ok(()) }
+}
+
+/// Writes a result; a null pointer means that nobody wants it.
+///
+/// # Safety
+/// If it is not null, there is room for a `T`.
+pub(crate) unsafe fn write<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: by the contract of this function.
+        unsafe { pointer.write_unaligned(value) };
+    }
+}
+
+/// The items of an array.
+///
+/// # Safety
+/// If it is not null, it points to `count` of them.
+pub(crate) unsafe fn items<T: Copy>(pointer: *const T, count: usize, name: &str) -> Outcome<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    check(pointer, name)?;
+    if count > isize::MAX as usize / size_of::<T>() {
+        return Err(Failure::argument(format!("{name} has {count} items")));
+    }
+    // SAFETY: by the contract of this function; each address lies within the array.
+    Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
+}
+
+/// A text that ends with a zero.
+///
+/// # Safety
+/// If it is not null, it points to one.
+pub(crate) unsafe fn text(pointer: *const c_char, name: &str) -> Outcome<String> {
+    check(pointer, name)?;
+    // SAFETY: by the contract of this function.
+    let text = unsafe { CStr::from_ptr(pointer) }.to_str();
+    text.map(str::to_owned).map_err(|_| Failure::argument(format!("{name} is not UTF-8")))
+}
+
+/// Writes a text, cut to the capacity, and its whole length.
+///
+/// # Safety
+/// If `buffer` is not null, there is room for `capacity` bytes; if `length` is not null, for its value.
+pub(crate) unsafe fn write_text(
+    text: &str,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Outcome {
+    if capacity > 0 {
+        check(buffer, "buffer")?;
+        let cut = text.len().min(capacity - 1);
+        // SAFETY: `cut` bytes and a zero are at most `capacity` bytes; a text of ours lies elsewhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), cut);
+            buffer.add(cut).write(0);
+        }
+    }
+    // SAFETY: by the contract of this function.
+    unsafe { write(length, text.len()) };
+    Ok(())
+}
+
+/// The address of `count` elements of a caller: null only for none of them.
+pub(crate) fn buffer(pointer: *const c_void, count: usize, name: &str) -> Outcome<*mut u8> {
+    match (pointer.is_null(), count) {
+        (true, 0) => Ok(NonNull::dangling().as_ptr()),
+        (true, _) => Err(Failure::argument(format!("{name} is NULL"))),
+        (false, _) => Ok(pointer.cast::<u8>().cast_mut()),
+    }
+}

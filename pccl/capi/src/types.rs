@@ -1,0 +1,167 @@
+//! The structures of the header. Enums arrive as plain integers: C may pass any value.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// What functions return.
+pub(crate) type ResultCode = c_int;
+
+/// Values of `pcclResult_t` that this library returns.
+pub(crate) mod code {
+    use super::ResultCode;
+    pub(crate) const SUCCESS: ResultCode = 0;
+    pub(crate) const NOT_INITIALIZED: ResultCode = 1;
+    pub(crate) const INTERNAL_ERROR: ResultCode = 2;
+    pub(crate) const INVALID_ARGUMENT: ResultCode = 3;
+    pub(crate) const INVALID_USAGE: ResultCode = 4;
+    pub(crate) const TOO_FEW_PEERS: ResultCode = 5;
+    pub(crate) const MASTER_CONNECTION_FAILED: ResultCode = 6;
+    pub(crate) const RANK_CONNECTION_LOST: ResultCode = 8;
+    pub(crate) const PENDING_ASYNC_OPS: ResultCode = 10;
+    pub(crate) const UPDATE_TOPOLOGY_FAILED: ResultCode = 11;
+    pub(crate) const TOPOLOGY_OPTIMIZATION_FAILED: ResultCode = 12;
+}
+
+/// Names of the values of `pcclResult_t`, each with its zero.
+pub(crate) const RESULT_NAMES: [&std::ffi::CStr; 13] = [
+    c"pcclSuccess",
+    c"pcclNotInitialized",
+    c"pcclInternalError",
+    c"pcclInvalidArgument",
+    c"pcclInvalidUsage",
+    c"pcclTooFewPeers",
+    c"pcclMasterConnectionFailed",
+    c"pcclRankConnectionFailed",
+    c"pcclRankConnectionLost",
+    c"pcclNoSharedStateAvailable",
+    c"pcclPendingAsyncOps",
+    c"pcclUpdateTopologyFailed",
+    c"pcclTopologyOptimizationFailed",
+];
+
+/// `pcclComm_t *` and `pcclMasterInstance_t *`: never an address.
+pub(crate) type Handle = *mut c_void;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct InetAddress {
+    pub(crate) protocol: c_int,
+    pub(crate) ipv4: [u8; 4],
+    pub(crate) ipv6: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SocketAddress {
+    pub(crate) inet: InetAddress,
+    pub(crate) port: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CommCreateParams {
+    pub(crate) master_address: SocketAddress,
+    pub(crate) peer_group: u32,
+    pub(crate) pool_connections: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ReduceInfo {
+    pub(crate) local_world_size: u32,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct OperandDescriptor {
+    pub(crate) data_type: c_int,
+    pub(crate) distribution_hint: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizationOptions {
+    pub(crate) quantized_data_type: c_int,
+    pub(crate) algorithm: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ReduceDescriptor {
+    pub(crate) count: usize,
+    pub(crate) op: c_int,
+    pub(crate) tag: u64,
+    pub(crate) source: OperandDescriptor,
+    pub(crate) quantization: QuantizationOptions,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ReduceOpDescriptor {
+    pub(crate) send: *mut c_void,
+    pub(crate) recv: *mut c_void,
+    pub(crate) descriptor: ReduceDescriptor,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AsyncReduceOp {
+    pub(crate) comm: Handle,
+    pub(crate) tag: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct TensorInfo {
+    pub(crate) name: *const c_char,
+    pub(crate) data: *mut c_void,
+    pub(crate) count: usize,
+    pub(crate) data_type: c_int,
+    pub(crate) device_type: c_int,
+    /// A `bool`, which C may have filled with anything.
+    pub(crate) allow_content_inequality: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SharedState {
+    pub(crate) revision: u64,
+    pub(crate) count: usize,
+    pub(crate) infos: *mut TensorInfo,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SyncInfo {
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct BuildInfo {
+    pub(crate) has_cuda_support: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct World {
+    pub(crate) global_size: u32,
+    pub(crate) group_size: u32,
+    pub(crate) groups: u32,
+    pub(crate) largest_group: u32,
+    pub(crate) min_world_size: u32,
+    pub(crate) rank: u32,
+}
+
+// The test of the interface asserts the same of the header.
+const _: () = {
+    assert!(size_of::<SocketAddress>() == 28 && align_of::<SocketAddress>() == 4);
+    assert!(size_of::<CommCreateParams>() == 36);
+    assert!(size_of::<ReduceInfo>() == 24);
+    assert!(size_of::<ReduceDescriptor>() == 40 && size_of::<ReduceOpDescriptor>() == 56);
+    assert!(size_of::<AsyncReduceOp>() == 16);
+    assert!(size_of::<TensorInfo>() == 40 && size_of::<SharedState>() == 24);
+    assert!(size_of::<SyncInfo>() == 16 && size_of::<BuildInfo>() == 1 && size_of::<World>() == 24);
+};

@@ -1,0 +1,63 @@
+//! All-reduces without a scope: of memory that is there for good.
+
+use crate::{Communicator, Error, ReduceInfo, Tensor, collective::op::Op, session::Shared};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// An all-reduce of memory that is never given back, in flight until [`Communicator::wait`]. Clones are the same
+/// all-reduce, for threads that look at it or abort it while another one waits.
+#[derive(Debug, Clone)]
+#[must_use = "an all-reduce is over only when it has been waited for"]
+pub struct DetachedReduce {
+    shared: Arc<Shared>,
+    op: Arc<Op>,
+}
+
+impl DetachedReduce {
+    /// Whether [`Communicator::wait`] would return at once.
+    pub fn is_done(&self) -> bool {
+        self.op.is_done()
+    }
+
+    /// Sleeps until [`Communicator::wait`] would return at once (`true`), or until `timeout` has passed.
+    pub fn wait_until_done(&self, timeout: Duration) -> bool {
+        self.op.wait_until_done(Instant::now() + timeout.min(Duration::from_secs(86_400)))
+    }
+
+    /// Gives the all-reduce up, for all peers: unless this peer holds the result already, all of them get the verdict
+    /// `CallerAbort`. It still has to be waited for.
+    pub fn abort(&self) {
+        self.op.give_up();
+    }
+
+    /// The tag.
+    pub fn tag(&self) -> u64 {
+        self.op.tag()
+    }
+}
+
+impl Communicator {
+    /// Launches one all-reduce of many tensors whose memory outlives the program's interest in it, as an interface for
+    /// another language has it. See [`Communicator::scope`] for borrowed memory.
+    ///
+    /// # Errors
+    /// `InvalidUsage` if the tag is in flight already; `NotConnected`, `Kicked`, `MasterLost`.
+    pub fn launch_detached(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Result<DetachedReduce, Error> {
+        let (shared, op) = self.launch(tag, tensors)?;
+        Ok(DetachedReduce { shared, op })
+    }
+
+    /// Blocks until a detached all-reduce is over. Nothing uses its memory any more then.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `InvalidUsage` if it was waited for before.
+    pub fn wait(&self, reduce: &DetachedReduce) -> Result<ReduceInfo, Error> {
+        let DetachedReduce { shared, op } = reduce;
+        if !shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op)) {
+            return Err(Error::InvalidUsage("this all-reduce has been waited for already".into()));
+        }
+        self.complete(shared, op)
+    }
+}

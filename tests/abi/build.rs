@@ -1,0 +1,81 @@
+//! Builds the library and the programs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// Root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is one level down")
+}
+
+/// Languages and their strictest settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Language {
+    C99,
+    C11,
+    Cpp17,
+}
+
+/// Directory with `libpccl.so` and `libpccl.a`.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["build", "--release", "-p", "pccl-capi", "--message-format", "json"])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the library is not built:\n{errors}\n{text}");
+        let file = text.split('"').find(|part| part.ends_with("/libpccl.so"));
+        let file = file.unwrap_or_else(|| panic!("cargo names no libpccl.so:\n{text}"));
+        Path::new(file).parent().expect("an absolute path").to_owned()
+    })
+}
+
+/// The compiler of a language, if there is one.
+pub(crate) fn compiler(language: Language) -> Option<String> {
+    let (variable, names) = match language {
+        Language::Cpp17 => ("CXX", ["c++", "g++", "clang++"]),
+        _ => ("CC", ["cc", "gcc", "clang"]),
+    };
+    let given = std::env::var(variable).ok().into_iter();
+    let mut candidates = given.chain(names.map(str::to_owned));
+    candidates.find(|name| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success()))
+}
+
+/// Compiles a program and links it with the library; `None`, with a reason on stderr, without a compiler.
+pub(crate) fn compile(language: Language, source: &str, name: &str) -> Option<PathBuf> {
+    let Some(compiler) = compiler(language) else {
+        eprintln!("skipped: no compiler for {language:?}");
+        return None;
+    };
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("abi-{name}"));
+    let standard = match language {
+        Language::C99 => ["-std=c99", "-xc"],
+        Language::C11 => ["-std=c11", "-xc"],
+        Language::Cpp17 => ["-std=c++17", "-xc++"],
+    };
+    let library = library();
+    let output = Command::new(compiler)
+        .args(standard)
+        .args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-g", "-O1"])
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg(root().join(source))
+        .args(["-xnone", "-o"])
+        .arg(&program)
+        .arg("-L")
+        .arg(library)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .args(["-lpccl", "-lm", "-pthread"])
+        .output()
+        .expect("the compiler runs");
+    assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}

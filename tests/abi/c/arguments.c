@@ -1,0 +1,325 @@
+/* Every function with NULL, with handles that do not exist, with values of no enum, and before its time. */
+#include "check.h"
+
+static float data[4];
+
+static void before_init(void) {
+    pcclCommCreateParams_t params;
+    pcclComm_t *comm = NULL;
+    pcclAsyncReduceOp_t op = {NULL, 0};
+    pcclReduceDescriptor_t descriptor = describe(1, pcclFloat, pcclSum, 0);
+    pcclSharedState_t state = {0, 0, NULL};
+    pcclBuildInfo_t info;
+    bool flag;
+    int value;
+    memset(&params, 0, sizeof params);
+    EXPECT(pcclGetBuildInfo(&info), pcclSuccess);
+    CHECK(!info.has_cuda_support);
+    EXPECT(pcclCreateCommunicator(&params, &comm), pcclNotInitialized);
+    EXPECT(pcclDestroyCommunicator(NULL), pcclNotInitialized);
+    EXPECT(pcclConnect(NULL), pcclNotInitialized);
+    EXPECT(pcclGetAttribute(NULL, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, &value), pcclNotInitialized);
+    EXPECT(pcclUpdateTopology(NULL), pcclNotInitialized);
+    EXPECT(pcclArePeersPending(NULL, &flag), pcclNotInitialized);
+    EXPECT(pcclOptimizeTopology(NULL), pcclNotInitialized);
+    EXPECT(pcclAllReduce(data, data, &descriptor, NULL, NULL), pcclNotInitialized);
+    EXPECT(pcclAllReduceAsync(data, data, &descriptor, NULL, &op), pcclNotInitialized);
+    EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclNotInitialized);
+    EXPECT(pcclSynchronizeSharedState(NULL, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
+           pcclNotInitialized);
+    CHECK(strstr(pcclGetLastError(), "pcclInit") != NULL);
+}
+
+static void handles(void) {
+    int no_handle = 0;
+    pcclComm_t *wrong[3];
+    pcclAsyncReduceOp_t op;
+    pcclReduceDescriptor_t descriptor = describe(1, pcclFloat, pcclSum, 0);
+    pcclReduceOpDescriptor_t many;
+    pcclSharedState_t state = {0, 0, NULL};
+    pcclWorld_t shape;
+    size_t length;
+    bool flag;
+    int value, i;
+    many.sendbuf = many.recvbuf = data;
+    many.descriptor = descriptor;
+    wrong[0] = NULL;
+    wrong[1] = (pcclComm_t *) (void *) &no_handle;
+    wrong[2] = create(1);
+    EXPECT(pcclDestroyCommunicator(wrong[2]), pcclSuccess);
+    for (i = 0; i < 3; i++) {
+        pcclComm_t *comm = wrong[i];
+        op.comm = comm;
+        op.tag = 0;
+        EXPECT(pcclDestroyCommunicator(comm), pcclInvalidArgument);
+        EXPECT(pcclConnect(comm), pcclInvalidArgument);
+        EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, &value), pcclInvalidArgument);
+        EXPECT(pcclUpdateTopology(comm), pcclInvalidArgument);
+        EXPECT(pcclArePeersPending(comm, &flag), pcclInvalidArgument);
+        EXPECT(pcclOptimizeTopology(comm), pcclInvalidArgument);
+        EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclInvalidArgument);
+        EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidArgument);
+        EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidArgument);
+        EXPECT(pcclAllReduceMultipleWithRetry(&many, 1, comm, NULL, 1), pcclInvalidArgument);
+        EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
+               pcclInvalidArgument);
+        EXPECT(pcclGetLastVerdict(comm, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclSetTimeout(comm, pcclTimeoutDial, 1000), pcclInvalidArgument);
+        EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclInvalidArgument);
+        EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclInvalidArgument);
+        EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
+        EXPECT(pcclIsConnected(comm, &flag), pcclInvalidArgument);
+        EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
+        EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclWaitForWorld(comm, 2, 0), pcclInvalidArgument);
+        EXPECT(pcclGetStatus(comm, false, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidArgument);
+        EXPECT(pcclWaitAsyncReduce(&op, 0, &flag), pcclInvalidArgument);
+        EXPECT(pcclAbortAsyncReduce(&op), pcclInvalidArgument);
+        EXPECT(pcclClose(comm), pcclInvalidArgument);
+        EXPECT(pcclCloseWithin(comm, 0), pcclInvalidArgument);
+    }
+}
+
+/* A peer that is not connected yet. */
+static void unconnected(void) {
+    pcclComm_t *comm = create(1);
+    pcclReduceDescriptor_t descriptor = describe(1, pcclFloat, pcclSum, 0);
+    pcclSharedState_t state = {0, 0, NULL};
+    pcclAsyncReduceOp_t op;
+    pcclWorld_t shape;
+    bool flag = true;
+    int value;
+    op.comm = comm;
+    op.tag = 0;
+    EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, &value), pcclInvalidUsage);
+    EXPECT(pcclUpdateTopology(comm), pcclInvalidUsage);
+    EXPECT(pcclArePeersPending(comm, &flag), pcclInvalidUsage);
+    EXPECT(pcclOptimizeTopology(comm), pcclInvalidUsage);
+    EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclInvalidUsage);
+    EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidUsage);
+    EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidUsage);
+    EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
+           pcclInvalidUsage);
+    EXPECT(pcclGetWorld(comm, &shape), pcclInvalidUsage);
+    EXPECT(pcclWaitForWorld(comm, 1, 0), pcclInvalidUsage);
+    EXPECT(pcclIsConnected(comm, &flag), pcclSuccess);
+    CHECK(!flag);
+    EXPECT(pcclClose(comm), pcclSuccess);
+    EXPECT(pcclCloseWithin(comm, 10), pcclSuccess);
+    /* Nobody listens there. */
+    EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect);
+    EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
+    EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
+}
+
+static void settings(void) {
+    pcclComm_t *comm = NULL;
+    pcclCommCreateParams_t params;
+    memset(&params, 0, sizeof params);
+    params.master_address = loopback(1);
+    EXPECT(pcclCreateCommunicator(NULL, &comm), pcclInvalidArgument);
+    EXPECT(pcclCreateCommunicator(&params, NULL), pcclInvalidArgument);
+    params.master_address.inet.protocol = (ccoip_inet_protocol_t) 2;
+    EXPECT(pcclCreateCommunicator(&params, &comm), pcclInvalidArgument);
+    params.master_address = loopback(1);
+    params.p2p_connection_pool_size = 100000;
+    EXPECT(pcclCreateCommunicator(&params, &comm), pcclInvalidArgument);
+    CHECK(comm == NULL);
+    EXPECT(pcclCreateCommunicatorByName(NULL, 0, 0, &comm), pcclInvalidArgument);
+    EXPECT(pcclCreateCommunicatorByName("no port", 0, 0, &comm), pcclInvalidArgument);
+    EXPECT(pcclCreateCommunicatorByName("localhost:1", 0, 0, NULL), pcclInvalidArgument);
+    EXPECT(pcclCreateCommunicatorByName("[::1]:1", 0, 0, &comm), pcclSuccess);
+    EXPECT(pcclSetTimeout(comm, (pcclTimeout_t) 3, 1000), pcclInvalidArgument);
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 0), pcclInvalidArgument);
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 500), pcclSuccess);
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutMaster, 500), pcclSuccess);
+    EXPECT(pcclSetAdvertisedHost(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetAdvertisedHost(comm, ""), pcclInvalidArgument);
+    EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclSuccess);
+    EXPECT(pcclSetBindAddress(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetBindAddress(comm, "somewhere"), pcclInvalidArgument);
+    EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclSuccess);
+    EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
+}
+
+/* With a member of a run, so that what is refused is the argument. */
+static void connected(unsigned port) {
+    pcclComm_t *comm = join(port, 1);
+    pcclReduceDescriptor_t good = describe(1, pcclFloat, pcclSum, 0), bad = good;
+    pcclReduceOpDescriptor_t many[2];
+    pcclAsyncReduceOp_t op;
+    pcclTensorInfo_t tensor = {"weights", data, 4, pcclFloat, pcclDeviceCpu, false}, wrong = tensor;
+    pcclSharedState_t state = {0, 1, &tensor};
+    const pcclSharedStateSyncStrategy_t popular = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
+    pcclRankUuid_t ring[2];
+    pcclWorld_t shape;
+    char text[4];
+    size_t length = 0;
+    bool flag = true;
+    int value = 0;
+    op.comm = comm;
+    op.tag = 0;
+    EXPECT(pcclConnect(comm), pcclInvalidUsage);
+    EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidUsage);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetAttribute(comm, (pcclAttribute_t) 0, &value), pcclInvalidArgument);
+    EXPECT(pcclGetAttribute(comm, (pcclAttribute_t) 9, &value), pcclInvalidArgument);
+    EXPECT(pcclArePeersPending(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclArePeersPending(comm, &flag), pcclSuccess);
+    CHECK(!flag);
+    EXPECT(pcclOptimizeTopology(comm), pcclInvalidUsage);
+    EXPECT(pcclAllReduce(data, data, NULL, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduce(NULL, data, &good, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduce(data, NULL, &good, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduceAsync(data, data, NULL, comm, &op), pcclInvalidArgument);
+    EXPECT(pcclAllReduceAsync(data, data, &good, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAwaitAsyncReduce(NULL, NULL), pcclInvalidArgument);
+    bad.op = (pcclRedOp_t) 5;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
+    bad = good;
+    bad.src_descriptor.datatype = (pcclDataType_t) 12;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
+    bad = good;
+    bad.src_descriptor.distribution_hint = (pcclDistributionHint_t) 3;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
+    bad = good;
+    bad.quantization_options.algorithm = (pcclQuantizationAlgorithm_t) 3;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
+    bad = good;
+    bad.count = (size_t) -1;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
+    bad = good;
+    bad.quantization_options.quantized_datatype = (pcclDataType_t) 77;
+    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclTooFewPeers);
+    CHECK(pcclGetLastRemedy() == pcclRemedyWaitForPeers);
+    EXPECT(pcclAllReduceAsync(data, data, &good, comm, &op), pcclTooFewPeers);
+    EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclRankConnectionLost);
+    EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidUsage);
+    EXPECT(pcclTestAsyncReduce(NULL, &flag), pcclInvalidArgument);
+    EXPECT(pcclTestAsyncReduce(&op, NULL), pcclInvalidArgument);
+    EXPECT(pcclWaitAsyncReduce(NULL, 1, &flag), pcclInvalidArgument);
+    EXPECT(pcclAbortAsyncReduce(NULL), pcclInvalidArgument);
+    many[0].sendbuf = many[0].recvbuf = data;
+    many[1].sendbuf = many[1].recvbuf = data + 1;
+    many[0].descriptor = many[1].descriptor = good;
+    EXPECT(pcclAllReduceMultipleWithRetry(NULL, 1, comm, NULL, 1), pcclInvalidArgument);
+    EXPECT(pcclAllReduceMultipleWithRetry(many, 0, comm, NULL, 1), pcclInvalidArgument);
+    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 0), pcclInvalidArgument);
+    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, -1), pcclInvalidArgument);
+    EXPECT(pcclAllReduceMultipleWithRetry(many, 2, comm, NULL, 1), pcclInvalidArgument);
+    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 1), pcclTooFewPeers);
+
+    EXPECT(pcclSynchronizeSharedState(comm, NULL, popular, NULL), pcclInvalidArgument);
+    EXPECT(pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t) 3, NULL), pcclInvalidArgument);
+    state.infos = NULL;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    state.infos = &wrong;
+    wrong.name = NULL;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    wrong = tensor;
+    wrong.name = "\xff";
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    wrong = tensor;
+    wrong.data = NULL;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    wrong = tensor;
+    wrong.datatype = (pcclDataType_t) 12;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    wrong = tensor;
+    wrong.device_type = pcclDeviceCuda;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    wrong.device_type = (pcclDeviceType_t) 2;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
+    state.infos = &tensor;
+    state.revision = 13;
+    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclSuccess);
+    CHECK(state.revision == 13);
+
+    EXPECT(pcclIsConnected(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetWorld(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);
+    CHECK(shape.global_size == 1 && shape.group_size == 1 && shape.groups == 1 && shape.rank == 0);
+    EXPECT(pcclGetRing(comm, ring, 2, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetRing(comm, NULL, 2, &length), pcclInvalidArgument);
+    EXPECT(pcclGetRing(comm, ring, 2, &length), pcclSuccess);
+    CHECK(length == 1);
+    EXPECT(pcclWaitForWorld(comm, 2, 1), pcclTooFewPeers);
+    EXPECT(pcclWaitForWorld(comm, 1, PCCL_NO_TIMEOUT), pcclSuccess);
+    EXPECT(pcclGetStatus(comm, true, NULL, 4, &length), pcclInvalidArgument);
+    EXPECT(pcclGetStatus(comm, true, text, sizeof text, &length), pcclSuccess);
+    CHECK(strcmp(text, "{\"r") == 0 && length > 100);
+    EXPECT(pcclGetStatus(comm, false, NULL, 0, NULL), pcclSuccess);
+    EXPECT(pcclGetLastVerdict(comm, text, sizeof text, &length), pcclSuccess);
+    CHECK(length == 0 && text[0] == 0);
+    EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
+}
+
+static void masters(void) {
+    int no_handle = 0;
+    ccoip_socket_address_t address = loopback(0);
+    pcclMasterInstance_t *master = NULL, *second = NULL, *wrong[2];
+    uint16_t port = 0;
+    int i;
+    wrong[0] = NULL;
+    wrong[1] = (pcclMasterInstance_t *) (void *) &no_handle;
+    for (i = 0; i < 2; i++) {
+        EXPECT(pcclRunMaster(wrong[i]), pcclInvalidArgument);
+        EXPECT(pcclInterruptMaster(wrong[i]), pcclInvalidArgument);
+        EXPECT(pcclMasterAwaitTermination(wrong[i]), pcclInvalidArgument);
+        EXPECT(pcclDestroyMaster(wrong[i]), pcclInvalidArgument);
+        EXPECT(pcclMasterGetPort(wrong[i], &port), pcclInvalidArgument);
+        EXPECT(pcclMasterSetMinWorldSize(wrong[i], 2), pcclInvalidArgument);
+        EXPECT(pcclMasterSetPeerTimeout(wrong[i], 2000), pcclInvalidArgument);
+    }
+    EXPECT(pcclCreateMaster(address, NULL), pcclInvalidArgument);
+    EXPECT(pcclCreateMasterByName(NULL, &master), pcclInvalidArgument);
+    EXPECT(pcclCreateMasterByName("127.0.0.1:0", NULL), pcclInvalidArgument);
+    address.inet.protocol = (ccoip_inet_protocol_t) 2;
+    EXPECT(pcclCreateMaster(address, &master), pcclInvalidArgument);
+    EXPECT(pcclCreateMaster(loopback(0), &master), pcclSuccess);
+    EXPECT(pcclInterruptMaster(master), pcclInvalidUsage);
+    EXPECT(pcclMasterAwaitTermination(master), pcclInvalidUsage);
+    EXPECT(pcclMasterGetPort(master, &port), pcclInvalidUsage);
+    EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclSuccess);
+    EXPECT(pcclRunMaster(master), pcclSuccess);
+    EXPECT(pcclRunMaster(master), pcclInvalidUsage);
+    EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclInvalidUsage);
+    EXPECT(pcclMasterGetPort(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterGetPort(master, &port), pcclSuccess);
+    /* A port that is taken. */
+    EXPECT(pcclCreateMaster(loopback(port), &second), pcclSuccess);
+    EXPECT(pcclRunMaster(second), pcclInvalidUsage);
+    EXPECT(pcclInterruptMaster(second), pcclInvalidUsage);
+    EXPECT(pcclMasterAwaitTermination(second), pcclInvalidUsage);
+    EXPECT(pcclDestroyMaster(second), pcclSuccess);
+    EXPECT(pcclDestroyMaster(second), pcclInvalidArgument);
+    EXPECT(pcclInterruptMaster(second), pcclInvalidArgument);
+
+    EXPECT(pcclInit(), pcclSuccess);
+    EXPECT(pcclInit(), pcclSuccess);
+    connected(port);
+    EXPECT(pcclInterruptMaster(master), pcclSuccess);
+    EXPECT(pcclInterruptMaster(master), pcclSuccess);
+    EXPECT(pcclMasterAwaitTermination(master), pcclSuccess);
+    EXPECT(pcclMasterAwaitTermination(master), pcclSuccess);
+    EXPECT(pcclDestroyMaster(master), pcclSuccess);
+    /* One that runs is stopped. */
+    EXPECT(pcclCreateMasterByName("localhost:0", &master), pcclSuccess);
+    EXPECT(pcclRunMaster(master), pcclSuccess);
+    EXPECT(pcclDestroyMaster(master), pcclSuccess);
+}
+
+int main(void) {
+    CHECK(strcmp(pcclGetLastError(), "") == 0 && pcclGetLastRemedy() == pcclRemedyNone);
+    CHECK(strcmp(pcclGetResultName(pcclRankConnectionLost), "pcclRankConnectionLost") == 0);
+    CHECK(strcmp(pcclGetResultName((pcclResult_t) -1), "unknown") == 0 && strlen(pcclGetVersion()) > 4);
+    before_init();
+    masters();
+    handles();
+    unconnected();
+    settings();
+    return 0;
+}

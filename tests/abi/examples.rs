@@ -1,0 +1,1 @@
+//! The examples in C and C++.

@@ -1,0 +1,222 @@
+//! Masters and peers in C and C++, as processes.
+
+use crate::build::{Language, compile};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+/// A program that is talked to by lines. It dies with this value.
+pub(crate) struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Starts it.
+    pub(crate) fn start(path: &Path, arguments: &[String]) -> Self {
+        let mut child = Command::new(path)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, input, output }
+    }
+
+    /// Its next line; empty at the end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the output can be read");
+        line.trim_end().to_owned()
+    }
+
+    /// Reads lines until one begins like this.
+    pub(crate) fn expect(&mut self, start: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "it ended before it said {start:?}");
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go(&mut self) {
+        let input = self.input.as_mut().expect("open");
+        input.write_all(b"go\n").and_then(|()| input.flush()).expect("it listens");
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub(crate) fn finish(&mut self) {
+        let status = self.child.wait().expect("it can be waited for");
+        assert!(status.success(), "{status}");
+    }
+
+    /// The end, at once.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it can be waited for");
+    }
+
+    /// Asks for the end.
+    pub(crate) fn terminate(&self) {
+        signal(&self.child.id().to_string(), "TERM");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal without calling the system directly.
+fn signal(process: &str, name: &str) {
+    let status =
+        Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
+    assert!(status.success());
+}
+
+/// A master in C, and its port.
+pub(crate) fn master() -> (Program, String) {
+    let path = compile(Language::C99, "tests/abi/c/master.c", &format!("master-{}", unique()))
+        .expect("a C compiler");
+    let mut master = Program::start(&path, &[]);
+    let port = master.line();
+    assert!(port.parse::<u16>().is_ok_and(|port| port > 0), "{port:?}");
+    (master, port)
+}
+
+/// Tests run side by side and build each their own program.
+fn unique() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A process that nobody else ends.
+struct Orphan(String);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        signal(&self.0, "KILL");
+    }
+}
+
+fn peer_program(language: Language) -> Option<PathBuf> {
+    compile(language, "tests/abi/c/peer.c", &format!("peer-{language:?}-{}", unique()))
+}
+
+fn start_peers(program: &Path, port: &str, scenario: &str, peers: usize) -> Vec<Program> {
+    let arguments =
+        |index: usize| [port.to_owned(), scenario.to_owned(), peers.to_string(), index.to_string()];
+    (0..peers).map(|index| Program::start(program, &arguments(index))).collect()
+}
+
+/// Peers of one scenario that are all in; they go on when told.
+fn peers(program: &Path, port: &str, scenario: &str, peers: usize) -> Vec<Program> {
+    let mut started = start_peers(program, port, scenario, peers);
+    for peer in &mut started {
+        peer.expect("joined");
+    }
+    for peer in &mut started {
+        peer.go();
+    }
+    started
+}
+
+fn everything(language: Language, count: usize) {
+    let Some(program) = peer_program(language) else { return };
+    let (mut master, port) = master();
+    for mut peer in peers(&program, &port, "all", count) {
+        peer.finish();
+    }
+    // The interrupt comes from its handler of the signal.
+    master.terminate();
+    master.finish();
+}
+
+#[test]
+fn two_peers_in_c() {
+    everything(Language::C99, 2);
+}
+
+#[test]
+fn three_peers_in_c() {
+    everything(Language::C99, 3);
+}
+
+#[test]
+fn three_peers_in_cpp() {
+    everything(Language::Cpp17, 3);
+}
+
+#[test]
+fn a_peer_gives_up_and_calls_do_not_match() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, "give-up", 3);
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
+    }
+    for peer in &mut peers {
+        peer.finish();
+    }
+}
+
+#[test]
+fn a_killed_peer_is_noticed_although_its_forked_child_lives() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, "survive", 3);
+    let mut victim = peers.pop().expect("three");
+    let child = Orphan(victim.expect("child").split_once(' ').expect("its number").1.to_owned());
+    for peer in &mut peers {
+        peer.expect("waiting");
+    }
+    victim.kill();
+    for peer in &mut peers {
+        let line = peer.line();
+        if line != "done" {
+            // It had begun without the news; whoever is silent would have another verdict.
+            assert!(line.contains("died"), "{line}");
+            assert_eq!(peer.line(), "done");
+        }
+    }
+    for peer in &mut peers {
+        peer.go();
+        peer.finish();
+    }
+    drop(child);
+}
+
+#[test]
+fn a_thousand_lives_of_a_communicator_leave_nothing_behind() {
+    let times = if std::env::var_os("PCCL_TEST_FULL").is_some() { 1000 } else { 60 };
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = start_peers(&program, &port, &format!("cycle={times}"), 2);
+    for _ in 0..times {
+        for peer in &mut peers {
+            peer.expect("left");
+        }
+        for peer in &mut peers {
+            peer.go();
+        }
+    }
+    for peer in &mut peers {
+        let grown = peer.expect("grew");
+        println!("{grown}");
+        peer.finish();
+    }
+}

@@ -391,6 +391,9 @@ PCCL_EXPORT pcclResult_t pcclMasterSetMinWorldSize(pcclMasterInstance_t *master_
 /* A peer that is silent for this long is dropped. Default 10 s. */
 PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
 
+/* Whether pcclMasterAwaitTermination would return at once. */
+PCCL_EXPORT pcclResult_t pcclMasterHasEnded(pcclMasterInstance_t *master_instance, bool *ended_out);
+
 /* The port that a running master listens on. */
 PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance, uint16_t *port_out);
 

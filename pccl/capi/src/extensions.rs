@@ -370,3 +370,19 @@ pub(crate) unsafe extern "C" fn pcclMasterGetPort(handle: Handle, port_out: *mut
         Ok(())
     })
 }
+
+/// `pcclMasterHasEnded`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterHasEnded(handle: Handle, ended_out: *mut bool) -> ResultCode {
+    call(|| {
+        let instance = MASTERS.get(handle)?;
+        raw::check(ended_out, "ended_out")?;
+        let ended = instance.running()?.has_ended();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(ended_out, ended) };
+        Ok(())
+    })
+}

@@ -262,6 +262,7 @@ static void masters(void) {
     ccoip_socket_address_t address = loopback(0);
     pcclMasterInstance_t *master = NULL, *second = NULL, *wrong[2];
     uint16_t port = 0;
+    bool ended = false;
     int i;
     wrong[0] = NULL;
     wrong[1] = (pcclMasterInstance_t *) (void *) &no_handle;
@@ -283,11 +284,16 @@ static void masters(void) {
     EXPECT(pcclInterruptMaster(master), pcclInvalidUsage);
     EXPECT(pcclMasterAwaitTermination(master), pcclInvalidUsage);
     EXPECT(pcclMasterGetPort(master, &port), pcclInvalidUsage);
+    EXPECT(pcclMasterHasEnded(master, &ended), pcclInvalidUsage);
+    EXPECT(pcclMasterHasEnded(NULL, &ended), pcclInvalidArgument);
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclSuccess);
     EXPECT(pcclRunMaster(master), pcclSuccess);
     EXPECT(pcclRunMaster(master), pcclInvalidUsage);
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclInvalidUsage);
     EXPECT(pcclMasterGetPort(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterHasEnded(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterHasEnded(master, &ended), pcclSuccess);
+    CHECK(!ended);
     EXPECT(pcclMasterGetPort(master, &port), pcclSuccess);
     /* A port that is taken. */
     EXPECT(pcclCreateMaster(loopback(port), &second), pcclSuccess);
@@ -305,6 +311,8 @@ static void masters(void) {
     EXPECT(pcclInterruptMaster(master), pcclSuccess);
     EXPECT(pcclMasterAwaitTermination(master), pcclSuccess);
     EXPECT(pcclMasterAwaitTermination(master), pcclSuccess);
+    EXPECT(pcclMasterHasEnded(master, &ended), pcclSuccess);
+    CHECK(ended);
     EXPECT(pcclDestroyMaster(master), pcclSuccess);
     /* One that runs is stopped. */
     EXPECT(pcclCreateMasterByName("localhost:0", &master), pcclSuccess);

@@ -1,0 +1,45 @@
+"""What calls fail with."""
+
+from typing import Optional
+
+from ._enums import Remedy, Result
+from ._library import library
+
+
+class PCCLError(Exception):
+    """A call that failed. Buffers of a reduce that failed hold what they held before."""
+
+    def __init__(self, result: Result, func_name: str, message: str = "", remedy: Remedy = Remedy.NONE,
+                 verdict: Optional[str] = None):
+        super().__init__(f"{func_name} failed: {result.name}" + (f": {message}" if message else ""))
+        self.result = result
+        self.func_name = func_name
+        #: What happened, in words.
+        self.message = message
+        #: What to do about it.
+        self.remedy = remedy
+        #: Why the operation failed on all peers, if it did.
+        self.verdict = verdict
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may simply be made again."""
+        return self.remedy is Remedy.RETRY
+
+    @staticmethod
+    def check(code: int, func_name: str) -> None:
+        """Raises unless ``code`` means success. Only in the thread that made the call."""
+        if code != 0:
+            raise PCCLError.of(code, func_name)
+
+    @staticmethod
+    def of(code: int, func_name: str) -> "PCCLError":
+        """The error of a call that this thread has just made."""
+        message = library.pcclGetLastError().decode(errors="replace")
+        remedy = Remedy(library.pcclGetLastRemedy())
+        verdict = message if " failed: " in message or remedy is Remedy.RETRY else None
+        return PCCLError(Result(code), func_name, message, remedy, verdict)
+
+
+class InvalidBuffer(ValueError, AssertionError):
+    """A tensor, array or buffer that cannot be used: not contiguous, not writable, not in main memory, of other sizes."""

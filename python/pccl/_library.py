@@ -1,0 +1,126 @@
+"""The shared library beside this file, and the structures of its header."""
+
+import ctypes
+import os
+import sys
+from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+
+
+class structs:
+    """Structures of ``pccl.h``."""
+
+    class BuildInfo(Structure):
+        _fields_ = [("has_cuda_support", c_bool)]
+
+    class ReduceInfo(Structure):
+        _fields_ = [("local_world_size", c_uint32), ("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
+
+    class OperandDescriptor(Structure):
+        _fields_ = [("datatype", c_int), ("distribution_hint", c_int)]
+
+    class QuantizationOptions(Structure):
+        _fields_ = [("quantized_datatype", c_int), ("algorithm", c_int)]
+
+    class AsyncReduceOp(Structure):
+        _fields_ = [("comm", c_void_p), ("tag", c_uint64)]
+
+    class TensorInfo(Structure):
+        _fields_ = [
+            ("name", c_char_p), ("data", c_void_p), ("count", c_size_t), ("datatype", c_int), ("device_type", c_int),
+            ("allow_content_inequality", c_bool),
+        ]
+
+    class SyncInfo(Structure):
+        _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
+
+    class World(Structure):
+        _fields_ = [
+            ("global_size", c_uint32), ("group_size", c_uint32), ("groups", c_uint32), ("largest_group", c_uint32),
+            ("min_world_size", c_uint32), ("rank", c_uint32),
+        ]
+
+
+class _ReduceDescriptor(Structure):
+    _fields_ = [
+        ("count", c_size_t), ("op", c_int), ("tag", c_uint64), ("src_descriptor", structs.OperandDescriptor),
+        ("quantization_options", structs.QuantizationOptions),
+    ]
+
+
+class _ReduceOpDescriptor(Structure):
+    _fields_ = [("sendbuf", c_void_p), ("recvbuf", c_void_p), ("descriptor", _ReduceDescriptor)]
+
+
+class _SharedState(Structure):
+    _fields_ = [("revision", c_uint64), ("count", c_size_t), ("infos", POINTER(structs.TensorInfo))]
+
+
+structs.ReduceDescriptor = _ReduceDescriptor
+structs.ReduceOpDescriptor = _ReduceOpDescriptor
+structs.SharedState = _SharedState
+
+_HANDLE, _OUT = c_void_p, c_void_p
+_TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
+_FUNCTIONS = {
+    "pcclInit": [],
+    "pcclGetBuildInfo": [POINTER(structs.BuildInfo)],
+    "pcclDestroyCommunicator": [_HANDLE],
+    "pcclConnect": [_HANDLE],
+    "pcclGetAttribute": [_HANDLE, c_int, POINTER(c_int)],
+    "pcclUpdateTopology": [_HANDLE],
+    "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
+    "pcclOptimizeTopology": [_HANDLE],
+    "pcclAllReduceAsync":
+        [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
+    "pcclAllReduceMultipleWithRetry":
+        [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
+    "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],
+    "pcclRunMaster": [_HANDLE],
+    "pcclInterruptMaster": [_HANDLE],
+    "pcclDestroyMaster": [_HANDLE],
+    "pcclGetLastVerdict": [_HANDLE, *_TEXT],
+    "pcclCreateCommunicatorByName": [c_char_p, c_uint32, c_uint32, POINTER(c_void_p)],
+    "pcclSetTimeout": [_HANDLE, c_int, c_uint64],
+    "pcclSetAdvertisedHost": [_HANDLE, c_char_p],
+    "pcclSetBindAddress": [_HANDLE, c_char_p],
+    "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
+    "pcclIsConnected": [_HANDLE, POINTER(c_bool)],
+    "pcclGetWorld": [_HANDLE, POINTER(structs.World)],
+    "pcclGetRing": [_HANDLE, c_void_p, c_size_t, POINTER(c_size_t)],
+    "pcclWaitForWorld": [_HANDLE, c_uint32, c_uint64],
+    "pcclGetStatus": [_HANDLE, c_bool, *_TEXT],
+    "pcclTestAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(c_bool)],
+    "pcclWaitAsyncReduce": [POINTER(structs.AsyncReduceOp), c_uint64, POINTER(c_bool)],
+    "pcclAbortAsyncReduce": [POINTER(structs.AsyncReduceOp)],
+    "pcclClose": [_HANDLE],
+    "pcclCloseWithin": [_HANDLE, c_uint64],
+    "pcclCreateMasterByName": [c_char_p, POINTER(c_void_p)],
+    "pcclMasterSetMinWorldSize": [_HANDLE, c_uint32],
+    "pcclMasterSetPeerTimeout": [_HANDLE, c_uint64],
+    "pcclMasterGetPort": [_HANDLE, POINTER(c_uint16)],
+    "pcclMasterHasEnded": [_HANDLE, POINTER(c_bool)],
+}
+
+
+def _load() -> ctypes.CDLL:
+    name = {"darwin": "libpccl.dylib", "win32": "pccl.dll"}.get(sys.platform, "libpccl.so")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    if not os.path.exists(path):
+        raise ImportError(f"{path} is missing: install the package, which builds it")
+    loaded = ctypes.CDLL(path)
+    for function, arguments in _FUNCTIONS.items():
+        getattr(loaded, function).argtypes = arguments
+        getattr(loaded, function).restype = c_int
+    for function in ("pcclGetVersion", "pcclGetLastError"):
+        getattr(loaded, function).argtypes = []
+        getattr(loaded, function).restype = c_char_p
+    loaded.pcclGetLastRemedy.argtypes = []
+    loaded.pcclGetLastRemedy.restype = c_int
+    return loaded
+
+
+library = _load()
+library.pcclInit()
+
+__all__ = ["byref", "library", "structs"]

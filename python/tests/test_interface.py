@@ -1,0 +1,163 @@
+"""One process: arguments, buffers, errors, and what happens without other peers."""
+
+import array
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import pccl
+from pccl import Attribute, Communicator, DataType, MasterNode, PCCLError, ReduceOp, Remedy, Result, SharedState, TensorInfo
+
+
+@pytest.fixture
+def alone(master):
+    with Communicator(master, first_ports=(0, 0)) as comm:
+        comm.connect()
+        yield comm
+
+
+def test_the_package_says_what_it_is():
+    assert pccl.__version__.count(".") == 2 and not pccl.cuda.is_available()
+    assert os.path.exists(os.path.join(pccl.get_include(), "pccl.h"))
+    assert any(name.startswith("libpccl") for name in os.listdir(pccl.pccl_dir()))
+    assert DataType.INT16.value == 2 and len(Result) == 13 and len(DataType) == 12
+    assert [one.itemsize for one in DataType] == [1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8]
+
+
+def test_addresses():
+    for good in ("127.0.0.1:48148", "localhost:1", "[::1]:48148"):
+        Communicator(good).destroy()
+    for bad in ("127.0.0.1", "::1:5:", "", "host:port"):
+        with pytest.raises(ValueError):
+            Communicator(bad)
+    with pytest.raises(PCCLError):
+        MasterNode("nowhere").run()
+
+
+def test_errors_say_what_to_do(alone):
+    data = array.array("f", [1, 2, 3])
+    with pytest.raises(PCCLError) as caught:
+        alone.all_reduce(data, data, op=ReduceOp.SUM)
+    assert caught.value.result is Result.TOO_FEW_PEERS and caught.value.remedy is Remedy.WAIT_FOR_PEERS
+    assert "group" in caught.value.message and not caught.value.retryable
+    with pytest.raises(PCCLError) as caught:
+        alone.wait_for_world(2, timeout=0.01)
+    assert caught.value.result is Result.TOO_FEW_PEERS
+    with pytest.raises(PCCLError) as caught:
+        alone.optimize_topology()
+    assert caught.value.result is Result.INVALID_USAGE
+    assert alone.get_attribute(Attribute.GLOBAL_WORLD_SIZE) == 1
+    with Communicator("127.0.0.1:1") as stranger:
+        with pytest.raises(PCCLError) as caught:
+            stranger.connect(n_attempts=1)
+        assert caught.value.result is Result.MASTER_CONNECTION_FAILED and caught.value.remedy is Remedy.RECONNECT
+        with pytest.raises(PCCLError):
+            stranger.get_attribute(Attribute.GLOBAL_WORLD_SIZE)
+
+
+def test_buffers_that_do_not_fit(alone):
+    def reduce(send, recv):
+        alone.all_reduce(send, recv, op=ReduceOp.SUM)
+
+    floats = array.array("f", [1, 2, 3])
+    for send, recv in ((floats, array.array("f", [1])), (floats, array.array("i", [1, 2, 3])), (floats, bytes(12)),
+                       (memoryview(floats)[::2], memoryview(floats)[::2])):
+        with pytest.raises(AssertionError):
+            reduce(send, recv)
+    for nothing in ([1.0], 5, "text", object()):
+        with pytest.raises(ValueError):
+            reduce(nothing, floats)
+    with pytest.raises(ValueError):
+        SharedState([])
+    with pytest.raises(ValueError):
+        TensorInfo.from_buffer(bytes(4), "read-only")
+
+
+def test_any_memory_can_be_shared(alone):
+    owned = bytearray(b"abcd")
+    state = SharedState([TensorInfo.from_buffer(owned, "bytes"),
+                         TensorInfo.from_buffer((ctypes.c_double * 3)(), "doubles"),
+                         TensorInfo.from_buffer(array.array("q", [1, 2]), "integers")])
+    state.revision = 9
+    alone.sync_shared_state(state)
+    assert state.revision == 9
+    # Memory that is in use cannot be moved away.
+    with pytest.raises(BufferError):
+        owned.extend(b"e" * 100)
+
+
+def test_ctrl_c_interrupts_a_blocking_call(master, start):
+    peer = start("""
+        import signal, threading, time
+        for call in ("connect", "wait", "update", "reduce"):
+            comm = Communicator(address, first_ports=(0, 0))
+            if call != "connect":
+                comm.connect()
+            if call in ("update", "reduce"):
+                comm.wait_for_world(2)
+            threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
+            data = numpy.ones(10, numpy.float32)
+            began = time.monotonic()
+            try:
+                if call == "connect":
+                    comm.connect()
+                elif call == "wait":
+                    comm.wait_for_world(9)
+                elif call == "update":
+                    comm.update_topology()
+                else:
+                    comm.all_reduce(data, data, op=ReduceOp.SUM)
+                raise SystemExit(f"{call} was not interrupted")
+            except KeyboardInterrupt:
+                say(f"{call} {time.monotonic() - began:.3f}")
+            assert (data == 1).all()
+            comm.destroy()
+            go()
+        """, master, 2, 0)
+    # A member that lets nobody in: connect waits.
+    member = Communicator(master, first_ports=(0, 0))
+    member.connect()
+    for call in ("connect", "wait", "update", "reduce"):
+        helper = None
+        if call != "connect":
+            helper = threading.Thread(target=lambda: member.wait_for_world(2))
+            helper.start()
+        taken = float(peer.expect(call).split()[1])
+        if helper:
+            helper.join()
+        # Half a second more than the claim: the machine may be busy.
+        assert 0.2 < taken < 0.3 + 0.2 + 0.5, taken
+        peer.go()
+    peer.finish()
+    member.destroy()
+
+
+def test_the_master_program_ends_by_a_signal():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        program = subprocess.Popen([sys.executable, "-m", "pccl.master", "--listen-address", "127.0.0.1:0"],
+                                   stdout=subprocess.PIPE, text=True)
+        port = int(program.stdout.readline().rsplit(" ", 1)[1])
+        with Communicator(f"127.0.0.1:{port}", first_ports=(0, 0)) as comm:
+            comm.connect()
+        program.send_signal(number)
+        assert program.wait(60) == 0
+        program.stdout.close()
+
+
+def test_a_script_that_only_runs_a_master_stays_until_it_is_interrupted():
+    script = "import pccl; m = pccl.MasterNode('127.0.0.1:0'); m.run(); print(m.port, flush=True)"
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    port = int(program.stdout.readline())
+    with Communicator(f"127.0.0.1:{port}", first_ports=(0, 0)) as comm:
+        comm.connect()
+        time.sleep(0)
+    assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    program.wait(60)
+    program.stdout.close()

@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn pcclArePeersPending(comm: Handle, pending_out: *
     })
 }
 
-/// `pcclOptimizeTopology`. All peers agree on the call; the ring stays as it is.
+/// `pcclOptimizeTopology`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclOptimizeTopology(comm: Handle) -> ResultCode {
     call(|| {
@@ -152,8 +152,8 @@ pub(crate) extern "C" fn pcclOptimizeTopology(comm: Handle) -> ResultCode {
         if communicator.world().global_size <= 1 {
             return Err(Failure::usage("there is no other peer"));
         }
-        let agreed = communicator.are_peers_pending();
-        agreed.map(drop).map_err(|error| Failure::of(&error, code::TOPOLOGY_OPTIMIZATION_FAILED))
+        let optimised = communicator.optimize_topology();
+        optimised.map(drop).map_err(|error| Failure::of(&error, code::TOPOLOGY_OPTIMIZATION_FAILED))
     })
 }
 

@@ -19,8 +19,8 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, LinkGeneration, OpFault, OpFaultKind, OpId, Outcome, Text,
-    TooFewPeers,
+    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, LinkGeneration, OpFault, OpFaultKind, OpId,
+    Outcome, Text, TooFewPeers,
     flight::{Subject, What},
 };
 use std::{

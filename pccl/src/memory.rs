@@ -146,7 +146,7 @@ pub(crate) enum PartMemory {
     InPlace {
         /// The caller's tensor.
         data: Lent,
-        /// As long as the tensor.
+        /// As long as the tensor, or empty if nothing of it is ever saved.
         backup: Lent,
     },
     /// Reduced from one buffer into another.
@@ -175,13 +175,13 @@ impl RawTensor {
         (range(self.recv as usize), (!self.in_place).then(|| range(self.send as usize)))
     }
 
-    /// Lends the tensor behind `gate`. An in-place tensor takes its backup from the front of `backup`.
-    pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, backup_offset: usize) -> PartMemory {
+    /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
+    pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
         if self.in_place {
             // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained (module
             // documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
-            PartMemory::InPlace { data, backup: backup.lend(backup_offset..backup_offset + self.bytes, gate) }
+            PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else {
             // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
             let send = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };

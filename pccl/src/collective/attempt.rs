@@ -10,14 +10,14 @@
 //! chunks that this rank reduces, and on admission of the gather frame for its own starting chunk. The slot counts how
 //! many of its bytes are saved; a restore copies back exactly those.
 //!
-//! Tensors that are quantised go another way, see [`coded`]; slots, gate and restore are the same.
+//! Tensors that are quantised go another way, see [`coded`]; slots and gate are the same.
 
 mod coded;
 
 use super::plan::{Frame, Plan, StageKind};
 use crate::memory::{Backup, PartMemory, RawTensor};
 use coded::Coding;
-use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Text};
+use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
 use pccl_quant::{DataType, ReduceOp, finish_average, fold_in_place_saving, fold_into};
 use std::sync::{
     Arc, Weak,
@@ -65,8 +65,7 @@ pub(crate) struct Attempt {
     /// Behind what the parts have lent.
     staging: Arc<Backup>,
     states: Box<[AtomicU8]>,
-    /// Bytes of the tensor that are saved; of a quantised one, for the unit that begins with the slot.
-    saved: Box<[AtomicUsize]>,
+    saved: Box<[AtomicU32]>,
     /// Frames of the unit that begins with the slot, which have arrived at the present stage.
     here: Box<[AtomicU32]>,
     in_left: AtomicUsize,
@@ -84,8 +83,14 @@ impl std::fmt::Debug for Attempt {
 }
 
 /// Bytes of backup that these tensors need.
-pub(crate) fn backup_bytes(raws: &[RawTensor]) -> usize {
-    raws.iter().filter(|raw| raw.is_in_place()).map(RawTensor::bytes).sum()
+pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize {
+    descriptor.parts.iter().zip(raws).map(|(part, raw)| part_backup_bytes(part, raw)).sum()
+}
+
+/// Of a quantised tensor nothing has to be saved; what cannot be cut adds up in the backup.
+fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
+    let has_backup = part.quantisation.is_none_or(|quantisation| !quantisation.scheme().can_be_cut());
+    if raw.is_in_place() && has_backup { raw.bytes() } else { 0 }
 }
 
 impl Attempt {
@@ -108,8 +113,8 @@ impl Attempt {
             .zip(raws)
             .enumerate()
             .map(|(index, (part, raw))| {
-                let offset = backup_offset;
-                backup_offset += if raw.is_in_place() { raw.bytes() } else { 0 };
+                let saved = backup_offset..backup_offset + part_backup_bytes(part, raw);
+                backup_offset = saved.end;
                 let encoded = staging_offset..staging_offset + plan.encoded_bytes(index);
                 staging_offset = encoded.end;
                 let coding = plan.codec(index).zip(part.quantisation).map(|(codec, quantisation)| {
@@ -118,9 +123,9 @@ impl Attempt {
                 Part {
                     data_type: part.data_type,
                     op: part.op,
-                    memory: raw.lend(&gate, &backup, offset),
+                    backup_offset: saved.start,
+                    memory: raw.lend(&gate, &backup, saved),
                     raw: raw.clone(),
-                    backup_offset: offset,
                     coding,
                 }
             })
@@ -134,7 +139,7 @@ impl Attempt {
             backup,
             staging,
             states: (0..slots).map(|_| AtomicU8::new(IDLE)).collect(),
-            saved: (0..slots).map(|_| AtomicUsize::new(0)).collect(),
+            saved: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             in_left: AtomicUsize::new(received),
             out_left: AtomicUsize::new(sent),
@@ -199,13 +204,9 @@ impl Attempt {
         assert!(self.gate.is_closed(), "restore comes after retract");
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
-            let saved = self.saved[frame.slot].load(Ordering::Acquire);
+            let saved = self.saved[frame.slot].load(Ordering::Acquire) as usize;
             if saved > 0 && part.raw.is_in_place() {
-                let start = match &part.coding {
-                    None => frame.offset,
-                    Some(_) => self.plan.unit_of(&frame).elements.start * part.data_type.size_bytes(),
-                };
-                part.raw.restore(start..start + saved, &self.backup, part.backup_offset);
+                part.raw.restore(frame.offset..frame.offset + saved, &self.backup, part.backup_offset);
             }
         }
     }
@@ -261,7 +262,7 @@ impl Attempt {
         data.view(frame.range(), |content| {
             backup.update(frame.range(), |saved| {
                 saved.copy_from_slice(content);
-                self.saved[frame.slot].store(frame.len, Ordering::Release);
+                self.saved[frame.slot].store(frame.len as u32, Ordering::Release);
             })
         })
         .flatten()
@@ -289,7 +290,7 @@ impl Attempt {
             PartMemory::InPlace { data, backup } => data.update(range.clone(), |own| {
                 backup.update(range, |saved| {
                     let result = fold_in_place_saving(part.data_type, part.op, own, payload, saved);
-                    self.saved[frame.slot].store(done + payload.len(), Ordering::Release);
+                    self.saved[frame.slot].store((done + payload.len()) as u32, Ordering::Release);
                     result.and_then(|()| average(own))
                 })
             }),

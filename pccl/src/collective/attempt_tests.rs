@@ -89,7 +89,7 @@ impl Ring {
             let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, frame_bytes)
                 .at(levels[index % levels.len()]);
             let raws = [tensor.raw];
-            let backup = Arc::new(Backup::new(backup_bytes(&raws), &counter));
+            let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));
             let attempt = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);

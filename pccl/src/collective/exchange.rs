@@ -93,16 +93,15 @@ impl Exchange {
         owner: Weak<dyn AttemptOwner>,
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
-        let (mut offset, mut backup_offset) = (0, 0);
+        let mut offset = 0;
         let parts = descriptor.parts.iter().zip(raws).map(|(descriptor, raw)| {
             let part = Part {
                 descriptor: *descriptor,
-                memory: raw.lend(&gate, backup, backup_offset),
+                memory: raw.lend(&gate, backup, 0..0),
                 offset,
                 bytes: raw.bytes(),
             };
             offset += raw.bytes();
-            backup_offset += if raw.is_in_place() { raw.bytes() } else { 0 };
             part
         });
         let parts: Vec<Part> = parts.collect();

@@ -103,7 +103,7 @@ impl Op {
         descriptor: Descriptor,
         raws: Vec<RawTensor>,
     ) -> Arc<Self> {
-        let backup = shared.backups.take(backup_bytes(&raws));
+        let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
             tag,
             descriptor,
@@ -347,13 +347,14 @@ impl Op {
         }
         let mut state = self.state.lock();
         let attempt = state.attempt.take();
-        let result = state.result.clone().unwrap_or(Err(Error::NotConnected));
+        let mut result = state.result.clone().unwrap_or(Err(Error::NotConnected));
         drop(state);
         let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
         let shared = self.shared.upgrade();
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
-        attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
+        let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
+        result = concluded.map_err(Error::System).and(result);
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = shared.map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {

@@ -87,10 +87,11 @@ impl Running {
     }
 
     /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there before
-    /// if not. Memory of our own goes back to `pool`.
-    pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) {
+    /// if not. Memory of our own goes back to `pool`. The error is a defect of this library.
+    pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
         match self {
             Self::Ring(attempt) => {
+                let decoded = if keep { attempt.decode_in_place() } else { Ok(()) };
                 attempt.retract();
                 if let Some(pool) = pool {
                     pool.give(attempt.staging().clone());
@@ -98,6 +99,7 @@ impl Running {
                 if !keep {
                     attempt.restore();
                 }
+                decoded
             }
             Self::AllGather(exchange) => {
                 if keep {
@@ -108,6 +110,7 @@ impl Running {
                 if let Some(pool) = pool {
                     pool.give(memory);
                 }
+                Ok(())
             }
         }
     }

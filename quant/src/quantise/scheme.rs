@@ -166,6 +166,12 @@ impl Scheme {
         }
     }
 
+    /// Whether pieces of a chunk can be encoded and decoded apart from each other.
+    #[must_use]
+    pub const fn can_be_cut(self) -> bool {
+        !matches!(self, Self::MinMax(_) | Self::ZeroPointScale(_))
+    }
+
     /// Whether the scheme can round by chance.
     #[must_use]
     pub const fn has_stochastic(self) -> bool {

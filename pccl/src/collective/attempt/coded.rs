@@ -6,11 +6,13 @@
 //! **Reduce.** When a unit is complete, the rank adds it to its own elements in working memory, and encodes the sum
 //! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes.
 //!
-//! **Gather.** Frames are sent on as they came, and decoded into the caller's memory when their unit is complete. The owner
-//! decodes its own bytes, too: that is why all ranks end with the same.
+//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all ranks
+//! end with the same.
 //!
-//! So the caller's memory is written once, with the result, and saved just before. Whoever completes a unit is the only one
-//! to touch it until its slots are in the next state.
+//! **Decoding.** Out of place a unit is decoded as soon as it is complete. In place the caller's thread does that when the
+//! outcome is known: until then the caller's memory is only read, so that nothing has to be saved or put back.
+//!
+//! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
 use super::{Attempt, GATHERED, Part, REDUCED, StageKind, local_fault};
 use crate::{
@@ -121,14 +123,7 @@ impl Attempt {
             return true;
         }
         here.store(0, Ordering::Release);
-        let result = match kind {
-            StageKind::Gather => self.replace(frame.part, coding, &unit),
-            StageKind::Reduce => self.reduce(frame.part, coding, &unit, stage),
-            StageKind::LastReduce => self
-                .reduce(frame.part, coding, &unit, stage)
-                .and_then(|()| self.replace(frame.part, coding, &unit)),
-        };
-        match result {
+        match self.unit_complete(frame.part, coding, &unit, stage) {
             Ok(()) => true,
             Err(Stop::Closed) => false,
             Err(Stop::Failed(text)) => {
@@ -136,6 +131,37 @@ impl Attempt {
                 false
             }
         }
+    }
+
+    fn unit_complete(&self, index: usize, coding: &Coding, unit: &Unit, stage: usize) -> Result<(), Stop> {
+        let kind = self.plan.stage_kind(stage);
+        if kind != StageKind::Gather {
+            self.reduce(index, coding, unit, stage)?;
+        }
+        match &self.parts[index].memory {
+            PartMemory::OutOfPlace { recv, .. } if kind != StageKind::Reduce => decode(coding, unit, recv),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decodes the results of what is reduced in place. On the caller's thread, after everything has been received and before
+    /// [`Attempt::retract`]. The error is a defect of this library.
+    pub(crate) fn decode_in_place(&self) -> Result<(), String> {
+        for frame in self.plan.all_frames() {
+            let part = &self.parts[frame.part];
+            let (Some(coding), PartMemory::InPlace { data, .. }) = (&part.coding, &part.memory) else {
+                continue;
+            };
+            let unit = self.plan.unit_of(&frame);
+            if unit.slots.start != frame.slot {
+                continue;
+            }
+            decode(coding, &unit, data).map_err(|stop| match stop {
+                Stop::Closed => "the result was taken away before it was decoded".to_owned(),
+                Stop::Failed(text) => text,
+            })?;
+        }
+        Ok(())
     }
 
     fn encode_own(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
@@ -184,36 +210,23 @@ impl Attempt {
         Ok(())
     }
 
-    /// Puts the decoded elements of a unit into the caller's memory.
-    fn replace(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
-        let part = &self.parts[index];
-        let saved_bytes = &self.saved[unit.slots.start];
-        for piece in coding.pieces(unit) {
-            let bytes = piece.bytes.clone();
-            let decode = |encoded: &[u8]| match &part.memory {
-                PartMemory::InPlace { data, backup } => data.update(bytes.clone(), |own| {
-                    backup.update(bytes, |saved| {
-                        saved.copy_from_slice(own);
-                        saved_bytes.fetch_add(own.len(), Ordering::Release);
-                        coding.codec.decode_set(encoded, own)
-                    })
-                }),
-                PartMemory::OutOfPlace { recv, .. } => {
-                    Some(recv.update(bytes, |out| coding.codec.decode_set(encoded, out)))
-                }
-            };
-            let done = coding.staging.view(piece.encoded.clone(), decode);
-            done.flatten().flatten().ok_or(Stop::Closed)??;
-        }
-        Ok(())
-    }
-
     /// The rounding of this rank. Random numbers are those of tag, tensor, chunk and rank: the same in every attempt.
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
         let place = (index as u64) << 32 | unit.chunk as u64;
         let operation = self.id.tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ place;
         coding.quantisation.rounding(operation, self.plan.rank() as u32)
     }
+}
+
+/// Puts the decoded elements of a unit where the result goes.
+fn decode(coding: &Coding, unit: &Unit, result: &Lent) -> Result<(), Stop> {
+    for piece in coding.pieces(unit) {
+        let decode = |encoded: &[u8]| {
+            result.update(piece.bytes.clone(), |elements| coding.codec.decode_set(encoded, elements))
+        };
+        coding.staging.view(piece.encoded.clone(), decode).flatten().ok_or(Stop::Closed)??;
+    }
+    Ok(())
 }
 
 impl Part {

@@ -1,7 +1,10 @@
 //! The processes that a measurement starts: a peer does what its standard input says and answers with times, a master
 //! tells its processor time.
 
-use crate::{plain_ring::PlainRing, process::cpu_seconds};
+use crate::{
+    plain_ring::PlainRing,
+    process::{clock_seconds, cpu_seconds},
+};
 use pccl::{
     Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, ReduceOptions, Scheme,
     Tensor,
@@ -99,6 +102,17 @@ impl Peer {
                 });
                 let how = ReduceOptions::new(ReduceOp::Avg).quantisation(Scheme::BlockAffineU8(Block::B256));
                 timed(repetitions, || Ok(self.comm.all_reduce(&mut self.noise, how).map(drop)?))
+            }
+            ("until_done", &[bytes]) => {
+                self.data.resize(bytes / 4, 1.0);
+                let (mut failed_at, mut start) = (0.0, Instant::now());
+                while let Err(error) = self.comm.all_reduce(&mut self.data, ReduceOp::Sum) {
+                    if !error.is_retryable() {
+                        return Err(error.into());
+                    }
+                    (failed_at, start) = (clock_seconds(), Instant::now());
+                }
+                Ok((failed_at, start.elapsed().as_secs_f64()))
             }
             ("many", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);

@@ -1,6 +1,6 @@
 //! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
-use crate::lab::Lab;
+use crate::{lab::Lab, process::clock_seconds};
 use std::{
     error::Error,
     io::{self, BufRead, BufReader, Write},
@@ -80,21 +80,41 @@ impl Fleet {
     /// Lets all peers do the same and waits for all.
     pub(crate) fn measure(&mut self, command: &str) -> io::Result<Measured> {
         let before = self.master_cpu_seconds()?;
-        for peer in &mut self.peers {
-            peer.tell(command)?;
-        }
+        self.tell_all(command)?;
         let mut measured = Measured { seconds: 0.0, cpu_seconds: 0.0 };
-        for peer in &mut self.peers {
-            let line = peer.listen()?;
-            let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let &[seconds, cpu] = numbers.as_slice() else {
-                return Err(io::Error::other(format!("a peer answered {line:?} to {command:?}")));
-            };
+        for (seconds, cpu) in self.answers()? {
             measured.seconds = measured.seconds.max(seconds);
             measured.cpu_seconds += cpu;
         }
         measured.cpu_seconds += self.master_cpu_seconds()? - before;
         Ok(measured)
+    }
+
+    /// Gives all peers the same command.
+    pub(crate) fn tell_all(&mut self, command: &str) -> io::Result<()> {
+        self.peers.iter_mut().try_for_each(|peer| peer.tell(command))
+    }
+
+    /// The two numbers with which each peer answers a command.
+    pub(crate) fn answers(&mut self) -> io::Result<Vec<(f64, f64)>> {
+        let answer = |peer: &mut Process| {
+            let line = peer.listen()?;
+            let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            let &[first, second] = numbers.as_slice() else {
+                return Err(io::Error::other(format!("a peer answered {line:?}")));
+            };
+            Ok((first, second))
+        };
+        self.peers.iter_mut().map(answer).collect()
+    }
+
+    /// Kills the last peer; returns when, in seconds of the system's clock.
+    pub(crate) fn kill_last(&mut self) -> io::Result<f64> {
+        let mut last = self.peers.pop().ok_or_else(|| io::Error::other("no peer to kill"))?;
+        let at = clock_seconds();
+        last.process.kill()?;
+        last.process.wait()?;
+        Ok(at)
     }
 
     fn master_cpu_seconds(&mut self) -> io::Result<f64> {

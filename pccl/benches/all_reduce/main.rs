@@ -7,6 +7,7 @@
 
 mod child;
 mod fleet;
+mod kill;
 mod lab;
 mod plain_ring;
 mod process;
@@ -46,6 +47,9 @@ struct Args {
     /// Path of the program `wanlab`: measures between far hosts instead. Needs root.
     #[arg(long)]
     wan: Option<PathBuf>,
+    /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
+    #[arg(long)]
+    kill: bool,
     /// Only the cases of `--wan` whose names contain this.
     #[arg(long, default_value = "")]
     case: String,
@@ -74,6 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);
+    }
+    if args.kill {
+        return kill::run(&args);
     }
     println!(
         "GB/s: 10^9 bytes of the tensor per second; CPU s/GB: processor time of all processes; ratio: to ring_limit"

@@ -1,6 +1,9 @@
 //! What the system says about this process.
 
-use std::{fs, io};
+use std::{
+    fs, io,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// Processor time of this process so far, in seconds. The system counts in ticks of 10 ms.
 pub(crate) fn cpu_seconds() -> io::Result<f64> {
@@ -11,4 +14,9 @@ pub(crate) fn cpu_seconds() -> io::Result<f64> {
     let ticks: f64 =
         fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS_PER_SECOND)
+}
+
+/// The system's clock, in seconds: the same in all processes.
+pub(crate) fn clock_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

@@ -58,8 +58,9 @@ impl World {
         if self.swarm.optimize_every > 0 {
             let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
             operation = self.clients[slot].work.values().find(runs).map(|work| work.op);
-            // What moves slowly waits.
-            sent = sent.filter(|_| self.clients[slot].slow_until <= self.now);
+            // What moves slowly waits; what something on the way swallows is acknowledged.
+            let swallowed = self.clients[slot].edges().is_some_and(|(_, out)| self.is_swallowed(out));
+            sent = sent.filter(|_| swallowed || self.clients[slot].slow_until <= self.now);
         }
         let moved_bytes = sequence;
         let beat = Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received };

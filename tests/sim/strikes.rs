@@ -164,7 +164,7 @@ impl World {
     }
 
     /// Whether what does not pass is acknowledged all the same.
-    fn is_swallowed(&self, edge: EdgeKey) -> bool {
+    pub(crate) fn is_swallowed(&self, edge: EdgeKey) -> bool {
         let ends = self.alive(edge.0).zip(self.alive(edge.1));
         ends.and_then(|ends| self.cut.get(&ends))
             .is_some_and(|(until, swallows)| *until > self.now && *swallows)

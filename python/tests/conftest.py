@@ -1,13 +1,18 @@
 """Masters, and peers in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
 import pccl
+
+# A shell without job control starts what it puts into the background with this signal ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 120
 PROLOGUE = """
@@ -39,6 +44,10 @@ class Peer:
         self.process = subprocess.Popen([sys.executable, "-c", PROLOGUE + textwrap.dedent(program), *map(str, arguments)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        # Whoever waits for a line of it then reads the end of the stream.
+        self.watchdog = threading.Timer(PATIENCE_S, self.process.kill)
+        self.watchdog.daemon = True
+        self.watchdog.start()
 
     def expect(self, what):
         line = self.process.stdout.readline().strip()
@@ -68,6 +77,7 @@ def start():
 
     yield start
     for peer in started:
+        peer.watchdog.cancel()
         if peer.process.poll() is None:
             peer.kill()
         peer.process.stdin.close()

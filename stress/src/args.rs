@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Longest pause of a peer between two steps, in milliseconds: the time that training computes.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub(crate) step_ms: u64,
+    /// Steps between two optimisations of the ring, with probes of new edges; 0: none, as for measurements of throughput.
+    #[arg(long, default_value_t = 40, value_name = "STEPS")]
+    pub(crate) optimize_every: u64,
     /// Peer groups over which the peers are spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) groups: u32,
@@ -172,6 +175,9 @@ impl Args {
         );
         if self.groups > 1 {
             settings.push_str(&format!(" --groups {}", self.groups));
+        }
+        if self.optimize_every != 40 {
+            settings.push_str(&format!(" --optimize-every {}", self.optimize_every));
         }
         if let Some(seconds) = self.fault_every {
             settings.push_str(&format!(" --fault-every {seconds}"));

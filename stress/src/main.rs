@@ -63,6 +63,7 @@ fn main() -> ExitCode {
             index: args.index,
             group: args.group,
             groups: args.groups,
+            optimize_every: args.optimize_every,
             place: Place { bind: args.bind, shown: args.shown, ports: (args.data_port, args.state_port) },
             pipelined: args.profile == Profile::Async,
             step_ms: args.step_ms,

@@ -76,6 +76,7 @@ pub(crate) fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
         ("--step-ms", args.step_ms.to_string()),
         ("--peer-timeout-ms", args.peer_timeout_ms.to_string()),
         ("--profile", args.profile.to_string()),
+        ("--optimize-every", args.optimize_every.to_string()),
         ("--groups", args.groups.to_string()),
         ("--peers", args.peers.to_string()),
     ]

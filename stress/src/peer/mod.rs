@@ -29,8 +29,6 @@ const ORPHANED: i32 = 3;
 const GATHER_SLICE: Duration = Duration::from_millis(500);
 /// Pause of a peer that is alone in its group before it asks again for others.
 const ALONE_PAUSE: Duration = Duration::from_millis(10);
-/// Steps between two optimisations of the ring.
-const OPTIMIZE_EVERY: u64 = 40;
 /// Pause before another attempt to reach the master.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -45,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) group: u32,
     /// How many groups there are.
     pub(crate) groups: u32,
+    /// Steps between two optimisations of the ring; 0: none.
+    pub(crate) optimize_every: u64,
     pub(crate) place: Place,
     /// Each all-reduce of gradients is awaited while the next one is in flight.
     pub(crate) pipelined: bool,
@@ -238,7 +238,8 @@ impl Peer {
     /// Optimises the ring now and then. A committed sync has told all peers of the run the same revision, so all decide
     /// alike; with several groups there is nothing that tells all.
     fn optimize(&mut self) -> Result<(), Halt> {
-        if self.settings.groups > 1 || self.revision % OPTIMIZE_EVERY != 1 {
+        let every = self.settings.optimize_every;
+        if self.settings.groups > 1 || every == 0 || self.revision % every != 1 % every {
             return Ok(());
         }
         let began = Instant::now();

@@ -5,7 +5,7 @@ set -eu
 prefix=/usr/local
 while [ $# -gt 0 ]; do
     case $1 in
-    --prefix) prefix=$2; shift 2 ;;
+    --prefix) prefix=${2:?--prefix needs a directory}; shift 2 ;;
     --prefix=*) prefix=${1#--prefix=}; shift ;;
     *) echo "usage: $0 [--prefix DIR]" >&2; exit 2 ;;
     esac

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -156,7 +155,6 @@ def test_a_script_that_only_runs_a_master_stays_until_it_is_interrupted():
     port = int(program.stdout.readline())
     with Communicator(f"127.0.0.1:{port}", first_ports=(0, 0)) as comm:
         comm.connect()
-        time.sleep(0)
     assert program.poll() is None
     program.send_signal(signal.SIGINT)
     program.wait(60)

@@ -7,7 +7,6 @@ use std::sync::Once;
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("PCCL_MULTIPLEX_CHUNK_SIZE", "frames have a size of their own"),
     ("PCCL_MAX_CONCURRENT_COLLECTIVE_OPS", "all-reduces in flight do not use up threads"),
-    ("PCCL_NUM_BENCHMARK_CONNECTIONS", "links are not measured that way"),
 ];
 
 /// Starts the log at the level that `PCCL_LOG_LEVEL` or `RUST_LOG` asks for, once, and warns of settings without effect.

@@ -17,8 +17,8 @@ pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
 /// Stands for the operation and for the link to the next rank.
 #[derive(Default)]
 pub(super) struct Owner {
-    sent: Mutex<Vec<Outgoing>>,
-    received_all: Mutex<usize>,
+    pub(super) sent: Mutex<Vec<Outgoing>>,
+    pub(super) received_all: Mutex<usize>,
     pub(super) faults: Mutex<Vec<OpFault>>,
 }
 

@@ -165,17 +165,21 @@ impl Exchange {
     }
 
     /// Copies the result into the caller's memory. On the caller's thread, before [`Exchange::retract`], once everything
-    /// has been received.
-    pub(crate) fn deliver(&self) {
+    /// has been received. The error is a defect of this library.
+    pub(crate) fn deliver(&self) -> Result<(), String> {
         for part in &self.parts {
             let result = self.area(self.result_area(), part.offset..part.offset + part.bytes);
             let target = match &part.memory {
                 PartMemory::InPlace { data, .. } => data,
                 PartMemory::OutOfPlace { recv, .. } => recv,
             };
-            let _ =
+            let copied =
                 target.update(0..part.bytes, |out| self.areas.view(result, |from| out.copy_from_slice(from)));
+            copied
+                .flatten()
+                .ok_or_else(|| format!("{}: the memory was taken back before the result", self.id))?;
         }
+        Ok(())
     }
 
     /// Takes the memory away from all threads; returns when none of them touches it any more.

@@ -2,43 +2,15 @@
 
 use super::{
     attempt::{AttemptOwner, op_key},
+    attempt_tests::{ID, Owner},
     exchange::{Exchange, exchange_bytes},
 };
 use crate::memory::{Backup, Tensor};
-use parking_lot::Mutex;
-use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, OpFault, OpFaultKind, OpId, PeerId};
+use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
 use pccl_quant::{DataType, ReduceOp, reference::ring_all_reduce_oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
-use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
-
-const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
-
-/// Stands for the operation and for the link to the next rank.
-#[derive(Default)]
-struct Owner {
-    sent: Mutex<Vec<Outgoing>>,
-    received_all: Mutex<usize>,
-    faults: Mutex<Vec<OpFault>>,
-}
-
-impl AttemptOwner for Owner {
-    fn received_all(&self, op: OpId) {
-        assert_eq!(op, ID);
-        *self.received_all.lock() += 1;
-    }
-
-    fn released_all(&self, _: OpId) {}
-
-    fn fault(&self, _: OpId, fault: OpFault) {
-        self.faults.lock().push(fault);
-    }
-
-    fn send(&self, _: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
-        self.sent.lock().extend(frames);
-        true
-    }
-}
+use tinysockets::link::{FrameHeader, Landing, Transfer};
 
 /// The two tensors of one rank: one in place, of half floats, one out of place, of double floats.
 struct Rank {
@@ -163,7 +135,7 @@ proptest! {
             prop_assert_eq!(*all.0[rank].owner.received_all.lock(), 1);
             let bytes = ((ranks - 1) * (2 * halves + 8 * doubles)) as u64;
             prop_assert_eq!(exchange.traffic(), (bytes, bytes));
-            exchange.deliver();
+            exchange.deliver().expect("the gate is open");
             exchange.retract();
             let [halves, send, recv] = &all.buffers()[rank];
             prop_assert_eq!((halves, recv), (&expected[0], &expected[1]), "rank {}", rank);

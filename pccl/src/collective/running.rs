@@ -102,15 +102,13 @@ impl Running {
                 decoded
             }
             Self::AllGather(exchange) => {
-                if keep {
-                    exchange.deliver();
-                }
+                let delivered = if keep { exchange.deliver() } else { Ok(()) };
                 exchange.retract();
                 let memory: Arc<Backup> = exchange.memory();
                 if let Some(pool) = pool {
                     pool.give(memory);
                 }
-                Ok(())
+                delivered
             }
         }
     }

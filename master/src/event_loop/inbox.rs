@@ -86,9 +86,9 @@ mod tests {
             call_ms: 0,
             operation: None,
             moved_bytes: 0,
-            stalled: None,
-            sent: None,
-            received: None,
+            stalled: Vec::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
         })
     }
 

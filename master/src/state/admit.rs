@@ -69,7 +69,13 @@ impl MasterState {
                     Err(protocol("reported an edge that is not its own"))
                 }
             }
-            (C2m::RingReport(_) | C2m::EdgeBroken(_), Stranger(_) | Peer(_, _, Pending)) => illegal(),
+            (C2m::MeshReport(report), Peer(id, group, Connecting | Accepted)) => {
+                self.admit_mesh_report(id, group, report)
+            }
+            (
+                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_),
+                Stranger(_) | Peer(_, _, Pending),
+            ) => illegal(),
 
             (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())

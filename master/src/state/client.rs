@@ -76,6 +76,8 @@ pub(super) struct Peer {
     pub(super) optimize: Option<OptimizeVote>,
     /// The last ring epoch that this peer reported on, and whether all of its edges stood.
     pub(super) reported: Option<(GroupEpoch, bool)>,
+    /// The last ring epoch in which all of its edges beside the ring stood.
+    pub(super) meshed: Option<GroupEpoch>,
     /// The sizes that this peer was told last.
     pub(super) sizes_told: Option<WorldSizes>,
 }

@@ -106,7 +106,7 @@ impl MasterState {
                 } else if let Some((who, fault)) = given_up {
                     Step::Decide(Outcome::Aborted(self.fault_verdict(id, Phase::Voting, 0, *who, fault)))
                 } else if votes.len() == group.ring.len() && self.ring_ready(group) {
-                    self.begin_or_mismatch(id, votes)
+                    self.begin_or_mismatch(group, id, votes)
                 } else {
                     Step::Wait
                 }
@@ -131,11 +131,13 @@ impl MasterState {
         (have < in_group).then_some(TooFewPeers { vote, have, need: in_group, need_in_group: true })
     }
 
-    fn begin_or_mismatch(&self, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
+    fn begin_or_mismatch(&self, group: &Group, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         let Some((other, (a, b))) = odd else {
-            return Step::Commence(descriptor.algorithm_for(votes.len()));
+            let prepared = descriptor.algorithm_for(votes.len());
+            let is_direct = prepared == Algorithm::AllGather && self.mesh_stands(group);
+            return Step::Commence(if is_direct { Algorithm::Direct } else { prepared });
         };
         let detail =
             format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));
@@ -288,6 +290,7 @@ impl MasterState {
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
         *op = Op::Running {
             since,
+            algorithm,
             participants,
             lost: Vec::new(),
             lost_bytes: 0,
@@ -314,7 +317,7 @@ impl MasterState {
             _ => return None,
         };
         let own = |edge: &BrokenEdge| edge.ends == ends && edge.generation == fault.generation;
-        let itself = group.has_edge(ends, fault.generation) || broken.iter().any(own);
+        let itself = group.uses_edge(ends, fault.generation) || broken.iter().any(own);
         broken.first().filter(|_| !itself)
     }
 

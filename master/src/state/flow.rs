@@ -29,21 +29,29 @@ pub(super) struct Missing {
 }
 
 impl MasterState {
-    /// Looks at the edge behind `id`, which has just sent a beat; the one before came `before`.
-    pub(super) fn look_at_flow(
+    /// Looks at the edges from `id`, which has just sent a beat; the one before came `before`.
+    pub(super) fn look_at_flows(
         &mut self,
         id: PeerId,
         group_id: GroupId,
         before: Option<Timestamp>,
+    ) -> Vec<Missing> {
+        let found = self.counts_of(id, group_id);
+        let Some(group) = self.groups.get_mut(&group_id) else { return Vec::new() };
+        group.flows.retain(|ends, _| ends.0 != id || found.iter().any(|(sent, ..)| sent.peer == ends.1));
+        found.into_iter().filter_map(|counts| self.look_at_flow(id, group_id, before, counts)).collect()
+    }
+
+    fn look_at_flow(
+        &mut self,
+        id: PeerId,
+        group_id: GroupId,
+        before: Option<Timestamp>,
+        (sent, received, heard_at): (EdgeBytes, EdgeBytes, Timestamp),
     ) -> Option<Missing> {
         let (now, patience) = (self.now, self.options.beat_interval * 2);
         let paused = |at: Timestamp| now.since(at) > patience;
-        let found = self.counts_of(id, group_id);
         let group = self.groups.get_mut(&group_id)?;
-        let Some((sent, received, heard_at)) = found else {
-            group.flows.retain(|ends, _| ends.0 != id);
-            return None;
-        };
         let (ends, counts): (EdgeEnds, _) = ((id, sent.peer), (sent.bytes, received.bytes));
         let fresh = || Flow { generation: sent.generation, counts, since: now };
         let flow = group.flows.entry(ends).or_insert_with(fresh);
@@ -67,14 +75,20 @@ impl MasterState {
         Some(Missing { to, generation, bytes, stalled: now.since(flow.since) })
     }
 
-    /// What `id` has sent to the next peer, what that one has received of it, and when it said so, if both speak of the
-    /// same edge of the present ring.
-    fn counts_of(&self, id: PeerId, group_id: GroupId) -> Option<(EdgeBytes, EdgeBytes, Timestamp)> {
-        let (beat, _) = self.peers.get(&id)?.beat.as_ref()?;
-        let sent = beat.sent?;
-        let (next, heard_at) = self.peers.get(&sent.peer)?.beat.as_ref()?;
-        let received = next.received.filter(|r| r.peer == id && r.generation == sent.generation)?;
-        let group = self.groups.get(&group_id)?;
-        group.has_edge((id, sent.peer), sent.generation).then_some((sent, received, *heard_at))
+    /// What `id` has sent to others, what these have received of it, and when they said so, where both speak of the same
+    /// edge of the present ring or mesh.
+    fn counts_of(&self, id: PeerId, group_id: GroupId) -> Vec<(EdgeBytes, EdgeBytes, Timestamp)> {
+        let beat_of = |id: PeerId| self.peers.get(&id).and_then(|peer| peer.beat.as_ref());
+        let (Some((beat, _)), Some(group)) = (beat_of(id), self.groups.get(&group_id)) else {
+            return Vec::new();
+        };
+        let counts = |sent: &EdgeBytes| {
+            let (other, heard_at) = beat_of(sent.peer)?;
+            let same = |r: &&EdgeBytes| r.peer == id && r.generation == sent.generation;
+            let received = other.received.iter().find(same)?;
+            let is_ours = group.uses_edge((id, sent.peer), sent.generation);
+            is_ours.then_some((*sent, *received, *heard_at))
+        };
+        beat.sent.iter().filter_map(counts).collect()
     }
 }

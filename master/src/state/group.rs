@@ -1,12 +1,13 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
 use super::flow::Flow;
+use super::mesh::Mesh;
 use super::plans::Better;
 use super::rates::Pace;
 use super::types::Timestamp;
 use pccl_protocol::{
-    Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId, RequestId,
-    Revision, StateEntry, SyncId, SyncStrategy, Text,
+    Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
+    RequestId, Revision, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,6 +95,7 @@ pub(super) enum Op {
     /// It runs; the participants are frozen.
     Running {
         since: Timestamp,
+        algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
         /// Bytes that lost participants had moved.
@@ -206,6 +208,8 @@ pub(super) struct Group {
     pub(super) epoch: GroupEpoch,
     /// The ring of the epoch.
     pub(super) ring: Vec<Place>,
+    /// The edges beside it.
+    pub(super) mesh: Mesh,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,
     /// A new plan is needed although the members are the same.
@@ -241,6 +245,11 @@ impl Group {
     /// Whether the ring has this edge in this generation.
     pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
         self.edges().any(|(e, place)| e == ends && place.generation == generation)
+    }
+
+    /// Whether ring or mesh have this edge in this generation.
+    pub(super) fn uses_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
+        self.has_edge(ends, generation) || self.mesh.has_edge(ends, generation)
     }
 
     /// Outcomes of `tag` in the present epoch.

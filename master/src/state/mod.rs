@@ -17,6 +17,7 @@ mod flow;
 mod group;
 mod liveness;
 mod measured;
+mod mesh;
 mod optimize;
 mod plans;
 mod rates;
@@ -199,8 +200,8 @@ impl MasterState {
                 let stalled = beat.stalled.clone();
                 let before = self.peers.get(&id).and_then(|peer| peer.beat.as_ref()).map(|(_, at)| *at);
                 self.record_beat(id, beat);
-                let missing = self.look_at_flow(id, group, before);
-                self.record_stall(id, group, stalled.as_ref(), missing.as_ref());
+                let missing = self.look_at_flows(id, group, before);
+                self.record_stalls(id, group, &stalled, &missing);
                 self.look_at_pace(id, group);
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
@@ -213,6 +214,7 @@ impl MasterState {
             }
             C2m::RingReport(report) => self.record_ring_report(id, group, report),
             C2m::EdgeBroken(fault) => self.record_edge_broken(group, fault),
+            C2m::MeshReport(report) => self.record_mesh_report(id, group, report),
             C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
             C2m::Complete(complete) => self.record_complete(id, group, complete),
             C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
@@ -242,6 +244,7 @@ impl MasterState {
             pending: None,
             optimize: None,
             reported: None,
+            meshed: None,
             sizes_told: None,
             info,
         };

@@ -7,7 +7,7 @@
 use super::group::EdgeEnds;
 use super::plans::{Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
-use pccl_protocol::{GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring.
 const MUCH_SLOWER: f64 = 0.5;
@@ -74,13 +74,13 @@ impl MasterState {
 
     /// The edge in front of `id`, if its sending end says that bytes wait on it, and in which operation.
     fn busy_edge(&self, id: PeerId, group_id: GroupId) -> Option<(EdgeEnds, LinkGeneration, OpId, Look)> {
-        let received = self.peers.get(&id)?.beat.as_ref()?.0.received?;
+        let group = self.groups.get(&group_id)?;
+        let in_ring = |edge: &&EdgeBytes| group.has_edge((edge.peer, id), edge.generation);
+        let received = self.peers.get(&id)?.beat.as_ref()?.0.received.iter().find(in_ring)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        let group = self.groups.get(&group_id)?;
-        let is_busy = beat.sent.is_none()
-            && self.now.since(*heard_at) <= self.options.beat_interval * 2
-            && group.has_edge(ends, received.generation);
+        let is_busy = !beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation)
+            && self.now.since(*heard_at) <= self.options.beat_interval * 2;
         let look = Look { at: self.now, bytes: received.bytes };
         beat.operation.filter(|_| is_busy).map(|op| (ends, received.generation, op, look))
     }

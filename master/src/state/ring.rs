@@ -76,20 +76,20 @@ impl MasterState {
         }
     }
 
-    /// A peer says whether bytes wait on its edge to the next one and do not move, or bytes of it are missing at the other
-    /// end. If that lasts, while both ends live, the edge counts as broken.
-    pub(super) fn record_stall(
+    /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that lasts,
+    /// while both ends live, the edge counts as broken.
+    pub(super) fn record_stalls(
         &mut self,
         id: PeerId,
         group_id: GroupId,
-        stall: Option<&StalledEdge>,
-        missing: Option<&Missing>,
+        stalled: &[StalledEdge],
+        missing: &[Missing],
     ) {
-        let waiting = stall.map(|stall| {
+        let waiting = stalled.iter().map(|stall| {
             let text = format!("bytes wait on it and none moved for {} ms", stall.stalled_ms);
             (stall.to, stall.generation, stall.stalled_ms, text)
         });
-        let missing = missing.map(|missing| {
+        let missing = missing.iter().map(|missing| {
             let stalled_ms = u64::try_from(missing.stalled.as_millis()).unwrap_or(u64::MAX);
             let text = format!(
                 "{} bytes that were sent have not arrived, and none moved for {stalled_ms} ms",
@@ -97,21 +97,29 @@ impl MasterState {
             );
             (missing.to, missing.generation, stalled_ms, text)
         });
-        let limit = self.options.edge_timeout.as_millis();
-        let now = self.now;
-        let stuck = [waiting, missing].into_iter().flatten().find(|(to, generation, stalled_ms, _)| {
-            u128::from(*stalled_ms) >= limit
-                && !self.suspect(*to)
-                && self.groups.get(&group_id).is_some_and(|group| group.has_edge((id, *to), *generation))
-        });
+        let (limit, patience, now) =
+            (self.options.edge_timeout.as_millis(), self.options.beat_interval * 2, self.now);
+        let mut stuck_in_ring = None;
+        for (to, generation, stalled_ms, text) in waiting.chain(missing) {
+            let (ends, is_long) = ((id, to), u128::from(stalled_ms) >= limit);
+            let Some(group) = self.groups.get(&group_id).filter(|_| is_long && !self.suspect(to)) else {
+                continue;
+            };
+            let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
+            // One that may have stopped itself is no evidence; the next beat says it again.
+            let is_heard = self.peers.get(&to).is_some_and(|peer| now.since(peer.heard_at) <= patience);
+            if group.has_edge(ends, generation) {
+                stuck_in_ring.get_or_insert((fault, stalled_ms));
+            } else if is_heard {
+                self.mesh_fault(group_id, &fault, stalled_ms);
+            }
+        }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some((to, generation, stalled_ms, text)) = stuck else {
+        match stuck_in_ring {
+            Some((fault, stalled_ms)) => group.hold(fault, false, stalled_ms, now),
             // Whatever stood still moves again, or is explained by the silence of the other end.
-            group.held.retain(|ends, fault| ends.0 != id || fault.stalled_ms == 0);
-            return;
-        };
-        let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
-        group.hold(fault, false, stalled_ms, now);
+            None => group.held.retain(|ends, fault| ends.0 != id || fault.stalled_ms == 0),
+        }
     }
 
     /// Whether every member of the group, newcomers included, has confirmed the present ring and nothing is held
@@ -361,7 +369,9 @@ impl MasterState {
         let standing: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
-        group.flows.retain(|ends, _| standing.contains_key(ends));
+        group.mesh.plan(order, epoch, now);
+        let mesh = &group.mesh;
+        group.flows.retain(|ends, _| standing.contains_key(ends) || mesh.joins(*ends));
         group.paces.clear();
         self.push_ring(group_id);
     }
@@ -383,7 +393,8 @@ impl MasterState {
                 })
             };
             let ring = group.ring.iter().filter_map(member).collect();
-            plans.push((viewer.client, RingPlan { group: group_id, epoch: group.epoch, sizes, ring }));
+            let mesh = group.mesh.edges();
+            plans.push((viewer.client, RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh }));
         }
         let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
         let text = format!("group {group_id}: ring {} is {}", group.epoch, order.join(" -> "));

@@ -69,9 +69,9 @@ pub(crate) fn beat(sequence: u64) -> C2m {
         call_ms: 0,
         operation: None,
         moved_bytes: 0,
-        stalled: None,
-        sent: None,
-        received: None,
+        stalled: Vec::new(),
+        sent: Vec::new(),
+        received: Vec::new(),
     })
 }
 

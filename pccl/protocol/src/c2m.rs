@@ -2,8 +2,9 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
+    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, limits,
 };
+use tinysockets::wire::ListItem;
 
 packets! {
     /// What a peer tells the master.
@@ -38,6 +39,8 @@ packets! {
         VoteOptimize(RequestId) = 14,
         /// What was measured in a round of probes.
         ProbeReport(ProbeReport) = 15,
+        /// Whether the edges beside the ring stand.
+        MeshReport(MeshReport) = 16,
     }
 }
 
@@ -108,13 +111,23 @@ wire_struct! {
         pub operation: Option<OpId>,
         /// Bytes sent and received by all operations since the connection began.
         pub moved_bytes: u64,
-        /// The edge to the next peer of the ring, if bytes wait on it that do not move.
-        pub stalled: Option<StalledEdge>,
-        /// What has been sent to the next peer of the ring, if all of it has been acknowledged.
-        pub sent: Option<EdgeBytes>,
-        /// What has been received from the previous one.
-        pub received: Option<EdgeBytes>,
+        /// Edges from this peer on which bytes wait that do not move.
+        pub stalled: Vec<StalledEdge>,
+        /// What has been sent on each edge from this peer on which everything has been acknowledged.
+        pub sent: Vec<EdgeBytes>,
+        /// What has been received on each edge to this peer.
+        pub received: Vec<EdgeBytes>,
     }
+}
+
+impl ListItem for EdgeBytes {
+    const LIST: &'static str = "bytes of edges";
+    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS;
+}
+
+impl ListItem for StalledEdge {
+    const LIST: &'static str = "stalled edges";
+    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS;
 }
 
 wire_struct! {
@@ -160,6 +173,16 @@ wire_struct! {
         pub epoch: GroupEpoch,
         /// Edges that could not be built; empty if all stand.
         pub faults: Vec<EdgeFault>,
+    }
+}
+
+wire_struct! {
+    /// Whether the edges beside the ring that touch this peer stand.
+    pub struct MeshReport {
+        /// The epoch of the plan that has them.
+        pub epoch: GroupEpoch,
+        /// An edge that could not be built, or that broke; `None` if all stand.
+        pub fault: Option<EdgeFault>,
     }
 }
 

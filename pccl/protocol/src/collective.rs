@@ -118,14 +118,15 @@ impl Descriptor {
     /// Most bytes that one of `ranks` peers moves for this, sent and received together.
     pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
         match self.algorithm_for(ranks) {
-            Algorithm::AllGather => self.bytes().saturating_mul(2 * (ranks as u64 - 1)),
+            Algorithm::AllGather | Algorithm::Direct => self.bytes().saturating_mul(2 * (ranks as u64 - 1)),
             Algorithm::Automatic | Algorithm::Ring => {
                 self.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
             }
         }
     }
 
-    /// The algorithm by which `ranks` peers reduce this: the same for all of them, and for the master.
+    /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master. In the
+    /// place of [`Algorithm::AllGather`] the master may name [`Algorithm::Direct`], for which the same is prepared.
     pub fn algorithm_for(&self, ranks: usize) -> Algorithm {
         let bytes = self.bytes();
         // Partial sums are what is quantised, and there are none in an all-gather.
@@ -133,10 +134,8 @@ impl Descriptor {
             && self.parts.iter().all(|part| part.quantisation.is_none());
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
-            Algorithm::Automatic | Algorithm::AllGather if ranks > 1 && bytes > 0 && is_small => {
-                Algorithm::AllGather
-            }
-            Algorithm::Automatic | Algorithm::AllGather => Algorithm::Ring,
+            _ if ranks > 1 && bytes > 0 && is_small => Algorithm::AllGather,
+            _ => Algorithm::Ring,
         }
     }
 
@@ -163,6 +162,9 @@ wire_code! {
         /// Every rank gets all contributions around the ring and folds them itself: half the hops, more bytes. For small
         /// operations.
         AllGather = 2 => "all-gather",
+        /// As [`Algorithm::AllGather`], over the mesh: every rank sends to every other. For small operations, where all
+        /// members are connected directly.
+        Direct = 3 => "direct",
     }
 }
 

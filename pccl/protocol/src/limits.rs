@@ -4,6 +4,8 @@
 pub const MAX_PEERS: usize = 1024;
 /// Most clients that may wait for admission.
 pub const MAX_PENDING_PEERS: usize = 256;
+/// Largest group whose members are connected with each other directly, beside the ring.
+pub const MAX_MESH_RANKS: usize = 8;
 /// Most connections per ring edge.
 pub const MAX_POOL_CONNECTIONS: u16 = 64;
 /// Most tensors in one `all_reduce_many`.
@@ -64,7 +66,9 @@ const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 
 // So must a vote that lists the most tensors of one operation.
 const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest ring.
-const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + 256 < MAX_PACKET_BYTES);
+const _: () = assert!(
+    MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + MAX_MESH_RANKS * MAX_MESH_RANKS * 40 + 256 < MAX_PACKET_BYTES
+);
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
     MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + 64 + 24) + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16) + 256

@@ -52,6 +52,24 @@ impl ListItem for RingMember {
 }
 
 wire_struct! {
+    /// A directed edge beside the ring, for direct exchange. One connection.
+    #[derive(Copy)]
+    pub struct MeshEdge {
+        /// Sending end.
+        pub from: PeerId,
+        /// Receiving end.
+        pub to: PeerId,
+        /// Generation of the edge.
+        pub generation: LinkGeneration,
+    }
+}
+
+impl ListItem for MeshEdge {
+    const LIST: &'static str = "mesh";
+    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS * (limits::MAX_MESH_RANKS - 2);
+}
+
+wire_struct! {
     /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the first.
     pub struct RingPlan {
         /// The group.
@@ -62,6 +80,9 @@ wire_struct! {
         pub sizes: WorldSizes,
         /// Members in ring order; the index is the rank.
         pub ring: Vec<RingMember>,
+        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them data
+        /// goes around the ring.
+        pub mesh: Vec<MeshEdge>,
     }
 }
 

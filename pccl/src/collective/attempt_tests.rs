@@ -18,6 +18,8 @@ pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
 #[derive(Default)]
 pub(super) struct Owner {
     pub(super) sent: Mutex<Vec<Outgoing>>,
+    /// Over the mesh, with the rank that it goes to.
+    pub(super) sent_to: Mutex<Vec<(usize, Outgoing)>>,
     pub(super) received_all: Mutex<usize>,
     pub(super) faults: Mutex<Vec<OpFault>>,
 }
@@ -36,6 +38,11 @@ impl AttemptOwner for Owner {
 
     fn send(&self, _: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
         self.sent.lock().extend(frames);
+        true
+    }
+
+    fn send_to(&self, _: OpId, rank: usize, frame: Outgoing) -> bool {
+        self.sent_to.lock().push((rank, frame));
         true
     }
 }

@@ -5,6 +5,10 @@
 //! section 4.1) has `n - 1`, for more bytes. At stage `s` rank `r` sends the contribution of rank `(r - s) mod n` on and
 //! receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
 //!
+//! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other, at
+//! stage `n - 1 + r`. Both ways end with the same contributions in the same places, so what has been prepared serves
+//! either, and the master says which.
+//!
 //! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So both
 //! algorithms give the same bytes, on every rank.
 //!
@@ -52,6 +56,8 @@ pub(crate) struct Exchange {
     /// All contributions are here and folded.
     is_complete: AtomicBool,
     out_left: AtomicUsize,
+    /// The way that the master named, once it has.
+    is_direct: AtomicBool,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     owner: Weak<dyn AttemptOwner>,
@@ -118,6 +124,7 @@ impl Exchange {
             in_left: AtomicUsize::new(hops),
             is_complete: AtomicBool::new(hops == 0),
             out_left: AtomicUsize::new(hops),
+            is_direct: AtomicBool::new(false),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             owner,
@@ -157,10 +164,23 @@ impl Exchange {
         (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
     }
 
-    /// Sends the own contribution on its way.
-    pub(crate) fn start(&self) {
-        if self.bytes > 0 && self.ranks() > 1 {
-            self.send(0);
+    /// Whether the contributions go directly to all.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.is_direct.load(Ordering::Relaxed)
+    }
+
+    /// Sends the own contribution on its way: to the next rank, or to all.
+    pub(crate) fn start(&self, is_direct: bool) {
+        self.is_direct.store(is_direct, Ordering::Relaxed);
+        if self.bytes == 0 || self.ranks() == 1 {
+            return;
+        }
+        if !is_direct {
+            return self.send(0);
+        }
+        // From the next rank on, so that not all begin with the same one.
+        for to in (1..self.ranks()).map(|step| (self.rank() + step) % self.ranks()) {
+            self.send_to(to);
         }
     }
 
@@ -217,13 +237,20 @@ impl Exchange {
         self.states[self.rank()].store(RECEIVED, Ordering::Release);
     }
 
-    /// Whose contribution this rank receives at `stage`.
-    fn received_from(&self, stage: usize) -> usize {
-        (self.rank() + 2 * self.ranks() - stage - 1) % self.ranks()
+    /// The first stage of those at which a rank sends to all.
+    fn first_direct_stage(&self) -> usize {
+        self.ranks() - 1
     }
 
-    fn send(&self, stage: usize) {
-        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+    /// Whose contribution arrives at `stage`.
+    fn received_from(&self, stage: usize) -> usize {
+        match stage.checked_sub(self.first_direct_stage()) {
+            Some(rank) => rank,
+            None => (self.rank() + 2 * self.ranks() - stage - 1) % self.ranks(),
+        }
+    }
+
+    fn frame(&self, me: Arc<Self>, stage: usize) -> Outgoing {
         let header = FrameHeader {
             op: op_key(self.id),
             part: 0,
@@ -233,9 +260,29 @@ impl Exchange {
             flags: 0,
             checksum: 0,
         };
-        let frame = Outgoing { transfer: me, header };
-        if !owner.send(self.id, &mut std::iter::once(frame)) {
+        Outgoing { transfer: me, header }
+    }
+
+    /// Sends to the next rank what it receives at `stage`.
+    fn send(&self, stage: usize) {
+        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        if !owner.send(self.id, &mut std::iter::once(self.frame(me, stage))) {
             owner.fault(self.id, local_fault("the link to the next rank is not there"));
+        }
+    }
+
+    /// Sends the own contribution to `rank`.
+    fn send_to(&self, rank: usize) {
+        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let frame = self.frame(me, self.first_direct_stage() + self.rank());
+        // The ring has the edge to the next rank.
+        let is_sent = if rank == (self.rank() + 1) % self.ranks() {
+            owner.send(self.id, &mut std::iter::once(frame))
+        } else {
+            owner.send_to(self.id, rank, frame)
+        };
+        if !is_sent {
+            owner.fault(self.id, local_fault(format!("the link to rank {rank} is not there")));
         }
     }
 
@@ -300,7 +347,9 @@ impl Transfer for Exchange {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
         let stage = header.stage as usize;
         let fits = header.part == 0 && header.offset == 0 && header.len as usize == self.bytes;
-        if !fits || stage + 1 >= self.ranks() {
+        let is_ours =
+            stage < self.first_direct_stage() + self.ranks() && self.received_from(stage) != self.rank();
+        if !fits || !is_ours {
             let text = format!(
                 "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
                 self.id, header.len, header.offset, header.part, header.stage
@@ -327,7 +376,11 @@ impl Transfer for Exchange {
     }
 
     fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let sent = (self.rank() + self.ranks() - header.stage as usize) % self.ranks();
+        let stage = header.stage as usize;
+        let sent = match stage.checked_sub(self.first_direct_stage()) {
+            Some(rank) => rank,
+            None => (self.rank() + self.ranks() - stage) % self.ranks(),
+        };
         (&self.areas, sent * self.bytes)
     }
 
@@ -335,7 +388,7 @@ impl Transfer for Exchange {
         let stage = header.stage as usize;
         self.states[self.received_from(stage)].store(RECEIVED, Ordering::Release);
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
-        if stage + 2 < self.ranks() {
+        if stage + 1 < self.first_direct_stage() {
             self.send(stage + 1);
         }
         if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -10,7 +10,7 @@ use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
 use pccl_quant::{DataType, ReduceOp, reference::ring_all_reduce_oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
-use tinysockets::link::{FrameHeader, Landing, Transfer};
+use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
 
 /// The two tensors of one rank: one in place, of half floats, one out of place, of double floats.
 struct Rank {
@@ -57,29 +57,36 @@ impl Ranks {
         self.0[rank].exchange.as_ref().expect("made by new")
     }
 
-    fn start(&self) {
-        (0..self.0.len()).for_each(|rank| self.exchange(rank).start());
+    fn start(&self, is_direct: bool) {
+        (0..self.0.len()).for_each(|rank| self.exchange(rank).start(is_direct));
     }
 
-    /// Ranks whose link has a frame to deliver.
+    /// Ranks that have a frame to deliver.
     fn senders(&self) -> Vec<usize> {
-        (0..self.0.len()).filter(|&rank| !self.0[rank].owner.sent.lock().is_empty()).collect()
+        let has_frame = |owner: &Owner| !owner.sent.lock().is_empty() || !owner.sent_to.lock().is_empty();
+        (0..self.0.len()).filter(|&rank| has_frame(&self.0[rank].owner)).collect()
     }
 
-    /// Moves a frame of `sender` to the next rank; only the first `len` bytes of it.
+    /// Takes one of the frames that a rank has sent, with the rank that it goes to.
+    fn take(&self, sender: usize, choice: prop::sample::Index) -> (usize, Outgoing) {
+        let (mut sent, mut sent_to) = (self.0[sender].owner.sent.lock(), self.0[sender].owner.sent_to.lock());
+        let index = choice.index(sent.len() + sent_to.len());
+        if index < sent.len() {
+            return ((sender + 1) % self.0.len(), sent.remove(index));
+        }
+        sent_to.remove(index - sent.len())
+    }
+
+    /// Moves a frame of `sender`; only the first `len` bytes of it.
     fn deliver(&self, sender: usize, choice: prop::sample::Index, len: usize) {
-        let frame = {
-            let mut sent = self.0[sender].owner.sent.lock();
-            let index = choice.index(sent.len());
-            sent.remove(index)
-        };
+        let (to, frame) = self.take(sender, choice);
         let header = frame.header;
         let (source, offset) = frame.transfer.source(&header);
         let payload = source
             .view(offset..offset + header.len as usize, <[u8]>::to_vec)
             .expect("the sender's gate is open");
         frame.transfer.released(&header);
-        let receiver = self.exchange((sender + 1) % self.0.len());
+        let receiver = self.exchange(to);
         assert_eq!(receiver.admit(&header), Ok(Landing::Direct));
         let (target, offset) = receiver.target(&header);
         let part = &payload[..payload.len().min(len)];
@@ -114,11 +121,12 @@ proptest! {
     #[test]
     fn any_order_of_delivery_gives_the_bytes_of_the_pipelined_ring(
         ranks in 2usize..7, halves in 0usize..60, doubles in 1usize..40, op in prop::sample::select(&OPS[..]),
+        is_direct in any::<bool>(),
         order in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 30),
     ) {
         let all = Ranks::new(ranks, halves, doubles, op);
         let before = all.buffers();
-        all.start();
+        all.start(is_direct);
         let mut order = order.iter().cycle();
         while let senders = all.senders() && !senders.is_empty() {
             let (sender, frame) = order.next().expect("endless");
@@ -145,12 +153,12 @@ proptest! {
 
     #[test]
     fn an_attempt_that_is_cut_off_anywhere_leaves_everything_as_it_was(
-        ranks in 2usize..6, frames in 0usize..12, part in 0usize..200,
+        ranks in 2usize..6, frames in 0usize..12, part in 0usize..200, is_direct in any::<bool>(),
         order in prop::collection::vec(any::<prop::sample::Index>(), 12),
     ) {
         let all = Ranks::new(ranks, 9, 11, ReduceOp::Avg);
         let before = all.buffers();
-        all.start();
+        all.start(is_direct);
         for (number, index) in order[..frames].iter().enumerate() {
             let senders = all.senders();
             if senders.is_empty() {
@@ -168,7 +176,7 @@ proptest! {
 #[test]
 fn frames_that_are_not_due_are_refused() {
     let all = Ranks::new(3, 4, 2, ReduceOp::Sum);
-    all.start();
+    all.start(false);
     let header = |stage: u32, part: u32, offset: u64, len: u32| FrameHeader {
         op: op_key(ID),
         part,
@@ -182,17 +190,20 @@ fn frames_that_are_not_due_are_refused() {
     assert_eq!(exchange.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
     assert!(exchange.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
     for (stage, part, offset, len) in
-        [(2, 0, 0, 24), (0, 1, 0, 24), (0, 0, 8, 24), (0, 0, 0, 23), (0, 0, 0, 25)]
+        [(2, 0, 0, 24), (5, 0, 0, 24), (0, 1, 0, 24), (0, 0, 8, 24), (0, 0, 0, 23), (0, 0, 0, 25)]
     {
         assert!(exchange.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
     }
-    assert_eq!(exchange.admit(&header(0, 0, 0, 24)), Ok(Landing::Direct));
+    // Stage 3 is that at which rank 1 sends to all, whose contribution came around the ring already.
+    assert!(exchange.admit(&header(3, 0, 0, 24)).is_err(), "a duplicate by another way");
+    assert_eq!(exchange.admit(&header(4, 0, 0, 24)), Ok(Landing::Direct));
+    assert!(exchange.admit(&header(0, 0, 0, 24)).is_err());
 }
 
 #[test]
 fn damage_names_the_edge_that_it_came_over() {
     let all = Ranks::new(2, 4, 2, ReduceOp::Sum);
-    all.start();
+    all.start(false);
     let frame = all.0[0].owner.sent.lock().remove(0);
     all.exchange(1).corrupt(&frame.header, 77, 5);
     let faults = all.0[1].owner.faults.lock();

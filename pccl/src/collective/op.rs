@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error, flight,
     memory::{Backup, RawTensor},
-    session::{End, Shared},
+    session::{End, Shared, links::Users},
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
@@ -251,14 +251,15 @@ impl Op {
         };
         let Some(shared) = self.shared.upgrade() else { return };
         flight::op(&shared.flight, What::OpCommenced, id);
-        if commence.algorithm != attempt.algorithm() {
-            let (own, named) = (attempt.algorithm(), commence.algorithm);
-            early.get_or_insert(local_fault(format!("prepared for {own}, but the master named {named}")));
+        let named = commence.algorithm;
+        if !attempt.is_prepared_for(named) {
+            early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
-        if let Some(fault) = shared.links.fault_for(id.epoch).or(early) {
+        let users = if named == Algorithm::Direct { Users::Direct } else { Users::All };
+        if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
             return self.fault(id, fault);
         }
-        attempt.start();
+        attempt.start(named);
         // What others sent may have arrived, all of it, before the news that all have voted.
         if attempt.has_received_all() {
             self.received_all(id);
@@ -323,6 +324,11 @@ impl Op {
         let complete = state.vote == Some(Vote::Complete);
         let result = if complete { Err(Error::OutcomeUnknown(end.to_string())) } else { Err(end.to_error()) };
         self.finish(&shared, &mut state, result, false);
+    }
+
+    /// Whether the present attempt runs over the mesh.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.state.lock().attempt.as_ref().is_some_and(Running::is_direct)
     }
 
     /// A link that the present attempt runs on broke.
@@ -468,6 +474,13 @@ impl AttemptOwner for Op {
             return false;
         };
         link.push_all(frames);
+        true
+    }
+
+    fn send_to(&self, op: OpId, rank: usize, frame: Outgoing) -> bool {
+        let link = self.shared.upgrade().and_then(|shared| shared.links.mesh_out_for(op.epoch, rank));
+        let Some(link) = link else { return false };
+        link.push(frame);
         true
     }
 }

@@ -11,7 +11,7 @@ use tinysockets::link::Transfer;
 pub(crate) enum Running {
     /// On the pipelined ring, in the caller's memory.
     Ring(Arc<Attempt>),
-    /// By exchange of all contributions, in memory of our own.
+    /// By exchange of all contributions, around the ring or directly, in memory of our own.
     AllGather(Arc<Exchange>),
 }
 
@@ -26,12 +26,17 @@ macro_rules! either {
 }
 
 impl Running {
-    /// What moves the data.
-    pub(crate) fn algorithm(&self) -> Algorithm {
+    /// Whether this is prepared for an algorithm that the master names.
+    pub(crate) fn is_prepared_for(&self, algorithm: Algorithm) -> bool {
         match self {
-            Self::Ring(_) => Algorithm::Ring,
-            Self::AllGather(_) => Algorithm::AllGather,
+            Self::Ring(_) => algorithm == Algorithm::Ring,
+            Self::AllGather(_) => matches!(algorithm, Algorithm::AllGather | Algorithm::Direct),
         }
+    }
+
+    /// Whether it has begun, over the mesh.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Self::AllGather(exchange) if exchange.is_direct())
     }
 
     /// As the links see it.
@@ -76,9 +81,12 @@ impl Running {
         }
     }
 
-    /// Sends what this rank begins with.
-    pub(crate) fn start(&self) {
-        either!(self, attempt => attempt.start());
+    /// Sends what this rank begins with, by the algorithm that the master named.
+    pub(crate) fn start(&self, algorithm: Algorithm) {
+        match self {
+            Self::Ring(attempt) => attempt.start(),
+            Self::AllGather(exchange) => exchange.start(algorithm == Algorithm::Direct),
+        }
     }
 
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.

@@ -7,6 +7,8 @@
 use super::{
     Identity, Shared,
     edges::{self, Dialed, Edge, Waiting},
+    links::Users,
+    mesh::Mesh,
 };
 use crate::{
     collective::{attempt::link_fault, op::Op, table::LinkDirectory},
@@ -51,7 +53,14 @@ pub(crate) enum Event {
 
 /// Runs until the session ends.
 pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>) {
-    let mut conductor = Conductor { me, plan: None, out: None, inbound: None, waiting: Waiting::default() };
+    let mut conductor = Conductor {
+        me,
+        plan: None,
+        out: None,
+        inbound: None,
+        mesh: Mesh::default(),
+        waiting: Waiting::default(),
+    };
     // The session keeps a sender, and sends `Stop` before it lets go of it.
     while let Ok(event) = events.recv() {
         let Some(shared) = shared.upgrade() else { break };
@@ -68,6 +77,7 @@ struct Conductor {
     plan: Option<Installed>,
     out: Option<Out>,
     inbound: Option<In>,
+    mesh: Mesh,
     waiting: Waiting,
 }
 
@@ -103,14 +113,20 @@ impl Conductor {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
                 self.waiting.add(preamble, stream);
                 self.connect_inbound(shared);
+                self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
             }
-            Event::Dialed(dialed) => self.take_dialed(shared, dialed),
+            Event::Dialed(mut dialed) => {
+                if !self.mesh.take_dialed(shared, self.me, &mut dialed) {
+                    self.take_dialed(shared, dialed);
+                }
+            }
             Event::Broken(fault) => self.take_broken(shared, &fault),
             Event::Revote(op) => op.vote(),
             Event::Send(packet) => shared.send(&packet),
             Event::Stop => {}
         }
         self.confirm(shared);
+        self.mesh.confirm(shared);
     }
 
     fn take_plan(&mut self, shared: &Arc<Shared>, plan: Arc<RingPlan>) {
@@ -153,8 +169,11 @@ impl Conductor {
             self.close_inbound();
             self.inbound = Some(In { edge, link: None });
         }
-        self.waiting.forget_before(epoch, Some(edge));
         self.connect_inbound(shared);
+        self.mesh.take_plan(shared, self.me, &plan);
+        self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
+        let awaited: Vec<Edge> = std::iter::once(edge).chain(self.mesh.inbound_edges()).collect();
+        self.waiting.forget_before(epoch, &awaited);
     }
 
     fn take_dialed(&mut self, shared: &Arc<Shared>, dialed: Dialed) {
@@ -197,16 +216,8 @@ impl Conductor {
     fn connect_inbound(&mut self, shared: &Arc<Shared>) {
         let Some(inbound) = self.inbound.as_mut().filter(|inbound| inbound.link.is_none()) else { return };
         let Some(streams) = self.waiting.take(&inbound.edge) else { return };
-        let config = InConfig {
-            peer: inbound.edge.peer,
-            generation: inbound.edge.generation,
-            checksum: pccl_hash::crc32c_append,
-            scratch_bytes: SCRATCH_BYTES,
-            events: events(shared),
-            name: "pccl".into(),
-        };
         let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-        match InLink::start(streams, config, directory) {
+        match InLink::start(streams, in_config(shared, &inbound.edge), directory) {
             Ok(link) => inbound.link = Some(link),
             Err(error) => {
                 let (peer, generation) = inbound.edge.name();
@@ -224,6 +235,9 @@ impl Conductor {
 
     fn take_broken(&mut self, shared: &Arc<Shared>, fault: &LinkFault) {
         fail_running(shared, fault);
+        if self.mesh.take_broken(shared, self.me, fault) {
+            return;
+        }
         let name = (fault.peer, fault.generation);
         let (present, from, to) = match fault.direction {
             Direction::Out => (
@@ -312,6 +326,19 @@ impl Conductor {
     fn drop_links(&mut self) {
         self.close_out();
         self.close_inbound();
+        self.mesh = Mesh::default();
+    }
+}
+
+/// How the receiving end of an edge is set up.
+pub(super) fn in_config(shared: &Arc<Shared>, edge: &Edge) -> InConfig {
+    InConfig {
+        peer: edge.peer,
+        generation: edge.generation,
+        checksum: pccl_hash::crc32c_append,
+        scratch_bytes: SCRATCH_BYTES,
+        events: events(shared),
+        name: "pccl".into(),
     }
 }
 
@@ -321,7 +348,7 @@ struct Events {
     conductor: Sender<Event>,
 }
 
-fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
+pub(super) fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
     Arc::new(Events { shared: Arc::downgrade(shared), conductor: shared.conductor.clone() })
 }
 
@@ -339,10 +366,8 @@ impl LinkEvents for Events {
 
 /// Makes the running operations vote that they cannot complete, if the link is one of those that they run on.
 fn fail_running(shared: &Shared, fault: &LinkFault) {
-    if !shared.links.broken(fault) {
-        return;
-    }
-    for op in shared.table.all() {
+    let Some(users) = shared.links.broken(fault) else { return };
+    for op in shared.table.all().iter().filter(|op| users == Users::All || op.is_direct()) {
         op.link_broken(&link_fault(fault));
     }
 }

@@ -146,10 +146,10 @@ impl Waiting {
         self.streams.push((preamble, stream, Instant::now()));
     }
 
-    /// Closes connections that belong to epochs before `epoch`, but for those of `edge`.
-    pub(crate) fn forget_before(&mut self, epoch: GroupEpoch, edge: Option<Edge>) {
+    /// Closes connections that belong to epochs before `epoch`, but for those of `awaited` edges.
+    pub(crate) fn forget_before(&mut self, epoch: GroupEpoch, awaited: &[Edge]) {
         self.streams.retain(|(preamble, _, _)| {
-            preamble.epoch >= epoch.0 || edge.is_some_and(|edge| is_of(preamble, &edge))
+            preamble.epoch >= epoch.0 || awaited.iter().any(|edge| is_of(preamble, edge))
         });
     }
 

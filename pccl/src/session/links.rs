@@ -1,12 +1,24 @@
-//! The connected ring, as operations use it.
+//! The connected ring and mesh, as operations use them.
 
 use crate::collective::{attempt::link_fault, op::missing_link};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, OpFault};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
-/// The links of the newest ring that this peer has confirmed.
+/// What names an edge at one of its ends: the peer at the other end, and the generation.
+type Name = (u128, u64);
+
+/// Which operations a link carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// All of them: it is a link of the ring.
+    All,
+    /// Those that are exchanged directly.
+    Direct,
+}
+
+/// The links of the newest ring that this peer has confirmed, and of the mesh beside it.
 #[derive(Default)]
 pub(crate) struct Links {
     now: Mutex<Now>,
@@ -23,20 +35,28 @@ impl std::fmt::Debug for Links {
 struct Now {
     epoch: GroupEpoch,
     out: Option<Arc<OutLink>>,
-    out_name: Option<(u128, u64)>,
+    out_name: Option<Name>,
     inbound: Option<Arc<InLink>>,
-    in_name: Option<(u128, u64)>,
+    in_name: Option<Name>,
+    fault: Option<LinkFault>,
+    mesh: MeshNow,
+}
+
+/// The mesh of one epoch.
+#[derive(Default)]
+struct MeshNow {
+    epoch: GroupEpoch,
+    /// By the rank at the other end.
+    out: BTreeMap<usize, Arc<OutLink>>,
+    out_names: Vec<Name>,
+    inbound: Vec<Arc<InLink>>,
+    in_names: Vec<Name>,
     fault: Option<LinkFault>,
 }
 
 impl Links {
     /// Both links of `epoch` stand; names are peer and generation.
-    pub(crate) fn install(
-        &self,
-        epoch: GroupEpoch,
-        out: (Arc<OutLink>, (u128, u64)),
-        inbound: (Arc<InLink>, (u128, u64)),
-    ) {
+    pub(crate) fn install(&self, epoch: GroupEpoch, out: (Arc<OutLink>, Name), inbound: (Arc<InLink>, Name)) {
         let mut now = self.now.lock();
         let (old_out, old_in) = (now.out_name, now.in_name);
         now.epoch = epoch;
@@ -50,6 +70,17 @@ impl Links {
         }
     }
 
+    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, in the order of their names, and those
+    /// from others.
+    pub(crate) fn install_mesh(
+        &self,
+        epoch: GroupEpoch,
+        (out, out_names): (BTreeMap<usize, Arc<OutLink>>, Vec<Name>),
+        (inbound, in_names): (Vec<Arc<InLink>>, Vec<Name>),
+    ) {
+        self.now.lock().mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+    }
+
     /// There is no ring (this peer is alone).
     pub(crate) fn clear(&self, epoch: GroupEpoch) {
         *self.now.lock() = Now { epoch, ..Now::default() };
@@ -61,23 +92,33 @@ impl Links {
         if now.epoch == epoch { now.out.clone() } else { None }
     }
 
-    /// The link to the next rank: its name (peer, generation), bytes sent, and what it has yet to deliver.
-    pub(crate) fn out_backlog(&self) -> Option<((u128, u64), u64, Backlog)> {
-        let (name, link) = {
-            let now = self.now.lock();
-            (now.out_name?, now.out.clone()?)
-        };
-        Some((name, link.sent_bytes(), link.backlog()))
+    /// The link of the mesh of `epoch` to `rank`.
+    pub(crate) fn mesh_out_for(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
+        let now = self.now.lock();
+        if now.mesh.epoch == epoch { now.mesh.out.get(&rank).cloned() } else { None }
     }
 
-    /// The link from the previous rank: its name (peer, generation), and bytes received.
-    pub(crate) fn received(&self) -> Option<((u128, u64), u64)> {
+    /// The links to others: the name of each (peer, generation), bytes sent, and what it has yet to deliver.
+    pub(crate) fn out_backlogs(&self) -> Vec<(Name, u64, Backlog)> {
+        let links: Vec<(Name, Arc<OutLink>)> = {
+            let now = self.now.lock();
+            let ring = now.out_name.zip(now.out.clone());
+            let mesh = now.mesh.out.values().map(|link| (link.name(), link.clone()));
+            ring.into_iter().chain(mesh).collect()
+        };
+        links.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
+    }
+
+    /// The links from others: the name of each (peer, generation), and bytes received.
+    pub(crate) fn received(&self) -> Vec<(Name, u64)> {
         let now = self.now.lock();
-        Some((now.in_name?, now.inbound.as_ref()?.received_bytes()))
+        let ring = now.in_name.zip(now.inbound.as_ref().map(|link| link.received_bytes()));
+        let mesh = now.mesh.inbound.iter().map(|link| (link.name(), link.received_bytes()));
+        ring.into_iter().chain(mesh).collect()
     }
 
     /// Why an operation of `epoch` cannot run, if it cannot.
-    pub(crate) fn fault_for(&self, epoch: GroupEpoch) -> Option<OpFault> {
+    pub(crate) fn fault_for(&self, epoch: GroupEpoch, users: Users) -> Option<OpFault> {
         let now = self.now.lock();
         if now.epoch != epoch || now.out.is_none() {
             return Some(missing_link("to the next rank"));
@@ -88,36 +129,52 @@ impl Links {
         if let Some(fault) = &now.fault {
             return Some(link_fault(fault));
         }
-        let broken = now.out.as_ref().is_some_and(|link| link.is_broken())
+        let mut broken = now.out.as_ref().is_some_and(|link| link.is_broken())
             || now.inbound.as_ref().is_some_and(|link| link.is_broken());
+        if users == Users::Direct {
+            if now.mesh.epoch != epoch {
+                return Some(missing_link("to all other ranks"));
+            }
+            if let Some(fault) = &now.mesh.fault {
+                return Some(link_fault(fault));
+            }
+            broken |= now.mesh.out.values().any(|link| link.is_broken())
+                || now.mesh.inbound.iter().any(|link| link.is_broken());
+        }
         broken.then(|| missing_link("to a neighbour"))
     }
 
-    /// Breaks both links, so that whatever is half sent never arrives whole.
+    /// Breaks all links, so that whatever is half sent never arrives whole.
     pub(crate) fn break_off(&self, why: &str) {
-        let (out, inbound) = {
+        let (out, inbound): (Vec<_>, Vec<_>) = {
             let now = self.now.lock();
-            (now.out.clone(), now.inbound.clone())
+            let out = now.out.iter().chain(now.mesh.out.values()).cloned().collect();
+            (out, now.inbound.iter().chain(&now.mesh.inbound).cloned().collect())
         };
-        if let Some(link) = out {
+        for link in out {
             link.fail(0, FaultKind::Closed, why);
         }
-        if let Some(link) = inbound {
+        for link in inbound {
             link.fail(0, FaultKind::Closed, why);
         }
     }
 
-    /// Notes a broken link. `true`: it is one of the present links.
-    pub(crate) fn broken(&self, fault: &LinkFault) -> bool {
+    /// Notes a broken link, and returns which operations it carried, if it is one of the present links.
+    pub(crate) fn broken(&self, fault: &LinkFault) -> Option<Users> {
         let mut now = self.now.lock();
-        let name = match fault.direction {
-            Direction::In => now.in_name,
-            Direction::Out => now.out_name,
+        let name = (fault.peer, fault.generation);
+        let (ring, mesh) = match fault.direction {
+            Direction::In => (now.in_name, &now.mesh.in_names),
+            Direction::Out => (now.out_name, &now.mesh.out_names),
         };
-        let present = name == Some((fault.peer, fault.generation)) && fault.kind != FaultKind::Closed;
-        if present && now.fault.is_none() {
-            now.fault = Some(fault.clone());
-        }
-        present
+        let users = match (ring == Some(name), mesh.contains(&name)) {
+            _ if fault.kind == FaultKind::Closed => return None,
+            (true, _) => Users::All,
+            (false, true) => Users::Direct,
+            (false, false) => return None,
+        };
+        let slot = if users == Users::All { &mut now.fault } else { &mut now.mesh.fault };
+        slot.get_or_insert_with(|| fault.clone());
+        Some(users)
     }
 }

@@ -11,6 +11,7 @@ mod control;
 mod edges;
 pub(crate) mod links;
 mod listen;
+mod mesh;
 mod probe;
 mod stall;
 pub(crate) mod status;

@@ -12,7 +12,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// A pause of our own that is no evidence against the edge.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Watches the link to the next peer, from one beat to the next.
+/// Watches one link to another peer, from one beat to the next.
 #[derive(Debug, Default)]
 pub(crate) struct StallWatch {
     seen: Option<Seen>,
@@ -20,7 +20,6 @@ pub(crate) struct StallWatch {
 
 #[derive(Debug)]
 struct Seen {
-    link: (u128, u64),
     counters: (u64, u64, u64),
     /// There were bytes to deliver.
     waiting: bool,
@@ -31,30 +30,27 @@ struct Seen {
 }
 
 impl StallWatch {
-    /// Looks at the link (peer, generation), with the bytes that it has sent so far. Returns for how long it has stood
-    /// still, if it has bytes to deliver and that is long enough to be told.
+    /// Looks at the link, with the bytes that it has sent so far. Returns for how long it has stood still, if it has bytes to
+    /// deliver and that is long enough to be told.
     pub(crate) fn look(
         &mut self,
         now: Instant,
         interval: Duration,
-        link: Option<((u128, u64), u64, Backlog)>,
+        sent_bytes: u64,
+        backlog: Backlog,
     ) -> Option<Duration> {
-        let Some((link, sent_bytes, backlog)) = link else {
-            self.seen = None;
-            return None;
-        };
         let waiting = backlog.is_waiting();
         let counters = (sent_bytes, backlog.notsent_bytes, backlog.unacked_segments);
         let still = self.seen.as_ref().filter(|seen| {
             let paused = now.duration_since(seen.at) > interval + OWN_PAUSE;
             // Where the kernel says when it last heard of the other end, more bytes of our own are no movement.
             let unmoved = seen.counters == counters || (seen.waiting && backlog.last_ack_ms.is_some());
-            waiting && !paused && seen.link == link && unmoved
+            waiting && !paused && unmoved
         });
         // Bytes under way that are acknowledged, be it out of order or a second time, are on a path that works.
         let acked = backlog.last_ack_ms.and_then(|age| now.checked_sub(Duration::from_millis(age)));
         let since = still.map_or(now, |seen| acked.map_or(seen.since, |acked| seen.since.max(acked)));
-        self.seen = Some(Seen { link, counters, waiting, since, at: now });
+        self.seen = Some(Seen { counters, waiting, since, at: now });
         Some(now.duration_since(since)).filter(|stalled| *stalled >= REPORT_AFTER)
     }
 }
@@ -63,46 +59,44 @@ impl StallWatch {
 mod tests {
     use super::*;
 
-    const LINK: (u128, u64) = (7, 1);
     const BEAT: Duration = Duration::from_secs(1);
 
     fn backlog(notsent_bytes: u64, unacked_segments: u64) -> Backlog {
         Backlog { queued_frames: 3, notsent_bytes, unacked_segments, last_ack_ms: None, rtt_us_max: 100 }
     }
 
-    fn looks(steps: &[(u64, Option<(u64, Backlog)>)]) -> Vec<Option<u64>> {
+    fn looks(steps: &[(u64, (u64, Backlog))]) -> Vec<Option<u64>> {
         let start = Instant::now();
         let mut watch = StallWatch::default();
-        let look = |(second, link): &(u64, Option<(u64, Backlog)>)| {
-            let link = link.as_ref().map(|(sent, backlog)| (LINK, *sent, *backlog));
-            watch.look(start + Duration::from_secs(*second), BEAT, link).map(|stalled| stalled.as_secs())
+        let look = |(second, (sent, backlog)): &(u64, (u64, Backlog))| {
+            let at = start + Duration::from_secs(*second);
+            watch.look(at, BEAT, *sent, *backlog).map(|stalled| stalled.as_secs())
         };
         steps.iter().map(look).collect()
     }
 
     #[test]
     fn bytes_that_do_not_move_are_a_stall() {
-        let b = Some((10, backlog(500, 4)));
+        let b = (10, backlog(500, 4));
         assert_eq!(looks(&[(0, b), (1, b), (2, b), (3, b)]), [None, Some(1), Some(2), Some(3)]);
     }
 
     #[test]
     fn any_movement_ends_it() {
-        let (b, c) = (Some((10, backlog(500, 4))), Some((10, backlog(499, 4))));
+        let (b, c) = ((10, backlog(500, 4)), (10, backlog(499, 4)));
         assert_eq!(looks(&[(0, b), (1, b), (2, c), (3, c)]), [None, Some(1), None, Some(1)]);
     }
 
     #[test]
     fn acknowledgements_of_any_kind_are_movement() {
-        let with = |age| Some((10, Backlog { last_ack_ms: Some(age), ..backlog(500, 4) }));
+        let with = |age| (10, Backlog { last_ack_ms: Some(age), ..backlog(500, 4) });
         let looked = looks(&[(0, with(0)), (1, with(300)), (2, with(100)), (3, with(1100)), (4, with(2100))]);
         assert_eq!(looked, [None, None, None, Some(1), Some(2)]);
     }
 
     #[test]
     fn more_bytes_on_a_dead_path_are_no_movement() {
-        let with =
-            |sent, unacked, age| Some((sent, Backlog { last_ack_ms: Some(age), ..backlog(0, unacked) }));
+        let with = |sent, unacked, age| (sent, Backlog { last_ack_ms: Some(age), ..backlog(0, unacked) });
         let looked = looks(&[
             (0, with(10, 4, 1500)),
             (1, with(50, 9, 2500)),
@@ -111,25 +105,19 @@ mod tests {
         ]);
         assert_eq!(looked, [None, Some(1), Some(2), None]);
         // After a time with nothing to deliver it begins anew.
-        let idle = Some((10, backlog(0, 0)));
+        let idle = (10, backlog(0, 0));
         assert_eq!(looks(&[(0, idle), (5, idle), (6, with(50, 9, 6000))]), [None; 3]);
     }
 
     #[test]
     fn an_idle_or_starved_link_does_not_stall() {
-        let b = Some((10, backlog(0, 0)));
+        let b = (10, backlog(0, 0));
         assert_eq!(looks(&[(0, b), (1, b), (9, b)]), [None; 3]);
     }
 
     #[test]
     fn a_pause_of_this_process_is_no_evidence() {
-        let b = Some((10, backlog(500, 4)));
+        let b = (10, backlog(500, 4));
         assert_eq!(looks(&[(0, b), (20, b), (21, b)]), [None, None, Some(1)]);
-    }
-
-    #[test]
-    fn another_link_starts_anew() {
-        let b = Some((10, backlog(500, 4)));
-        assert_eq!(looks(&[(0, b), (1, None), (2, b)]), [None; 3]);
     }
 }

@@ -166,6 +166,11 @@ impl OutLink {
         }
     }
 
+    /// The peer at the other end, and the generation.
+    pub fn name(&self) -> (u128, u64) {
+        self.shared.core.name()
+    }
+
     /// Whether the link has ended, broken or closed.
     pub fn is_broken(&self) -> bool {
         self.shared.core.fault().is_some()

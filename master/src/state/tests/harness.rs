@@ -226,9 +226,9 @@ impl Rig {
                 call_ms,
                 operation: None,
                 moved_bytes,
-                stalled: None,
-                sent: None,
-                received: None,
+                stalled: Vec::new(),
+                sent: Vec::new(),
+                received: Vec::new(),
             }),
         );
     }
@@ -251,13 +251,18 @@ impl Rig {
 
     /// All accepted peers begin the collective; mailboxes are emptied before and after.
     pub(super) fn commence(&mut self, op: OpId) {
+        self.commence_by(op, Algorithm::AllGather);
+    }
+
+    /// As [`Rig::commence`], by this algorithm.
+    pub(super) fn commence_by(&mut self, op: OpId, algorithm: Algorithm) {
         let all = self.accepted();
         self.mail.clear();
         for n in &all {
             self.initiate(*n, op);
         }
         for n in all {
-            assert_eq!(self.answer(n), M2c::Commence(Commence { op, algorithm: Algorithm::AllGather }));
+            assert_eq!(self.answer(n), M2c::Commence(Commence { op, algorithm }));
         }
     }
 

@@ -19,9 +19,9 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             call_ms: 0,
             operation: None,
             moved_bytes: 0,
-            stalled: None,
-            sent: None,
-            received: None,
+            stalled: Vec::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
         }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
         C2m::WithdrawTopology(RequestId(1)),
@@ -43,6 +43,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             to: me,
             result: ProbeResult::Failed(Text::default()),
         }),
+        C2m::MeshReport(MeshReport { epoch, fault: None }),
     ]
 }
 
@@ -52,8 +53,8 @@ fn what_each_client_may_send() {
     let legal: [(&str, &[u16]); 4] = [
         ("stranger", &[1, 13]),
         ("pending", &[2, 12, 13]),
-        ("connecting", &[2, 6, 7, 12, 13]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+        ("connecting", &[2, 6, 7, 12, 13, 16]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {

@@ -5,6 +5,7 @@ mod collective;
 mod harness;
 mod kicks;
 mod liveness;
+mod mesh;
 mod optimize;
 mod ring;
 mod status;

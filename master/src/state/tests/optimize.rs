@@ -386,9 +386,13 @@ impl Rig {
                     call_ms: 1,
                     operation: Some(op),
                     moved_bytes: *moved,
-                    stalled: None,
-                    sent: (!busy(n)).then(|| bytes(next.peer, plan.ring[rank].generation)),
-                    received: Some(bytes(previous.peer, previous.generation)),
+                    stalled: Vec::new(),
+                    sent: if busy(n) {
+                        Vec::new()
+                    } else {
+                        vec![bytes(next.peer, plan.ring[rank].generation)]
+                    },
+                    received: vec![bytes(previous.peer, previous.generation)],
                 };
                 self.send(n, C2m::Beat(beat));
             }

@@ -308,7 +308,7 @@ fn nobody_is_late_while_another_member_may_be_dead() {
 
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
     let (edge, call) = (rig.edge(from, to), CallKind::AllReduce);
-    let stalled = Some(StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+    let stalled = vec![StalledEdge { to: edge.to, generation: edge.generation, stalled_ms }];
     rig.send(
         from,
         C2m::Beat(Beat {
@@ -318,8 +318,8 @@ fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
             operation: None,
             moved_bytes: 0,
             stalled,
-            sent: None,
-            received: None,
+            sent: Vec::new(),
+            received: Vec::new(),
         }),
     );
 }
@@ -372,9 +372,9 @@ fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_be
         call_ms: 0,
         operation: None,
         moved_bytes: 0,
-        stalled: None,
-        sent: None,
-        received: None,
+        stalled: Vec::new(),
+        sent: Vec::new(),
+        received: Vec::new(),
     };
     let generation = edge.generation;
     for second in 0..seconds {
@@ -385,9 +385,9 @@ fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_be
         let sent = EdgeBytes { peer: edge.to, generation, bytes: sent };
         let received = EdgeBytes { peer: edge.from, generation, bytes: received };
         if two_beats(second) {
-            rig.send(2, C2m::Beat(Beat { received: Some(received), ..idle.clone() }));
+            rig.send(2, C2m::Beat(Beat { received: vec![received], ..idle.clone() }));
         }
-        rig.send(1, C2m::Beat(Beat { sent: Some(sent), ..idle.clone() }));
+        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..idle.clone() }));
         rig.pass(1000, &[3]);
     }
 }

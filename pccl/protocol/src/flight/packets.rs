@@ -13,6 +13,7 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
         | C2m::StatusRequest(request)
         | C2m::VoteOptimize(request) => Subject::Request(*request),
         C2m::RingReport(report) => Subject::Epoch(report.epoch),
+        C2m::MeshReport(report) => Subject::Epoch(report.epoch),
         C2m::EdgeBroken(fault) => Subject::Edge(fault.generation),
         C2m::Initiate(initiate) => Subject::Op(initiate.op),
         C2m::Complete(complete) => Subject::Op(complete.op),

@@ -173,6 +173,7 @@ arb_struct! {
     StalledEdge { to, generation, stalled_ms }
     VoteTopology { request, wait_for_world }
     RingReport { epoch, faults }
+    MeshReport { epoch, fault }
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
@@ -208,7 +209,8 @@ arb_struct! {
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     RingMember { peer, host, p2p_port, state_port, generation, connections }
-    RingPlan { group, epoch, sizes, ring }
+    MeshEdge { from, to, generation }
+    RingPlan { group, epoch, sizes, ring, mesh }
     EdgeFault { from, to, generation, text }
     StatusPeer { peer, host, group, stage, call, call_ms, silent_ms, moved_bytes, operation }
     StatusGroup { group, epoch, connected, ring }
@@ -219,7 +221,7 @@ arb_struct! {
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport
+        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,

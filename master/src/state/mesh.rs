@@ -1,0 +1,128 @@
+//! Edges between all members of a small group, beside its ring.
+//!
+//! They save a small collective the way around the ring. Nothing depends on them: a ring is confirmed without them, and
+//! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
+//! takes the mesh away until the next ring is planned, or longer, if its ends are still in that one.
+
+use super::group::{BrokenEdge, EdgeEnds, Group, Op};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{
+    Algorithm, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge, MeshReport,
+    PeerId, Text, limits,
+};
+use std::collections::BTreeMap;
+
+/// The mesh of one group.
+#[derive(Debug, Default)]
+pub(super) struct Mesh {
+    edges: BTreeMap<EdgeEnds, LinkGeneration>,
+    /// Edges that failed, and until when that is remembered.
+    faults: BTreeMap<EdgeEnds, Timestamp>,
+}
+
+impl Mesh {
+    /// Plans the edges for a ring in this order. Those that stay keep their generation.
+    pub(super) fn plan(&mut self, order: &[PeerId], epoch: GroupEpoch, now: Timestamp) {
+        self.faults.retain(|ends, until| *until > now && order.contains(&ends.0) && order.contains(&ends.1));
+        let old = std::mem::take(&mut self.edges);
+        let n = order.len();
+        if !(3..=limits::MAX_MESH_RANKS).contains(&n) || !self.faults.is_empty() {
+            return;
+        }
+        for from in 0..n {
+            for to in (2..n).map(|steps| (from + steps) % n) {
+                let ends = (order[from], order[to]);
+                let generation = old.get(&ends).copied().unwrap_or(LinkGeneration(epoch.0));
+                self.edges.insert(ends, generation);
+            }
+        }
+    }
+
+    /// Whether it has this edge in this generation.
+    pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
+        self.edges.get(&ends) == Some(&generation)
+    }
+
+    /// Whether it has an edge between these ends.
+    pub(super) fn joins(&self, ends: EdgeEnds) -> bool {
+        self.edges.contains_key(&ends)
+    }
+
+    /// As ring plans carry it.
+    pub(super) fn edges(&self) -> Vec<MeshEdge> {
+        let edge = |(ends, generation): (&EdgeEnds, &LinkGeneration)| MeshEdge {
+            from: ends.0,
+            to: ends.1,
+            generation: *generation,
+        };
+        self.edges.iter().map(edge).collect()
+    }
+}
+
+impl MasterState {
+    /// A report about the present mesh must name an edge of the reporter.
+    pub(super) fn admit_mesh_report(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        report: &MeshReport,
+    ) -> Result<(), KickReason> {
+        let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
+        if let Some(fault) = report.fault.as_ref().filter(|fault| fault.from != id && fault.to != id) {
+            return refuse(format!("reported the edge {} -> {}, which is not its own", fault.from, fault.to));
+        }
+        match self.groups.get(&group) {
+            Some(group) if report.epoch > group.epoch => refuse(format!(
+                "reported on the mesh of {}, but the present ring is {}",
+                report.epoch, group.epoch
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn record_mesh_report(&mut self, id: PeerId, group_id: GroupId, report: MeshReport) {
+        match report.fault {
+            Some(fault) => self.mesh_fault(group_id, &fault, 0),
+            None => {
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.meshed = Some(report.epoch);
+                }
+            }
+        }
+    }
+
+    /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
+    /// that run on it, for nobody else would.
+    pub(super) fn mesh_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
+        let until = self.now + self.options.forbidden_expiry;
+        let (ends, generation) = ((fault.from, fault.to), fault.generation);
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        if !group.mesh.has_edge(ends, generation) {
+            return;
+        }
+        let is_new = group.mesh.faults.insert(ends, until).is_none();
+        if stalled_ms > 0 {
+            for op in group.ops.values_mut() {
+                if let Op::Running { algorithm: Algorithm::Direct, broken, .. } = op {
+                    let text = Text::new(fault.text.as_str());
+                    broken.push(BrokenEdge { ends, generation, stalled_ms, text });
+                }
+            }
+        }
+        if is_new {
+            let text = &fault.text;
+            self.info(format!(
+                "direct edge {} -> {} failed, data goes around the ring: {text}",
+                ends.0, ends.1
+            ));
+        }
+    }
+
+    /// Whether every member has said that all of its edges stand, and none has failed since.
+    pub(super) fn mesh_stands(&self, group: &Group) -> bool {
+        let meshed = |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed == Some(group.epoch));
+        !group.mesh.edges.is_empty()
+            && group.mesh.faults.is_empty()
+            && group.ring.iter().all(|place| meshed(place.peer))
+    }
+}

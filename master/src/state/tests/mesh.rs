@@ -1,0 +1,205 @@
+//! Edges beside the ring.
+
+use super::harness::*;
+use pccl_protocol::*;
+use std::collections::BTreeSet;
+
+/// What the last plan of client `n` says of the edge beside the ring between two clients.
+fn mesh_edge(rig: &Rig, n: u64, from: u64, to: u64) -> Option<MeshEdge> {
+    let (from, to) = (rig.peers[&from], rig.peers[&to]);
+    rig.plans[&n].mesh.iter().find(|edge| edge.from == from && edge.to == to).copied()
+}
+
+fn fault_of(edge: MeshEdge, text: &str) -> EdgeFault {
+    EdgeFault { from: edge.from, to: edge.to, generation: edge.generation, text: Text::new(text) }
+}
+
+fn report(rig: &mut Rig, n: u64, fault: Option<EdgeFault>) {
+    let epoch = rig.epoch(n);
+    rig.send(n, C2m::MeshReport(MeshReport { epoch, fault }));
+}
+
+fn all_meshed(rig: &mut Rig) {
+    rig.accepted().into_iter().for_each(|n| report(rig, n, None));
+}
+
+#[test]
+fn ring_and_mesh_join_everybody_with_everybody_in_groups_of_three_to_eight() {
+    for size in 1..=9 {
+        let rig = Rig::world(size);
+        let plan = &rig.plans[&1];
+        let ring = (0..plan.ring.len()).map(|at| (plan.ring[at].peer, plan.ring[plan.next_of(at)].peer));
+        let mesh = plan.mesh.iter().map(|edge| (edge.from, edge.to));
+        let n = size as usize;
+        if !(3..=8).contains(&n) {
+            assert_eq!(mesh.count(), 0);
+            continue;
+        }
+        let all: Vec<_> = ring.chain(mesh).collect();
+        assert_eq!(all.len(), n * (n - 1), "none twice");
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert!(all.iter().all(|(from, to)| from != to));
+    }
+}
+
+#[test]
+fn a_small_collective_goes_directly_once_everybody_said_that_the_mesh_stands() {
+    let mut rig = Rig::world(4);
+    (1..=3).for_each(|n| report(&mut rig, n, None));
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::AllGather);
+    let op = rig.op(1, 8, 0);
+    report(&mut rig, 4, None);
+    rig.commence_by(op, Algorithm::Direct);
+}
+
+#[test]
+fn a_large_collective_goes_around_the_ring() {
+    let mut rig = Rig::world(3);
+    all_meshed(&mut rig);
+    let op = rig.op(1, 7, 0);
+    for n in 1..=3 {
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(1 << 20) }));
+    }
+    assert_eq!(rig.answer(1), M2c::Commence(Commence { op, algorithm: Algorithm::Ring }));
+}
+
+#[test]
+fn a_fault_costs_nobody_its_place_and_takes_the_mesh_away_as_long_as_it_is_remembered() {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let (epoch, edge) = (rig.epoch(1), mesh_edge(&rig, 1, 1, 3).expect("planned"));
+    report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    rig.pass(3000, &[1, 2, 3, 4]);
+    assert_eq!(rig.accepted(), [1, 2, 3, 4]);
+    assert_eq!(rig.epoch(1), epoch, "no new ring");
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::AllGather);
+    (1..=4).for_each(|n| rig.complete(n, op, None));
+    // The next ring has no mesh while both ends are in it.
+    rig.join(&[5], 0);
+    assert_eq!(rig.plans[&5].mesh, []);
+    rig.pass(61_000, &[1, 2, 3, 4, 5]);
+    rig.join(&[6], 0);
+    assert!(!rig.plans[&6].mesh.is_empty());
+    all_meshed(&mut rig);
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::Direct);
+}
+
+#[test]
+fn the_end_of_a_peer_is_no_fault_of_the_others_mesh_and_edges_that_stay_are_kept() {
+    let mut rig = Rig::world(5);
+    all_meshed(&mut rig);
+    let kept = mesh_edge(&rig, 1, 3, 2).expect("planned");
+    let lost = mesh_edge(&rig, 1, 1, 4).expect("planned");
+    rig.die(4);
+    report(&mut rig, 1, Some(fault_of(lost, "reset")));
+    rig.confirm_all();
+    assert_eq!(mesh_edge(&rig, 1, 3, 2), Some(kept));
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::AllGather);
+    (1..=3).for_each(|n| rig.complete(n, op, None));
+    rig.complete(5, op, None);
+    all_meshed(&mut rig);
+    let op = rig.op(1, 8, 0);
+    rig.commence_by(op, Algorithm::Direct);
+}
+
+fn beat(stalled: Vec<StalledEdge>, sent: Vec<EdgeBytes>, received: Vec<EdgeBytes>) -> C2m {
+    let (call, call_ms, operation, moved_bytes) = (CallKind::AllReduce, 0, None, 0);
+    C2m::Beat(Beat { sequence: 1, call, call_ms, operation, moved_bytes, stalled, sent, received })
+}
+
+/// Four clients run a direct exchange; those in `silent` give no sign of life, and `beat_of_1` says what 1 tells.
+fn stuck(silent: &[u64], seconds: u64, beats: impl Fn(u64, MeshEdge) -> (C2m, C2m)) -> (Rig, OpId) {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::Direct);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    for second in 1..=seconds {
+        let (of_1, of_3) = beats(second, edge);
+        if !silent.contains(&3) {
+            rig.send(3, of_3);
+        }
+        rig.send(1, of_1);
+        rig.pass(1000, &[2, 4]);
+    }
+    (rig, op)
+}
+
+fn assert_edge_1_3_broke(mut rig: Rig, op: OpId) {
+    for n in 1..=4 {
+        let M2c::Outcome(OpOutcome { op: of, outcome: Outcome::Aborted(verdict) }) = rig.answer(n) else {
+            panic!("client {n} got no verdict")
+        };
+        assert_eq!((of, verdict.cause), (op, Cause::EdgeBroken));
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        assert_eq!(named, [rig.peers[&1], rig.peers[&3]]);
+    }
+    let op = rig.op(1, 7, 1);
+    rig.commence_by(op, Algorithm::AllGather);
+    assert_eq!(rig.accepted(), [1, 2, 3, 4]);
+}
+
+fn stalled(second: u64, edge: MeshEdge) -> (C2m, C2m) {
+    let stalled = StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: second * 1000 };
+    (beat(vec![stalled], vec![], vec![]), beat(vec![], vec![], vec![]))
+}
+
+#[test]
+fn an_edge_of_the_mesh_that_stands_still_ends_what_runs_on_it() {
+    let (mut rig, _) = stuck(&[], 3, stalled);
+    (1..=4).for_each(|n| rig.nothing(n));
+    let (rig, op) = stuck(&[], 5, stalled);
+    assert_edge_1_3_broke(rig, op);
+}
+
+#[test]
+fn a_peer_that_stopped_is_no_fault_of_its_edges() {
+    let (mut rig, _) = stuck(&[3], 9, stalled);
+    rig.nothing(1);
+    rig.pass(4000, &[1, 2, 4]);
+    assert_eq!(rig.kick_of(3).code, KickCode::Silent);
+    let M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) = rig.answer(1) else { panic!() };
+    assert_eq!(verdict.cause, Cause::PeerSilent);
+}
+
+#[test]
+fn bytes_that_vanish_in_the_mesh_end_what_runs_on_it() {
+    let lost = |_: u64, edge: MeshEdge| {
+        let bytes = |peer, bytes| vec![EdgeBytes { peer, generation: edge.generation, bytes }];
+        (beat(vec![], bytes(edge.to, 500), vec![]), beat(vec![], vec![], bytes(edge.from, 0)))
+    };
+    let (rig, op) = stuck(&[], 7, lost);
+    assert_edge_1_3_broke(rig, op);
+}
+
+#[test]
+fn an_edge_that_broke_under_an_attempt_is_named_and_the_next_attempt_goes_around_it() {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::Direct);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    let text = Text::new("reset");
+    let fault =
+        |kind, peer| OpFault { kind, peer: Some(peer), generation: edge.generation, text: text.clone() };
+    report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    rig.complete(1, op, Some(fault(OpFaultKind::OutboundLost, edge.to)));
+    rig.complete(3, op, Some(fault(OpFaultKind::InboundLost, edge.from)));
+    rig.pass(1000, &[1, 2, 3, 4]);
+    assert_edge_1_3_broke(rig, op);
+}
+
+#[test]
+fn only_own_edges_are_reported() {
+    let mut rig = Rig::world(4);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    report(&mut rig, 2, Some(fault_of(edge, "")));
+    assert_eq!(rig.kick_of(2).code, KickCode::Protocol);
+    let epoch = GroupEpoch(rig.epoch(1).0 + 7);
+    rig.send(1, C2m::MeshReport(MeshReport { epoch, fault: None }));
+    assert_eq!(rig.kick_of(1).code, KickCode::Protocol);
+}

@@ -395,7 +395,14 @@ impl Communicator {
         self.note_verdict(&result);
         shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
         op.recycle(shared);
-        shared.activity.lock().ops.retain(|other| !Arc::ptr_eq(other, op));
+        let others_run = {
+            let mut activity = shared.activity.lock();
+            activity.ops.retain(|other| !Arc::ptr_eq(other, op));
+            !activity.ops.is_empty()
+        };
+        if others_run {
+            shared.recall_reader();
+        }
         if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
             previous.unknown_outcome = op.last_id();
         }

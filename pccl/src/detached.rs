@@ -32,6 +32,11 @@ impl DetachedReduce {
         self.op.give_up();
     }
 
+    /// Says that nobody waits for it soon. Without this it may pause for some milliseconds before it goes on.
+    pub fn goes_on_alone(&self) {
+        self.shared.recall_reader();
+    }
+
     /// The tag.
     pub fn tag(&self) -> u64 {
         self.op.tag()

@@ -69,6 +69,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     fn launch(&'scope self, tag: u64, tensors: Vec<Tensor<'env>>) -> Result<AsyncReduce<'scope>, Error> {
         let (shared, op) = self.comm.launch(tag, tensors)?;
+        shared.recall_reader();
         self.launched.lock().push((shared.clone(), op.clone()));
         Ok(AsyncReduce { comm: self.comm, shared, op })
     }

@@ -393,3 +393,143 @@ fn a_send_that_never_has_its_turn_times_out_and_leaves_the_connection() {
         assert_eq!(receiver.waiting_packets(), 0);
     });
 }
+
+/// A tap that consumes everything and tells on which thread.
+fn telling() -> (TapFn, Receiver<(u16, thread::ThreadId)>) {
+    let (tell, told) = unbounded();
+    let tap: TapFn = Box::new(move |kind, _| {
+        let _ = tell.send((kind, thread::current().id()));
+        Tap::Consumed
+    });
+    (tap, told)
+}
+
+#[test]
+fn a_visitor_reads_what_it_waits_for_itself_and_the_own_thread_what_comes_later() {
+    let (tap, told) = telling();
+    let (socket, mut other) = start(tap);
+    let me = thread::current().id();
+    let mut by_visitor = 0;
+    for round in 0..200u16 {
+        other.write_all(&packet(round, b"x")).unwrap();
+        let mut seen = None;
+        // Packets may have come before the visit began.
+        socket.read_until(soon(), || {
+            seen = seen.or_else(|| told.try_recv().ok());
+            seen.is_some()
+        });
+        let (kind, reader) = seen.expect("in time");
+        assert_eq!(kind, round);
+        by_visitor += usize::from(reader == me);
+    }
+    assert!(by_visitor > 100, "{by_visitor} of 200");
+    other.write_all(&packet(1000, b"x")).unwrap();
+    let (kind, reader) = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(kind, 1000);
+    assert_ne!(reader, me);
+}
+
+#[test]
+fn a_long_visit_lets_the_own_thread_sleep_and_gives_the_turn_back() {
+    let (tap, told) = telling();
+    let (socket, mut other) = start(tap);
+    thread::scope(|scope| {
+        let visit = scope.spawn(|| {
+            let mut asked = 0;
+            socket.read_until(None, || {
+                asked += 1;
+                asked > 2
+            });
+        });
+        // Longer than the time in which the next visit is awaited, several times over.
+        thread::sleep(Duration::from_millis(20));
+        for _ in 0..2 {
+            other.write_all(&packet(1, b"x")).unwrap();
+            told.recv_timeout(PATIENCE).unwrap();
+        }
+        visit.join().unwrap();
+    });
+    other.write_all(&packet(2, b"x")).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().0, 2);
+}
+
+#[test]
+fn a_visitor_ends_with_its_deadline_an_interruption_or_the_connection() {
+    let (socket, other) = start(keep());
+    let begun = Instant::now();
+    socket.read_until(begun + Duration::from_millis(20), || false);
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let visit = scope.spawn(|| socket.read_until(None, || done.load(Ordering::SeqCst)));
+        done.store(true, Ordering::SeqCst);
+        while !visit.is_finished() {
+            socket.interrupt();
+            thread::yield_now();
+        }
+    });
+    thread::scope(|scope| {
+        let visit = scope.spawn(|| socket.read_until(None, || false));
+        drop(other);
+        visit.join().unwrap();
+    });
+    assert_eq!(socket.close_reason(), Some(CloseReason::Eof));
+    // There is nothing to read any more.
+    socket.read_until(None, || false);
+}
+
+#[test]
+fn a_second_visitor_is_turned_away_and_other_waiters_get_their_packets() {
+    let (socket, mut other) = start(keep());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| socket.read_until(None, || done.load(Ordering::SeqCst)));
+        let waiter = scope.spawn(|| socket.recv_match(soon(), of_kind(5)));
+        other.write_all(&packet(5, b"y")).unwrap();
+        assert_eq!(waiter.join().unwrap(), Ok(b"y".to_vec()));
+        // One of the two visitors is turned away, so with the deadline of this one both come to an end.
+        socket.read_until(Instant::now() + Duration::from_millis(10), || false);
+        done.store(true, Ordering::SeqCst);
+        other.write_all(&packet(6, b"z")).unwrap();
+    });
+    assert_eq!(socket.recv_match(soon(), of_kind(6)), Ok(b"z".to_vec()));
+}
+
+#[test]
+fn closing_waits_for_a_visitor_and_the_visitor_may_close_in_its_tap() {
+    let (socket, _other) = start(keep());
+    let inside = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            socket.read_until(None, || {
+                inside.store(1, Ordering::SeqCst);
+                false
+            });
+            inside.store(2, Ordering::SeqCst);
+        });
+        while inside.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        socket.close("enough");
+    });
+    assert_eq!(inside.load(Ordering::SeqCst), 2);
+
+    let cell: Arc<OnceLock<QueuedSocket>> = Arc::default();
+    let for_tap = Arc::downgrade(&cell);
+    let (one, mut other) = sockets();
+    let tap: TapFn = Box::new(move |_, _| {
+        if let Some(cell) = for_tap.upgrade() {
+            cell.get().unwrap().close("by the tap");
+        }
+        Tap::Consumed
+    });
+    let (on_close, ends) = unbounded();
+    let on_close: tinysockets::queued::OnClose = Box::new(move |reason| drop(on_close.send(reason.clone())));
+    let config = QueuedConfig { on_close: Some(on_close), ..config() };
+    assert!(cell.set(QueuedSocket::start(one, config, tap).unwrap()).is_ok());
+    thread::scope(|scope| {
+        scope.spawn(|| cell.get().unwrap().read_until(None, || false));
+        other.write_all(&packet(1, b"")).unwrap();
+    });
+    assert_eq!(ends.recv_timeout(PATIENCE), Ok(CloseReason::Local("by the tap".to_owned())));
+}

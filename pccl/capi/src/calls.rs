@@ -240,6 +240,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
         // SAFETY: by the contract of this function.
         let tensor = unsafe { tensor(send, recv, &descriptor) }?;
         entered.launch(vec![tensor], descriptor.tag)?;
+        entered.reduce(descriptor.tag)?.goes_on_alone();
         // SAFETY: by the contract of this function.
         unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag: descriptor.tag }) };
         Ok(())

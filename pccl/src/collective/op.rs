@@ -340,6 +340,7 @@ impl Op {
 
     /// Sleeps until there is a result, takes the memory back, and restores it after a failure.
     pub(crate) fn wait(&self) -> Result<ReduceInfo, Error> {
+        self.read_until_over(None);
         let parker = Parker::new();
         loop {
             let mut state = self.state.lock();
@@ -386,6 +387,7 @@ impl Op {
 
     /// Sleeps until [`Op::wait`] would return at once (`true`), or until `deadline`. Beside the thread that waits.
     pub(crate) fn wait_until_done(&self, deadline: Instant) -> bool {
+        self.read_until_over(Some(deadline));
         let parker = Parker::new();
         loop {
             let mut state = self.state.lock();
@@ -398,6 +400,15 @@ impl Op {
             state.waiters.push(parker.unparker());
             drop(state);
             parker.park_until(deadline);
+        }
+    }
+
+    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step of
+    /// it need not wake two threads. May return earlier.
+    fn read_until_over(&self, deadline: Option<Instant>) {
+        let is_over = || is_over(&self.state.lock());
+        if let Some(shared) = self.shared.upgrade().filter(|_| !is_over()) {
+            shared.read_until(deadline, is_over);
         }
     }
 
@@ -430,9 +441,7 @@ impl Op {
         }
         state.phase = Phase::Finished;
         state.result = Some(result);
-        for waiter in state.waiters.drain(..) {
-            waiter.unpark();
-        }
+        state.wake(shared);
     }
 
     /// Votes to complete the present attempt, once.
@@ -456,9 +465,10 @@ impl AttemptOwner for Op {
     }
 
     fn released_all(&self, _op: OpId) {
+        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
-        for waiter in state.waiters.drain(..) {
-            waiter.unpark();
+        if state.result.is_some() {
+            state.wake(&shared);
         }
     }
 
@@ -486,6 +496,14 @@ impl AttemptOwner for Op {
 }
 
 impl State {
+    /// Wakes whoever waits for the end of the operation.
+    fn wake(&mut self, shared: &Shared) {
+        for waiter in self.waiters.drain(..) {
+            waiter.unpark();
+        }
+        shared.interrupt_reader();
+    }
+
     /// The attempt begins; returns what has gone wrong with it before.
     fn begin(&mut self) -> Option<OpFault> {
         self.phase = Phase::Running;

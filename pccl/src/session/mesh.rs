@@ -44,10 +44,10 @@ impl Mesh {
         self.inbound.retain(|name, link| wanted_in.contains(name) && !is_broken(link));
         for name in wanted_out {
             let Some(target) = plan.ring.iter().find(|member| member.peer.0 == name.0) else { continue };
-            if !self.out.contains_key(&name) {
+            self.out.entry(name).or_insert_with(|| {
                 edges::dial(&shared.config, me, plan.epoch, edge_of(&name), target, &shared.conductor);
-                self.out.insert(name, None);
-            }
+                None
+            });
         }
         for name in wanted_in {
             self.inbound.entry(name).or_insert(None);

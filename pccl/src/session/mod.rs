@@ -201,6 +201,28 @@ impl Shared {
         }
     }
 
+    /// Reads what the master sends on the calling thread, until `done` or `deadline`. May return earlier: another thread may
+    /// be at it, or there may be nothing more to read.
+    pub(crate) fn read_until(&self, deadline: Option<Instant>, done: impl FnMut() -> bool) {
+        if let Some(control) = self.control.get() {
+            control.read_until(deadline, done);
+        }
+    }
+
+    /// Has the thread in [`Shared::read_until`] look whether it is done.
+    pub(crate) fn interrupt_reader(&self) {
+        if let Some(control) = self.control.get() {
+            control.interrupt();
+        }
+    }
+
+    /// Operations go on while no thread waits for them: packets of the master are to be read without delay.
+    pub(crate) fn recall_reader(&self) {
+        if let Some(control) = self.control.get() {
+            control.recall();
+        }
+    }
+
     /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the master
     /// is silent, and by `deadline`.
     pub(crate) fn receive<T>(

@@ -1,7 +1,7 @@
 //! A connection whose packets are sorted: some are dealt with at once, the others wait for whoever asks for them.
 //!
-//! One thread reads. Each packet is first shown to the *tap* on that thread, which may deal with it; the others lie in
-//! a bounded inbox, from which any number of threads take what they wait for with
+//! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the *tap*
+//! on that thread, which may deal with it; the others lie in a bounded inbox, from which any number of threads take what they wait for with
 //! [`recv_match`](QueuedSocket::recv_match).
 //!
 //! No wake is lost and no packet is taken twice, because looking through the inbox, taking from it, adding to it and
@@ -9,14 +9,14 @@
 //! last one that it has seen. A new packet wakes all waiters and not one of them, since only each waiter itself can say
 //! whether it is the one.
 
+mod reading;
+
 use std::{
     collections::VecDeque,
     fmt, io,
     net::{Shutdown, SocketAddr, TcpStream},
-    os::fd::AsFd,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Instant,
 };
 
@@ -24,9 +24,7 @@ use parking_lot::Mutex;
 use threadpark::{Parker, Unparker};
 
 use crate::{sys, threads, wire::FrameParser};
-
-/// Bytes asked of the socket at once.
-const READ_BYTES: usize = 16 * 1024;
+use reading::Reading;
 
 /// What the tap wants to be done with a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +93,6 @@ pub struct QueuedSocket {
     shared: Arc<Shared>,
     remote_addr: SocketAddr,
     local_addr: SocketAddr,
-    thread_id: thread::ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -104,6 +101,7 @@ struct Shared {
     /// Held while a packet is being sent, so that packets do not mix.
     send_turn: Mutex<()>,
     state: Mutex<State>,
+    reading: Reading,
 }
 
 struct State {
@@ -128,20 +126,35 @@ impl QueuedSocket {
         let QueuedConfig { name, max_frame_bytes, inbox_limit, on_close } = config;
         let (remote_addr, local_addr) = (stream.peer_addr()?, stream.local_addr()?);
         stream.set_nonblocking(false)?;
-        let shared = Arc::new(Shared {
-            stream,
-            send_turn: Mutex::new(()),
-            state: Mutex::new(State::new(inbox_limit)),
-        });
-        let reader = Reader { shared: Arc::clone(&shared), parser: FrameParser::new(max_frame_bytes), tap };
-        let thread = threads::spawn(&name, move || reader.run(on_close))?;
-        Ok(Self {
-            shared,
-            remote_addr,
-            local_addr,
-            thread_id: thread.thread().id(),
-            thread: Mutex::new(Some(thread)),
-        })
+        let parker = Parker::new();
+        let parser = FrameParser::new(max_frame_bytes);
+        let reading = Reading::new(parker.unparker(), parser, tap, on_close)?;
+        let state = Mutex::new(State::new(inbox_limit));
+        let shared = Arc::new(Shared { stream, send_turn: Mutex::new(()), state, reading });
+        let own = Arc::clone(&shared);
+        let thread = threads::spawn(&name, move || own.reading.run(&own, &parker))?;
+        Ok(Self { shared, remote_addr, local_addr, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Reads on the calling thread, which so need not be woken by another one, until `done` says that what it waits for is
+    /// there, `deadline` has passed, or the connection has ended; the tap runs on this thread meanwhile. Returns at once if
+    /// another thread does so already. `done` is asked after everything that arrives and after each
+    /// [`interrupt`](Self::interrupt).
+    ///
+    /// For a few milliseconds afterwards nobody reads, in expectation of the next such call, unless somebody calls
+    /// [`recall`](Self::recall) or waits in [`recv_match`](Self::recv_match).
+    pub fn read_until(&self, deadline: impl Into<Option<Instant>>, done: impl FnMut() -> bool) {
+        self.shared.reading.visit(&self.shared, deadline.into(), done);
+    }
+
+    /// Has the thread in [`read_until`](Self::read_until), if there is one, ask whether it is done.
+    pub fn interrupt(&self) {
+        self.shared.reading.interrupt();
+    }
+
+    /// Has the socket's own thread read again, if no thread is in [`read_until`](Self::read_until).
+    pub fn recall(&self) {
+        self.shared.reading.recall();
     }
 
     /// Sends `bytes`, which are one or more whole frames, undivided by what other threads send. Waits while the socket
@@ -202,8 +215,12 @@ impl QueuedSocket {
             if let Some(reason) = &state.closed {
                 return Err(RecvError::Closed(reason.clone()));
             }
+            let is_first = waiting.is_none();
             let waiting = waiting.get_or_insert_with(|| Waiting::sign_up(&self.shared, &mut state));
             drop(state);
+            if is_first {
+                self.recall();
+            }
             match deadline {
                 None => waiting.parker.park(),
                 Some(deadline) => {
@@ -216,20 +233,22 @@ impl QueuedSocket {
         }
     }
 
-    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits for the reading
-    /// thread to end; called on that thread (from the tap or `on_close`) it does not wait. May be called repeatedly.
+    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits until nobody reads any
+    /// more; called on a thread that reads (from the tap or `on_close`) it does not wait. May be called repeatedly.
     ///
     /// The caller must not hold a lock that the tap or `on_close` needs.
     pub fn close(&self, reason: &str) {
         self.shared.end(CloseReason::Local(reason.to_owned()));
         self.shared.state.lock().inbox.clear();
-        if thread::current().id() == self.thread_id {
+        if self.shared.reading.is_read_here() {
             return;
         }
         // The lock is kept while joining, so that a second caller waits too. The thread catches all panics.
-        if let Some(thread) = self.thread.lock().take() {
+        let mut thread = self.thread.lock();
+        if let Some(thread) = thread.take() {
             let _ = thread.join();
         }
+        self.shared.reading.wait_until_over();
     }
 
     /// Why the connection ended; `None` while it has not.
@@ -335,8 +354,9 @@ impl Shared {
         let first = state.closed.get_or_insert(reason).clone();
         state.wake_all();
         drop(state);
-        // Wakes the reading thread and a sender that waits for room. Fails only if the connection is gone.
+        // Wakes whoever reads and a sender that waits for room. Fails only if the connection is gone.
         let _ = self.stream.shutdown(Shutdown::Both);
+        self.reading.wake_all();
         first
     }
 
@@ -353,70 +373,6 @@ impl Shared {
         state.next_number += 1;
         state.inbox.push_back(Packet { number, kind, body: body.to_vec() });
         state.wake_all();
-        Ok(())
-    }
-}
-
-/// What the reading thread owns.
-struct Reader {
-    shared: Arc<Shared>,
-    parser: FrameParser,
-    tap: TapFn,
-}
-
-impl Reader {
-    fn run(mut self, on_close: Option<OnClose>) {
-        // A panic of the tap must not leave the waiters waiting.
-        let ended = catch_unwind(AssertUnwindSafe(|| self.read_until_closed()));
-        let reason =
-            ended.unwrap_or_else(|_| CloseReason::Io("the handler of incoming packets panicked".to_owned()));
-        let first = self.shared.end(reason);
-        log::debug!("connection ended: {first}");
-        // What the tap holds may need to be gone before `on_close` runs, or may even hold this socket.
-        drop(self);
-        if let Some(on_close) = on_close
-            && catch_unwind(AssertUnwindSafe(|| on_close(&first))).is_err()
-        {
-            log::error!("the handler of a closed connection panicked");
-        }
-    }
-
-    fn read_until_closed(&mut self) -> CloseReason {
-        let mut buffer = vec![0; READ_BYTES];
-        loop {
-            match sys::recv(self.shared.stream.as_fd(), &mut buffer, false) {
-                Ok(0) => return self.end_of_stream(),
-                Ok(n) => self.parser.feed(&buffer[..n]),
-                Err(error) => return CloseReason::Io(error.to_string()),
-            }
-            if let Err(reason) = self.sort_packets() {
-                return reason;
-            }
-        }
-    }
-
-    fn end_of_stream(&self) -> CloseReason {
-        match self.parser.pending_bytes() {
-            0 => CloseReason::Eof,
-            n => CloseReason::Malformed(format!(
-                "the connection ended inside a packet, {n} bytes of it had arrived"
-            )),
-        }
-    }
-
-    fn sort_packets(&mut self) -> Result<(), CloseReason> {
-        while let Some((kind, body)) =
-            self.parser.next_frame().map_err(|error| CloseReason::Malformed(error.to_string()))?
-        {
-            if let Some(reason) = &self.shared.state.lock().closed {
-                return Err(reason.clone());
-            }
-            match (self.tap)(kind, body) {
-                Tap::Consumed => {}
-                Tap::Keep => self.shared.keep(kind, body)?,
-                Tap::Close(reason) => return Err(CloseReason::Rejected(reason)),
-            }
-        }
         Ok(())
     }
 }

@@ -136,8 +136,8 @@ impl MasterState {
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         let Some((other, (a, b))) = odd else {
             let prepared = descriptor.algorithm_for(votes.len());
-            let is_direct = prepared == Algorithm::AllGather && self.mesh_stands(group);
-            return Step::Commence(if is_direct { Algorithm::Direct } else { prepared });
+            let over_mesh = if prepared == Algorithm::AllGather { self.mesh_algorithm(group) } else { None };
+            return Step::Commence(over_mesh.unwrap_or(prepared));
         };
         let detail =
             format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));

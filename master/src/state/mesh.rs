@@ -4,6 +4,7 @@
 //! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
 //! takes the mesh away until the next ring is planned, or longer, if its ends are still in that one.
 
+use super::client::Peer;
 use super::group::{BrokenEdge, EdgeEnds, Group, Op};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
@@ -103,7 +104,9 @@ impl MasterState {
         let is_new = group.mesh.faults.insert(ends, until).is_none();
         if stalled_ms > 0 {
             for op in group.ops.values_mut() {
-                if let Op::Running { algorithm: Algorithm::Direct, broken, .. } = op {
+                if let Op::Running { algorithm, broken, .. } = op
+                    && algorithm.uses_mesh()
+                {
                     let text = Text::new(fault.text.as_str());
                     broken.push(BrokenEdge { ends, generation, stalled_ms, text });
                 }
@@ -118,11 +121,17 @@ impl MasterState {
         }
     }
 
-    /// Whether every member has said that all of its edges stand, and none has failed since.
-    pub(super) fn mesh_stands(&self, group: &Group) -> bool {
-        let meshed = |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed == Some(group.epoch));
-        !group.mesh.edges.is_empty()
+    /// How a small collective goes over the mesh, if every member has said that all of its edges stand, and none has failed
+    /// since. Peers on one host share its processors, and few messages are what counts; else it is few hops.
+    pub(super) fn mesh_algorithm(&self, group: &Group) -> Option<Algorithm> {
+        let members: Option<Vec<&Peer>> =
+            group.ring.iter().map(|place| self.peers.get(&place.peer)).collect();
+        let members = members?;
+        let stands = !group.mesh.edges.is_empty()
             && group.mesh.faults.is_empty()
-            && group.ring.iter().all(|place| meshed(place.peer))
+            && members.iter().all(|peer| peer.meshed == Some(group.epoch));
+        let host = |peer: &Peer| peer.remote.to_canonical();
+        let is_one_host = members.windows(2).all(|pair| host(pair[0]) == host(pair[1]));
+        stands.then_some(if is_one_host { Algorithm::ReduceBroadcast } else { Algorithm::Direct })
     }
 }

@@ -118,7 +118,9 @@ impl Descriptor {
     /// Most bytes that one of `ranks` peers moves for this, sent and received together.
     pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
         match self.algorithm_for(ranks) {
-            Algorithm::AllGather | Algorithm::Direct => self.bytes().saturating_mul(2 * (ranks as u64 - 1)),
+            Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
+                self.bytes().saturating_mul(2 * (ranks as u64 - 1))
+            }
             Algorithm::Automatic | Algorithm::Ring => {
                 self.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
             }
@@ -126,7 +128,8 @@ impl Descriptor {
     }
 
     /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master. In the
-    /// place of [`Algorithm::AllGather`] the master may name [`Algorithm::Direct`], for which the same is prepared.
+    /// place of [`Algorithm::AllGather`] the master may name one that [uses the mesh](Algorithm::uses_mesh), for which the
+    /// same is prepared.
     pub fn algorithm_for(&self, ranks: usize) -> Algorithm {
         let bytes = self.bytes();
         // Partial sums are what is quantised, and there are none in an all-gather.
@@ -165,6 +168,16 @@ wire_code! {
         /// As [`Algorithm::AllGather`], over the mesh: every rank sends to every other. For small operations, where all
         /// members are connected directly.
         Direct = 3 => "direct",
+        /// Over the mesh: rank 0 gets all contributions, folds them, and sends the result to all. One hop more than
+        /// [`Algorithm::Direct`] for fewer messages, which is less work where all peers share one host.
+        ReduceBroadcast = 4 => "reduce-broadcast",
+    }
+}
+
+impl Algorithm {
+    /// Whether data goes over the mesh.
+    pub const fn uses_mesh(self) -> bool {
+        matches!(self, Self::Direct | Self::ReduceBroadcast)
     }
 }
 

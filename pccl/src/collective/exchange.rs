@@ -6,8 +6,9 @@
 //! receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
 //!
 //! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other, at
-//! stage `n - 1 + r`. Both ways end with the same contributions in the same places, so what has been prepared serves
-//! either, and the master says which.
+//! stage `n - 1 + r`. Or there are two: the contributions go to rank 0 only, at these stages, and it sends the result back,
+//! at stage `2 n - 1`. All ways put the same bytes into the same places, so what has been prepared serves any of them, and
+//! the master says which.
 //!
 //! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So both
 //! algorithms give the same bytes, on every rank.
@@ -21,7 +22,9 @@ use super::{
     plan::{Frame, Plan},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
+use pccl_protocol::{
+    Algorithm, Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text,
+};
 use pccl_quant::{ReduceOp, finish_average, fold_into};
 use std::{
     ops::Range,
@@ -38,6 +41,9 @@ const IDLE: u8 = 0;
 const RECEIVING: u8 = 1;
 const RECEIVED: u8 = 2;
 
+/// The rank that folds for all, if one does.
+const ROOT: usize = 0;
+
 /// See the module's documentation.
 pub(crate) struct Exchange {
     id: OpId,
@@ -50,14 +56,17 @@ pub(crate) struct Exchange {
     memory: Arc<Backup>,
     /// One area per rank, then two in which results are folded in turn.
     areas: Lent,
+    /// Of the contribution of each rank, and of the result.
     states: Box<[AtomicU8]>,
     /// Contributions that have not arrived.
     in_left: AtomicUsize,
     /// All contributions are here and folded.
     is_complete: AtomicBool,
     out_left: AtomicUsize,
-    /// The way that the master named, once it has.
-    is_direct: AtomicBool,
+    /// Code of the algorithm that the master named, once it has.
+    algorithm: AtomicU8,
+    /// Rank 0 has sent the result to all.
+    is_broadcast: AtomicBool,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     owner: Weak<dyn AttemptOwner>,
@@ -120,11 +129,12 @@ impl Exchange {
             areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),
             gate,
             memory,
-            states: (0..ranks).map(|_| AtomicU8::new(IDLE)).collect(),
+            states: (0..=ranks).map(|_| AtomicU8::new(IDLE)).collect(),
             in_left: AtomicUsize::new(hops),
             is_complete: AtomicBool::new(hops == 0),
             out_left: AtomicUsize::new(hops),
-            is_direct: AtomicBool::new(false),
+            algorithm: AtomicU8::new(Algorithm::Automatic.code()),
+            is_broadcast: AtomicBool::new(false),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             owner,
@@ -164,23 +174,30 @@ impl Exchange {
         (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether the contributions go directly to all.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.is_direct.load(Ordering::Relaxed)
+    /// Whether it has begun, and goes over the mesh.
+    pub(crate) fn uses_mesh(&self) -> bool {
+        self.algorithm().uses_mesh()
     }
 
-    /// Sends the own contribution on its way: to the next rank, or to all.
-    pub(crate) fn start(&self, is_direct: bool) {
-        self.is_direct.store(is_direct, Ordering::Relaxed);
+    fn algorithm(&self) -> Algorithm {
+        Algorithm::from_code(self.algorithm.load(Ordering::SeqCst)).unwrap_or(Algorithm::Automatic)
+    }
+
+    /// Sends the own contribution on its way, by the algorithm that the master named.
+    pub(crate) fn start(&self, algorithm: Algorithm) {
+        self.algorithm.store(algorithm.code(), Ordering::SeqCst);
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
-        if !is_direct {
-            return self.send(0);
-        }
-        // From the next rank on, so that not all begin with the same one.
-        for to in (1..self.ranks()).map(|step| (self.rank() + step) % self.ranks()) {
-            self.send_to(to);
+        let own = self.first_direct_stage() + self.rank();
+        match algorithm {
+            Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
+            Algorithm::ReduceBroadcast => {
+                self.out_left.store(1, Ordering::Release);
+                self.send_to(ROOT, own);
+            }
+            Algorithm::Direct => self.send_to_all(own),
+            _ => self.send(0),
         }
     }
 
@@ -242,12 +259,31 @@ impl Exchange {
         self.ranks() - 1
     }
 
-    /// Whose contribution arrives at `stage`.
-    fn received_from(&self, stage: usize) -> usize {
+    /// Whose contribution arrives at `stage`; the number of ranks stands for the result.
+    fn received_at(&self, stage: usize) -> usize {
         match stage.checked_sub(self.first_direct_stage()) {
-            Some(rank) => rank,
+            Some(slot) => slot,
             None => (self.rank() + 2 * self.ranks() - stage - 1) % self.ranks(),
         }
+    }
+
+    /// Whose contribution leaves at `stage`, as [`Exchange::received_at`].
+    fn sent_at(&self, stage: usize) -> usize {
+        match stage.checked_sub(self.first_direct_stage()) {
+            Some(slot) => slot,
+            None => (self.rank() + self.ranks() - stage) % self.ranks(),
+        }
+    }
+
+    /// First byte of a contribution, or of the result.
+    fn place_of(&self, slot: usize) -> usize {
+        let area = if slot == self.ranks() { self.result_area() } else { slot };
+        area * self.bytes
+    }
+
+    /// The stage at which rank 0 sends the result.
+    fn result_stage(&self) -> usize {
+        self.first_direct_stage() + self.ranks()
     }
 
     fn frame(&self, me: Arc<Self>, stage: usize) -> Outgoing {
@@ -271,10 +307,10 @@ impl Exchange {
         }
     }
 
-    /// Sends the own contribution to `rank`.
-    fn send_to(&self, rank: usize) {
+    /// Sends to `rank` what is sent at `stage`.
+    fn send_to(&self, rank: usize, stage: usize) {
         let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
-        let frame = self.frame(me, self.first_direct_stage() + self.rank());
+        let frame = self.frame(me, stage);
         // The ring has the edge to the next rank.
         let is_sent = if rank == (self.rank() + 1) % self.ranks() {
             owner.send(self.id, &mut std::iter::once(frame))
@@ -283,6 +319,23 @@ impl Exchange {
         };
         if !is_sent {
             owner.fault(self.id, local_fault(format!("the link to rank {rank} is not there")));
+        }
+    }
+
+    /// From the next rank on, so that not all begin with the same one.
+    fn send_to_all(&self, stage: usize) {
+        for to in (1..self.ranks()).map(|step| (self.rank() + step) % self.ranks()) {
+            self.send_to(to, stage);
+        }
+    }
+
+    /// Rank 0 sends the result, once it has it and the master has named this way. Either may come first.
+    fn broadcast_when_due(&self) {
+        let is_due = self.rank() == ROOT
+            && self.algorithm() == Algorithm::ReduceBroadcast
+            && self.is_complete.load(Ordering::SeqCst);
+        if is_due && !self.is_broadcast.swap(true, Ordering::SeqCst) {
+            self.send_to_all(self.result_stage());
         }
     }
 
@@ -326,13 +379,17 @@ impl Exchange {
     /// The last contribution has arrived: folds, and only then this rank holds the whole result.
     fn complete(&self) {
         match self.fold_all() {
-            Ok(()) => {
-                self.is_complete.store(true, Ordering::Release);
-                if let Some(owner) = self.owner.upgrade() {
-                    owner.received_all(self.id);
-                }
-            }
+            Ok(()) => self.finish(),
             Err(text) => self.report(local_fault(text)),
+        }
+    }
+
+    /// The result is in its place.
+    fn finish(&self) {
+        self.is_complete.store(true, Ordering::SeqCst);
+        self.broadcast_when_due();
+        if let Some(owner) = self.owner.upgrade() {
+            owner.received_all(self.id);
         }
     }
 
@@ -347,8 +404,8 @@ impl Transfer for Exchange {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
         let stage = header.stage as usize;
         let fits = header.part == 0 && header.offset == 0 && header.len as usize == self.bytes;
-        let is_ours =
-            stage < self.first_direct_stage() + self.ranks() && self.received_from(stage) != self.rank();
+        let own_slot = if self.rank() == ROOT { [ROOT, self.ranks()] } else { [self.rank(); 2] };
+        let is_ours = stage <= self.result_stage() && !own_slot.contains(&self.received_at(stage));
         if !fits || !is_ours {
             let text = format!(
                 "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
@@ -356,10 +413,10 @@ impl Transfer for Exchange {
             );
             return Err(Violation { text });
         }
-        let from = self.received_from(stage);
-        let taken = self.states[from].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        let slot = self.received_at(stage);
+        let taken = self.states[slot].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
-            text: format!("{}: the contribution of rank {from} arrives twice", self.id),
+            text: format!("{}: contribution {slot} of {} arrives twice", self.id, self.ranks()),
         })
     }
 
@@ -372,22 +429,20 @@ impl Transfer for Exchange {
     }
 
     fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.areas, self.received_from(header.stage as usize) * self.bytes)
+        (&self.areas, self.place_of(self.received_at(header.stage as usize)))
     }
 
     fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let stage = header.stage as usize;
-        let sent = match stage.checked_sub(self.first_direct_stage()) {
-            Some(rank) => rank,
-            None => (self.rank() + self.ranks() - stage) % self.ranks(),
-        };
-        (&self.areas, sent * self.bytes)
+        (&self.areas, self.place_of(self.sent_at(header.stage as usize)))
     }
 
     fn arrived(&self, header: &FrameHeader) {
         let stage = header.stage as usize;
-        self.states[self.received_from(stage)].store(RECEIVED, Ordering::Release);
+        self.states[self.received_at(stage)].store(RECEIVED, Ordering::Release);
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        if stage == self.result_stage() {
+            return self.finish();
+        }
         if stage + 1 < self.first_direct_stage() {
             self.send(stage + 1);
         }

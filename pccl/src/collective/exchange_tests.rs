@@ -57,8 +57,9 @@ impl Ranks {
         self.0[rank].exchange.as_ref().expect("made by new")
     }
 
-    fn start(&self, is_direct: bool) {
-        (0..self.0.len()).for_each(|rank| self.exchange(rank).start(is_direct));
+    /// All ranks from `first` on begin.
+    fn start(&self, algorithm: Algorithm, first: usize) {
+        (first..self.0.len()).for_each(|rank| self.exchange(rank).start(algorithm));
     }
 
     /// Ranks that have a frame to deliver.
@@ -116,21 +117,30 @@ fn oracle(data_type: DataType, op: ReduceOp, buffers: &[[Vec<u8>; 3]], which: us
 
 const OPS: [ReduceOp; 5] = ReduceOp::ALL;
 
+const WAYS: [Algorithm; 3] = [Algorithm::AllGather, Algorithm::Direct, Algorithm::ReduceBroadcast];
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
     fn any_order_of_delivery_gives_the_bytes_of_the_pipelined_ring(
         ranks in 2usize..7, halves in 0usize..60, doubles in 1usize..40, op in prop::sample::select(&OPS[..]),
-        is_direct in any::<bool>(),
+        algorithm in prop::sample::select(&WAYS[..]), begins_late in any::<bool>(),
         order in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 30),
     ) {
         let all = Ranks::new(ranks, halves, doubles, op);
         let before = all.buffers();
-        all.start(is_direct);
+        // Some hear that it has begun after all contributions have come.
+        let late = usize::from(begins_late);
+        all.start(algorithm, late);
         let mut order = order.iter().cycle();
-        while let senders = all.senders() && !senders.is_empty() {
-            let (sender, frame) = order.next().expect("endless");
-            all.deliver(senders[sender.index(senders.len())], *frame, usize::MAX);
+        for begun in [late, 0] {
+            while let senders = all.senders() && !senders.is_empty() {
+                let (sender, frame) = order.next().expect("endless");
+                all.deliver(senders[sender.index(senders.len())], *frame, usize::MAX);
+            }
+            if begun > 0 {
+                all.exchange(0).start(algorithm);
+            }
         }
         prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");
         let expected = [
@@ -141,7 +151,8 @@ proptest! {
             let exchange = all.exchange(rank);
             prop_assert!(exchange.has_received_all() && exchange.has_released_all());
             prop_assert_eq!(*all.0[rank].owner.received_all.lock(), 1);
-            let bytes = ((ranks - 1) * (2 * halves + 8 * doubles)) as u64;
+            let is_leaf = algorithm == Algorithm::ReduceBroadcast && rank > 0;
+            let bytes = (if is_leaf { 1 } else { ranks - 1 } * (2 * halves + 8 * doubles)) as u64;
             prop_assert_eq!(exchange.traffic(), (bytes, bytes));
             exchange.deliver().expect("the gate is open");
             exchange.retract();
@@ -153,12 +164,12 @@ proptest! {
 
     #[test]
     fn an_attempt_that_is_cut_off_anywhere_leaves_everything_as_it_was(
-        ranks in 2usize..6, frames in 0usize..12, part in 0usize..200, is_direct in any::<bool>(),
+        ranks in 2usize..6, frames in 0usize..12, part in 0usize..200, algorithm in prop::sample::select(&WAYS[..]),
         order in prop::collection::vec(any::<prop::sample::Index>(), 12),
     ) {
         let all = Ranks::new(ranks, 9, 11, ReduceOp::Avg);
         let before = all.buffers();
-        all.start(is_direct);
+        all.start(algorithm, 0);
         for (number, index) in order[..frames].iter().enumerate() {
             let senders = all.senders();
             if senders.is_empty() {
@@ -176,7 +187,7 @@ proptest! {
 #[test]
 fn frames_that_are_not_due_are_refused() {
     let all = Ranks::new(3, 4, 2, ReduceOp::Sum);
-    all.start(false);
+    all.start(Algorithm::AllGather, 0);
     let header = |stage: u32, part: u32, offset: u64, len: u32| FrameHeader {
         op: op_key(ID),
         part,
@@ -189,9 +200,15 @@ fn frames_that_are_not_due_are_refused() {
     let exchange = all.exchange(0);
     assert_eq!(exchange.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
     assert!(exchange.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
-    for (stage, part, offset, len) in
-        [(2, 0, 0, 24), (5, 0, 0, 24), (0, 1, 0, 24), (0, 0, 8, 24), (0, 0, 0, 23), (0, 0, 0, 25)]
-    {
+    for (stage, part, offset, len) in [
+        (2, 0, 0, 24),
+        (5, 0, 0, 24),
+        (6, 0, 0, 24),
+        (0, 1, 0, 24),
+        (0, 0, 8, 24),
+        (0, 0, 0, 23),
+        (0, 0, 0, 25),
+    ] {
         assert!(exchange.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
     }
     // Stage 3 is that at which rank 1 sends to all, whose contribution came around the ring already.
@@ -203,7 +220,7 @@ fn frames_that_are_not_due_are_refused() {
 #[test]
 fn damage_names_the_edge_that_it_came_over() {
     let all = Ranks::new(2, 4, 2, ReduceOp::Sum);
-    all.start(false);
+    all.start(Algorithm::AllGather, 0);
     let frame = all.0[0].owner.sent.lock().remove(0);
     all.exchange(1).corrupt(&frame.header, 77, 5);
     let faults = all.0[1].owner.faults.lock();

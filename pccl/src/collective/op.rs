@@ -255,7 +255,7 @@ impl Op {
         if !attempt.is_prepared_for(named) {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
-        let users = if named == Algorithm::Direct { Users::Direct } else { Users::All };
+        let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
         if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
             return self.fault(id, fault);
         }
@@ -327,8 +327,8 @@ impl Op {
     }
 
     /// Whether the present attempt runs over the mesh.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.state.lock().attempt.as_ref().is_some_and(Running::is_direct)
+    pub(crate) fn uses_mesh(&self) -> bool {
+        self.state.lock().attempt.as_ref().is_some_and(Running::uses_mesh)
     }
 
     /// A link that the present attempt runs on broke.

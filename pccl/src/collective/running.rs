@@ -30,13 +30,13 @@ impl Running {
     pub(crate) fn is_prepared_for(&self, algorithm: Algorithm) -> bool {
         match self {
             Self::Ring(_) => algorithm == Algorithm::Ring,
-            Self::AllGather(_) => matches!(algorithm, Algorithm::AllGather | Algorithm::Direct),
+            Self::AllGather(_) => algorithm == Algorithm::AllGather || algorithm.uses_mesh(),
         }
     }
 
     /// Whether it has begun, over the mesh.
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self, Self::AllGather(exchange) if exchange.is_direct())
+    pub(crate) fn uses_mesh(&self) -> bool {
+        matches!(self, Self::AllGather(exchange) if exchange.uses_mesh())
     }
 
     /// As the links see it.
@@ -85,7 +85,7 @@ impl Running {
     pub(crate) fn start(&self, algorithm: Algorithm) {
         match self {
             Self::Ring(attempt) => attempt.start(),
-            Self::AllGather(exchange) => exchange.start(algorithm == Algorithm::Direct),
+            Self::AllGather(exchange) => exchange.start(algorithm),
         }
     }
 

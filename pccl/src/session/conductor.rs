@@ -367,7 +367,7 @@ impl LinkEvents for Events {
 /// Makes the running operations vote that they cannot complete, if the link is one of those that they run on.
 fn fail_running(shared: &Shared, fault: &LinkFault) {
     let Some(users) = shared.links.broken(fault) else { return };
-    for op in shared.table.all().iter().filter(|op| users == Users::All || op.is_direct()) {
+    for op in shared.table.all().iter().filter(|op| users == Users::All || op.uses_mesh()) {
         op.link_broken(&link_fault(fault));
     }
 }

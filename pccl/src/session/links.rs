@@ -14,8 +14,8 @@ type Name = (u128, u64);
 pub(crate) enum Users {
     /// All of them: it is a link of the ring.
     All,
-    /// Those that are exchanged directly.
-    Direct,
+    /// Those that go over the mesh.
+    OverMesh,
 }
 
 /// The links of the newest ring that this peer has confirmed, and of the mesh beside it.
@@ -131,7 +131,7 @@ impl Links {
         }
         let mut broken = now.out.as_ref().is_some_and(|link| link.is_broken())
             || now.inbound.as_ref().is_some_and(|link| link.is_broken());
-        if users == Users::Direct {
+        if users == Users::OverMesh {
             if now.mesh.epoch != epoch {
                 return Some(missing_link("to all other ranks"));
             }
@@ -170,7 +170,7 @@ impl Links {
         let users = match (ring == Some(name), mesh.contains(&name)) {
             _ if fault.kind == FaultKind::Closed => return None,
             (true, _) => Users::All,
-            (false, true) => Users::Direct,
+            (false, true) => Users::OverMesh,
             (false, false) => return None,
         };
         let slot = if users == Users::All { &mut now.fault } else { &mut now.mesh.fault };

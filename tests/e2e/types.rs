@@ -69,9 +69,16 @@ fn traffic_is_that_of_a_ring() {
 #[test]
 fn small_operations_move_whole_contributions() {
     let mut fleet = Fleet::new(3);
-    for answer in fleet.reduce(Spec::sum(1000, 1)) {
-        assert_eq!(answer.number("tx"), 2 * 4000);
-        assert_eq!(answer.number("rx"), 2 * 4000);
+    for _ in 0..10 {
+        let mut moved: Vec<_> = fleet
+            .reduce(Spec::sum(1000, 1))
+            .iter()
+            .map(|answer| (answer.number("tx"), answer.number("rx")))
+            .collect();
+        moved.sort_unstable();
+        // Around the ring, or, once all are connected, by way of one of them.
+        let (one, two) = ((4000, 4000), (8000, 8000));
+        assert!(moved == [two, two, two] || moved == [one, one, two], "{moved:?}");
     }
 }
 

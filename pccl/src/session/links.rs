@@ -78,12 +78,22 @@ impl Links {
         (out, out_names): (BTreeMap<usize, Arc<OutLink>>, Vec<Name>),
         (inbound, in_names): (Vec<Arc<InLink>>, Vec<Name>),
     ) {
-        self.now.lock().mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+        let mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+        let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
+        // Without the lock: the end of a link calls back, and waits.
+        drop(old);
+    }
+
+    /// The mesh is about to change; nothing goes over it until another is installed.
+    pub(crate) fn clear_mesh(&self) {
+        let old = std::mem::take(&mut self.now.lock().mesh);
+        drop(old);
     }
 
     /// There is no ring (this peer is alone).
     pub(crate) fn clear(&self, epoch: GroupEpoch) {
-        *self.now.lock() = Now { epoch, ..Now::default() };
+        let old = std::mem::replace(&mut *self.now.lock(), Now { epoch, ..Now::default() });
+        drop(old);
     }
 
     /// The link to the next rank in `epoch`.

@@ -81,12 +81,24 @@ impl Running {
         }
     }
 
+    /// Notes the algorithm that the master named.
+    pub(crate) fn take_way(&self, algorithm: Algorithm) {
+        if let Self::AllGather(exchange) = self {
+            exchange.take_way(algorithm);
+        }
+    }
+
     /// Sends what this rank begins with, by the algorithm that the master named.
     pub(crate) fn start(&self, algorithm: Algorithm) {
         match self {
             Self::Ring(attempt) => attempt.start(),
             Self::AllGather(exchange) => exchange.start(algorithm),
         }
+    }
+
+    /// Sends what this rank begins with.
+    pub(crate) fn start(&self) {
+        either!(self, attempt => attempt.start());
     }
 
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.

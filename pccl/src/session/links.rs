@@ -78,12 +78,16 @@ impl Links {
         (out, out_names): (BTreeMap<usize, Arc<OutLink>>, Vec<Name>),
         (inbound, in_names): (Vec<Arc<InLink>>, Vec<Name>),
     ) {
-        self.now.lock().mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+        let mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+        // A link that ends waits for its threads, which may wait for the lock: so the old ones go after it is free.
+        let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
+        drop(old);
     }
 
     /// There is no ring (this peer is alone).
     pub(crate) fn clear(&self, epoch: GroupEpoch) {
-        *self.now.lock() = Now { epoch, ..Now::default() };
+        let old = std::mem::replace(&mut *self.now.lock(), Now { epoch, ..Now::default() });
+        drop(old);
     }
 
     /// The link to the next rank in `epoch`.

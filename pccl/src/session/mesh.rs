@@ -38,10 +38,17 @@ impl Mesh {
         };
         let wanted_out: Vec<Name> = names(|edge| (edge.from, edge.to)).collect();
         let wanted_in: Vec<Name> = names(|edge| (edge.to, edge.from)).collect();
-        let is_broken = |link: &Option<Arc<OutLink>>| link.as_ref().is_some_and(|link| link.is_broken());
-        self.out.retain(|name, link| wanted_out.contains(name) && !is_broken(link));
-        let is_broken = |link: &Option<Arc<InLink>>| link.as_ref().is_some_and(|link| link.is_broken());
-        self.inbound.retain(|name, link| wanted_in.contains(name) && !is_broken(link));
+        // Others may hold the links, too: those of the mesh that operations use last.
+        self.out.retain(|name, link| {
+            let stays = wanted_out.contains(name) && !link.as_ref().is_some_and(|link| link.is_broken());
+            link.iter().filter(|_| !stays).for_each(|link| link.close());
+            stays
+        });
+        self.inbound.retain(|name, link| {
+            let stays = wanted_in.contains(name) && !link.as_ref().is_some_and(|link| link.is_broken());
+            link.iter().filter(|_| !stays).for_each(|link| link.close());
+            stays
+        });
         for name in wanted_out {
             let Some(target) = plan.ring.iter().find(|member| member.peer.0 == name.0) else { continue };
             self.out.entry(name).or_insert_with(|| {

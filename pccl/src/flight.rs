@@ -2,7 +2,8 @@
 
 use crate::{Error, session::End};
 use pccl_protocol::{
-    C2m, CallKind, Descriptor, EdgeFault, M2c, OpFault, OpId, Outcome, PeerId, RingPlan, SyncOutcome,
+    C2m, CallKind, Commence, Descriptor, EdgeFault, M2c, OpFault, OpId, Outcome, PeerId, RingPlan,
+    SyncOutcome,
     flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
 };
 use std::time::Duration;
@@ -65,6 +66,12 @@ pub(crate) fn launched(flight: &Recorder, tag: u64, descriptor: &Descriptor) {
 /// An attempt of an operation reaches a phase.
 pub(crate) fn op(flight: &Recorder, what: What, id: OpId) {
     flight.record_with(|| Event::new(what).about(Subject::Op(id)));
+}
+
+/// All have voted for an attempt, and the master has named its algorithm.
+pub(crate) fn commenced(flight: &Recorder, commence: &Commence) {
+    let event = || Event::new(What::OpCommenced).about(Subject::Op(commence.op));
+    flight.record_with(|| event().named(commence.algorithm.text()));
 }
 
 /// This peer votes to complete an attempt, or says why it cannot.

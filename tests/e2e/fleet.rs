@@ -248,6 +248,33 @@ impl Fleet {
         answers
     }
 
+    /// The algorithms by which the last operations of this peer began, the newest last: from its flight recorder.
+    #[track_caller]
+    pub(crate) fn algorithms(&mut self, place: usize) -> Vec<String> {
+        let answer = self.peers[place].ask(format!("dump {}", self.dir.0.display())).good();
+        let file = answer.field("file");
+        let events = std::fs::read_to_string(file).expect("the file of the flight recorder");
+        let _ = std::fs::remove_file(file);
+        let begun = events.lines().filter(|line| line.contains(" op-commenced "));
+        let name = |line: &str| line.split_once("name=")?.1.split(' ').next().map(str::to_owned);
+        begun.map(|line| name(line).expect("an algorithm")).collect()
+    }
+
+    /// Waits until small operations go directly: reduces until one did.
+    #[track_caller]
+    pub(crate) fn await_mesh(&mut self) {
+        let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
+        loop {
+            self.reduce(Spec::sum(10, 1));
+            let last = self.algorithms(0).pop().expect("one has begun");
+            if last == "direct" {
+                return;
+            }
+            assert_eq!(last, "all-gather");
+            assert!(std::time::Instant::now() < deadline, "small operations do not go directly");
+        }
+    }
+
     /// Syncs the same state from all.
     #[track_caller]
     pub(crate) fn sync(&mut self, commands: &[String]) -> Vec<Answer> {

@@ -14,6 +14,7 @@ mod abort;
 mod hostile;
 mod kill;
 mod membership;
+mod mesh;
 mod optimize;
 mod quantised;
 mod random_kill;

@@ -1,4 +1,5 @@
-//! `kill -9` of any one of four peers at any moment of an all-reduce of 64 MiB. `PCCL_KILLS` says how often.
+//! `kill -9` of any one of four peers at any moment of an all-reduce: of 64 MiB around the ring, and of 4 KB that go
+//! directly. `PCCL_KILLS` says how often.
 
 use crate::{
     fleet::Fleet,
@@ -13,7 +14,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-const ELEMENTS: usize = 16 << 20;
+const LARGE: usize = 16 << 20;
+const SMALL: usize = 1000;
 
 fn now_us() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
@@ -38,21 +40,33 @@ fn check(inputs: &mut HashMap<usize, Vec<u8>>, fleet: &mut Fleet, spec: &Spec, a
 
 #[test]
 fn any_peer_at_any_moment() {
-    let kills: u64 = std::env::var("PCCL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
+    kill_at_any_moment(LARGE, 8);
+}
+
+#[test]
+fn any_peer_at_any_moment_of_a_direct_exchange() {
+    kill_at_any_moment(SMALL, 8);
+}
+
+fn kill_at_any_moment(elements: usize, usual: u64) {
+    let kills: u64 = std::env::var("PCCL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let seed =
         std::env::var("PCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| now_us() as u64);
     println!("PCCL_SEED={seed}");
     let mut fleet = Fleet::new(4);
-    let spec = Spec::sum(ELEMENTS, 1);
+    let spec = Spec::sum(elements, 1);
     // How long it takes when nobody dies: the moments of death are spread over that.
     fleet.reduce(spec);
     let healthy = (0..3).map(|_| fleet.all(format!("reduce {spec} 0 0"))[0].number("longest_ms")).min();
-    let healthy = healthy.unwrap_or(0) as u64;
+    let healthy = healthy.unwrap_or(0).max(1) as u64;
     let mut inputs = HashMap::new();
     let mut recoveries: Vec<(u128, bool)> = Vec::new();
     for round in 0..kills {
         let random = mix(seed ^ round);
         let victim = (random % 4) as usize;
+        if elements == SMALL {
+            fleet.await_mesh();
+        }
         fleet.send(format!("reduce-announced {spec} 0 20"));
         let begun = Instant::now();
         fleet.iter_mut().for_each(|peer| drop(peer.note()));

@@ -87,7 +87,7 @@ impl Fault {
     /// Whether an all-reduce that runs at this phase has to be aborted. Elsewhere it may be: a peer that is lost while
     /// it votes to complete aborts the operation only if another one is not complete by then.
     const fn must_abort(self, phase: Phase) -> bool {
-        self.cause().is_some() && matches!(phase, Phase::ReduceScatter | Phase::Gather)
+        self.cause().is_some() && matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Direct)
     }
 
     fn inject(self, arena: &mut Arena, scene: &Scene) {
@@ -134,7 +134,12 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
     let times = Times { edge, ..times };
     let mut arena = Arena::new(times, if phase.has_newcomer() { 3 } else { 4 });
     // At 200 kbit/s the edge carries this for about three edge time-outs; otherwise there are two frames per chunk.
-    let count = if slow { (times.edge.as_millis() * 12) as usize } else { 600_000 };
+    let count = match phase {
+        // The most that four peers exchange directly; for the second operation there is one element more.
+        Phase::Direct => 16_000,
+        _ if slow => (times.edge.as_millis() * 12) as usize,
+        _ => 600_000,
+    };
     let scene = begin(&mut arena, phase, Spec::sum(count, 1), fault.loses());
     let injected = Instant::now();
     fault.inject(&mut arena, &scene);
@@ -261,7 +266,7 @@ fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     }
     // Who has voted to complete does not know what became of it, and holds the result. In the second half of the data
     // that depends on how much of it had come before the fault.
-    let may_have_voted = matches!(phase, Phase::Gather | Phase::Completing) && !over;
+    let may_have_voted = matches!(phase, Phase::Gather | Phase::Completing | Phase::Direct) && !over;
     match answer.kind() {
         "OutcomeUnknown" if may_have_voted => arena.fleet.check_each(&[scene.spec], &answer),
         kind => assert!(kind == "Kicked" && (phase != Phase::Completing || over), "{answer:?}"),

@@ -19,6 +19,7 @@ mod cell;
 mod lab;
 mod master_dies;
 mod matrix;
+mod mesh;
 mod network;
 mod nobody_lost;
 mod phase;

@@ -22,12 +22,14 @@ pub(crate) enum Phase {
     Hashing,
     /// It gives its shared state to another one.
     Transfer,
+    /// A small all-reduce goes directly; the edge that a network fault concerns is beside the ring.
+    Direct,
     /// Nobody is in a call.
     Idle,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Joining,
         Self::Setup,
         Self::Voting,
@@ -36,6 +38,7 @@ impl Phase {
         Self::Completing,
         Self::Hashing,
         Self::Transfer,
+        Self::Direct,
         Self::Idle,
     ];
 
@@ -49,6 +52,7 @@ impl Phase {
             Self::Completing => "completing",
             Self::Hashing => "hashing",
             Self::Transfer => "transfer",
+            Self::Direct => "direct",
             Self::Idle => "idle",
         }
     }
@@ -60,7 +64,7 @@ impl Phase {
 
     /// Whether the phase is a part of an all-reduce.
     pub(crate) const fn is_reduce(self) -> bool {
-        matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing)
+        matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing | Self::Direct)
     }
 
     /// The line of the log at which the victim stands still.
@@ -74,6 +78,7 @@ impl Phase {
             Self::Completing => "to master: Complete",
             Self::Hashing => "hashing",
             Self::Transfer => "state request for",
+            Self::Direct => "from master: Commence",
             Self::Idle => "",
         }
     }
@@ -118,6 +123,13 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
             arena.fleet[scene.victim].await_stop();
         }
         Phase::Voting | Phase::ReduceScatter | Phase::Gather | Phase::Completing => {
+            arm(arena, &scene, phase);
+            arena.fleet.send(format!("reduce {spec} 7 20"));
+            arena.fleet[scene.victim].await_stop();
+        }
+        Phase::Direct => {
+            arena.fleet.await_mesh();
+            scene.next = ring[3];
             arm(arena, &scene, phase);
             arena.fleet.send(format!("reduce {spec} 7 20"));
             arena.fleet[scene.victim].await_stop();

@@ -109,14 +109,13 @@ impl World {
             for op in group.running {
                 for peer in &group.ring {
                     let work = self.clients[self.slots[peer].0].work.get(&op.tag).filter(|w| w.op == op);
-                    let Some(TagStage::Running { inbound, outbound, .. }) = work.map(|work| &work.stage)
-                    else {
+                    let Some(TagStage::Running { edges, .. }) = work.map(|work| &work.stage) else {
                         continue;
                     };
                     let waits = |edge| self.stands_still(edge) && !self.is_through(op, edge);
                     let dead = |edge: &EdgeKey| !self.edges_up.contains(edge) || waits(*edge);
-                    let edges = [*inbound, *outbound].into_iter().filter(dead);
-                    present.extend(edges.map(|edge| Trouble::Stuck(group.group, life, op, edge)));
+                    let dead = edges.iter().copied().filter(dead);
+                    present.extend(dead.map(|edge| Trouble::Stuck(group.group, life, op, edge)));
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
 
 use crate::blame::{Act, Deed};
-use crate::client::{Call, KEYS, TagStage, TagWork, WrongCall};
+use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
 use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Wake, World};
@@ -18,7 +18,10 @@ impl World {
             Wake::Dialed(edge) => self.dialed(slot, edge),
             Wake::DialTimeout(edge) => self.dial_timeout(slot, edge),
             Wake::InboundDue(epoch) => self.inbound_due(slot, epoch),
-            Wake::EdgeUp => self.report_if_connected(slot),
+            Wake::EdgeUp => {
+                self.report_if_connected(slot);
+                self.report_mesh_if_connected(slot);
+            }
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
             Wake::Probed(round) => self.probed(slot, round),
@@ -53,14 +56,16 @@ impl World {
             Call::Reducing => CallKind::AllReduce,
         };
         let sequence = client.beats;
-        let (mut sent, received) = self.edge_bytes(slot, stalled.is_some());
+        let (mut sent, received) = self.edge_bytes(slot);
         let mut operation = None;
         if self.swarm.optimize_every > 0 {
             let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
             operation = self.clients[slot].work.values().find(runs).map(|work| work.op);
             // What moves slowly waits; what something on the way swallows is acknowledged.
-            let swallowed = self.clients[slot].edges().is_some_and(|(_, out)| self.is_swallowed(out));
-            sent = sent.filter(|_| swallowed || self.clients[slot].slow_until <= self.now);
+            let (me, slow) = (self.clients[slot].peer, self.clients[slot].slow_until > self.now);
+            sent.retain(|bytes| {
+                !slow || me.is_some_and(|me| self.is_swallowed((me, bytes.peer, bytes.generation)))
+            });
         }
         let moved_bytes = sequence;
         let beat = Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received };
@@ -170,7 +175,7 @@ impl World {
             M2c::OptimizeDone(done) => self.optimized(slot, &done),
             M2c::Stale(stale) => self.stale(slot, stale),
             M2c::TooFewPeers(few) => self.too_few(slot, few),
-            M2c::Commence(commence) => self.commence(slot, commence.op),
+            M2c::Commence(commence) => self.commence(slot, &commence),
             M2c::Outcome(outcome) => self.outcome(slot, outcome),
             M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
             M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
@@ -360,20 +365,30 @@ impl World {
         }
     }
 
-    fn commence(&mut self, slot: usize, op: OpId) {
+    fn commence(&mut self, slot: usize, commence: &Commence) {
+        let (op, is_direct) = (commence.op, commence.algorithm == Algorithm::Direct);
+        let mesh = if is_direct { self.mesh_edges(slot) } else { Vec::new() };
+        assert!(
+            !is_direct || !mesh.is_empty(),
+            "seed {}: s{slot} is to go directly, but has no mesh",
+            self.seed
+        );
         let client = &mut self.clients[slot];
         assert_eq!(client.epoch(), op.epoch, "seed {}: began outside its ring", self.seed);
-        let (edges, me) = (client.edges(), client.peer);
+        let (ring, me) = (client.edges(), client.peer);
         let members = client.plan.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
         let work = client.work.get_mut(&op.tag).filter(|work| work.op == op);
-        let (Some(work), Some((inbound, outbound)), Some(me)) = (work, edges, me) else {
+        let (Some(work), Some((inbound, outbound)), Some(me)) = (work, ring, me) else {
             panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);
         };
         // It may have given up meanwhile.
         if work.stage == TagStage::Voting {
-            work.stage = TagStage::Running { inbound, outbound, members };
+            let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();
+            work.stage = TagStage::Running { is_direct, edges: edges.clone(), members };
             self.started.insert((op, me));
-            self.flows.entry(outbound).or_default().0 += 100;
+            for edge in edges.into_iter().filter(|edge| edge.0 == me) {
+                self.send_data(op, edge, is_direct);
+            }
             let more = if self.healing { 0 } else { self.strikes.below(self.swarm.transfer + 1) };
             let delay = self.rng.range(MS, 120 * MS) + more;
             self.wake(slot, delay, Wake::Progress(op));

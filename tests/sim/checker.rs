@@ -1,5 +1,6 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
+use crate::client::EdgeKey;
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +13,20 @@ struct Seen {
     accepted: bool,
     in_ring: bool,
     confirmed: Option<GroupEpoch>,
+    /// The last epoch of which it said that its mesh edges stand.
+    meshed: Option<GroupEpoch>,
 }
 
 /// A ring: members, generations, connections.
 type Ring = Vec<(PeerId, LinkGeneration, u16)>;
+
+/// What is known of a mesh: its edges, and whether one of them failed.
+#[derive(Debug, Default)]
+struct Mesh {
+    epoch: GroupEpoch,
+    edges: BTreeSet<EdgeKey>,
+    failed: bool,
+}
 
 /// An attempt in one life of a group: a group that was empty begins anew.
 type OpKey = (GroupId, u64, OpId);
@@ -30,6 +41,9 @@ pub(crate) struct Checker {
     lives: BTreeMap<GroupId, u64>,
     rings: BTreeMap<(GroupId, u64, GroupEpoch), Ring>,
     latest: BTreeMap<(GroupId, u64), GroupEpoch>,
+    /// The mesh of the latest ring of each group, and all edges that ever failed in one.
+    meshes: BTreeMap<(GroupId, u64), Mesh>,
+    failed: BTreeMap<(GroupId, u64), BTreeSet<EdgeKey>>,
     votes: BTreeMap<OpKey, BTreeMap<u64, Descriptor>>,
     begun: BTreeMap<OpKey, BTreeSet<u64>>,
     begun_at: BTreeMap<OpKey, u64>,
@@ -52,6 +66,8 @@ pub(crate) struct Checker {
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
+    /// Attempts that began directly.
+    pub(crate) direct: u64,
 }
 
 impl Checker {
@@ -73,7 +89,8 @@ impl Checker {
         match input {
             Input::Connected { client: ClientKey(key), .. } => {
                 let group = GroupId(u32::MAX);
-                let fresh = Seen { peer: None, group, accepted: false, in_ring: false, confirmed: None };
+                let (confirmed, meshed) = (None, None);
+                let fresh = Seen { peer: None, group, accepted: false, in_ring: false, confirmed, meshed };
                 self.clients.insert(*key, fresh);
             }
             Input::Disconnected { client: ClientKey(key), .. } => self.closed(*key),
@@ -98,6 +115,16 @@ impl Checker {
             C2m::RingReport(report) if report.faults.is_empty() => {
                 if let Some(seen) = self.clients.get_mut(&client) {
                     seen.confirmed = Some(report.epoch);
+                }
+            }
+            C2m::MeshReport(MeshReport { epoch, fault: None }) => {
+                if let Some(seen) = self.clients.get_mut(&client) {
+                    seen.meshed = Some(*epoch);
+                }
+            }
+            C2m::MeshReport(MeshReport { fault: Some(fault), .. }) => {
+                if let Some(group) = self.clients.get(&client).map(|seen| seen.group) {
+                    self.mesh_failed(group, (fault.from, fault.to, fault.generation));
                 }
             }
             C2m::Initiate(initiate) => {
@@ -157,7 +184,7 @@ impl Checker {
                 assert!(seen.in_ring && !seen.accepted, "admitted without a ring, or twice");
                 seen.accepted = true;
             }
-            M2c::Commence(commence) => self.commence(client, commence.op),
+            M2c::Commence(commence) => self.commence(client, commence),
             M2c::Outcome(outcome) => self.outcome(client, outcome),
             M2c::Stale(stale) => {
                 let group = self.clients[&client].group;
@@ -210,9 +237,36 @@ impl Checker {
         *latest = plan.epoch;
         let me = self.clients[&client].peer;
         assert!(plan.ring.iter().any(|m| Some(m.peer) == me), "a ring for somebody outside it");
+        self.mesh(place, plan);
     }
 
-    fn commence(&mut self, client: u64, op: OpId) {
+    /// Ring and mesh together connect everybody with everybody, without an edge that has failed; or there is no mesh.
+    fn mesh(&mut self, place: (GroupId, u64), plan: &RingPlan) {
+        let edges: BTreeSet<EdgeKey> = plan.mesh.iter().map(|e| (e.from, e.to, e.generation)).collect();
+        if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
+            assert_eq!(known.edges, edges, "two meshes in epoch {}", plan.epoch);
+            return;
+        }
+        let n = plan.ring.len();
+        let next = (0..n).map(|rank| (plan.ring[rank].peer, plan.ring[plan.next_of(rank)].peer));
+        let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
+        assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
+        assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
+        let failed = self.failed.get(&place);
+        assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
+        self.meshes.insert(place, Mesh { epoch: plan.epoch, edges, failed: false });
+    }
+
+    fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
+        let place = (group, self.life(group));
+        if let Some(mesh) = self.meshes.get_mut(&place).filter(|mesh| mesh.edges.contains(&edge)) {
+            mesh.failed = true;
+            self.failed.entry(place).or_default().insert(edge);
+        }
+    }
+
+    fn commence(&mut self, client: u64, commence: &Commence) {
+        let op = commence.op;
         let key = self.key(client, op).expect("a known client");
         if let Some(members) = self.begun.get(&key) {
             assert!(members.contains(&client), "{op} began for somebody who is no participant");
@@ -233,6 +287,13 @@ impl Checker {
             members.insert(*number);
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
+        if commence.algorithm == Algorithm::Direct {
+            self.direct += 1;
+            let mesh = &self.meshes[&(key.0, key.1)];
+            assert!(!mesh.edges.is_empty() && !mesh.failed, "{op} goes directly without a mesh that stands");
+            let told = members.iter().all(|number| self.clients[number].meshed == Some(op.epoch));
+            assert!(told, "{op} goes directly, but not all have said that their mesh stands");
+        }
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);
     }

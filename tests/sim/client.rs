@@ -60,10 +60,10 @@ pub(crate) struct TagWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TagStage {
     Voting,
-    /// Runs on the edges given: inbound and outbound.
+    /// Runs on the edges given: those of the ring, inbound and outbound, and those of the mesh if it goes directly.
     Running {
-        inbound: EdgeKey,
-        outbound: EdgeKey,
+        is_direct: bool,
+        edges: Vec<EdgeKey>,
         members: Vec<PeerId>,
     },
     /// Voted complete; whether without fault.
@@ -91,6 +91,8 @@ pub(crate) struct Client {
     pub(crate) sizes: WorldSizes,
     pub(crate) plan: Option<RingPlan>,
     pub(crate) reported: bool,
+    /// The master knows that all of its mesh edges stand, or that one does not.
+    pub(crate) mesh_reported: bool,
     pub(crate) attempts: BTreeMap<u64, u32>,
     pub(crate) work: BTreeMap<u64, TagWork>,
     pub(crate) serving: Option<SyncId>,
@@ -113,8 +115,8 @@ pub(crate) struct Client {
     pub(crate) heard_at: u64,
     /// When the last beat was sent.
     pub(crate) beat_at: u64,
-    /// The outbound edge on which bytes wait that do not move, and since when.
-    pub(crate) stuck: Option<(EdgeKey, u64)>,
+    /// The outbound edges on which bytes wait that do not move, and since when.
+    pub(crate) stuck: BTreeMap<EdgeKey, u64>,
     /// Its data moves very slowly until then.
     pub(crate) slow_until: u64,
     /// Its caller is going to make another call than the others, or is in it.
@@ -139,6 +141,7 @@ impl Client {
             sizes: WorldSizes::default(),
             plan: None,
             reported: false,
+            mesh_reported: false,
             attempts: BTreeMap::new(),
             work: BTreeMap::new(),
             serving: None,
@@ -156,7 +159,7 @@ impl Client {
             told: false,
             heard_at: 0,
             beat_at: 0,
-            stuck: None,
+            stuck: BTreeMap::new(),
             slow_until: 0,
             wrong_call: WrongCall::No,
             probe: None,

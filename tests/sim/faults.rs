@@ -211,11 +211,12 @@ impl World {
                 call_ms: u64::MAX,
                 operation: None,
                 moved_bytes: u64::MAX,
-                stalled: Some(StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }),
-                sent: None,
-                received: None,
+                stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
+                sent: vec![],
+                received: vec![],
             }),
         };
+        let packet = self.mesh_mischief(slot, epoch).unwrap_or(packet);
         self.send(slot, packet);
     }
 

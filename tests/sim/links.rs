@@ -76,6 +76,7 @@ impl World {
         client.sizes = plan.sizes;
         client.plan = Some(plan);
         client.reported = false;
+        client.mesh_reported = false;
         client.attempts.clear();
         let Some((inbound, outbound)) = client.edges() else {
             self.report(slot, Vec::new());
@@ -90,19 +91,19 @@ impl World {
             self.wake(slot, INBOUND_TIMEOUT, Wake::InboundDue(epoch));
         }
         self.close_unused(slot);
+        self.dial_mesh(slot);
         for op in running {
             self.wake(slot, 10, Wake::Progress(op));
         }
         self.report_if_connected(slot);
+        self.report_mesh_if_connected(slot);
     }
 
-    /// Closes the connections of edges that are not in the ring any more.
+    /// Closes the connections of edges that are neither in the ring nor beside it any more.
     fn close_unused(&mut self, slot: usize) {
         let Some(me) = self.clients[slot].peer else { return };
-        let wanted = self.clients[slot].edges();
-        let unwanted = |edge: &EdgeKey| {
-            (edge.0 == me || edge.1 == me) && wanted.is_none_or(|(a, b)| *edge != a && *edge != b)
-        };
+        let wanted = self.all_edges(slot);
+        let unwanted = |edge: &EdgeKey| (edge.0 == me || edge.1 == me) && !wanted.contains(edge);
         let gone: Vec<EdgeKey> = self.edges_up.iter().filter(|edge| unwanted(edge)).copied().collect();
         for edge in gone {
             self.break_edge(edge, Some(slot));
@@ -140,8 +141,15 @@ impl World {
         blocked || self.is_cut(from, to) || self.is_cut(to, from)
     }
 
+    /// Whether a process has yet to connect an edge from itself.
+    fn is_dialing(&self, slot: usize, edge: EdgeKey) -> bool {
+        self.clients[slot].peer == Some(edge.0)
+            && self.all_edges(slot).contains(&edge)
+            && !self.edges_up.contains(&edge)
+    }
+
     pub(crate) fn dialed(&mut self, slot: usize, edge: EdgeKey) {
-        if self.clients[slot].edges().is_none_or(|(_, out)| out != edge) || self.edges_up.contains(&edge) {
+        if !self.is_dialing(slot, edge) {
             return;
         }
         match self.alive(edge.1) {
@@ -154,12 +162,12 @@ impl World {
             }
             Some(to) => {
                 // The acceptor serves whoever presents a generation that it was told, so it may have to be asked again.
-                let expects = self.clients[to].edges().is_some_and(|(inbound, _)| inbound == edge);
-                if expects {
+                if self.all_edges(to).contains(&edge) {
                     self.edges_up.insert(edge);
                     self.note(format_args!("s{slot} -> s{to} g{} up", edge.2));
                     self.wake(to, 10, Wake::EdgeUp);
                     self.report_if_connected(slot);
+                    self.report_mesh_if_connected(slot);
                 } else {
                     self.wake(slot, 20 * MS, Wake::Dialed(edge));
                 }
@@ -168,15 +176,18 @@ impl World {
     }
 
     pub(crate) fn dial_timeout(&mut self, slot: usize, edge: EdgeKey) {
-        if self.clients[slot].edges().is_none_or(|(_, out)| out != edge) || self.edges_up.contains(&edge) {
-            return;
+        if self.is_dialing(slot, edge) {
+            self.edge_failed(slot, edge, "dial timed out");
         }
-        self.edge_failed(slot, edge, "dial timed out");
     }
 
     fn edge_failed(&mut self, slot: usize, edge: EdgeKey, text: &str) {
         let fault = EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new(text) };
-        self.report(slot, vec![fault]);
+        if self.is_of_mesh(slot, edge) {
+            self.report_mesh(slot, Some(fault));
+        } else {
+            self.report(slot, vec![fault]);
+        }
     }
 
     pub(crate) fn inbound_due(&mut self, slot: usize, epoch: GroupEpoch) {
@@ -217,7 +228,7 @@ impl World {
         let running: Vec<OpId> = client
             .work
             .values()
-            .filter(|work| matches!(&work.stage, TagStage::Running { inbound, outbound, .. } if *inbound == edge || *outbound == edge))
+            .filter(|work| matches!(&work.stage, TagStage::Running { edges, .. } if edges.contains(&edge)))
             .map(|work| work.op)
             .collect();
         if client.edges().is_some_and(|(a, b)| a == edge || b == edge) && !self.edges_up.contains(&edge) {
@@ -229,6 +240,9 @@ impl World {
                 self.wake(slot, 10 * MS, Wake::Dialed(edge));
             }
         }
+        if self.is_of_mesh(slot, edge) && !self.edges_up.contains(&edge) {
+            self.edge_failed(slot, edge, "reset");
+        }
         for op in running {
             self.progress(slot, op);
         }
@@ -239,28 +253,33 @@ impl World {
         let client = &self.clients[slot];
         let Some(me) = client.peer else { return };
         let Some(work) = client.work.get(&op.tag).filter(|work| work.op == op) else { return };
-        let TagStage::Running { inbound, outbound, members } = work.stage.clone() else { return };
-        let lost = [(inbound, OpFaultKind::InboundLost), (outbound, OpFaultKind::OutboundLost)];
-        let mut fault =
-            lost.into_iter().find(|(edge, _)| !self.edges_up.contains(edge)).map(|(edge, kind)| {
-                let other = if edge.0 == me { edge.1 } else { edge.0 };
-                (kind, Some(other), edge.2)
-            });
+        let TagStage::Running { is_direct, edges, members } = work.stage.clone() else { return };
+        let lost = |edge: &EdgeKey| match edge.0 == me {
+            true => (OpFaultKind::OutboundLost, Some(edge.1), edge.2),
+            false => (OpFaultKind::InboundLost, Some(edge.0), edge.2),
+        };
+        let mut fault = edges.iter().find(|edge| !self.edges_up.contains(edge)).map(lost);
         if fault.is_none() && self.rng.percent(self.swarm.corrupt) && !self.healing {
+            let inbound = self.some_inbound(me, &edges);
             fault = Some((OpFaultKind::Corrupt, Some(inbound.0), inbound.2));
             self.ledger.acted(op, me, Act::Corrupt);
         }
         if fault.is_none() {
             fault = self.local_fault(op, me).map(|kind| (kind, None, LinkGeneration(0)));
         }
-        let dead_end = [inbound.0, outbound.1]
-            .into_iter()
-            .find(|other| self.alive(*other).is_some_and(|slot| self.clients[slot].power == Power::Vanished));
         if fault.is_none() && self.rng.percent(20) {
-            fault = dead_end.map(|other| (OpFaultKind::OutboundLost, Some(other), outbound.2));
+            let vanished = |slot: usize| self.clients[slot].power == Power::Vanished;
+            let is_dead = |edge: &&EdgeKey| {
+                [edge.0, edge.1].into_iter().any(|end| self.alive(end).is_some_and(vanished))
+            };
+            fault = edges.iter().find(is_dead).map(lost);
         }
         let all_run = members.iter().all(|member| self.started.contains(&(op, *member)));
-        let moves = all_run && self.data_moves(op, &members, [inbound, outbound]);
+        let moves = all_run
+            && match is_direct {
+                true => self.all_arrive(op, me, &members, &edges),
+                false => self.data_moves(op, &members, &edges),
+            };
         if fault.is_none() && !moves {
             let delay = self.rng.range(5 * MS, 60 * MS);
             self.wake(slot, delay, Wake::Progress(op));

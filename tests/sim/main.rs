@@ -20,6 +20,7 @@ mod client;
 mod exhaust;
 mod faults;
 mod links;
+mod mesh;
 mod probes;
 mod rng;
 mod strikes;
@@ -32,7 +33,7 @@ use pccl_master::state::{IdSource, MasterState, PeerPhase};
 use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use swarm::MS;
+use swarm::{MS, Model};
 use world::{Logging, World};
 
 /// Seeds of an ordinary run.
@@ -53,6 +54,7 @@ struct Summary {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
+    direct: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -64,8 +66,8 @@ fn converged(world: &World, goals: &[u64]) -> bool {
     all_in && world.clients.iter().zip(goals).all(|(c, goal)| c.running() && c.steps >= *goal)
 }
 
-fn run(seed: u64, strikes: bool, logging: Logging) -> Summary {
-    let mut world = World::new(seed, strikes, logging);
+fn run(seed: u64, model: Model, logging: Logging) -> Summary {
+    let mut world = World::new(seed, model, logging);
     let end = world.now + world.swarm.fault_time;
     world.run_until(end, |_| false);
     world.heal();
@@ -113,6 +115,7 @@ fn run(seed: u64, strikes: bool, logging: Logging) -> Summary {
         done: world.checker.done,
         optimizations: world.optimizations,
         rings_changed: world.rings_changed,
+        direct: world.checker.direct,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -140,6 +143,7 @@ struct Sums {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
+    direct: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -151,6 +155,7 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.rings_changed += other.rings_changed;
+        self.direct += other.direct;
         for (what, count) in other.judged {
             *self.judged.entry(what).or_insert(0) += count;
         }
@@ -163,23 +168,25 @@ impl Sums {
 
 impl From<Summary> for Sums {
     fn from(run: Summary) -> Self {
-        let Summary { inputs, steps, done, optimizations, rings_changed, judged, look_alikes, .. } = run;
-        Self { inputs, steps, done, optimizations, rings_changed, judged, look_alikes }
+        let Summary {
+            inputs, steps, done, optimizations, rings_changed, direct, judged, look_alikes, ..
+        } = run;
+        Self { inputs, steps, done, optimizations, rings_changed, direct, judged, look_alikes }
     }
 }
 
 /// Runs the seeds on all processors; a failure names its seed, and ends all.
-fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, strikes: bool) -> Sums {
+fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, model: Model) -> Sums {
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(1, 8);
     let failed = AtomicBool::new(false);
     let work = |mine: &mut dyn Iterator<Item = u64>| {
         let mut sums = Sums::default();
         for seed in mine.take_while(|_| !failed.load(Ordering::Relaxed)) {
-            match std::panic::catch_unwind(|| run(seed, strikes, Logging::Counted)) {
+            match std::panic::catch_unwind(|| run(seed, model, Logging::Counted)) {
                 Ok(summary) => sums = sums.add(summary.into()),
                 Err(cause) => {
                     failed.store(true, Ordering::Relaxed);
-                    eprintln!("seed {seed} failed; replay it with PCCL_SIM_SEED={seed} (strikes: {strikes})");
+                    eprintln!("seed {seed} failed; replay it with PCCL_SIM_SEED={seed} ({model:?})");
                     std::panic::resume_unwind(cause);
                 }
             }
@@ -203,23 +210,30 @@ fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, strikes: bool) -> Su
 #[test]
 fn seeds() {
     if let Some(seed) = number("PCCL_SIM_SEED") {
-        println!("{:?}", run(seed, number("PCCL_SIM_STRIKES") != Some(0), Logging::Printed));
+        let model = match (number("PCCL_SIM_STRIKES"), number("PCCL_SIM_MESH")) {
+            (Some(0), _) => Model::First,
+            (_, Some(0)) => Model::Strikes,
+            _ => Model::Mesh,
+        };
+        println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, true);
+    let sums = run_all(first..first + count, Model::Mesh);
     println!(
-        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} begun directly, {} optimisations, {} of them with another ring",
         first + count - 1,
         sums.inputs,
         sums.steps,
         sums.done,
+        sums.direct,
         sums.optimizations,
         sums.rings_changed
     );
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
+    assert!(sums.direct > count, "hardly anything went directly");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
@@ -231,16 +245,17 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    // Many of them failed before there were strikes.
-    for strikes in [false, true] {
-        run_all(seeds.iter().copied(), strikes);
+    // Many of them failed before there were strikes, or a mesh.
+    for model in [Model::First, Model::Strikes, Model::Mesh] {
+        run_all(seeds.iter().copied(), model);
     }
 }
 
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        assert_eq!(run(seed, true, Logging::Hashed), run(seed, true, Logging::Hashed), "seed {seed}");
+        let once = || run(seed, Model::Mesh, Logging::Hashed);
+        assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, true, Logging::Hashed).hash, run(2, true, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Mesh, Logging::Hashed).hash, run(2, Model::Mesh, Logging::Hashed).hash);
 }

@@ -10,6 +10,7 @@ use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Quantisation, Scheme},
 };
+use std::collections::BTreeMap;
 
 /// A master that is not heard for this long is given up.
 const MASTER_TIMEOUT: u64 = limits::DEFAULT_MASTER_TIMEOUT_MS * MS;
@@ -73,6 +74,7 @@ impl World {
         let next = self.clients[slot].edges().and_then(|(_, out)| self.alive(out.1));
         let any = self.strikes.below(self.clients.len() as u64) as usize;
         let other = next.filter(|_| self.strikes.percent(80)).unwrap_or(any);
+        let other = self.some_mesh_neighbour(slot).unwrap_or(other);
         if other == slot {
             return;
         }
@@ -170,19 +172,19 @@ impl World {
             .is_some_and(|(until, swallows)| *until > self.now && *swallows)
     }
 
-    /// What the next beat says about the bytes of the two edges: sent (unless some are not acknowledged), and received.
-    pub(crate) fn edge_bytes(
-        &mut self,
-        slot: usize,
-        stalled: bool,
-    ) -> (Option<EdgeBytes>, Option<EdgeBytes>) {
-        let Some((inbound, outbound)) = self.clients[slot].edges() else { return (None, None) };
-        for edge in [inbound, outbound] {
+    /// Whether a running attempt that goes around the ring has bytes for this edge.
+    fn is_in_use(&self, slot: usize, edge: EdgeKey) -> bool {
+        let uses = |work: &TagWork| matches!(&work.stage, TagStage::Running { is_direct: false, edges, .. } if edges[1] == edge);
+        self.clients[slot].work.values().any(uses)
+    }
+
+    /// What the next beat says about the bytes of all edges: sent (where all are acknowledged), and received.
+    pub(crate) fn edge_bytes(&mut self, slot: usize) -> (Vec<EdgeBytes>, Vec<EdgeBytes>) {
+        let (edges, me) = (self.all_edges(slot), self.clients[slot].peer);
+        for edge in edges.iter().copied() {
             let passes = !self.stands_still(edge);
-            let client = &self.clients[slot];
-            let slow = client.slow_until > self.now;
-            let runs = |work: &TagWork| matches!(&work.stage, TagStage::Running { outbound, .. } if *outbound == edge);
-            let in_use = client.work.values().any(runs);
+            let slow = self.clients[slot].slow_until > self.now;
+            let in_use = self.is_in_use(slot, edge);
             let flow = self.flows.entry(edge).or_default();
             if passes && slow {
                 // It moves, but what is under way is always more than nothing.
@@ -194,39 +196,41 @@ impl World {
                 flow.0 += 100;
             }
         }
-        let bytes = |edge: EdgeKey, peer, count: fn((u64, u64)) -> u64| {
-            let up = self.edges_up.contains(&edge);
-            up.then(|| EdgeBytes { peer, generation: edge.2, bytes: count(self.flows[&edge]) })
-        };
-        let waits = stalled || self.clients[slot].stuck.is_some();
-        (bytes(outbound, outbound.1, |f| f.0).filter(|_| !waits), bytes(inbound, inbound.0, |f| f.1))
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for edge in edges.into_iter().filter(|edge| self.edges_up.contains(edge)) {
+            let flow = self.flows[&edge];
+            let bytes = |peer, bytes| EdgeBytes { peer, generation: edge.2, bytes };
+            if me == Some(edge.1) {
+                received.push(bytes(edge.0, flow.1));
+            } else if !self.clients[slot].stuck.contains_key(&edge) {
+                sent.push(bytes(edge.1, flow.0));
+            }
+        }
+        (sent, received)
     }
 
-    /// What the next beat says about the outbound edge, as `StallWatch` of the library finds it.
-    pub(crate) fn look_at_outbound(&mut self, slot: usize) -> Option<StalledEdge> {
+    /// What the next beat says about the outbound edges, as `StallWatch` of the library finds it.
+    pub(crate) fn look_at_outbound(&mut self, slot: usize) -> Vec<StalledEdge> {
         let client = &self.clients[slot];
-        let (_, edge) = client.edges()?;
-        let in_use = client
-            .work
-            .values()
-            .any(|work| matches!(&work.stage, TagStage::Running { outbound, .. } if *outbound == edge));
-        let waits = in_use || client.stuck.is_some_and(|(known, _)| known == edge);
-        let unacknowledged = self.stands_still(edge) && !self.is_swallowed(edge);
-        let stuck = waits && self.edges_up.contains(&edge) && unacknowledged;
         let paused = self.now > client.beat_at + OWN_PAUSE;
-        let known = client.stuck.filter(|(known, _)| *known == edge && !paused);
-        let since = known.map_or(self.now, |(_, since)| since);
-        self.clients[slot].stuck = stuck.then_some((edge, since));
-        let time = self.now - since;
-        (stuck && time >= STALL_REPORTED_AFTER).then_some(StalledEdge {
-            to: edge.1,
-            generation: edge.2,
-            stalled_ms: time / MS,
-        })
+        let mut stuck = BTreeMap::new();
+        for edge in self.all_edges(slot).into_iter().filter(|edge| Some(edge.0) == client.peer) {
+            let known = client.stuck.get(&edge).copied();
+            let waits = self.is_in_use(slot, edge) || known.is_some() || self.owes(edge);
+            let unacknowledged = self.stands_still(edge) && !self.is_swallowed(edge);
+            if waits && self.edges_up.contains(&edge) && unacknowledged {
+                stuck.insert(edge, known.filter(|_| !paused).unwrap_or(self.now));
+            }
+        }
+        self.clients[slot].stuck = stuck;
+        let times = self.clients[slot].stuck.iter().map(|(edge, since)| (edge, self.now - since));
+        let told = times.filter(|(_, time)| *time >= STALL_REPORTED_AFTER);
+        told.map(|(edge, time)| StalledEdge { to: edge.1, generation: edge.2, stalled_ms: time / MS })
+            .collect()
     }
 
     /// Whether an attempt among these peers gets on at all now: everything that still has to pass does, at a common speed.
-    pub(crate) fn data_moves(&self, op: OpId, members: &[PeerId], mine: [EdgeKey; 2]) -> bool {
+    pub(crate) fn data_moves(&self, op: OpId, members: &[PeerId], mine: &[EdgeKey]) -> bool {
         let slots: Vec<usize> = members.iter().filter_map(|peer| self.alive(*peer)).collect();
         if slots.iter().any(|slot| self.clients[*slot].slow_until > self.now) {
             return false;
@@ -243,6 +247,9 @@ impl World {
 
     /// Whether all that an attempt sends over an edge has arrived: the sending end is done, and no byte is missing.
     pub(crate) fn is_through(&self, op: OpId, edge: EdgeKey) -> bool {
+        if let Some(arrived) = self.has_arrived(op, edge) {
+            return arrived;
+        }
         let Some(from) = self.alive(edge.0) else { return false };
         let work = self.clients[from].work.get(&op.tag).filter(|work| work.op == op);
         let is_done = work.is_some_and(|work| work.stage == TagStage::Completed(true));

@@ -6,6 +6,18 @@ use crate::rng::Rng;
 /// Milliseconds of virtual time.
 pub(crate) const MS: u64 = 1_000;
 
+/// How much of the model a run has. What came later draws from numbers of its own, so that a seed stays the run that it
+/// always was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Model {
+    /// Only the faults that were there first.
+    First,
+    /// Those that came later, too.
+    Strikes,
+    /// Everything: clients connect with each other beside the ring.
+    Mesh,
+}
+
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -126,6 +138,8 @@ pub(crate) struct Swarm {
     pub(crate) optimize_every: u64,
     /// Longest time that data takes beyond the usual fraction of a second.
     pub(crate) transfer: u64,
+    /// Clients connect the edges beside the ring.
+    pub(crate) mesh: bool,
 }
 
 impl Swarm {
@@ -177,6 +191,7 @@ impl Swarm {
             transfer: 0,
             optimize_every: 0,
             inbound_reports: true,
+            mesh: false,
         }
     }
 

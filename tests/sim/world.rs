@@ -5,7 +5,7 @@ use crate::blame::{Ledger, Who};
 use crate::checker::Checker;
 use crate::client::{Client, EdgeKey, Power};
 use crate::rng::Rng;
-use crate::swarm::{MS, Swarm};
+use crate::swarm::{MS, Model, Swarm};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
 use pccl_master::topology::Answer;
 use pccl_protocol::*;
@@ -96,6 +96,8 @@ pub(crate) struct World {
     pub(crate) strikes: Rng,
     /// Choices of optimisations.
     pub(crate) probes: Rng,
+    /// Choices of the mesh.
+    pub(crate) mesh: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -121,6 +123,9 @@ pub(crate) struct World {
     pub(crate) cut: BTreeMap<(usize, usize), (u64, bool)>,
     /// Bytes sent and received on each edge.
     pub(crate) flows: BTreeMap<EdgeKey, (u64, u64)>,
+    /// What has to have arrived on an edge for an attempt that goes directly, and for all of them.
+    pub(crate) due: BTreeMap<(OpId, EdgeKey), u64>,
+    pub(crate) owed: BTreeMap<EdgeKey, u64>,
     /// Participants that run an attempt.
     pub(crate) started: BTreeSet<(OpId, PeerId)>,
     pub(crate) healing: bool,
@@ -180,8 +185,8 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
 }
 
 impl World {
-    /// A world of this seed. Without `strikes` it has only the faults that were there first.
-    pub(crate) fn new(seed: u64, strikes: bool, logging: Logging) -> Self {
+    /// A world of this seed.
+    pub(crate) fn new(seed: u64, model: Model, logging: Logging) -> Self {
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::new(&mut rng);
         // From numbers of its own, so that the rest of a seed stays as it was.
@@ -190,7 +195,7 @@ impl World {
             swarm.straggler = of_straggler.range(5_000 * MS, 15_000 * MS);
         }
         let mut of_strikes = Rng::new(seed ^ 0x5eed_0003);
-        if strikes && of_strikes.percent(75) {
+        if model >= Model::Strikes && of_strikes.percent(75) {
             swarm.extend(&mut of_strikes);
             swarm.inbound_reports = Rng::new(seed ^ 0x5eed_0004).percent(25);
         }
@@ -198,6 +203,8 @@ impl World {
         if of_probes.percent(40) {
             swarm.optimize_every = of_probes.range(1, 4);
         }
+        let mut of_mesh = Rng::new(seed ^ 0x5eed_0008);
+        swarm.mesh = model >= Model::Mesh && of_mesh.percent(70);
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
@@ -220,6 +227,8 @@ impl World {
             blocked: BTreeMap::new(),
             cut: BTreeMap::new(),
             flows: BTreeMap::new(),
+            due: BTreeMap::new(),
+            owed: BTreeMap::new(),
             started: BTreeSet::new(),
             healing: false,
             checker: Checker::default(),
@@ -232,6 +241,7 @@ impl World {
             rng,
             strikes: of_strikes,
             probes: of_probes,
+            mesh: of_mesh,
             swarm,
         };
         if logging == Logging::Printed {

@@ -22,10 +22,12 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Plans the edges for a ring in this order. Those that stay keep their generation.
+    /// Plans the edges for a ring in this order. Those that stay keep their generation, but for one that failed: its
+    /// connections are not to be used again, even if one of its ends has not noticed.
     pub(super) fn plan(&mut self, order: &[PeerId], epoch: GroupEpoch, now: Timestamp) {
+        let mut old = std::mem::take(&mut self.edges);
+        old.retain(|ends, _| !self.faults.contains_key(ends));
         self.faults.retain(|ends, until| *until > now && order.contains(&ends.0) && order.contains(&ends.1));
-        let old = std::mem::take(&mut self.edges);
         let n = order.len();
         if !(3..=limits::MAX_MESH_RANKS).contains(&n) || !self.faults.is_empty() {
             return;

@@ -41,11 +41,16 @@ macro_rules! wire_code {
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
             }
+
+            /// In words.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
         }
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self { $(Self::$variant => $text),* })
+                f.write_str(self.text())
             }
         }
 

@@ -183,9 +183,14 @@ impl Exchange {
         Algorithm::from_code(self.algorithm.load(Ordering::SeqCst)).unwrap_or(Algorithm::Automatic)
     }
 
+    /// Notes the algorithm that the master named.
+    pub(crate) fn take_way(&self, algorithm: Algorithm) {
+        self.algorithm.store(algorithm.code(), Ordering::SeqCst);
+    }
+
     /// Sends the own contribution on its way, by the algorithm that the master named.
     pub(crate) fn start(&self, algorithm: Algorithm) {
-        self.algorithm.store(algorithm.code(), Ordering::SeqCst);
+        self.take_way(algorithm);
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
@@ -414,6 +419,7 @@ impl Transfer for Exchange {
             return Err(Violation { text });
         }
         let slot = self.received_at(stage);
+        log::trace!("{}: contribution {slot} begins", self.id);
         let taken = self.states[slot].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
             text: format!("{}: contribution {slot} of {} arrives twice", self.id, self.ranks()),
@@ -438,7 +444,9 @@ impl Transfer for Exchange {
 
     fn arrived(&self, header: &FrameHeader) {
         let stage = header.stage as usize;
-        self.states[self.received_at(stage)].store(RECEIVED, Ordering::Release);
+        let slot = self.received_at(stage);
+        log::trace!("{}: contribution {slot} complete", self.id);
+        self.states[slot].store(RECEIVED, Ordering::Release);
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
         if stage == self.result_stage() {
             return self.finish();

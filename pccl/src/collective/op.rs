@@ -250,11 +250,13 @@ impl Op {
             return;
         };
         let Some(shared) = self.shared.upgrade() else { return };
-        flight::op(&shared.flight, What::OpCommenced, id);
+        flight::commenced(&shared.flight, commence);
         let named = commence.algorithm;
         if !attempt.is_prepared_for(named) {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
+        // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
+        attempt.take_way(named);
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
         if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
             return self.fault(id, fault);

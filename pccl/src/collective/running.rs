@@ -81,6 +81,13 @@ impl Running {
         }
     }
 
+    /// Notes the algorithm that the master named.
+    pub(crate) fn take_way(&self, algorithm: Algorithm) {
+        if let Self::AllGather(exchange) = self {
+            exchange.take_way(algorithm);
+        }
+    }
+
     /// Sends what this rank begins with, by the algorithm that the master named.
     pub(crate) fn start(&self, algorithm: Algorithm) {
         match self {

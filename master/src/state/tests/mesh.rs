@@ -88,6 +88,20 @@ fn a_fault_costs_nobody_its_place_and_takes_the_mesh_away_as_long_as_it_is_remem
 }
 
 #[test]
+fn an_edge_that_failed_is_built_anew_once_that_is_forgotten() {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let (failed, kept) =
+        (mesh_edge(&rig, 1, 1, 3).expect("planned"), mesh_edge(&rig, 1, 2, 4).expect("planned"));
+    report(&mut rig, 1, Some(fault_of(failed, "reset")));
+    rig.pass(61_000, &[1, 2, 3, 4]);
+    rig.join(&[5], 0);
+    let again = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    assert!(again.generation > failed.generation);
+    assert_eq!(mesh_edge(&rig, 1, 2, 4), Some(kept));
+}
+
+#[test]
 fn the_end_of_a_peer_is_no_fault_of_the_others_mesh_and_edges_that_stay_are_kept() {
     let mut rig = Rig::world(5);
     all_meshed(&mut rig);

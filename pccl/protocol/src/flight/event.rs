@@ -52,7 +52,7 @@ named! {
         OpLaunched = "op-launched",
         /// This peer votes to begin.
         OpVoted = "op-voted",
-        /// All have voted, data moves.
+        /// All have voted, data moves; `name` is the algorithm.
         OpCommenced = "op-commenced",
         /// Everything of the result is here; `bytes` were moved.
         OpReceivedAll = "op-received-all",

@@ -137,6 +137,10 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
             trap::arm(deed, number(1)? as usize, &words[2..].join(" "));
             Ok(String::new())
         }
+        "dump" => comm
+            .dump_flight(rest)
+            .map(|file| format!("file={}", file.display()))
+            .map_err(|error| failed(&error)),
         "untrap" => Ok(format!("left={}", trap::disarm().unwrap_or(0))),
         _ => Err(usage(command)),
     }

@@ -1,0 +1,40 @@
+//! Connections beside the ring that cannot be built.
+
+use crate::{
+    arena::{Arena, Times},
+    quiet,
+};
+use pccl_tests::spec::Spec;
+
+/// Two peers that are no neighbours in the ring cannot connect: that costs nobody its place, and small operations go
+/// around the ring.
+#[test]
+fn a_pair_beside_the_ring_that_cannot_connect_costs_nobody_anything() {
+    let _shared = quiet::shared();
+    let mut arena = Arena::on_loopback(Times::new(), 3);
+    let ring = arena.ring(3);
+    // The newcomer gets its place behind the last member, so the one in the middle is beside it.
+    let (middle, newcomer) = (ring[1], 3);
+    arena.network.block(middle, newcomer);
+    arena.network.block(newcomer, middle);
+    assert_eq!(arena.spawn(), newcomer);
+    arena.fleet[newcomer].send("connect");
+    arena.fleet.peers[..newcomer].iter_mut().for_each(|peer| peer.send("wait 4 0"));
+    for answer in arena.fleet.answers() {
+        answer.good();
+    }
+    arena.meet();
+    assert_eq!(arena.ring(4), [ring[0], middle, ring[2], newcomer]);
+    let reduce = |arena: &mut Arena, seed: u64| {
+        for answer in arena.fleet.reduce(Spec::sum(1000, seed)) {
+            assert_eq!((answer.field("errors"), answer.number("participants")), ("", 4), "{answer:?}");
+        }
+        assert_eq!(arena.fleet.algorithms(0).pop().as_deref(), Some("all-gather"));
+    };
+    // While they still try, and after they have given up.
+    reduce(&mut arena, 1);
+    for node in [middle, newcomer] {
+        arena.fleet[node].await_log("cannot connect to");
+    }
+    (2..5).for_each(|seed| reduce(&mut arena, seed));
+}

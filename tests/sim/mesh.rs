@@ -1,0 +1,146 @@
+//! The edges beside the ring: dialing them, what a process reports about them, and attempts that go directly.
+
+use crate::client::EdgeKey;
+use crate::world::{Event, Wake, World};
+use pccl_protocol::*;
+
+impl World {
+    /// The edges beside the ring that touch a process, if it connects them.
+    pub(crate) fn mesh_edges(&self, slot: usize) -> Vec<EdgeKey> {
+        let client = &self.clients[slot];
+        let (Some(plan), Some(me)) = (client.plan.as_ref().filter(|_| self.swarm.mesh), client.peer) else {
+            return Vec::new();
+        };
+        let mine = plan.mesh.iter().filter(|edge| edge.from == me || edge.to == me);
+        mine.map(|edge| (edge.from, edge.to, edge.generation)).collect()
+    }
+
+    /// All edges of the present plan that touch a process: of the ring, inbound and outbound, and beside it.
+    pub(crate) fn all_edges(&self, slot: usize) -> Vec<EdgeKey> {
+        let ring = self.clients[slot].edges().map(|(inbound, outbound)| [inbound, outbound]);
+        ring.into_iter().flatten().chain(self.mesh_edges(slot)).collect()
+    }
+
+    /// Whether an edge is one of the present mesh, and touches this process.
+    pub(crate) fn is_of_mesh(&self, slot: usize, edge: EdgeKey) -> bool {
+        self.mesh_edges(slot).contains(&edge)
+    }
+
+    fn mesh_delay(&mut self) -> u64 {
+        let (low, high) = self.swarm.delay;
+        let mut delay = self.mesh.range(low, high);
+        if !self.healing && self.mesh.percent(self.swarm.spike_percent) {
+            delay += self.mesh.below(self.swarm.spike);
+        }
+        delay
+    }
+
+    /// Dials what is new in a plan.
+    pub(crate) fn dial_mesh(&mut self, slot: usize) {
+        let me = self.clients[slot].peer;
+        for edge in self.mesh_edges(slot) {
+            if me == Some(edge.0) && !self.edges_up.contains(&edge) {
+                let delay = self.mesh_delay();
+                self.wake(slot, delay, Wake::Dialed(edge));
+            }
+        }
+    }
+
+    /// Tells the master that all mesh edges stand, or which one does not.
+    pub(crate) fn report_mesh(&mut self, slot: usize, fault: Option<EdgeFault>) {
+        let client = &mut self.clients[slot];
+        client.mesh_reported = true;
+        let (epoch, key) = (client.epoch(), client.conn);
+        let delay = self.mesh_delay();
+        let packet = C2m::MeshReport(MeshReport { epoch, fault });
+        if let Some(key) = key {
+            self.send_later(key, delay, Event::ToMaster(key, packet));
+        }
+    }
+
+    pub(crate) fn report_mesh_if_connected(&mut self, slot: usize) {
+        let edges = self.mesh_edges(slot);
+        if !self.clients[slot].mesh_reported
+            && !edges.is_empty()
+            && edges.iter().all(|edge| self.edges_up.contains(edge))
+        {
+            self.report_mesh(slot, None);
+        }
+    }
+
+    /// An attempt begins to send along an edge. What goes directly is sent at once, and has to arrive.
+    pub(crate) fn send_data(&mut self, op: OpId, edge: EdgeKey, is_direct: bool) {
+        let flow = self.flows.entry(edge).or_default();
+        flow.0 += 100;
+        if is_direct {
+            self.due.insert((op, edge), flow.0);
+            self.owed.insert(edge, flow.0);
+        }
+    }
+
+    /// Whether what a direct attempt sent along an edge has arrived; `None` if it has sent nothing.
+    pub(crate) fn has_arrived(&self, op: OpId, edge: EdgeKey) -> Option<bool> {
+        let due = *self.due.get(&(op, edge))?;
+        Some(self.flows.get(&edge).is_some_and(|(_, received)| *received >= due))
+    }
+
+    /// Whether something that went directly has yet to arrive on an edge.
+    pub(crate) fn owes(&self, edge: EdgeKey) -> bool {
+        let owed = self.owed.get(&edge).copied().unwrap_or(0);
+        self.flows.get(&edge).is_some_and(|(_, received)| *received < owed)
+    }
+
+    /// Whether a direct attempt of `me` has everything now. Its own bytes may be under way: nobody waits for that.
+    pub(crate) fn all_arrive(&mut self, op: OpId, me: PeerId, members: &[PeerId], edges: &[EdgeKey]) -> bool {
+        let is_slow = |slot: usize| self.clients[slot].slow_until > self.now;
+        if members.iter().any(|peer| self.alive(*peer).is_some_and(is_slow)) {
+            return false;
+        }
+        let mut all = true;
+        for edge in edges.iter().filter(|edge| edge.1 == me) {
+            if !self.stands_still(*edge)
+                && let Some(flow) = self.flows.get_mut(edge)
+            {
+                flow.1 = flow.0;
+            }
+            all &= self.has_arrived(op, *edge) == Some(true);
+        }
+        all
+    }
+
+    /// One of the inbound edges of an attempt: that of the ring, unless it goes directly.
+    pub(crate) fn some_inbound(&mut self, me: PeerId, edges: &[EdgeKey]) -> EdgeKey {
+        let inbound: Vec<EdgeKey> = edges.iter().filter(|edge| edge.1 == me).copied().collect();
+        match inbound.len() {
+            1 => inbound[0],
+            n => inbound[self.mesh.below(n as u64) as usize],
+        }
+    }
+
+    /// Now and then a process at the other end of a mesh edge.
+    pub(crate) fn some_mesh_neighbour(&mut self, slot: usize) -> Option<usize> {
+        let me = self.clients[slot].peer?;
+        let ends: Vec<PeerId> =
+            self.mesh_edges(slot).iter().filter(|edge| edge.0 == me).map(|edge| edge.1).collect();
+        if ends.is_empty() || !self.mesh.percent(40) {
+            return None;
+        }
+        let end = ends[self.mesh.below(ends.len() as u64) as usize];
+        self.alive(end)
+    }
+
+    /// A report about the mesh by a client that sends anything, instead of something else.
+    pub(crate) fn mesh_mischief(&mut self, slot: usize, epoch: GroupEpoch) -> Option<C2m> {
+        if !self.swarm.mesh || !self.mesh.percent(15) {
+            return None;
+        }
+        let edges = self.mesh_edges(slot);
+        let me = self.clients[slot].peer.unwrap_or_default();
+        let own = (!edges.is_empty()).then(|| edges[self.mesh.below(edges.len() as u64) as usize]);
+        let some = (me, PeerId(7), LinkGeneration(self.mesh.below(4)));
+        let (from, to, generation) = own.filter(|_| self.mesh.percent(80)).unwrap_or(some);
+        let fault = EdgeFault { from, to, generation, text: Text::new("mischief") };
+        let fault = self.mesh.percent(40).then_some(fault);
+        Some(C2m::MeshReport(MeshReport { epoch, fault }))
+    }
+}

@@ -31,6 +31,7 @@
 
 #![deny(unsafe_code)]
 
+mod copy;
 mod element;
 mod float16;
 mod kernels;
@@ -39,6 +40,7 @@ pub mod quantise;
 pub mod reference;
 mod types;
 
+pub use copy::copy_streaming;
 pub use element::Element;
 pub use kernels::{KernelError, Kernels, finish_average, fold_in_place, fold_in_place_saving, fold_into};
 pub use level::Level;

@@ -220,7 +220,8 @@ PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
  * others have called pcclUpdateTopology. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
-/* Sizes as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
+ * pcclInvalidUsage before the first connect. */
 PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
                                           int *attribute_out);
 
@@ -351,7 +352,7 @@ PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 
-/* Sizes and own rank as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first connect. */
 PCCL_EXPORT pcclResult_t pcclGetWorld(const pcclComm_t *communicator, pcclWorld_t *world_out);
 
 /* The peers of the own group in the order in which data flows; the index is the rank. Writes at most capacity of them,

@@ -16,11 +16,12 @@ mod stall;
 pub(crate) mod status;
 
 use crate::{
-    Error, World,
+    Error,
     collective::{op::Op, table::OpTable},
     config::Config,
     flight,
     state::{server::StateServer, source::SourceWatch},
+    world::Known,
 };
 use backups::BackupPool;
 use crossbeam_channel::Sender;
@@ -142,7 +143,9 @@ pub(crate) struct Shared {
     control: OnceLock<QueuedSocket>,
     conductor: Sender<conductor::Event>,
     beat: OnceLock<Unparker>,
-    world: Mutex<World>,
+    world: Mutex<Arc<Known>>,
+    /// The world with the answer to the last call that goes alone, until that call takes it.
+    answer_world: Mutex<Option<Arc<Known>>>,
     heard: Mutex<Instant>,
     blocked_on: Mutex<Option<(String, Instant)>>,
     end: Mutex<Option<End>>,
@@ -162,8 +165,13 @@ impl Shared {
     }
 
     /// The world as the master last described it.
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> Arc<Known> {
         self.world.lock().clone()
+    }
+
+    /// The world with the answer to the call that goes alone; none if that call was not answered.
+    pub(crate) fn take_answer_world(&self) -> Option<Arc<Known>> {
+        self.answer_world.lock().take()
     }
 
     /// Why the session ended, if it has.
@@ -329,7 +337,8 @@ impl Session {
             control: OnceLock::new(),
             conductor: events,
             beat: OnceLock::new(),
-            world: Mutex::new(World::default()),
+            world: Mutex::new(Arc::default()),
+            answer_world: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
             blocked_on: Mutex::new(None),
             end: Mutex::new(None),

@@ -37,6 +37,7 @@ mod float16;
 mod kernels;
 mod level;
 pub mod quantise;
+mod reciprocal;
 pub mod reference;
 mod types;
 

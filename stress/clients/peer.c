@@ -108,12 +108,25 @@ static void report_reduced(const char *word, uint64_t tag, size_t world, uint64_
     report(line);
 }
 
+/* One word for a failed call. The library's word for a drop is the reason for it, which is reported with the loss. */
+static const char *failure_word(void) {
+    static const char *const words[] = {"MasterLost", "OutcomeUnknown", "NotConnected", "ConnectFailed"};
+    const char *cause = pcclGetLastCause();
+    size_t i;
+    if (pcclGetLastRemedy() != pcclRemedyReconnect)
+        return cause;
+    for (i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strcmp(cause, words[i]) == 0)
+            return cause;
+    return "Kicked";
+}
+
 /* Reports a failure that leaves this peer in the run, as far as the failure goes. */
 static void report_failed(const char *call, bool intact) {
     static char line[RING_MAX * 33 + 4096];
     pcclRankUuid_t culprits[RING_MAX];
     size_t count = 0;
-    char *end = line + sprintf(line, "failed %s %" PRIu64 " %d %s ", call, revision, intact, pcclGetLastCause());
+    char *end = line + sprintf(line, "failed %s %" PRIu64 " %d %s ", call, revision, intact, failure_word());
     if (pcclGetLastCulprits(culprits, RING_MAX, &count) != pcclSuccess || count > RING_MAX)
         die("no culprits");
     end = write_peers(end, culprits, count);

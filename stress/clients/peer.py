@@ -293,7 +293,11 @@ class Peer:
         return checksum([self.weights, self.momentum])
 
     def failed(self, call, intact, error):
-        report(f"failed {call} {self.state.revision} {int(intact)} {error.cause} {ids(error.culprits)} {one_line(error)}")
+        word = error.cause
+        # The library's word for a drop is the reason for it, which is reported with the loss.
+        if error.remedy is Remedy.RECONNECT and word not in ("MasterLost", "OutcomeUnknown", "NotConnected", "ConnectFailed"):
+            word = "Kicked"
+        report(f"failed {call} {self.state.revision} {int(intact)} {word} {ids(error.culprits)} {one_line(error)}")
 
     def sync(self):
         while True:

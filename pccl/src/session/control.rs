@@ -55,7 +55,10 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
             return shared.answered();
         }
         M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
-        M2c::Commence(commence) => with_op(&shared, commence.op, |op| op.commence(&commence)),
+        M2c::Commence(commence) => {
+            with_op(&shared, commence.op, |op| op.commence(&commence));
+            shared.operation_begins(commence.algorithm);
+        }
         M2c::Outcome(outcome) => with_op(&shared, outcome.op, |op| op.outcome(outcome.op, outcome.outcome)),
         M2c::Stale(stale) => match stale.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| {

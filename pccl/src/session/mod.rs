@@ -147,6 +147,8 @@ pub(crate) struct Shared {
     /// The world with the answer to the last call that goes alone, until that call takes it.
     answer_world: Mutex<Option<Arc<Known>>>,
     heard: Mutex<Instant>,
+    /// When the last operation of some size began.
+    operation_began: Mutex<Option<Instant>>,
     blocked_on: Mutex<Option<(String, Instant)>>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
@@ -286,6 +288,17 @@ impl Shared {
         }
     }
 
+    /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
+    fn operation_begins(&self, algorithm: pccl_protocol::Algorithm) {
+        if algorithm == pccl_protocol::Algorithm::AllGather {
+            return;
+        }
+        *self.operation_began.lock() = Some(Instant::now());
+        if let Some(beat) = self.beat.get() {
+            beat.unpark();
+        }
+    }
+
     /// Bytes that all operations of this session have moved.
     pub(crate) fn moved_bytes(&self) -> u64 {
         let running: u64 = self.activity.lock().ops.iter().map(|op| op.moved_bytes()).sum();
@@ -339,6 +352,7 @@ impl Session {
             beat: OnceLock::new(),
             world: Mutex::new(Arc::default()),
             answer_world: Mutex::new(None),
+            operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
             blocked_on: Mutex::new(None),
             end: Mutex::new(None),

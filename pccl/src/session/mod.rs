@@ -313,7 +313,7 @@ impl Shared {
 
     /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
     fn operation_begins(&self, algorithm: pccl_protocol::Algorithm) {
-        if algorithm == pccl_protocol::Algorithm::AllGather {
+        if algorithm != pccl_protocol::Algorithm::Ring {
             return;
         }
         *self.operation_began.lock() = Some(Instant::now());

@@ -6,6 +6,7 @@
 mod build;
 mod examples;
 mod header;
+mod memory;
 mod original;
 mod programs;
 mod symbols;

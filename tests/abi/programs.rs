@@ -110,11 +110,11 @@ impl Drop for Orphan {
     }
 }
 
-fn peer_program(language: Language) -> Option<PathBuf> {
+pub(crate) fn peer_program(language: Language) -> Option<PathBuf> {
     compile(language, "tests/abi/c/peer.c", &format!("peer-{language:?}-{}", unique()))
 }
 
-fn start_peers(program: &Path, port: &str, scenario: &str, peers: usize) -> Vec<Program> {
+pub(crate) fn start_peers(program: &Path, port: &str, scenario: &str, peers: usize) -> Vec<Program> {
     let arguments =
         |index: usize| [port.to_owned(), scenario.to_owned(), peers.to_string(), index.to_string()];
     (0..peers).map(|index| Program::start(program, &arguments(index))).collect()
@@ -198,25 +198,4 @@ fn a_killed_peer_is_noticed_although_its_forked_child_lives() {
         peer.finish();
     }
     drop(child);
-}
-
-#[test]
-fn a_thousand_lives_of_a_communicator_leave_nothing_behind() {
-    let times = if std::env::var_os("PCCL_TEST_FULL").is_some() { 1000 } else { 60 };
-    let program = peer_program(Language::C99).expect("a C compiler");
-    let (_master, port) = master();
-    let mut peers = start_peers(&program, &port, &format!("cycle={times}"), 2);
-    for _ in 0..times {
-        for peer in &mut peers {
-            peer.expect("left");
-        }
-        for peer in &mut peers {
-            peer.go();
-        }
-    }
-    for peer in &mut peers {
-        let grown = peer.expect("grew");
-        println!("{grown}");
-        peer.finish();
-    }
 }

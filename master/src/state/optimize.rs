@@ -18,11 +18,24 @@ use std::time::Duration;
 /// How long a report may come after the time of its probe; and the answer of a planner after its own.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Probes take no longer than so many rounds of full length. With more rounds each is shorter, but no shorter than this
+/// part of the full length; what is then left over stays for the next optimisation.
+const FULL_ROUNDS: u32 = 30;
+const SHORTEST_PART: u32 = 4;
+
+/// How long a probe may take if there are so many rounds.
+fn probe_limit(probe_time: Duration, rounds: usize) -> Duration {
+    let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).max(1);
+    (probe_time * FULL_ROUNDS / rounds).clamp(probe_time / SHORTEST_PART, probe_time)
+}
+
 /// An optimisation that runs.
 #[derive(Debug)]
 pub(super) struct Optimization {
     number: u64,
     since: Timestamp,
+    /// Time for each probe.
+    probe_limit: Duration,
     stage: Stage,
     /// Rings before it, and what was planned.
     before: BTreeMap<GroupId, Vec<PeerId>>,
@@ -127,6 +140,7 @@ impl MasterState {
         self.optimization = Some(Optimization {
             number,
             since: self.now,
+            probe_limit: probe_limit(self.options.probe_time, rounds.len()),
             stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), due: self.now },
             before: self.groups.iter().map(|(id, group)| (*id, ring(group))).collect(),
             planned: BTreeMap::new(),
@@ -166,6 +180,11 @@ impl MasterState {
         }
         let late = std::mem::take(open);
         *round += 1;
+        let is_over = now.since(optimization.since) >= self.options.probe_time * FULL_ROUNDS;
+        let left: usize = rounds.iter().filter(|_| is_over).map(Vec::len).sum();
+        if is_over {
+            rounds.clear();
+        }
         let next = std::iter::from_fn(|| rounds.pop_front())
             .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
             .find(|edges| !edges.is_empty());
@@ -173,9 +192,13 @@ impl MasterState {
         match &next {
             Some(edges) => {
                 open.clone_from(edges);
-                *due = now + self.options.probe_time + GRACE;
+                *due = now + optimization.probe_limit + GRACE;
             }
             None => optimization.stage = Stage::Planning { due: now + self.options.plan_budget + GRACE },
+        }
+        let probe_limit = optimization.probe_limit;
+        if left > 0 {
+            self.info(format!("the time for probes is over: {left} edges stay for the next optimisation"));
         }
         for ends in late {
             let text = "the measuring peer did not report in time";
@@ -183,12 +206,12 @@ impl MasterState {
             self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
         }
         for ends in next.unwrap_or_default() {
-            self.send_probe(begun, ends);
+            self.send_probe(begun, ends, probe_limit);
         }
         true
     }
 
-    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds) {
+    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds, limit: Duration) {
         let (Some(source), Some(target)) = (self.peers.get(&from), self.peers.get(&to)) else { return };
         let plan = ProbePlan {
             round,
@@ -196,7 +219,7 @@ impl MasterState {
             host: target.host_for(source),
             port: target.info.p2p_port,
             connections: source.info.pool_connections.min(limits::MAX_POOL_CONNECTIONS),
-            limit_ms: u32::try_from(self.options.probe_time.as_millis()).unwrap_or(u32::MAX),
+            limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         };
         self.send_peer(from, M2c::ProbePlan(plan));
     }

@@ -15,8 +15,8 @@ const ROUTE: Route = Route { delay_ms: 5.0, rate_mbit: 200.0, loss_pct: 0.0 };
 const SLOW_MBIT: f64 = 20.0;
 /// What the others send each other, by how far the receiver is ahead: the two directions of a pair differ.
 const RATES_MBIT: [f64; HOSTS] = [0.0, 200.0, 160.0, 180.0, 140.0];
-/// Sizes of the operations, in KiB.
-const SIZES_KIB: [usize; 3] = [16 << 10, 4 << 10, 1 << 10];
+/// Sizes of the operations, in KiB. Those of 1 MiB take as long for the way as for the bytes.
+const SIZES_KIB: [usize; 2] = [16 << 10, 4 << 10];
 /// Operations after a move, and those of them that the ring may take to follow.
 const OPERATIONS: usize = 8;
 const LATE: usize = 3;
@@ -37,18 +37,19 @@ fn set_rates(lab: &mut Lab, slow: Pair) -> io::Result<()> {
     Ok(())
 }
 
-/// The rate of the slowest edge of the best ring, by trying all.
-fn best_rate(slow: Pair) -> f64 {
-    fn try_all(path: &mut Vec<usize>, lowest: f64, slow: Pair) -> f64 {
+/// The rate of the slowest edge of the best ring if all these pairs are slow, by trying all.
+fn best_rate(slow: &[Pair]) -> f64 {
+    fn try_all(path: &mut Vec<usize>, lowest: f64, slow: &[Pair]) -> f64 {
+        let rate = |from, to| slow.iter().map(|pair| rate(from, to, *pair)).fold(f64::INFINITY, f64::min);
         let last = path[path.len() - 1];
         if path.len() == HOSTS {
-            return lowest.min(rate(last, path[0], slow));
+            return lowest.min(rate(last, path[0]));
         }
         let mut best: f64 = 0.0;
         for next in 0..HOSTS {
             if !path.contains(&next) {
                 path.push(next);
-                best = best.max(try_all(path, lowest.min(rate(last, next, slow)), slow));
+                best = best.max(try_all(path, lowest.min(rate(last, next)), slow));
                 path.pop();
             }
         }
@@ -60,7 +61,8 @@ fn best_rate(slow: Pair) -> f64 {
 struct Course {
     fleet: Fleet,
     bytes: usize,
-    slow: Pair,
+    /// Pairs that are slow, or were when they were measured: without probes nobody knows that one is fast again.
+    slow: Vec<Pair>,
     too_slow: usize,
 }
 
@@ -77,7 +79,7 @@ impl Course {
     /// What every edge carries in one operation, as parts of the best ring's rate.
     fn shares(&mut self, operations: usize) -> io::Result<Vec<f64>> {
         let mbit = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * self.bytes as f64 * 8e-6;
-        let best = best_rate(self.slow);
+        let best = best_rate(&self.slow);
         let command = format!("in_place {} 1", self.bytes);
         (0..operations).map(|_| Ok(mbit / self.fleet.measure(&command)?.seconds / best)).collect()
     }
@@ -88,7 +90,7 @@ impl Course {
         let median = median(shares[late..].iter().copied());
         let verdict = if median >= ENOUGH { "" } else { "  TOO SLOW" };
         self.too_slow += usize::from(median < ENOUGH);
-        let (best, ring) = (best_rate(self.slow), self.ring()?);
+        let (best, ring) = (best_rate(&self.slow), self.ring()?);
         println!("  {name:<44}{best:>5} {:<42}{median:>5.2}{verdict}  {ring:?}", list.join(" "));
         Ok(())
     }
@@ -97,8 +99,9 @@ impl Course {
 /// Lets the slow pair move about, for each size.
 pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     println!(
-        "{HOSTS} hosts, {} ms apart, {SLOW_MBIT} Mbit/s in the slow pair; rate of each operation as a part of the best\n\
-         ring's, which is given in Mbit/s; the median leaves the first {LATE} operations after a move out",
+        "{HOSTS} hosts, {} ms apart, {SLOW_MBIT} Mbit/s in the slow pair; rate of each operation as a part of the\n\
+         best ring's, which is given in Mbit/s (after the move without the pair that was slow before, since nobody\n\
+         knows that it is fast again); the median leaves the first {LATE} operations after the move out",
         ROUTE.delay_ms
     );
     let mut too_slow = 0;
@@ -109,20 +112,19 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         set_rates(&mut lab, slow)?;
         let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
         let fleet = Fleet::start(setup)?;
-        let mut course = Course { fleet, bytes: kib << 10, slow, too_slow: 0 };
+        let mut course = Course { fleet, bytes: kib << 10, slow: vec![slow], too_slow: 0 };
         let shares = course.shares(2)?;
         let before = course.ring()?;
         println!("  in the order of acceptance {before:?}: {shares:.2?}");
         let optimized = course.fleet.measure("optimize")?.seconds;
         let shares = course.shares(5)?;
         course.judge(&format!("after optimize_topology ({optimized:.1} s)"), &shares, 0)?;
-        for at in [0, 2, 1] {
-            let ring = course.ring()?;
-            course.slow = (ring[at], ring[at + 1]);
-            set_rates(&mut lab, course.slow)?;
-            let shares = course.shares(OPERATIONS)?;
-            course.judge(&format!("{:?} is the slow pair", course.slow), &shares, LATE)?;
-        }
+        let ring = course.ring()?;
+        let slow = (ring[0], ring[1]);
+        set_rates(&mut lab, slow)?;
+        course.slow.push(slow);
+        let shares = course.shares(OPERATIONS)?;
+        course.judge(&format!("{slow:?} is the slow pair"), &shares, LATE)?;
         too_slow += course.too_slow;
         course.fleet.end()?;
     }

@@ -45,6 +45,7 @@ mod cast;
 mod choice;
 mod chunk;
 mod codes;
+mod combine;
 mod fp8;
 mod levels;
 mod noise;
@@ -56,6 +57,7 @@ use thiserror::Error;
 
 use crate::{DataType, Level, ReduceOp};
 pub use choice::Quantisation;
+pub use combine::Contribution;
 pub use noise::NoiseKey;
 pub use scheme::{Algorithm, Block, Scheme};
 
@@ -84,6 +86,9 @@ pub enum QuantiseError {
     /// Codes are decoded and added; other reductions have no quantised form.
     #[error("{0} of quantised elements is not possible, only sum and avg")]
     Operation(ReduceOp),
+    /// A sum of nothing.
+    #[error("a sum needs at least 1 contribution, not 0")]
+    NoContribution,
     /// The data is not whole elements.
     #[error("{bytes} bytes are not a whole number of {data_type} elements of {} bytes", data_type.size_bytes())]
     PartialElement {

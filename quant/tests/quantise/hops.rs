@@ -4,8 +4,8 @@
 //! `cargo test -p pccl-quant --test quantise hops -- --nocapture` prints the table of `docs/quantisation.md`.
 
 use pccl_quant::{
-    DataType, Level,
-    quantise::{Block, Codec, Rounding, Scheme},
+    DataType, Level, ReduceOp,
+    quantise::{Block, Codec, Contribution, Rounding, Scheme},
 };
 
 use crate::data::{Rng, bytes_of, decode, encode, values_of};
@@ -28,23 +28,32 @@ fn codec_of(rank: usize, scheme: Scheme) -> Codec {
 fn average(way: Way, scheme: Scheme, inputs: &[Vec<f64>], rounding: impl Fn(usize) -> Rounding) -> Vec<f64> {
     let count = inputs[0].len();
     let (ranks, inputs) = (inputs.len(), inputs.iter().map(|input| bytes_of(F32, input)).collect::<Vec<_>>());
-    let mut sum = inputs[0].clone();
-    for (rank, input) in inputs.iter().enumerate().skip(1) {
-        match way {
-            Way::Ring => {
+    let owner = codec_of(ranks - 1, scheme);
+    let encoded = match way {
+        Way::Ring => {
+            let mut sum = inputs[0].clone();
+            for (rank, input) in inputs.iter().enumerate().skip(1) {
                 let encoded = encode(&codec_of(rank - 1, scheme), &sum, rounding(rank - 1));
                 sum.clone_from(input);
                 codec_of(rank, scheme).decode_add(&encoded, &mut sum).unwrap();
             }
-            Way::Direct => {
-                let encoded = encode(&codec_of(rank, scheme), input, rounding(rank));
-                codec_of(0, scheme).decode_add(&encoded, &mut sum).unwrap();
-            }
+            pccl_quant::finish_average(F32, &mut sum, ranks as u32).unwrap();
+            encode(&owner, &sum, rounding(ranks - 1))
         }
-    }
-    let owner = codec_of(ranks - 1, scheme);
-    pccl_quant::finish_average(F32, &mut sum, ranks as u32).unwrap();
-    let encoded = encode(&owner, &sum, rounding(ranks - 1));
+        Way::Direct => {
+            let quantise =
+                |(rank, input): (usize, &Vec<u8>)| encode(&codec_of(rank, scheme), input, rounding(rank));
+            let quantised: Vec<_> = inputs.iter().enumerate().map(quantise).collect();
+            let mut contributions: Vec<_> = quantised.iter().map(|it| Contribution::Encoded(it)).collect();
+            contributions[ranks - 1] = Contribution::Plain(&inputs[ranks - 1]);
+            let (mut sums, mut encoded) = (vec![0; 4 * count], vec![0; quantised[0].len()]);
+            let rounding = rounding(ranks - 1);
+            owner
+                .combine(&contributions, ReduceOp::Avg, &mut sums, &mut encoded, rounding, 0)
+                .expect("an average");
+            encoded
+        }
+    };
     let results: Vec<Vec<u8>> =
         (0..ranks.min(4)).map(|rank| decode(&codec_of(rank, scheme), &encoded, count)).collect();
     assert!(results.iter().all(|result| *result == results[0]), "ranks differ: {scheme}");

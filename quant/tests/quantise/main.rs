@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bounds;
+mod combine;
 mod data;
 mod hops;
 mod parity;

@@ -1,0 +1,94 @@
+//! Sums of the contributions of all ranks at once, against additions one by one.
+
+use pccl_quant::{
+    DataType, Level, ReduceOp,
+    quantise::{Block, Codec, Contribution, NoiseKey, QuantiseError, Rounding, Scheme},
+};
+
+use crate::data::{FLOATS, Rng, bytes_of, decode, encode, values_of};
+
+const ELEMENTS: usize = 700;
+const RANKS: usize = 5;
+
+/// Adds and divides in f64 or, step by step, in f32.
+fn average_of(sum_type: DataType, inputs: &[Vec<f64>]) -> Vec<f64> {
+    let rounded = |value: f64| if sum_type == DataType::Float64 { value } else { f64::from(value as f32) };
+    let sum = |index: usize| inputs[1..].iter().fold(inputs[0][index], |sum, it| rounded(sum + it[index]));
+    (0..inputs[0].len()).map(|index| rounded(sum(index) / inputs.len() as f64)).collect()
+}
+
+#[test]
+fn every_scheme_type_and_level_against_single_additions() {
+    let mut rng = Rng(21);
+    let per_block =
+        [Scheme::BlockAffineU8, Scheme::BlockSymmetricI8, Scheme::BlockAffineU4, Scheme::BlockE4m3]
+            .map(|scheme| scheme(Block::B64));
+    let others = [Scheme::MinMax(DataType::Uint8), Scheme::ZeroPointScale(DataType::Int16)];
+    let schemes = per_block.into_iter().chain(others).chain([Scheme::CastBf16, Scheme::CastF16]);
+    for (scheme, data_type) in schemes.flat_map(|scheme| FLOATS.map(|it| (scheme, it))) {
+        let codec = Codec::new(scheme, data_type).unwrap();
+        let sum_codec = Codec::new(scheme, codec.sum_type()).unwrap();
+        let inputs: Vec<Vec<u8>> = (0..RANKS)
+            .map(|_| bytes_of(data_type, &(0..ELEMENTS).map(|_| rng.normal()).collect::<Vec<_>>()))
+            .collect();
+        let encoded: Vec<_> = inputs.iter().map(|it| encode(&codec, it, Rounding::NearestEven)).collect();
+        for own in 0..RANKS {
+            let contribution = |rank: usize| match rank == own {
+                true => Contribution::Plain(&inputs[rank]),
+                false => Contribution::Encoded(&encoded[rank]),
+            };
+            let values = |rank: usize| match rank == own {
+                true => values_of(data_type, &inputs[rank]),
+                false => values_of(codec.sum_type(), &decode(&sum_codec, &encoded[rank], ELEMENTS)),
+            };
+            let average = average_of(codec.sum_type(), &(0..RANKS).map(values).collect::<Vec<_>>());
+            let average = bytes_of(codec.sum_type(), &average);
+            let rounding = match scheme.has_stochastic() && own % 2 == 0 {
+                true => Rounding::Stochastic(NoiseKey::new(1, 2, own as u32)),
+                false => Rounding::NearestEven,
+            };
+            let expected = encode(&sum_codec, &average, rounding);
+            for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+                let contributions: Vec<_> = (0..RANKS).map(contribution).collect();
+                let (mut sums, mut found) = (vec![0xA5; average.len()], vec![0xA5; expected.len()]);
+                let codec = codec.at(level).unwrap();
+                codec.combine(&contributions, ReduceOp::Avg, &mut sums, &mut found, rounding, 0).unwrap();
+                assert!(sums == average, "{scheme} of {data_type}, {level:?}: sums");
+                assert!(found == expected, "{scheme} of {data_type}, {level:?}");
+            }
+        }
+    }
+}
+
+/// 16-bit sums of many ranks are rounded once, not once per rank.
+#[test]
+fn the_error_does_not_grow_with_the_number_of_ranks() {
+    let codec = Codec::new(Scheme::CastBf16, DataType::BFloat16).unwrap();
+    let one = bytes_of(DataType::BFloat16, &[1.0; 64]);
+    for ranks in [2, 300, 1000] {
+        // From 256 on, adding 1 to a bf16 changes nothing.
+        let contributions = vec![Contribution::Encoded(&one); ranks];
+        let (mut sums, mut encoded) = ([0; 4 * 64], [0; 2 * 64]);
+        let sum = ReduceOp::Sum;
+        codec.combine(&contributions, sum, &mut sums, &mut encoded, Rounding::NearestEven, 0).unwrap();
+        for value in values_of(DataType::BFloat16, &decode(&codec, &encoded, 64)) {
+            assert!((value - ranks as f64).abs() <= ranks as f64 / 256.0, "{ranks} ones are {value}");
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let codec = Codec::new(Scheme::BlockAffineU8(Block::B64), DataType::Float32).unwrap();
+    let (plain, mut sums, mut encoded) = ([0; 16], [0; 16], [0; 12]);
+    let mut combine = |contributions: &[Contribution<'_>], op| {
+        codec.combine(contributions, op, &mut sums, &mut encoded, Rounding::NearestEven, 0)
+    };
+    assert_eq!(combine(&[], ReduceOp::Sum), Err(QuantiseError::NoContribution));
+    let one = [Contribution::Plain(&plain)];
+    assert_eq!(combine(&one, ReduceOp::Max), Err(QuantiseError::Operation(ReduceOp::Max)));
+    assert_eq!(combine(&one, ReduceOp::Sum), Ok(()));
+    for wrong in [Contribution::Plain(&plain[..12]), Contribution::Encoded(&plain)] {
+        assert!(matches!(combine(&[one[0], wrong], ReduceOp::Sum), Err(QuantiseError::EncodedLength { .. })));
+    }
+}

@@ -1,5 +1,5 @@
-//! `kill -9` of any one of four peers at any moment of an all-reduce: of 64 MiB around the ring, and of 4 KB that go
-//! directly. `PCCL_KILLS` says how often.
+//! `kill -9` of any one of four peers at any moment of an all-reduce: of 64 MiB around the ring, and of 4 KB that
+//! go over the mesh. `PCCL_KILLS` says how often.
 
 use crate::{
     fleet::Fleet,
@@ -44,7 +44,7 @@ fn any_peer_at_any_moment() {
 }
 
 #[test]
-fn any_peer_at_any_moment_of_a_direct_exchange() {
+fn any_peer_at_any_moment_of_an_operation_over_the_mesh() {
     kill_at_any_moment(SMALL, 8);
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
         }
         Phase::Direct => {
             arena.fleet.await_mesh();
-            scene.next = ring[3];
+            (scene.victim, scene.next) = (ring[2], ring[0]);
             arm(arena, &scene, phase);
             arena.fleet.send(format!("reduce {spec} 7 20"));
             arena.fleet[scene.victim].await_stop();

@@ -96,11 +96,6 @@ impl Running {
         }
     }
 
-    /// Sends what this rank begins with.
-    pub(crate) fn start(&self) {
-        either!(self, attempt => attempt.start());
-    }
-
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
     pub(crate) fn retract(&self) {
         either!(self, attempt => attempt.retract());

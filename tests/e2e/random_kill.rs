@@ -88,6 +88,8 @@ fn kill_at_any_moment(elements: usize, usual: u64) {
         check(&mut inputs, &mut fleet, &spec, &answers);
         let over = answers.iter().map(|answer| answer.number("over_us") as u128).max().unwrap_or(0);
         recoveries.push((over.saturating_sub(killed) / 1000, answers[0].number("failures") > 0));
+        // When this is over the master knows of the death, also if the operation before had ended first.
+        fleet.reduce(Spec::sum(10, round));
         fleet.join(&[]);
     }
     recoveries.sort_unstable();

@@ -9,7 +9,8 @@
  *   pcclInvalidUsage instead of waiting.
  * - A pointer that must not be NULL, a handle that is unknown or destroyed, or a value that is not in its enum gives
  *   pcclInvalidArgument.
- * - After any failure send buffers and in-place buffers hold what they held before.
+ * - After any failure send buffers and in-place buffers hold what they held before; there is one exception, see
+ *   pcclGetLastCause.
  * - A failure leaves its text in pcclGetLastError() of the calling thread.
  * - In a process that was forked while it had communicators or masters, all of them return pcclInvalidUsage.
  */
@@ -220,7 +221,8 @@ PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
  * others have called pcclUpdateTopology. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
-/* Sizes as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
+ * pcclInvalidUsage before the first connect. */
 PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
                                           int *attribute_out);
 
@@ -309,6 +311,14 @@ typedef enum pcclTimeout_t {
     pcclTimeoutDial = 2
 } pcclTimeout_t;
 
+/* When data carry a checksum on their way. */
+typedef enum pcclFrameChecksums_t {
+    /* Unless both ends are on one host. */
+    pcclFrameChecksumsAutomatic = 0,
+    pcclFrameChecksumsAlways = 1,
+    pcclFrameChecksumsNever = 2
+} pcclFrameChecksums_t;
+
 typedef struct pcclWorld_t {
     uint32_t global_size;
     uint32_t group_size;
@@ -332,6 +342,16 @@ PCCL_EXPORT const char *pcclGetLastError(void);
 /* What to do about the last failure of a call of this thread. */
 PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
 
+/* One word for the last failure of a call of this thread, of those in docs/errors.md: the cause of a verdict, such as
+ * "PeerDied"; the reason for which the master dropped this peer, such as "Silent"; otherwise the error, such as
+ * "MasterLost". Valid until the next failure; "" if there was none. Never NULL. After "OutcomeUnknown", and only then,
+ * buffers hold the result of a reduce that may have succeeded for the others. */
+PCCL_EXPORT const char *pcclGetLastCause(void);
+
+/* The peers that the verdict of the last failure of a call of this thread names. Writes at most capacity of them, and how
+ * many there are to *count_out. */
+PCCL_EXPORT pcclResult_t pcclGetLastCulprits(pcclRankUuid_t *culprits, size_t capacity, size_t *count_out);
+
 /* Why the last operation of this communicator failed on all peers: cause, who, where, how far. Empty if none has. */
 PCCL_EXPORT pcclResult_t pcclGetLastVerdict(const pcclComm_t *communicator, char *buffer, size_t capacity,
                                             size_t *length_out);
@@ -348,10 +368,11 @@ PCCL_EXPORT pcclResult_t pcclSetAdvertisedHost(pcclComm_t *communicator, const c
 PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char *address);
 /* First ports that the listeners of this peer try; 0 takes any free one. */
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
+PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 
-/* Sizes and own rank as of the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first connect. */
 PCCL_EXPORT pcclResult_t pcclGetWorld(const pcclComm_t *communicator, pcclWorld_t *world_out);
 
 /* The peers of the own group in the order in which data flows; the index is the rank. Writes at most capacity of them,

@@ -1,124 +1,157 @@
-"""DiLoCo on one machine: a master and three peers, one of which is killed and replaced. With numpy.
+"""DiLoCo on handwritten digits, on one machine: a master and three peers, one of which is killed and replaced. With torch if it is
+installed, otherwise with numpy.
 
-    python examples/python/diloco.py              all of it; exits with 0 only if all peers end with the same weights
-    python examples/python/diloco.py --peer ADDR  one peer of the run at ADDR
+    python examples/python/diloco.py                      all of it; exits with 0 only if all peers end with the same weights
+    python examples/python/diloco.py --async              the same, and outer steps travel while the next local steps compute
+    python examples/python/diloco.py [--async] --peer ADDR  one peer of the run at ADDR
 
 Each peer takes local steps on its own data; the average of how far the peers have moved is the gradient of an outer
 Nesterov step. The outer state is shared: whoever joins gets it from the others.
+
+Asynchronous peers are one step behind: the local steps begin from outer weights that lack the change that is on its way. A
+newcomer has no part in that change. So before it is let in, those who are there wait for the change and take the outer step
+(drain); then they let it in (update); then all sync twice: the first sync hands over the outer state, the second one proves
+that nothing differs any more. Only then the next change goes on its way.
 """
 
 import argparse
-import hashlib
-import subprocess
-import sys
 
+import digits
+import loopback
 import numpy
 import pccl
-from pccl import Attribute, PCCLError, ReduceOp, Remedy
+from pccl import Attribute, PCCLError, ReduceOp
 
-OUTER_STEPS, LOCAL_STEPS, FEATURES, CLASSES = 60, 10, 16, 4
-OUTER_RATE, MOMENTUM, LOCAL_RATE = numpy.float32(0.7), numpy.float32(0.6), numpy.float32(0.2)
-CENTRES = numpy.random.default_rng(0).normal(size=(CLASSES, FEATURES)).astype(numpy.float32)
-
-
-def batch(random):
-    labels = random.integers(CLASSES, size=64)
-    noise = random.normal(scale=0.7, size=(64, FEATURES)).astype(numpy.float32)
-    return CENTRES[labels] + noise, labels
+OUTER_STEPS, LOCAL_STEPS = 60, 10
+LOCAL_RATE = numpy.float32(0.1)
+# Rate and momentum of the outer step. Changes that come late must not be followed as far.
+IN_TIME, ONE_STEP_BEHIND = (numpy.float32(0.7), numpy.float32(0.6)), (numpy.float32(0.5), numpy.float32(0.2))
 
 
-def train_locally(weights, random):
-    weights = weights.copy()
+class Outer:
+    """The shared state: the outer weights, their momentum, and how many steps they have seen."""
+
+    def __init__(self, rate, momentum):
+        self.rate, self.decay = rate, momentum
+        self.weights, self.momentum = digits.initial_weights(), numpy.zeros(digits.SIZE, numpy.float32)
+        self._steps = numpy.zeros(1, numpy.uint64)
+        self._changed = False
+        self._state = pccl.SharedState([pccl.TensorInfo.from_numpy(array, name) for name, array in
+                                        (("weights", self.weights), ("momentum", self.momentum), ("steps", self._steps))])
+
+    @property
+    def steps(self):
+        return int(self._steps[0])
+
+    def step(self, comm, change):
+        self.momentum[:] = self.decay * self.momentum + change
+        self.weights -= self.rate * (change + self.decay * self.momentum)
+        self._steps += numpy.uint64(1)
+        self._changed = True
+        loopback.say(f"step {self.steps} peers {comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE)}")
+
+    def sync(self, comm):
+        # The revision counts the syncs of a changed state, however many steps there are between two of them.
+        if self._changed:
+            self._state.push_revision()
+            self._changed = False
+        return comm.sync_shared_state(self._state)
+
+
+def local_change(weights, sampler):
+    """How far local steps move away from the outer weights."""
+    local = weights.copy()
     for _ in range(LOCAL_STEPS):
-        points, labels = batch(random)
-        scores = points @ weights
-        likely = numpy.exp(scores - scores.max(axis=1, keepdims=True))
-        likely /= likely.sum(axis=1, keepdims=True)
-        likely[numpy.arange(len(labels)), labels] -= 1
-        weights -= LOCAL_RATE * (points.T @ likely) / numpy.float32(len(labels))
-    return weights
+        local -= LOCAL_RATE * digits.gradient(local, *sampler.batch())
+    return weights - local
 
 
-def outer_step(comm, state, weights, momentum, random):
-    comm.sync_shared_state(state)
-    change = weights - train_locally(weights, random)
-    comm.all_reduce(change, change, op=ReduceOp.AVG)
-    momentum[:] = MOMENTUM * momentum + change
-    weights -= OUTER_RATE * (change + MOMENTUM * momentum)
-    state.push_revision()
-    # At the end of a step: a newcomer begins with the sync, and so do the others after this.
-    if comm.are_peers_pending():
-        comm.update_topology()
+def synchronous(comm, outer, sampler):
+    while outer.steps < OUTER_STEPS:
+        try:
+            if outer.steps == OUTER_STEPS // 2:
+                # So that the replacement has its part, however long it takes to start.
+                comm.wait_for_world(3)
+            outer.sync(comm)
+            change = local_change(outer.weights, sampler)
+            comm.all_reduce(change, change, op=ReduceOp.AVG)
+            outer.step(comm, change)
+            # At the end of a step: a newcomer begins with the sync, and so do the others after this.
+            if comm.are_peers_pending():
+                comm.update_topology()
+        except PCCLError as error:
+            loopback.go_on(comm, error)
 
 
-def peer(address):
-    weights = numpy.zeros((FEATURES, CLASSES), numpy.float32)
-    momentum = numpy.zeros_like(weights)
-    state = pccl.SharedState([pccl.TensorInfo.from_numpy(weights, "weights"),
-                              pccl.TensorInfo.from_numpy(momentum, "momentum")])
-    random = numpy.random.default_rng()
-    with pccl.Communicator(address, first_ports=(0, 0)) as comm:
-        comm.connect()
-        # A replacement is let in between two steps of the others, which are enough without it.
-        comm.wait_for_world(2)
-        print("in", flush=True)
-        while state.revision < OUTER_STEPS:
-            try:
-                if state.revision == OUTER_STEPS // 2:
+class Flight:
+    """A change on its way."""
+
+    def __init__(self, comm, change):
+        self.comm, self.change = comm, change
+        self.handle = self.launch()
+
+    def launch(self):
+        return self.comm.all_reduce_async(self.change, self.change, op=ReduceOp.AVG)
+
+    def land(self, outer):
+        """Waits for the average and takes the outer step."""
+        while not self.handle.wait()[0]:
+            if not self.handle.error.retryable:
+                raise self.handle.error
+            # The change is as it was before: all who are left send theirs again.
+            self.handle = self.launch()
+        outer.step(self.comm, self.change)
+
+
+def asynchronous(comm, outer, sampler):
+    flight, joined = None, True
+    while outer.steps < OUTER_STEPS:
+        try:
+            if joined:
+                outer.sync(comm)
+                if outer.sync(comm).rx_bytes > 0:
+                    raise SystemExit("the state is not what the first sync made it")
+                joined = False
+            # From weights that lack the change on its way.
+            change = local_change(outer.weights, sampler)
+            if flight:
+                flight.land(outer)
+            flight = Flight(comm, change)
+            halfway = outer.steps == OUTER_STEPS // 2
+            if halfway or comm.are_peers_pending():
+                flight.land(outer)
+                flight, joined = None, True
+                if halfway:
                     # So that the replacement has its part, however long it takes to start.
                     comm.wait_for_world(3)
-                outer_step(comm, state, weights, momentum, random)
-                size = comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE)
-                print(f"step {state.revision} peers {size}", flush=True)
-            except PCCLError as error:
-                print(f"again: {error}", file=sys.stderr)
-                if error.remedy is Remedy.WAIT_FOR_PEERS:
-                    comm.wait_for_world(2)
-                elif error.remedy is Remedy.RECONNECT:
-                    comm.connect()
-                elif not error.retryable:
-                    raise
-        points, labels = batch(numpy.random.default_rng(1))
-        accuracy = ((points @ weights).argmax(axis=1) == labels).mean()
-        print(f"end {hashlib.sha256(weights.tobytes()).hexdigest()[:16]} accuracy {accuracy:.3f}", flush=True)
-        sys.stdin.readline()
+                else:
+                    comm.update_topology()
+        except PCCLError as error:
+            # What was on its way is lost for all; those who are left begin again with the state, as newcomers do.
+            flight, joined = None, True
+            loopback.go_on(comm, error)
+    if flight:
+        flight.handle.wait()
 
 
-def start(address):
-    return subprocess.Popen([sys.executable, __file__, "--peer", address], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, text=True)
-
-
-def follow(process, beginning):
-    for line in process.stdout:
-        if line.startswith(beginning):
-            return line.strip()
-    raise SystemExit(f"a peer ended before it said {beginning!r}")
-
-
-def everything():
-    with pccl.MasterNode("127.0.0.1:0") as master:
-        address = f"127.0.0.1:{master.port}"
-        peers = [start(address) for _ in range(3)]
-        try:
-            for one in peers:
-                follow(one, "in")
-            follow(peers[0], "step 10 ")
-            peers.pop().kill()
-            peers.append(start(address))
-            ends = [follow(one, "end") for one in peers]
-            print("\n".join(ends))
-            for one in peers:
-                one.stdin.close()
-            if any(one.wait() for one in peers) or len(set(ends)) != 1 or float(ends[0].split()[-1]) < 0.9:
-                raise SystemExit("the peers have not learned the same")
-        finally:
-            for one in peers:
-                one.kill()
+def peer(address, late):
+    training, test = digits.load()
+    outer = Outer(*(ONE_STEP_BEHIND if late else IN_TIME))
+    with pccl.Communicator(address, first_ports=(0, 0)) as comm:
+        comm.connect()
+        # The first ones begin together. A replacement is let in between two steps of the others, and has to wait no more.
+        comm.wait_for_world(3)
+        loopback.say("in")
+        (asynchronous if late else synchronous)(comm, outer, digits.Sampler(training))
+        loopback.end(outer.weights, digits.accuracy(outer.weights, test))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", metavar="ADDR")
+    parser.add_argument("--async", action="store_true", dest="asynchronous")
     arguments = parser.parse_args()
-    peer(arguments.peer) if arguments.peer else everything()
+    if arguments.peer:
+        peer(arguments.peer, arguments.asynchronous)
+    else:
+        loopback.run(__file__, *(["--async"] if arguments.asynchronous else []))

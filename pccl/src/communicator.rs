@@ -10,6 +10,7 @@ use crate::{
     flight,
     session::{Session, Shared},
     state::sync,
+    world::Known,
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
@@ -35,7 +36,7 @@ pub struct Communicator {
     config: Config,
     flight: Arc<Recorder>,
     session: Mutex<Option<Session>>,
-    world: Mutex<World>,
+    world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
 }
@@ -53,7 +54,7 @@ impl Communicator {
             config,
             flight: Arc::new(flight),
             session: Mutex::new(None),
-            world: Mutex::new(World::default()),
+            world: Mutex::new(Arc::default()),
             previous: Mutex::new(None),
             last_verdict: Mutex::new(None),
         }
@@ -83,7 +84,10 @@ impl Communicator {
         // Not under the lock: admission may take long, and another thread may want to close.
         drop(slot);
         shared.wait_for_admission()?;
-        *self.world.lock() = shared.world();
+        // Not only if it is newer: the one before is of another session.
+        if let Some(known) = shared.take_answer_world() {
+            *self.world.lock() = known;
+        }
         if let Some(identity) = shared.identity() {
             *self.previous.lock() = Some(PreviousIdentity {
                 run: identity.run,
@@ -100,9 +104,17 @@ impl Communicator {
         self.shared().is_ok_and(|shared| !shared.is_connecting())
     }
 
-    /// The run as it was when the last agreeing call returned. See [`World`].
+    /// The run as it was when the last agreeing call was answered. See [`World`].
     pub fn world(&self) -> World {
-        self.world.lock().clone()
+        self.world.lock().world.clone()
+    }
+
+    /// Shows the caller what is known with the answer to a call, unless a later answer has been shown.
+    fn show(&self, known: Option<Arc<Known>>) {
+        let mut shown = self.world.lock();
+        if let Some(known) = known.filter(|known| known.is_newer_than(&shown)) {
+            *shown = known;
+        }
     }
 
     /// Lets in all peers that wait, and returns when all rings are connected. All peers of the run have to call it.
@@ -341,6 +353,7 @@ impl Communicator {
         }
         flight::call(&shared.flight, What::CallBegan, kind);
         shared.forget_answers();
+        shared.take_answer_world();
         Ok(Exclusive { comm: self, shared })
     }
 
@@ -406,7 +419,7 @@ impl Communicator {
         if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
             previous.unknown_outcome = op.last_id();
         }
-        *self.world.lock() = shared.world();
+        self.show(op.answer_world());
         if result.is_err() {
             flight::settle(&shared.flight);
         }
@@ -438,7 +451,7 @@ fn withdraw_topology(shared: &Shared, request: RequestId) -> bool {
     answered.unwrap_or(false)
 }
 
-/// A call that goes alone. When it is over, the world that the caller sees is the newest one.
+/// A call that goes alone. When it is over, the caller sees the world that its answer told.
 struct Exclusive<'a> {
     comm: &'a Communicator,
     shared: Arc<Shared>,
@@ -446,6 +459,8 @@ struct Exclusive<'a> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
+        // Before the next call can be answered.
+        let answer_world = self.shared.take_answer_world();
         let over = self.shared.activity.lock().exclusive.take();
         if let Some((kind, _)) = over {
             flight::call(&self.shared.flight, What::CallEnded, kind);
@@ -454,7 +469,7 @@ impl Drop for Exclusive<'_> {
             flight::settle(&self.shared.flight);
         }
         self.shared.idle.notify_all();
-        *self.comm.world.lock() = self.shared.world();
+        self.comm.show(answer_world);
     }
 }
 

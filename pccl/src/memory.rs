@@ -7,7 +7,7 @@
 //! scope of asynchronous operations, which does not end before.
 
 use pccl_protocol::PartDescriptor;
-use pccl_quant::{DataType, Element, ReduceOp, quantise::Quantisation};
+use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, quantise::Quantisation};
 use std::{
     marker::PhantomData,
     ops::Range,
@@ -198,10 +198,14 @@ impl RawTensor {
         let from = backup_offset + range.start;
         assert!(from + range.len() <= backup.capacity);
         // SAFETY: both ranges were just checked; the two allocations are different, and the drained gate leaves this
-        // thread as the only user.
-        unsafe {
-            std::ptr::copy_nonoverlapping(backup.start.add(from), self.recv.add(range.start), range.len())
+        // thread as the only user. What was saved is initialised, and so is the caller's tensor.
+        let (target, saved) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.recv.add(range.start), range.len()),
+                std::slice::from_raw_parts(backup.start.add(from), range.len()),
+            )
         };
+        copy_streaming(target, saved);
     }
 }
 

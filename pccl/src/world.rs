@@ -2,9 +2,10 @@
 
 use pccl_protocol::{PeerId, RingPlan, WorldSizes};
 
-/// The run as it was when the last call of this communicator that agrees with others returned (`connect`,
-/// `update_topology`, `wait_for_world`, an all-reduce, a sync). It does not change between such calls, so that all peers
-/// that branch on it branch alike. All sizes count accepted peers only.
+/// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
+/// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the next
+/// call, so that all peers that got the same answer see the same, and those that branch on it branch alike. All sizes
+/// count accepted peers only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct World {
     /// Peers in the run.
@@ -23,8 +24,32 @@ pub struct World {
     pub ring: Vec<PeerId>,
 }
 
-impl World {
+/// A world, and how many pieces of news led to it: of two of one session, the one with more is newer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    pub(crate) world: World,
+    news: u64,
+}
+
+impl Known {
     pub(crate) fn apply_sizes(&mut self, sizes: &WorldSizes) {
+        self.world.apply_sizes(sizes);
+        self.news += 1;
+    }
+
+    pub(crate) fn apply_plan(&mut self, plan: &RingPlan, rank: usize) {
+        self.world.apply_plan(plan, rank);
+        self.news += 1;
+    }
+
+    /// Whether this is what came out of `other` by more news.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        self.news > other.news
+    }
+}
+
+impl World {
+    fn apply_sizes(&mut self, sizes: &WorldSizes) {
         self.global_size = sizes.global as usize;
         self.group_size = sizes.group as usize;
         self.groups = sizes.groups as usize;
@@ -32,7 +57,7 @@ impl World {
         self.min_world_size = sizes.min_world as usize;
     }
 
-    pub(crate) fn apply_plan(&mut self, plan: &RingPlan, rank: usize) {
+    fn apply_plan(&mut self, plan: &RingPlan, rank: usize) {
         self.apply_sizes(&plan.sizes);
         self.ring = plan.ring.iter().map(|member| member.peer).collect();
         self.rank = rank;

@@ -212,3 +212,49 @@ fn the_last_verdict_stays_until_the_next_one() {
         }
     });
 }
+
+/// One of three peers leaves when the all-reduce of all is answered, and before one of the others has returned from it.
+#[test]
+fn who_leaves_after_the_answer_is_still_there_when_the_call_returns() {
+    let master = master();
+    let (answered, left, compared) = (Barrier::new(3), Barrier::new(3), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let leaver = peer(&master, 3);
+            assert_eq!(count(&leaver, 10), Ok(3));
+            answered.wait();
+            leaver.close();
+            left.wait();
+        });
+        for late in [false, true] {
+            let (master, answered, left, compared) = (&master, &answered, &left, &compared);
+            scope.spawn(move || {
+                let comm = peer(master, 3);
+                let mut data = [1f32; 10];
+                comm.scope(|calls| {
+                    let reduce = calls.all_reduce(&mut data, ReduceOp::Sum).expect("launched");
+                    if late {
+                        wait_until("nothing holds it up", || reduce.is_done());
+                        answered.wait();
+                        left.wait();
+                        // The news of the smaller world comes before this answer, on the same connection.
+                        wait_until("the master has let it go", || {
+                            comm.status().expect("status").peers.len() == 2
+                        });
+                        assert_eq!(reduce.wait().expect("done").world_size, 3);
+                    } else {
+                        assert_eq!(reduce.wait().expect("done").world_size, 3);
+                        answered.wait();
+                        left.wait();
+                    }
+                });
+                let world = comm.world();
+                assert_eq!((world.global_size, world.group_size, world.ring.len()), (3, 3, 3));
+                assert_eq!(comm.are_peers_pending(), Ok(false));
+                let world = comm.world();
+                assert_eq!((world.global_size, world.group_size, world.ring.len()), (2, 2, 2));
+                compared.wait();
+            });
+        }
+    });
+}

@@ -75,7 +75,8 @@ class Communicator:
     def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0, *,
                  advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
                  first_ports: Optional[Tuple[int, int]] = None, connect_timeout: Optional[float] = None,
-                 master_timeout: Optional[float] = None, dial_timeout: Optional[float] = None):
+                 master_timeout: Optional[float] = None, dial_timeout: Optional[float] = None,
+                 frame_checksums: Optional[bool] = None):
         self._handle = ctypes.c_void_p()
         self._in_flight: Dict[int, AsyncReduceHandle] = {}
         code = library.pcclCreateCommunicatorByName(address.encode(), peer_group, p2p_connection_pool_size,
@@ -89,6 +90,8 @@ class Communicator:
             self._set("pcclSetBindAddress", bind_address.encode())
         if first_ports is not None:
             self._set("pcclSetFirstPorts", *first_ports)
+        if frame_checksums is not None:
+            self._set("pcclSetFrameChecksums", 1 if frame_checksums else 2)
         for number, timeout in enumerate((connect_timeout, master_timeout, dial_timeout)):
             if timeout is not None:
                 self._set("pcclSetTimeout", number, int(timeout * 1000))

@@ -33,7 +33,7 @@ class SharedStateSyncInfo:
 
 @dataclass(frozen=True)
 class World:
-    """The run as it was when the last call that agrees with others returned."""
+    """The run as it was when the last call that agrees with others was answered."""
 
     global_size: int
     group_size: int

@@ -84,6 +84,8 @@ _FUNCTIONS = {
     "pcclSetTimeout": [_HANDLE, c_int, c_uint64],
     "pcclSetAdvertisedHost": [_HANDLE, c_char_p],
     "pcclSetBindAddress": [_HANDLE, c_char_p],
+    "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
+    "pcclSetFrameChecksums": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
     "pcclIsConnected": [_HANDLE, POINTER(c_bool)],
     "pcclGetWorld": [_HANDLE, POINTER(structs.World)],
@@ -112,7 +114,7 @@ def _load() -> ctypes.CDLL:
     for function, arguments in _FUNCTIONS.items():
         getattr(loaded, function).argtypes = arguments
         getattr(loaded, function).restype = c_int
-    for function in ("pcclGetVersion", "pcclGetLastError"):
+    for function in ("pcclGetVersion", "pcclGetLastError", "pcclGetLastCause"):
         getattr(loaded, function).argtypes = []
         getattr(loaded, function).restype = c_char_p
     loaded.pcclGetLastRemedy.argtypes = []

@@ -15,8 +15,11 @@ use pccl_quant::{
     quantise::{Block, Codec, NoiseKey, Rounding, Scheme},
 };
 
+/// Each part of each round treats a slice of its own, which is no longer in any cache if there are enough of them. Turns are
+/// short, so that few of them meet with somebody else's turn at the processor.
 struct Sizes {
-    bytes: usize,
+    slice_bytes: usize,
+    slices: usize,
     calls: usize,
     rounds: usize,
 }
@@ -56,38 +59,51 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Takes a slice of elements, the place of their encoded form, and one of the target.
+type Part<'a> = &'a mut dyn FnMut(&[u8], &mut [u8], &mut [u8]);
+
 /// What is measured in turns; the first three are what the others are compared with.
 const PARTS: usize = 7;
 
 fn compare(scheme: Scheme, data_type: DataType, level: Level, sizes: &Sizes) {
     let Some(codec) = Codec::new(scheme, data_type).ok().and_then(|codec| codec.at(level)) else { return };
-    let data = elements(data_type, sizes.bytes);
-    let count = data.len() / data_type.size_bytes();
-    let mut encoded = vec![0; codec.encoded_len(count).expect("it fits into memory")];
+    let bytes = sizes.slice_bytes;
+    let data = elements(data_type, bytes * sizes.slices);
+    let encoded_bytes = codec.encoded_len(bytes / data_type.size_bytes()).expect("it fits into memory");
+    let mut encoded = vec![0; encoded_bytes * sizes.slices];
     let mut target = data.clone();
+    for (slice, encoded) in data.chunks(bytes).zip(encoded.chunks_mut(encoded_bytes)) {
+        codec.encode(slice, encoded, Rounding::NearestEven, 0).expect("encodes");
+    }
     let stochastic = Rounding::Stochastic(NoiseKey::new(1, 2, 3));
     let rounding = if scheme.has_stochastic() { stochastic } else { Rounding::NearestEven };
-    let (data_bytes, moved) = (data.len() as f64, (data.len() + encoded.len()) as f64);
+    let (data_bytes, moved) = (bytes as f64, (bytes + encoded_bytes) as f64);
     let mut rates: Vec<[f64; PARTS]> = Vec::new();
+    let mut turn = 0;
     for _ in 0..sizes.rounds {
-        let rate = |bytes: f64, run: &mut dyn FnMut()| {
+        let mut rate = |moved: f64, run: Part<'_>| {
+            let slice = turn % sizes.slices;
+            turn += 1;
+            let data = &data[slice * bytes..][..bytes];
+            let target = &mut target[slice * bytes..][..bytes];
+            let encoded = &mut encoded[slice * encoded_bytes..][..encoded_bytes];
             let start = Instant::now();
-            (0..sizes.calls).for_each(|_| run());
-            bytes * sizes.calls as f64 / start.elapsed().as_secs_f64() / 1e9
+            (0..sizes.calls).for_each(|_| run(black_box(data), black_box(encoded), black_box(target)));
+            moved * sizes.calls as f64 / start.elapsed().as_secs_f64() / 1e9
         };
         rates.push([
-            rate(data_bytes, &mut || _ = black_box(read(black_box(&data)))),
-            rate(2.0 * data_bytes, &mut || black_box(&mut target).copy_from_slice(black_box(&data))),
-            rate(3.0 * data_bytes, &mut || add(black_box(&mut target), black_box(&data))),
-            rate(data_bytes, &mut || {
-                codec.encode(black_box(&data), &mut encoded, Rounding::NearestEven, 0).expect("encodes");
+            rate(data_bytes, &mut |data, _, _| _ = black_box(read(data))),
+            rate(2.0 * data_bytes, &mut |data, _, target| target.copy_from_slice(data)),
+            rate(3.0 * data_bytes, &mut |data, _, target| add(target, data)),
+            rate(data_bytes, &mut |data, encoded, _| {
+                codec.encode(data, encoded, Rounding::NearestEven, 0).expect("encodes");
             }),
-            rate(data_bytes, &mut || {
-                codec.encode(black_box(&data), &mut encoded, rounding, 0).expect("encodes");
+            rate(data_bytes, &mut |data, encoded, _| {
+                codec.encode(data, encoded, rounding, 0).expect("encodes");
             }),
-            rate(moved, &mut || codec.decode_set(black_box(&encoded), &mut target).expect("decodes")),
-            rate(moved + data_bytes, &mut || {
-                codec.decode_add(black_box(&encoded), &mut target).expect("decodes");
+            rate(moved, &mut |_, encoded, target| codec.decode_set(encoded, target).expect("decodes")),
+            rate(moved + data_bytes, &mut |_, encoded, target| {
+                codec.decode_add(encoded, target).expect("decodes");
             }),
         ]);
     }
@@ -127,7 +143,8 @@ fn table(sizes: &Sizes, wanted: &[String]) {
         Scheme::CastBf16,
         Scheme::CastF16,
     ];
-    println!("{} bytes of elements, {} rounds; GB/s, then the ratio", sizes.bytes, sizes.rounds);
+    let Sizes { slice_bytes, slices, rounds, .. } = sizes;
+    println!("{slices} slices of {slice_bytes} bytes of elements, {rounds} rounds; GB/s, then the ratio");
     println!("{:36} {:>6} |{:>12} |{:>12} |{:>12} |{:>12}", "", "read", "encode", "stochastic", "set", "add");
     let others = [DataType::Float64, DataType::BFloat16, DataType::Float16]
         .map(|data_type| (Scheme::BlockAffineU8(Block::B256), data_type));
@@ -146,9 +163,9 @@ fn main() {
     let (options, words): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
     if options.iter().any(|option| option == "--bench") {
-        table(&Sizes { bytes: 64 << 20, calls: 1, rounds: 15 }, &words);
-        table(&Sizes { bytes: 256 << 10, calls: 50, rounds: 15 }, &words);
+        table(&Sizes { slice_bytes: 2 << 20, slices: 96, calls: 1, rounds: 101 }, &words);
+        table(&Sizes { slice_bytes: 256 << 10, slices: 1, calls: 10, rounds: 51 }, &words);
     } else {
-        table(&Sizes { bytes: 16 << 10, calls: 1, rounds: 1 }, &words);
+        table(&Sizes { slice_bytes: 16 << 10, slices: 2, calls: 1, rounds: 1 }, &words);
     }
 }

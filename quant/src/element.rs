@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use crate::{
     DataType,
     float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+    reciprocal::{Reciprocal, Unsigned},
 };
 
 /// A Rust type that a tensor's elements may have. Sealed: these are the twelve types of [`DataType`].
@@ -37,8 +38,12 @@ pub trait Lane: Sized + Copy {
     fn max(self, received: Self) -> Self;
     /// The less.
     fn min(self, received: Self) -> Self;
-    /// `self / ranks`; `ranks` is at least 1.
-    fn divided(self, ranks: u32) -> Self;
+    /// A number of ranks in the form that [`Lane::divided`] takes.
+    type Divisor: Copy;
+    /// `ranks`, which are at least 1, as a divisor.
+    fn divisor(ranks: u32) -> Self::Divisor;
+    /// `self / ranks`.
+    fn divided(self, ranks: Self::Divisor) -> Self;
 }
 
 /// The part that only the stored size decides.
@@ -68,28 +73,19 @@ macro_rules! storage {
     };
 }
 
-/// The quotient truncated towards zero, `$by` way of 64-bit integers or, where the result is the same, of floats, since
-/// processors divide vectors of floats but not of integers.
-///
-/// Why it is the same: let p be the float's precision in bits and |x| < 2^p / 2. If x/n is not whole, it is at least 1/n
-/// away from the next integer, while rounding moves it by at most |x|/n / 2^p, which is less. So rounding reaches
-/// no integer that was not reached before. If n is too great for the float to hold, it is greater than any x here, also when
-/// rounded, and the result is 0 either way.
+/// The quotient truncated towards zero: that of the magnitudes, with the sign of the sum.
 macro_rules! divided_integer {
-    (f32, $value:expr, $ranks:expr) => {
-        (f32::from($value) / $ranks as f32) as Self
+    (unsigned, $value:expr, $ranks:expr) => {
+        $value.quotient($ranks)
     };
-    (f64, $value:expr, $ranks:expr) => {
-        (f64::from($value) / f64::from($ranks)) as Self
-    };
-    // In 64 bits every number of ranks is positive, so nothing overflows.
-    ($wide:ident, $value:expr, $ranks:expr) => {
-        $value / <$wide>::from($ranks)
-    };
+    (signed, $value:expr, $ranks:expr) => {{
+        let sign = $value >> (Self::BITS - 1);
+        ($value.unsigned_abs().quotient($ranks) as Self ^ sign).wrapping_sub(sign)
+    }};
 }
 
 macro_rules! integer {
-    ($type:ty, $size:literal, $by:ident, $data_type:ident) => {
+    ($type:ty, $size:literal, $unsigned:ty, $sign:ident, $data_type:ident) => {
         impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;
         }
@@ -117,22 +113,28 @@ macro_rules! integer {
                 Ord::min(self, received)
             }
 
+            type Divisor = Reciprocal<$unsigned>;
+
+            fn divisor(ranks: u32) -> Self::Divisor {
+                <$unsigned>::reciprocal(ranks)
+            }
+
             #[inline(always)]
-            fn divided(self, ranks: u32) -> Self {
-                divided_integer!($by, self, ranks)
+            fn divided(self, ranks: Self::Divisor) -> Self {
+                divided_integer!($sign, self, ranks)
             }
         }
     };
 }
 
-integer!(u8, 1, f32, Uint8);
-integer!(i8, 1, f32, Int8);
-integer!(i16, 2, f32, Int16);
-integer!(u16, 2, f32, Uint16);
-integer!(u32, 4, f64, Uint32);
-integer!(i32, 4, f64, Int32);
-integer!(u64, 8, u64, Uint64);
-integer!(i64, 8, i64, Int64);
+integer!(u8, 1, u8, unsigned, Uint8);
+integer!(i8, 1, u8, signed, Int8);
+integer!(i16, 2, u16, signed, Int16);
+integer!(u16, 2, u16, unsigned, Uint16);
+integer!(u32, 4, u32, unsigned, Uint32);
+integer!(i32, 4, u32, signed, Int32);
+integer!(u64, 8, u64, unsigned, Uint64);
+integer!(i64, 8, u64, signed, Int64);
 
 /// Every NaN result becomes the one quiet NaN, `$nan`.
 macro_rules! canonical {
@@ -180,9 +182,15 @@ macro_rules! float {
                 Self::from_bits(if self.is_nan() { own_bits | $quiet } else { right })
             }
 
+            type Divisor = Self;
+
+            fn divisor(ranks: u32) -> Self {
+                ranks as Self
+            }
+
             #[inline(always)]
-            fn divided(self, ranks: u32) -> Self {
-                canonical!(self / ranks as Self, $type, $nan)
+            fn divided(self, ranks: Self) -> Self {
+                canonical!(self / ranks, $type, $nan)
             }
         }
     };
@@ -224,9 +232,15 @@ macro_rules! float16 {
                 Self::from_bits(first_nan16(own, received, number, $infinity, $quiet))
             }
 
+            type Divisor = f32;
+
+            fn divisor(ranks: u32) -> f32 {
+                ranks as f32
+            }
+
             #[inline(always)]
-            fn divided(self, ranks: u32) -> Self {
-                Self::from_bits($narrow($widen(self.to_bits()) / ranks as f32))
+            fn divided(self, ranks: f32) -> Self {
+                Self::from_bits($narrow($widen(self.to_bits()) / ranks))
             }
         }
     };

@@ -1,5 +1,10 @@
 //! Processor features that the kernels are compiled for.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The fastest level that [`Level::detect`] may find, as its place in [`Level::ALL`].
+static FASTEST: AtomicU8 = AtomicU8::new(u8::MAX);
+
 /// A set of processor features. All levels compute identical bytes; they differ in speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
@@ -7,7 +12,8 @@ pub enum Level {
     Base,
     /// AVX2 and F16C, on x86-64.
     Avx2,
-    /// The above and AVX-512 with F, BW, VL and DQ. Only quantisation makes use of it; reduce kernels are those of AVX2.
+    /// The above and AVX-512 with F, BW, VL and DQ. Only quantisation makes use of it; reduce kernels are those of AVX2, which
+    /// are as fast as memory.
     Avx512,
 }
 
@@ -38,6 +44,14 @@ impl Level {
     /// The fastest level of this processor.
     #[must_use]
     pub fn detect() -> Self {
-        Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Base)
+        let fastest = FASTEST.load(Ordering::Relaxed);
+        let usable = |level: &Self| *level as u8 <= fastest && level.is_available();
+        Self::ALL.into_iter().rev().find(usable).unwrap_or(Self::Base)
+    }
+
+    /// For tests: from now on [`Level::detect`] finds no faster one than this, in the whole process.
+    #[doc(hidden)]
+    pub fn limit(self) {
+        FASTEST.store(self as u8, Ordering::Relaxed);
     }
 }

@@ -31,14 +31,17 @@
 
 #![deny(unsafe_code)]
 
+mod copy;
 mod element;
 mod float16;
 mod kernels;
 mod level;
 pub mod quantise;
+mod reciprocal;
 pub mod reference;
 mod types;
 
+pub use copy::copy_streaming;
 pub use element::Element;
 pub use kernels::{KernelError, Kernels, finish_average, fold_in_place, fold_in_place_saving, fold_into};
 pub use level::Level;

@@ -149,7 +149,7 @@ fn all_pairs_of_special_values() {
         let specials = specials(data_type);
         let (own, received) = pairs(data_type, &specials, &specials);
         for op in ReduceOp::ALL {
-            for ranks in [1, 2, 3, 127, 300, 70_000, u32::MAX] {
+            for ranks in [1, 2, 3, 64, 127, 300, 70_000, 1 << 31, u32::MAX] {
                 check(data_type, op, &own, &received, ranks, [0, 0, 0, 0]);
             }
         }
@@ -161,8 +161,9 @@ fn every_16_bit_float_with_every_special_value() {
     let every: Vec<u64> = (0..=u64::from(u16::MAX)).step_by(7).collect();
     for data_type in [DataType::Float16, DataType::BFloat16] {
         let (own, received) = pairs(data_type, &every, &specials(data_type));
-        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
-            check(data_type, op, &own, &received, 3, [0, 0, 0, 0]);
+        let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
+        for (op, ranks) in ops.into_iter().zip([3, 4, 1 << 31, 1000]) {
+            check(data_type, op, &own, &received, ranks, [0, 0, 0, 0]);
         }
     }
 }

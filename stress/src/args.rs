@@ -51,6 +51,15 @@ pub(crate) struct Args {
     /// One fault in so many seconds on average, instead of what the profile has.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) fault_every: Option<u64>,
+    /// So many of the peers at a time are programs in C, which the run compiles with the system's compiler.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) c_peers: usize,
+    /// So many are programs in Python, which need numpy.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) python_peers: usize,
+    /// The interpreter for them.
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    pub(crate) python: PathBuf,
     /// Folder of an earlier run with the same settings: adds another part to its report. The seed is that of the first part
     /// plus the number of parts, unless --seed is given.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
@@ -157,6 +166,11 @@ impl Args {
 
     /// What is wrong with the arguments together.
     pub(crate) fn conflict(&self) -> Option<String> {
+        if self.profile == Profile::Async && self.c_peers + self.python_peers > 0 {
+            return Some(
+                "--profile async: the interfaces for C and Python do not have its operations".into(),
+            );
+        }
         let needed = 2 * self.groups as usize;
         (self.peers.min < needed)
             .then(|| format!("--peers {}: {} groups need at least {needed} peers", self.peers, self.groups))
@@ -178,6 +192,11 @@ impl Args {
         }
         if self.optimize_every != 40 {
             settings.push_str(&format!(" --optimize-every {}", self.optimize_every));
+        }
+        for (peers, flag) in [(self.c_peers, "c"), (self.python_peers, "python")] {
+            if peers > 0 {
+                settings.push_str(&format!(" --{flag}-peers {peers}"));
+            }
         }
         if let Some(seconds) = self.fault_every {
             settings.push_str(&format!(" --fault-every {seconds}"));
@@ -217,7 +236,7 @@ mod tests {
     #[test]
     fn the_replay_command_means_the_same_run() {
         let given = "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill \
-                     --fault-every 10";
+                     --c-peers 1 --python-peers 2 --fault-every 10";
         let args = Args::try_parse_from(given.split(' ').filter(|word| !word.is_empty())).expect("valid");
         assert_eq!(args.conflict(), None);
         let again = args.replay_command(5);
@@ -232,5 +251,6 @@ mod tests {
         let conflict = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid").conflict();
         assert_eq!(conflict("pccl-stress --peers 2..6"), None);
         assert!(conflict("pccl-stress --peers 3..6 --groups 2").is_some());
+        assert!(conflict("pccl-stress --profile async --c-peers 1").is_some());
     }
 }

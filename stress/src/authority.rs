@@ -1,7 +1,7 @@
 //! The master's process, and those that follow it on the same port when it is killed.
 
 use crate::{
-    children::{Notice, Process, Who},
+    children::{Notice, Process, Who, this_program},
     journal::Journal,
     oracle::{Check, Oracle},
     os::{self, Signal},
@@ -225,5 +225,5 @@ fn start(
 ) -> io::Result<Process> {
     let timeout = peer_timeout_ms.to_string();
     let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
-    Process::start(Who::Master, &words.map(str::to_owned), log, notices)
+    Process::start(Who::Master, this_program()?, &words.map(str::to_owned), log, notices)
 }

@@ -43,17 +43,23 @@ pub(crate) struct Process {
     status: Option<ExitStatus>,
 }
 
+/// This program.
+pub(crate) fn this_program() -> io::Result<Command> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
 impl Process {
-    /// Starts this program again with other arguments. Its lines go to `notices`, its log to the file `log`.
+    /// Starts a program, mostly this one again. Its lines go to `notices`, its log to the file `log`.
     ///
     /// Has to be called on a thread that lives as long as the run: children end with the thread that started them.
     pub(crate) fn start(
         who: Who,
+        mut program: Command,
         args: &[String],
         log: &Path,
         notices: &SyncSender<Notice>,
     ) -> io::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = program
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

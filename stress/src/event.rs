@@ -48,7 +48,8 @@ pub(crate) struct Reduced {
     pub(crate) step: u64,
     pub(crate) tag: u64,
     pub(crate) world: usize,
-    pub(crate) rank: usize,
+    /// Own place in the ring of the operation; the interfaces for C and Python do not tell it.
+    pub(crate) rank: Option<usize>,
     /// Checksum of the result.
     pub(crate) hash: u64,
     /// The ring as the peer knew it before the call, and after it. Members may be lost in between, none can be added.
@@ -72,7 +73,8 @@ impl fmt::Display for Line {
                 let (before, after) = (ids(&r.before), ids(&r.after));
                 let after = if r.before == r.after { "=" } else { &after };
                 let word = if matches!(self.event, Event::Reduced(_)) { "reduced" } else { "unresolved" };
-                let Reduced { step, tag, world, rank, hash, .. } = r;
+                let Reduced { step, tag, world, hash, .. } = r;
+                let rank = r.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
                 write!(f, "{word} {step} {tag} {world} {rank} {hash:016x} {before} {after}")
             }
             Event::Failed { call, step, intact, cause, culprits, text } => {
@@ -176,7 +178,11 @@ impl<'a> Words<'a> {
 
     fn reduced(&mut self) -> Result<Reduced, String> {
         let (step, tag) = (self.number("step")?, self.number("tag")?);
-        let (world, rank) = (self.number("world")? as usize, self.number("rank")? as usize);
+        let world = self.number("world")? as usize;
+        let rank = match self.next("rank")? {
+            "-" => None,
+            rank => Some(rank.parse().map_err(|_| format!("rank {rank:?} is not a number"))?),
+        };
         let (hash, before) = (self.hash()?, self.ids("ring before")?);
         let same = self.0 == "=";
         let after = if same { before.clone() } else { self.ids("ring after")? };
@@ -198,8 +204,9 @@ mod tests {
 
     #[test]
     fn lines_go_there_and_back() {
-        let reduced = |after| {
-            Event::Reduced(Reduced { step: 3, tag: 4, world: 2, rank: 1, hash: 5, before: vec![1, 2], after })
+        let reduced = |after: Vec<u128>| {
+            let rank = Some(1).filter(|_| after.len() != 1);
+            Event::Reduced(Reduced { step: 3, tag: 4, world: 2, rank, hash: 5, before: vec![1, 2], after })
         };
         let failed = |call, culprits| Event::Failed {
             call,

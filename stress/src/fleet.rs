@@ -4,6 +4,7 @@
 use crate::{
     authority::Authority,
     children::{Notice, Process, Who},
+    clients::{Clients, Language},
     fault::Fault,
     journal::Journal,
     links::Links,
@@ -18,6 +19,7 @@ use std::{collections::BTreeMap, io, sync::mpsc::SyncSender};
 struct Peer {
     process: Process,
     group: u32,
+    language: Language,
     series: Series,
     /// When it is to go on, while it is stopped.
     resume_us: Option<u64>,
@@ -32,6 +34,7 @@ pub(crate) struct Fleet {
     pub(crate) links: Links,
     peers: BTreeMap<usize, Peer>,
     peer_args: Vec<String>,
+    clients: Clients,
     groups: u32,
     notices: SyncSender<Notice>,
     started: usize,
@@ -43,6 +46,7 @@ impl Fleet {
         authority: Authority,
         links: Links,
         peer_args: Vec<String>,
+        clients: Clients,
         groups: u32,
         notices: SyncSender<Notice>,
     ) -> Self {
@@ -51,6 +55,7 @@ impl Fleet {
             links,
             peers: BTreeMap::new(),
             peer_args,
+            clients,
             groups,
             notices,
             started: 0,
@@ -141,11 +146,26 @@ impl Fleet {
             arg("--data-port", place.ports.0.to_string());
             arg("--state-port", place.ports.1.to_string());
         }
-        let process = Process::start(Who::Peer(number), &args, &journal.peer_log(number), &self.notices)?;
-        journal.event(now_us, &format!("start peer {number} of group {group}, process {}", process.pid()))?;
+        let count = |language| {
+            self.peers.values().filter(|p| p.language == language && !p.killed && !p.leaving).count()
+        };
+        let language = self.clients.next(count);
+        let (program, log) = (self.clients.program(language)?, journal.peer_log(number));
+        let process = Process::start(Who::Peer(number), program, &args, &log, &self.notices)?;
+        let pid = process.pid();
+        journal
+            .event(now_us, &format!("start peer {number} of group {group} in {language:?}, process {pid}"))?;
         let series = Series::default();
-        let peer =
-            Peer { process, group, series, resume_us: None, leaving: false, killed: false, closed: false };
+        let peer = Peer {
+            process,
+            group,
+            language,
+            series,
+            resume_us: None,
+            leaving: false,
+            killed: false,
+            closed: false,
+        };
         self.peers.insert(number, peer);
         Ok(())
     }

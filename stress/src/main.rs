@@ -7,6 +7,7 @@ mod args;
 mod authority;
 mod baseline;
 mod children;
+mod clients;
 mod coding;
 mod event;
 mod fault;

@@ -5,6 +5,7 @@ use crate::{
     authority::Authority,
     baseline::{Measurement, Next},
     children::{Notice, Who},
+    clients::Clients,
     event::{Event, Line},
     fault::Fault,
     fleet::Fleet,
@@ -88,6 +89,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     println!("seed {seed}; logs and reports in {}", beginning.logs.display());
     let (sender, notices) = sync_channel(NOTICES_MAX);
     watch_signals(signals, sender.clone())?;
+    let clients = Clients::build(args, &beginning.logs)?;
     let mut journal = Journal::create(&beginning.logs, began_us)?;
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
@@ -112,7 +114,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
         beginning,
         oracle: Oracle::new(workload, peer_timeout_us),
         schedule,
-        fleet: Fleet::new(authority, links, peer_args, args.groups, sender),
+        fleet: Fleet::new(authority, links, peer_args, clients, args.groups, sender),
         journal,
         record: Record::new(began_us),
         notices,

@@ -1,6 +1,6 @@
 //! The whole harness, shortly: a run with faults that has to pass, and the promise that no process outlives it.
 //!
-//! `PCCL_STRESS_SECONDS` makes the run longer.
+//! `PCCL_STRESS_SECONDS` makes the run longer. `PYTHON` is the interpreter for peers in Python.
 
 use std::{
     fs,
@@ -95,6 +95,46 @@ fn groups_dying_masters_and_asynchronous_steps_pass() {
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
     let of_the_master = ["\"master\": ", "\"master_stop\": "].iter().any(|kind| report.contains(kind));
     assert!(of_the_master && number(&report, "operations") > 0, "{report}");
+}
+
+/// An interpreter that peers in Python can use, if there is one.
+fn python() -> Option<String> {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let imported = Command::new(&python).args(["-c", "import numpy"]).output();
+    imported.is_ok_and(|it| it.status.success()).then_some(python)
+}
+
+#[test]
+fn peers_in_c_and_python_take_part() {
+    let folder = folder("languages");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "20".into());
+    let mut run =
+        stress(&folder, &["--seed", "9", "--seconds", &seconds, "--peers", "4..5", "--c-peers", "1"]);
+    let python = python();
+    match &python {
+        Some(python) => drop(run.args(["--python-peers", "1", "--python", python])),
+        None => eprintln!("without peers in Python: none here has numpy, see PYTHON"),
+    }
+    let output = run.output().expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let log = fs::read_to_string(folder.join("events.log")).expect("log");
+    for language in ["Rust", "C"].into_iter().chain(python.map(|_| "Python")) {
+        assert!(log.contains(&format!(" in {language}, ")), "no peer in {language}:\n{log}");
+    }
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    assert!(number(&report, "operations") > 0 && number(&report, "joins") >= 4, "{report}");
+}
+
+#[test]
+fn peers_in_a_language_that_is_not_there_are_refused() {
+    let folder = folder("no-language");
+    let c = stress(&folder, &["--c-peers", "1"]).env("CC", "/nowhere/cc").output().expect("program runs");
+    let python = ["--python-peers", "1", "--python", "/nowhere/python"];
+    let python = stress(&folder, &python).output().expect("program runs");
+    for (output, need) in [(c, "a C compiler"), (python, "a Python that has numpy")] {
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains(need), "{}", text(&output));
+    }
 }
 
 #[test]

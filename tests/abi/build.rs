@@ -51,6 +51,11 @@ pub(crate) fn compiler(language: Language) -> Option<String> {
 
 /// Compiles a program and links it with the library; `None`, with a reason on stderr, without a compiler.
 pub(crate) fn compile(language: Language, source: &str, name: &str) -> Option<PathBuf> {
+    compile_with(language, "include", source, name)
+}
+
+/// The same with the headers of another directory.
+pub(crate) fn compile_with(language: Language, headers: &str, source: &str, name: &str) -> Option<PathBuf> {
     let Some(compiler) = compiler(language) else {
         eprintln!("skipped: no compiler for {language:?}");
         return None;
@@ -66,7 +71,7 @@ pub(crate) fn compile(language: Language, source: &str, name: &str) -> Option<Pa
         .args(standard)
         .args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-g", "-O1"])
         .arg("-I")
-        .arg(root().join("include"))
+        .arg(root().join(headers))
         .arg(root().join(source))
         .args(["-xnone", "-o"])
         .arg(&program)

@@ -6,5 +6,6 @@
 mod build;
 mod examples;
 mod header;
+mod original;
 mod programs;
 mod symbols;

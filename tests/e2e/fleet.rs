@@ -108,8 +108,14 @@ impl Fleet {
 
     /// A world of `n` peers with these settings.
     pub(crate) fn with(config: MasterConfig, n: usize, settings: &[&str]) -> Self {
+        Self::with_each(config, &vec![settings; n])
+    }
+
+    /// A world of peers of which each has settings of its own.
+    pub(crate) fn with_each(config: MasterConfig, settings: &[&[&str]]) -> Self {
         let mut fleet = Self::empty(config);
-        for _ in 0..n {
+        let n = settings.len();
+        for settings in settings {
             fleet.spawn(settings);
         }
         for peer in &mut fleet.peers {

@@ -5,6 +5,7 @@ use crate::{
     kill::{Seen, reduce_with_death},
 };
 use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
+use pccl_quant::Level;
 use pccl_tests::{pattern, spec::Spec};
 
 const FLOATS: [DataType; 4] = [DataType::Float16, DataType::BFloat16, DataType::Float32, DataType::Float64];
@@ -68,6 +69,31 @@ fn every_scheme_and_type_with_three_peers() {
 #[test]
 fn every_scheme_and_type_with_four_peers() {
     everything(4);
+}
+
+/// Peers of one group whose processors have different features: each result is compared among them, and with the oracle.
+#[test]
+fn processors_of_different_kinds_get_the_same_bytes() {
+    let mut fleet = Fleet::with_each(config(), &[&["level=Base"], &["level=Avx2"], &["level=Avx512"]]);
+    let answers = fleet.all("level");
+    let levels: Vec<&str> = answers.iter().map(|answer| answer.field("level")).collect();
+    for (found, wanted) in levels.iter().zip(Level::ALL) {
+        assert!(!wanted.is_available() || *found == format!("{wanted:?}"), "{levels:?}");
+    }
+    let mut case = 0;
+    for scheme in SCHEMES {
+        for data_type in FLOATS {
+            case += 1;
+            let op = if case % 2 == 0 { ReduceOp::Sum } else { ReduceOp::Avg };
+            let how = Quantisation::new(scheme);
+            let how = if case % 3 == 0 && scheme.has_stochastic() { how.stochastic(case) } else { how };
+            fleet.reduce(quantised(data_type, op, 101_000, how));
+        }
+    }
+    for (data_type, op) in DataType::ALL.into_iter().flat_map(|it| ReduceOp::ALL.map(|op| (it, op))) {
+        let spec = Spec { quantisation: None, ..quantised(data_type, op, 101_000, SCHEMES[0]) };
+        fleet.reduce(spec);
+    }
 }
 
 /// Several connections deliver frames in any order; the bytes follow from the input alone, also if they are rounded by

@@ -65,28 +65,20 @@ fn traffic_is_that_of_a_ring() {
     }
 }
 
-/// A small operation takes half the hops: each rank gets the whole tensor of every other rank. Over the mesh of peers that
-/// share a host only one rank does, and all others get the result.
+/// A small operation takes half the hops: each rank gets the whole tensor of every other rank.
 #[test]
 fn small_operations_move_whole_contributions() {
     let mut fleet = Fleet::new(3);
-    let mut reduce = || {
-        let answers = fleet.reduce(Spec::sum(1000, 1));
-        let mut tensors: Vec<_> =
-            answers.iter().map(|a| (a.number("tx") / 4000, a.number("rx") / 4000)).collect();
-        tensors.sort_unstable();
-        (fleet.algorithms(0).pop().expect("one has begun"), tensors)
-    };
-    let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
-    loop {
-        assert!(std::time::Instant::now() < deadline, "the mesh does not stand");
-        match reduce() {
-            (way, tensors) if way == "all-gather" => assert_eq!(tensors, [(2, 2); 3]),
-            (way, tensors) => {
-                assert_eq!((way.as_str(), tensors), ("reduce-broadcast", vec![(1, 1), (1, 1), (2, 2)]));
-                break;
-            }
-        }
+    for _ in 0..10 {
+        let mut moved: Vec<_> = fleet
+            .reduce(Spec::sum(1000, 1))
+            .iter()
+            .map(|answer| (answer.number("tx"), answer.number("rx")))
+            .collect();
+        moved.sort_unstable();
+        // Around the ring, or, once all are connected, by way of one of them.
+        let (one, two) = ((4000, 4000), (8000, 8000));
+        assert!(moved == [two, two, two] || moved == [one, one, two], "{moved:?}");
     }
 }
 

@@ -22,6 +22,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/masters.rs", "what a signal handler reads"),
     ("pccl/capi/src/raw.rs", "what the pointers of a C program point to"),
     ("pccl/src/memory.rs", "the caller's memory"),
+    ("quant/src/copy.rs", "stores that go by the caches"),
     ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
     ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),
     ("threadpark/src/futex/linux.rs", "the futex system call"),

@@ -44,6 +44,8 @@ pub(crate) const KINDS: &[(&str, Generate)] = &[
     ("plane, tilted", plane),
     ("crane", crane),
     ("small integers", ties),
+    ("stacker crane", stacker),
+    ("plane, uneven", uneven_plane),
 ];
 
 fn uniform(n: usize, seed: u64) -> Vec<u32> {
@@ -120,6 +122,23 @@ fn crane(n: usize, seed: u64) -> Vec<u32> {
         })
         .collect();
     pairs(n, |from, to| (jobs[from][2] - jobs[to][0]).hypot(jobs[from][3] - jobs[to][1]) as u32)
+}
+
+/// A crane in front of a shelf, which moves in both directions at once, in whole steps: small numbers, many ties.
+fn stacker(n: usize, seed: u64) -> Vec<u32> {
+    let mut dice = Dice::new(seed);
+    let jobs: Vec<[u32; 4]> = (0..n).map(|_| [40, 10, 40, 10].map(|end| dice.below(end))).collect();
+    pairs(n, |from, to| jobs[from][2].abs_diff(jobs[to][0]).max(2 * jobs[from][3].abs_diff(jobs[to][1])))
+}
+
+/// Distances in a plane, to each of which luck adds something of its own.
+fn uneven_plane(n: usize, seed: u64) -> Vec<u32> {
+    let mut dice = Dice::new(seed);
+    let points: Vec<(f64, f64)> = (0..n).map(|_| (4000.0 * dice.unit(), 2000.0 * dice.unit())).collect();
+    pairs(n, |from, to| {
+        let (a, b) = (points[from], points[to]);
+        (a.0 - b.0).hypot(a.1 - b.1) as u32 + dice.below(700)
+    })
 }
 
 fn ties(n: usize, seed: u64) -> Vec<u32> {

@@ -1,10 +1,13 @@
 //! How good the rings are that the planner finds in a given time, how often it proves that, and whether it keeps the time.
 //!
 //! Run with `cargo bench -p pccl-master --bench planner`. Arguments behind `--` choose: `long` takes more instances of each
-//! kind; `quality`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that many peers. Sums are
+//! kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that many peers, a kind only that. Sums are
 //! compared with the proven best where there is a proof, else with a planted best or with what a long search finds.
 
+mod clock;
+mod deadlines;
 mod instances;
+mod success;
 
 use instances::{KINDS, matrix, planted, sites};
 use pccl_master::offline::plan_in_time;
@@ -18,13 +21,19 @@ fn main() {
     let peers: Vec<usize> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();
     let wanted = |n: &usize| peers.is_empty() || peers.contains(n);
     let sizes = |all: &[usize]| all.iter().copied().filter(wanted).collect::<Vec<_>>();
+    let kinds: Vec<&String> =
+        arguments.iter().filter(|argument| KINDS.iter().any(|(name, _)| name == argument)).collect();
+    let is_kind = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| *kind == name);
     type Part<'a> = (&'a str, &'a dyn Fn());
     let parts: &[Part<'_>] = &[
         ("quality", &|| quality(&sizes(&[17, 30, 40, 70, 100, 170]), instances)),
+        ("success", &|| {
+            success::rates(&sizes(&[17, 30, 40, 53, 70, 100, 170, 323, 443]), instances, &is_kind)
+        }),
         ("planted", &|| planted_rings(&sizes(&[50, 100, 200, 400]), instances)),
         ("exact", &|| exact_times(&sizes(&[8, 12, 14, 16, 18, 20]))),
         ("bottlenecks", &|| bottlenecks(&sizes(&[8, 16, 32, 71, 150, 300, 500]), instances)),
-        ("deadlines", &|| deadlines(&sizes(&[100, 500, 1000]))),
+        ("deadlines", &|| deadlines::kept(&sizes(&[200, 500, 1000]))),
     ];
     let chosen = |name: &str| arguments.iter().any(|argument| argument == name);
     let all = !parts.iter().any(|(name, _)| chosen(name));
@@ -164,30 +173,5 @@ fn bottlenecks(sizes: &[usize], instances: u64) {
         }
         let runs = instances as f64;
         println!("{n:5} {instances:5} {proven:7} {:12.2} {:12.2}", gap / runs, part / runs);
-    }
-}
-
-fn deadlines(sizes: &[usize]) {
-    println!("\ntime kept: peers, objective, budget in ms, over it in ms (worst of 3), gap of the sum in %");
-    for &n in sizes {
-        let sites = sites(n, 7);
-        let costs = matrix(n, &(KINDS[3].1)(n, 7));
-        for (name, matrix, objective) in
-            [("balanced", &sites, Objective::Balanced), ("sum", &costs, Objective::Sum)]
-        {
-            for budget_ms in [1, 10, 50, 200, 1000] {
-                let budget = Duration::from_millis(budget_ms);
-                let options = Options { objective, ..Options::default() };
-                let runs = [(); 3].map(|()| solve(matrix, &options, budget));
-                let over = runs.iter().map(|(_, took)| took.saturating_sub(budget)).max().unwrap_or_default();
-                let gap =
-                    runs[0].0.as_ref().map_or(f64::NAN, |plan| plan.total.map_or(0.0, |total| total.gap()));
-                println!(
-                    "{n:5} {name:9} {budget_ms:6} {:8.1} {:8.2}",
-                    over.as_secs_f64() * 1000.0,
-                    gap * 100.0
-                );
-            }
-        }
     }
 }

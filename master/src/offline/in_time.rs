@@ -54,7 +54,7 @@ pub fn plan_in_time(
 
 /// The better of two plans, the first of equals, with the better bounds of both.
 fn better(matrix: &Matrix, objective: Objective, first: Plan, other: Plan) -> Plan {
-    if first.proven {
+    if first.proven && objective != Objective::Bottleneck {
         return first;
     }
     // A figure of which more is better.
@@ -92,7 +92,8 @@ fn better(matrix: &Matrix, objective: Objective, first: Plan, other: Plan) -> Pl
     let total_proven = best.total.is_some_and(|total| total.is_proven());
     best.proven = match objective {
         Objective::Sum => total_proven,
-        _ => best.proven,
+        Objective::Bottleneck => best.bottleneck.is_some_and(|bottleneck| bottleneck.is_proven()),
+        Objective::Balanced => best.proven,
     };
     best
 }

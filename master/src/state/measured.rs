@@ -11,6 +11,8 @@ struct Finding {
     at: Timestamp,
     /// Rate and latency, if it could be measured.
     rate: Option<ProbeRate>,
+    /// The rate is only supposed, and to be measured at the next opportunity.
+    is_supposed: bool,
 }
 
 /// See the module's documentation.
@@ -31,7 +33,16 @@ impl Measured {
             ProbeResult::Measured(rate) => Some(*rate).filter(|rate| rate.kbit_s > 0),
             ProbeResult::Failed(_) => None,
         };
-        self.edges.insert(ends, Finding { at, rate });
+        self.edges.insert(ends, Finding { at, rate, is_supposed: false });
+    }
+
+    /// Supposes that an edge is no faster than this, if it has a rate.
+    pub(super) fn suspect(&mut self, ends: EdgeEnds, kbit_s: u64) {
+        let Some(finding) = self.edges.get_mut(&ends) else { return };
+        if let Some(rate) = finding.rate.as_mut().filter(|rate| rate.kbit_s > kbit_s) {
+            rate.kbit_s = kbit_s.max(1);
+            finding.is_supposed = true;
+        }
     }
 
     /// The rate of an edge, however old, if it has one.
@@ -46,7 +57,7 @@ impl Measured {
             Some(_) => options.rate_expiry,
             None => options.forbidden_expiry,
         };
-        self.edges.get(&ends).is_none_or(|finding| finding.at + expiry(finding) <= now)
+        self.edges.get(&ends).is_none_or(|f| f.is_supposed || f.at + expiry(f) <= now)
     }
 
     /// A peer has gone, and its edges with it.

@@ -1,88 +1,124 @@
 //! What operations show of the rates of edges, read off the beats of both ends.
 //!
 //! All edges of a ring move the same bytes in the same time, so the pace of an operation says what the slowest one can
-//! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while one and the same
-//! operation runs, and only if its sending end had bytes on it at every look.
+//! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while operations run, and only
+//! if its sending end had bytes on it at every look. What one operation is too short to show, several show together.
 
-use super::group::EdgeEnds;
+use super::group::{EdgeEnds, Op};
 use super::plans::{Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
+use core::time::Duration;
 use pccl_protocol::{EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring.
 const MUCH_SLOWER: f64 = 0.5;
 /// A rate that operations come this close to is as good as measured anew.
 const CONFIRMED: f64 = 0.9;
-/// Looks in a row that have to agree.
-const LOOKS: usize = 3;
+/// Times between two looks, in one operation or several, that have to agree.
+const SPANS: usize = 3;
+/// Over a shorter time the delays of beats count for too much.
+const SHORTEST_SPAN: Duration = Duration::from_millis(80);
+/// A connection that was idle needs about so many round trips to find its rate again.
+const START_ROUND_TRIPS: u32 = 8;
+/// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured: most
+/// often it is slow as well, but where there is no third way it is worth trying.
+const WAY_BACK: u64 = 2;
 
 /// What one look has shown.
 #[derive(Debug, Clone, Copy)]
 struct Look {
+    op: OpId,
     at: Timestamp,
     bytes: u64,
 }
 
-/// Looks at an edge while one operation keeps it busy.
+/// Looks at an edge while operations keep it busy.
 #[derive(Debug)]
 pub(super) struct Pace {
     generation: LinkGeneration,
-    op: OpId,
-    /// The newest last.
-    looks: Vec<Look>,
+    last: Option<Look>,
+    /// Rates between two looks in a row at one operation, in kbit/s, the newest last.
+    kbit_s: Vec<u64>,
 }
 
 impl Pace {
-    /// Lowest and highest rate between two looks in a row, in kbit/s, once there are enough of them.
-    fn range(&self) -> Option<(u64, u64)> {
-        if self.looks.len() < LOOKS {
+    fn new(generation: LinkGeneration) -> Self {
+        Self { generation, last: None, kbit_s: Vec::new() }
+    }
+
+    /// Adds a look. Once enough of them agree that the edge is busy: its lowest and highest rate.
+    fn add(&mut self, look: Look, longest: Duration) -> Option<(u64, u64)> {
+        let last = self.last.filter(|last| last.op == look.op);
+        let span = last.map(|last| (look.at.since(last.at), look.bytes.saturating_sub(last.bytes)));
+        if span.is_some_and(|(took, _)| took < SHORTEST_SPAN) {
             return None;
         }
-        let rate = |pair: &[Look]| {
-            let micros = u64::try_from(pair[1].at.since(pair[0].at).as_micros()).unwrap_or(u64::MAX);
-            pair[1].bytes.saturating_sub(pair[0].bytes).saturating_mul(8000) / micros.max(1)
-        };
-        let rates: Vec<u64> = self.looks.windows(2).map(rate).collect();
-        Some((rates.iter().copied().min()?, rates.iter().copied().max()?))
+        self.last = Some(look);
+        let (took, bytes) = span?;
+        if took > longest {
+            self.kbit_s.clear();
+            return None;
+        }
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.kbit_s.push(bytes.saturating_mul(8000) / micros.max(1));
+        let extra = self.kbit_s.len().saturating_sub(SPANS);
+        self.kbit_s.drain(..extra);
+        let range = || Some((*self.kbit_s.iter().min()?, *self.kbit_s.iter().max()?));
+        if self.kbit_s.len() == SPANS { range() } else { None }
     }
+}
+
+/// What the beats of both ends of an edge say.
+enum Seen {
+    /// Nothing about its rate: no operation runs, or one has only just begun.
+    Nothing,
+    /// It waits for others.
+    Idle,
+    /// Bytes wait on it.
+    Busy(EdgeEnds, LinkGeneration, Look),
 }
 
 impl MasterState {
     /// Looks at the edge in front of `id`, which has just said how much it has received.
     pub(super) fn look_at_pace(&mut self, id: PeerId, group_id: GroupId) {
-        let found = self.busy_edge(id, group_id);
+        let seen = self.look_at_edge(id, group_id).unwrap_or(Seen::Nothing);
+        let longest = self.options.beat_interval * 2;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some((ends, generation, op, look)) = found else {
-            return group.paces.retain(|ends, _| ends.1 != id);
+        let (ends, generation, look) = match seen {
+            Seen::Nothing => return,
+            Seen::Idle => return group.paces.retain(|ends, _| ends.1 != id),
+            Seen::Busy(ends, generation, look) => (ends, generation, look),
         };
-        let patience = self.options.beat_interval * 2;
-        let fresh = || Pace { generation, op, looks: Vec::new() };
-        let pace = group.paces.entry(ends).or_insert_with(fresh);
-        let last = pace.looks.last().map(|last| last.at);
-        let goes_on = last.is_none_or(|last| look.at.since(last) <= patience);
-        if (pace.generation, pace.op) != (generation, op) || !goes_on {
-            *pace = fresh();
+        let pace = group.paces.entry(ends).or_insert_with(|| Pace::new(generation));
+        if pace.generation != generation {
+            *pace = Pace::new(generation);
         }
-        pace.looks.push(look);
-        if pace.looks.len() > LOOKS {
-            pace.looks.remove(0);
-        }
-        if let Some(range) = pace.range() {
+        if let Some(range) = pace.add(look, longest) {
             self.judge_pace(group_id, ends, range);
         }
     }
 
-    /// The edge in front of `id`, if its sending end says that bytes wait on it, and in which operation.
-    fn busy_edge(&self, id: PeerId, group_id: GroupId) -> Option<(EdgeEnds, LinkGeneration, OpId, Look)> {
+    /// What the last beats of `id` and of the peer in front of it say of the edge between them.
+    fn look_at_edge(&self, id: PeerId, group_id: GroupId) -> Option<Seen> {
         let group = self.groups.get(&group_id)?;
         let in_ring = |edge: &&EdgeBytes| group.has_edge((edge.peer, id), edge.generation);
         let received = self.peers.get(&id)?.beat.as_ref()?.0.received.iter().find(in_ring)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        let is_busy = !beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation)
-            && self.now.since(*heard_at) <= self.options.beat_interval * 2;
-        let look = Look { at: self.now, bytes: received.bytes };
-        beat.operation.filter(|_| is_busy).map(|op| (ends, received.generation, op, look))
+        let op = beat.operation?;
+        let Op::Running { since, participants, .. } = group.ops.get(&op)? else { return None };
+        let receives = participants.get(&id)?.complete.is_none();
+        let latency_us = self.measured.rate(ends).map_or(0, |rate| rate.latency_us);
+        let start = Duration::from_micros(u64::from(latency_us) * 2) * START_ROUND_TRIPS;
+        let is_fresh = self.now.since(*heard_at) <= self.options.beat_interval * 2;
+        if !receives || !is_fresh || *heard_at < *since || self.now.since(*since) < start {
+            return None;
+        }
+        if beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation) {
+            return Some(Seen::Idle);
+        }
+        let look = Look { op, at: self.now, bytes: received.bytes };
+        Some(Seen::Busy(ends, received.generation, look))
     }
 
     /// An edge has had bytes on it all the time, and moved them at a rate in this range.
@@ -111,6 +147,7 @@ impl MasterState {
             known.kbit_s
         ));
         self.measured.note(ends, &note(high), now);
+        self.measured.suspect((to, from), high.saturating_mul(WAY_BACK));
         if let Some(group) = self.groups.get_mut(&group_id) {
             group.paces.clear();
         }

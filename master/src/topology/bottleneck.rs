@@ -12,6 +12,9 @@ use super::{
 /// Part of its time that the search spends on one rate, when it may look for one in vain.
 const ONE_RATE: f64 = 0.3;
 
+/// Rates that are looked at to find one in the middle.
+const SAMPLE: usize = 4000;
+
 /// There is no ring, or none was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoPlan {
@@ -38,6 +41,9 @@ pub(crate) struct Widest {
 
 /// A reason that there is no ring, of those that are quickly found.
 pub(crate) fn no_ring(matrix: &Matrix, budget: &mut Budget<'_>) -> Option<NoPlan> {
+    if matrix.is_complete() {
+        return None;
+    }
     let graph = Graph::new(matrix, f64::NEG_INFINITY);
     let obstacle = graph.obstacle(&mut Matching::new(matrix.peers()), budget)?;
     Some(NoPlan { obstacles: vec![obstacle], proven: true })
@@ -79,6 +85,18 @@ pub(crate) fn exact(matrix: &Matrix, bound: f64, budget: &mut Budget<'_>) -> Opt
     best
 }
 
+/// The highest of some rates that is below another one.
+fn highest_below(rates: &[f64], other: f64) -> Option<f64> {
+    rates.iter().copied().filter(|rate| *rate < other).max_by(f64::total_cmp)
+}
+
+/// A rate about in the middle of all: of many only a sample is put in order.
+fn middle(rates: &[f64]) -> Option<f64> {
+    let mut sample: Vec<f64> = rates.iter().copied().step_by(rates.len() / SAMPLE + 1).collect();
+    let middle = sample.len() / 2;
+    (!sample.is_empty()).then(|| *sample.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
 fn distinct(mut rates: Vec<f64>) -> Vec<f64> {
     rates.sort_unstable_by(f64::total_cmp);
     rates.dedup();
@@ -113,23 +131,22 @@ struct Search<'a> {
 impl Search<'_> {
     /// Halves the range between the best ring and the bound, beginning with the bound. Whether anything is left open.
     fn round(&mut self, tries: u64, budget: &mut Budget<'_>) -> bool {
-        let mut rates = distinct(rates_between(self.matrix, self.rate(), self.best.bound));
-        let mut at = rates.len().checked_sub(1);
-        while let Some(middle) = at {
-            let rate = rates[middle];
+        let mut rates = rates_between(self.matrix, self.rate(), self.best.bound);
+        let mut next = highest_below(&rates, f64::INFINITY);
+        while let Some(rate) = next {
+            if budget.is_over() {
+                return false;
+            }
             let (seen, possible) = budget.share(ONE_RATE, |budget| self.attempt(rate, tries, budget));
             if !possible {
-                self.best.bound = if middle > 0 { rates[middle - 1] } else { self.rate() };
+                self.best.bound = highest_below(&rates, rate).unwrap_or(self.rate());
             }
             if budget.is_over() {
                 return false;
             }
-            if !seen {
-                rates.truncate(middle);
-            }
             let best = self.rate();
-            rates.retain(|other| *other > best);
-            at = (!rates.is_empty()).then_some(rates.len() / 2);
+            rates.retain(|other| *other > best && (seen || *other < rate));
+            next = middle(&rates);
         }
         self.rate() < self.best.bound
     }

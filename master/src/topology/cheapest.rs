@@ -5,6 +5,7 @@ use super::{
     branch::Branches,
     budget::Budget,
     costs::Costs,
+    family::Family,
     held_karp,
     kicks::{Kicks, NEIGHBOURS},
     patch::{nearest, patched},
@@ -15,8 +16,11 @@ use super::{
 const AT_ONCE: usize = 12;
 /// Most peers for branch and bound; for more of them one step takes too long.
 const BRANCH_PEERS: usize = 400;
-/// Kicks, and parts of branch and bound, in the first slice; later slices are longer.
+/// For fewer peers families are of no use, for more the first one takes too long.
+const FAMILY_PEERS: std::ops::RangeInclusive<usize> = 8..=500;
+/// Kicks, meetings of a family, and parts of branch and bound, in the first slice; later slices are longer.
 const FIRST_KICKS: usize = 2000;
+const FIRST_MEETINGS: usize = 100;
 const FIRST_BRANCHES: usize = 100;
 
 /// What is asked for.
@@ -74,15 +78,15 @@ pub(crate) fn ring(
     }
     let key = |from: usize, to: usize| assignment.reduced(costs, from, to);
     if let Some(neighbours) = Neighbours::new(costs, NEIGHBOURS, key, budget) {
-        search(costs, neighbours, assignment, wish, &mut found, budget);
+        search(costs, &neighbours, assignment, wish, &mut found, budget);
     }
     found
 }
 
-/// Kicks and branches in turn, in slices that are counted, not timed: the same seed takes the same way.
+/// Kicks, families and branches in turn, in slices that are counted, not timed: the same seed takes the same way.
 fn search(
     costs: &Costs,
-    neighbours: Neighbours,
+    neighbours: &Neighbours,
     root: Assignment,
     wish: Wish,
     found: &mut Found,
@@ -92,6 +96,7 @@ fn search(
     // Fewer than five peers have no kicks, only branches.
     let can_branch = root.is_complete() && costs.n <= BRANCH_PEERS && (wish.prove || costs.n < 5);
     let mut branches = can_branch.then(|| Branches::new(costs, root));
+    let mut family = FAMILY_PEERS.contains(&costs.n).then(|| Family::new(costs, neighbours, wish.seed));
     let mut slice = 1;
     loop {
         // The bound may rise to what is known already, and then the search is over as well.
@@ -101,6 +106,16 @@ fn search(
         }
         if found.is_over(wish) || budget.is_over() {
             return;
+        }
+        if let Some(family) = &mut family {
+            family.run(FIRST_MEETINGS * slice, found.cost, wish.enough.max(found.bound), budget);
+            if let Some(ring) = family.take_found() {
+                found.offer(costs, ring);
+                kicks.take(&found.order, found.cost);
+            }
+            if found.is_over(wish) || budget.is_over() {
+                return;
+            }
         }
         if let Some(tree) = &mut branches {
             tree.run(FIRST_BRANCHES * slice, found.cost, budget);

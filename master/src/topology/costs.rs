@@ -5,6 +5,9 @@ use super::matrix::Matrix;
 /// What the slowest of the edges that are too slow costs, in the search for a ring without them.
 const LARGEST_LACK: f64 = 1000.0;
 
+/// Stands for an edge that must not be used, until it is known what outweighs all others.
+const NEVER: i64 = -1;
+
 /// Costs of all edges, row by row. The diagonal is never used.
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
@@ -21,26 +24,32 @@ pub(crate) struct Costs {
 impl Costs {
     /// The sum of costs, over edges that are at least as fast as `floor`.
     pub(crate) fn of_sum(matrix: &Matrix, floor: f64) -> Self {
-        Self::build(matrix, |from, to| {
-            (matrix.rate(from, to) >= floor).then(|| matrix.cost(from, to).map(i64::from)).flatten()
-        })
+        let floor = floor.max(f64::MIN);
+        Self::build(matrix, |rate, cost| if rate >= floor { i64::from(cost) } else { NEVER })
     }
 
     /// Nothing for edges that are at least as fast as `floor`, and the more the slower for others.
     pub(crate) fn of_lack(matrix: &Matrix, floor: f64) -> Self {
+        let floor = floor.max(f64::MIN);
         let scale = LARGEST_LACK / floor.abs().max(f64::MIN_POSITIVE);
-        Self::build(matrix, |from, to| {
-            let rate = matrix.rate(from, to);
-            let lack = || ((floor - rate) * scale).clamp(1.0, LARGEST_LACK) as i64;
-            matrix.is_possible(from, to).then(|| if rate >= floor { 0 } else { lack() })
+        Self::build(matrix, |rate, _| {
+            if rate >= floor {
+                0
+            } else if rate == f64::NEG_INFINITY {
+                NEVER
+            } else {
+                ((floor - rate) * scale).clamp(1.0, LARGEST_LACK) as i64
+            }
         })
     }
 
-    fn build(matrix: &Matrix, entry: impl Fn(usize, usize) -> Option<i64>) -> Self {
+    fn build(matrix: &Matrix, entry: impl Fn(f64, u32) -> i64) -> Self {
         let n = matrix.peers();
         let mut cost: Vec<i64> = Vec::with_capacity(n * n);
         for from in 0..n {
-            cost.extend((0..n).map(|to| if from == to { -1 } else { entry(from, to).unwrap_or(-1) }));
+            let row = matrix.rates_from(from).iter().zip(matrix.costs_from(from));
+            cost.extend(row.map(|(rate, cost)| entry(*rate, *cost)));
+            cost[from * n + from] = NEVER;
         }
         let largest = cost.iter().copied().max().unwrap_or(0).max(0);
         let size = n as i64;
@@ -52,7 +61,7 @@ impl Costs {
             for (to, cost) in row.iter_mut().enumerate() {
                 if *cost < 0 {
                     *cost = broken;
-                } else if matrix.group(from) != matrix.group(to) {
+                } else if crossing > 0 && matrix.group(from) != matrix.group(to) {
                     *cost += crossing;
                 }
             }

@@ -21,7 +21,7 @@ const WARMEST: f64 = 0.1;
 /// The first round begins with the given ring, later ones with the best ring, more or less shaken, in turn.
 pub(crate) struct Kicks<'a> {
     costs: &'a Costs,
-    neighbours: Neighbours,
+    neighbours: &'a Neighbours,
     chance: Chance,
     current: Tour,
     trial: Tour,
@@ -37,7 +37,7 @@ impl<'a> Kicks<'a> {
     /// Begins with the given ring, brought to a local optimum if there is time for it.
     pub(crate) fn new(
         costs: &'a Costs,
-        neighbours: Neighbours,
+        neighbours: &'a Neighbours,
         order: &[usize],
         seed: u64,
         budget: &mut Budget<'_>,
@@ -131,7 +131,7 @@ impl<'a> Kicks<'a> {
     fn settle(&mut self, budget: &mut Budget<'_>) {
         let mut stop = every(CLOCK_EVERY, budget);
         self.current_cost +=
-            improve(&mut self.current, self.costs, &self.neighbours, &mut self.queue, &mut stop);
+            improve(&mut self.current, self.costs, self.neighbours, &mut self.queue, &mut stop);
         self.note_best();
     }
 
@@ -149,7 +149,7 @@ impl<'a> Kicks<'a> {
         let mut cost =
             self.current_cost + shake(&mut self.trial, self.costs, &mut self.chance, within, &mut self.queue);
         let stop = every(CLOCK_EVERY, budget);
-        cost += improve(&mut self.trial, self.costs, &self.neighbours, &mut self.queue, stop);
+        cost += improve(&mut self.trial, self.costs, self.neighbours, &mut self.queue, stop);
         if cost <= self.current_cost || self.chance.unit() < self.tolerance(cost - self.current_cost) {
             std::mem::swap(&mut self.trial, &mut self.current);
             self.current_cost = cost;
@@ -234,7 +234,7 @@ mod tests {
             let mut budget = Budget::new(&mut clock);
             let key = |from, to| costs.at(from, to);
             let neighbours = Neighbours::new(&costs, NEIGHBOURS, key, &mut budget).unwrap();
-            let mut kicks = Kicks::new(&costs, neighbours, &order, seed, &mut budget);
+            let mut kicks = Kicks::new(&costs, &neighbours, &order, seed, &mut budget);
             kicks.run(20_000, 0, &mut budget);
             assert_eq!(costs.ring(&kicks.best()), kicks.best_cost());
             assert_eq!(

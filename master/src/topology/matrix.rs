@@ -161,6 +161,20 @@ impl Matrix {
         &self.rate[from * self.peers..(from + 1) * self.peers]
     }
 
+    /// The costs of the edges from one peer, of no meaning where an edge is impossible.
+    pub(crate) fn costs_from(&self, from: usize) -> &[u32] {
+        &self.cost[from * self.peers..(from + 1) * self.peers]
+    }
+
+    /// Whether no edge is impossible.
+    pub(crate) fn is_complete(&self) -> bool {
+        let possible = |row: &[f64]| row.iter().filter(|rate| **rate > f64::NEG_INFINITY).count();
+        (0..self.peers).all(|from| {
+            let own = usize::from(self.is_possible(from, from));
+            possible(self.rates_from(from)) + 1 == self.peers + own
+        })
+    }
+
     pub(crate) fn is_possible(&self, from: usize, to: usize) -> bool {
         self.rate(from, to) > f64::NEG_INFINITY
     }

@@ -9,6 +9,7 @@ mod budget;
 mod chance;
 mod cheapest;
 mod costs;
+mod family;
 mod hamiltonian;
 mod held_karp;
 mod job;

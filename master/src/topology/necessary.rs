@@ -206,13 +206,18 @@ impl Matching {
 /// something is missing at every rate. If the time is over, a bound that is not as good.
 pub(crate) fn bound(matrix: &Matrix, budget: &mut Budget<'_>) -> f64 {
     let n = matrix.peers();
-    let fastest = |rates: &mut dyn Iterator<Item = f64>| rates.fold(f64::NEG_INFINITY, f64::max);
+    // The fastest edge into each peer, and the slowest of these and of the fastest ones out of each.
+    let mut into = vec![f64::NEG_INFINITY; n];
     let mut high = f64::INFINITY;
-    for peer in 0..n {
-        let others = || (0..n).filter(move |other| *other != peer);
-        high = high.min(fastest(&mut others().map(|to| matrix.rate(peer, to))));
-        high = high.min(fastest(&mut others().map(|from| matrix.rate(from, peer))));
+    for from in 0..n {
+        let mut out = f64::NEG_INFINITY;
+        for (to, rate) in matrix.rates_from(from).iter().enumerate().filter(|(to, _)| *to != from) {
+            into[to] = into[to].max(*rate);
+            out = out.max(*rate);
+        }
+        high = high.min(out);
     }
+    high = into.into_iter().fold(high, f64::min);
     let mut matching = Matching::new(n);
     let mut good = f64::NEG_INFINITY;
     // First by halving the range, which needs no list of all rates.
@@ -223,6 +228,9 @@ pub(crate) fn bound(matrix: &Matrix, budget: &mut Budget<'_>) -> f64 {
         .fold(high, f64::min);
     for _ in 0..HALVINGS {
         let rate = low + (high - low) / 2.0;
+        if budget.is_over() {
+            return high;
+        }
         let mut tried = matching.clone();
         let obstacle = Graph::new(matrix, rate).obstacle(&mut tried, budget);
         if budget.is_over() {

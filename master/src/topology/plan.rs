@@ -29,7 +29,7 @@ pub enum Objective {
     /// The lowest sum of latencies (or of 1 / rate) among rings that are [`EQUALLY_FAST`].
     #[default]
     Balanced,
-    /// The fastest slowest edge; among rings with that, the lowest sum.
+    /// The fastest slowest edge; among rings with that, the lowest sum that is found, without need of a proof.
     Bottleneck,
     /// The lowest sum.
     Sum,
@@ -50,12 +50,22 @@ pub struct Options<'a> {
     pub min_gain: f64,
     /// Spend part of the time on proofs by branch and bound. Beyond `exact_peers` only.
     pub prove: bool,
+    /// The search for the lowest sum ends at a ring whose sum is no more than this. [`Objective::Sum`] without places only.
+    pub enough: Option<u64>,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
         let objective = Objective::default();
-        Self { objective, seed: 0, exact_peers: EXACT_PEERS, present: None, min_gain: MIN_GAIN, prove: true }
+        Self {
+            objective,
+            seed: 0,
+            exact_peers: EXACT_PEERS,
+            present: None,
+            min_gain: MIN_GAIN,
+            prove: true,
+            enough: None,
+        }
     }
 }
 
@@ -235,7 +245,9 @@ impl<'a> Planner<'a> {
             self.keep_unless_gain(&mut plan, present);
         }
         plan.bottleneck = bottleneck(&plan.order);
-        plan.proven = is_proven && plan.total.is_some_and(|total| total.is_proven());
+        plan.proven = is_proven
+            && (self.options.objective == Objective::Bottleneck
+                || plan.total.is_some_and(|total| total.is_proven()));
         Ok(plan)
     }
 
@@ -261,10 +273,19 @@ impl<'a> Planner<'a> {
 
     /// The ring with the lowest sum of those over edges of at least this rate; `known` is one of them.
     fn cheapest_above(&self, floor: f64, known: &[usize], budget: &mut Budget<'_>) -> Plan {
+        if budget.is_over() {
+            let mut plan = Plan::new(self.given, known.to_vec());
+            let value = self.matrix.total(known).unwrap_or(u64::MAX) as f64;
+            plan.total = Some(Certified { value, bound: 0.0 });
+            return plan;
+        }
         let costs = Costs::of_sum(&self.matrix, floor);
         let mut rings = vec![known];
         rings.extend(self.present);
-        let mut found = cheapest::ring(&costs, &rings, 0, self.wish, budget);
+        let enough = self.options.enough.filter(|_| floor == f64::NEG_INFINITY && !self.matrix.has_places());
+        let wish =
+            Wish { enough: enough.and_then(|e| i64::try_from(e).ok()).unwrap_or(i64::MIN), ..self.wish };
+        let mut found = cheapest::ring(&costs, &rings, 0, wish, budget);
         if found.cost >= costs.broken {
             // Only if the time was over at once.
             found.order = known.to_vec();

@@ -288,3 +288,49 @@ fn without_time_there_is_still_a_ring_if_no_edge_is_missing() {
         }
     }
 }
+
+#[test]
+fn the_best_slowest_edge_is_proven_without_the_sum() {
+    // So few looks prove no sum of 60 peers.
+    let proven = |objective: Objective| {
+        let options = Options { objective, prove: false, ..Options::default() };
+        let plan = plan(&uneven_links(60), &options, &mut looks(3000)).expect("every edge is possible");
+        assert_eq!(plan.bottleneck, Some(Certified { value: 100.0, bound: 100.0 }));
+        assert!(!plan.total.expect("it counts").is_proven(), "{plan:?}");
+        plan.proven
+    };
+    assert!(proven(Objective::Bottleneck));
+    assert!(!proven(Objective::Balanced));
+}
+
+/// One edge in ten is slow, and latencies are distances in a plane, whose lowest sum is hard to prove.
+fn uneven_links(n: usize) -> Matrix {
+    let mut chance = Chance::new(3);
+    let points: Vec<(f64, f64)> = (0..n).map(|_| (chance.unit(), chance.unit())).collect();
+    let links: Vec<Option<Link>> = (0..n * n)
+        .map(|at| {
+            let (a, b) = (points[at / n], points[at % n]);
+            let latency_us = (100_000.0 * (a.0 - b.0).hypot(a.1 - b.1)) as u32;
+            let mbit_s = if chance.below(10) == 0 { 10.0 } else { 100.0 };
+            Some(Link { mbit_s, latency_us: Some(latency_us) })
+        })
+        .collect();
+    Matrix::of_links(n, &links).expect("a matrix")
+}
+
+#[test]
+fn when_the_time_is_over_few_looks_at_the_clock_follow() {
+    for (n, ends) in [(40, &[0, 1, 30, 300, 3000][..]), (300, &[0, 1, 10, 100])] {
+        for matrix in [uneven_links(n), sparse(n, 2, 0.9)] {
+            for (wanted, &end) in OBJECTIVES.into_iter().flat_map(|o| ends.iter().map(move |end| (o, end))) {
+                let mut looks = 0;
+                let mut clock = || {
+                    looks += 1;
+                    Duration::from_millis(u64::from(looks < end))
+                };
+                let _ = plan(&matrix, &objective(wanted), &mut clock);
+                assert!(looks <= end + 40, "{n} peers, {wanted:?}, {end}: {looks}");
+            }
+        }
+    }
+}

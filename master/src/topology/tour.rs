@@ -120,7 +120,8 @@ impl Neighbours {
         Some(Self { width, edges })
     }
 
-    fn of(&self, peer: usize) -> &[(u32, i64)] {
+    /// Targets and costs of these edges, the best first.
+    pub(crate) fn of(&self, peer: usize) -> &[(u32, i64)] {
         &self.edges[peer * self.width..(peer + 1) * self.width]
     }
 }

@@ -86,6 +86,8 @@ impl Peer {
                 self.data.resize(bytes / 4, 1.0);
                 timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
             }
+            ("rank", &[]) => Ok((self.comm.world().rank as f64, 0.0)),
+            ("optimize", &[]) => timed(1, || Ok(self.comm.optimize_topology().map(drop)?)),
             ("out_of_place", &[bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);
                 self.other.resize(bytes / 4, 1.0);

@@ -4,9 +4,9 @@
 use std::{
     ffi::OsStr,
     fs,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 /// What lies between two hosts, in each direction.
@@ -23,6 +23,8 @@ pub(crate) struct Lab {
     prefix: String,
     description: PathBuf,
     wanlab: Child,
+    controls: ChildStdin,
+    answers: BufReader<ChildStdout>,
 }
 
 impl Lab {
@@ -53,16 +55,25 @@ impl Lab {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
+        let pipes = wanlab.stdin.take().zip(wanlab.stdout.take());
+        let (controls, answers) = pipes.ok_or_else(|| io::Error::other("a process without pipes"))?;
+        let mut lab = Self { prefix, description, wanlab, controls, answers: BufReader::new(answers) };
         let mut line = String::new();
-        if let Some(output) = wanlab.stdout.take() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        let lab = Self { prefix, description, wanlab };
+        lab.answers.read_line(&mut line)?;
         if line.contains("ready") {
             Ok(lab)
         } else {
             Err(io::Error::other(format!("wanlab says {line:?}; it needs root")))
         }
+    }
+
+    /// Sets the rate from one host to another.
+    pub(crate) fn set_rate(&mut self, from: usize, to: usize, rate_mbit: f64) -> io::Result<()> {
+        writeln!(self.controls, "set {from} {to} rate={rate_mbit}")?;
+        self.controls.flush()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        if line.trim() == "ok" { Ok(()) } else { Err(io::Error::other(format!("wanlab says {line:?}"))) }
     }
 
     /// A program on a host.

@@ -9,6 +9,7 @@ mod child;
 mod fleet;
 mod kill;
 mod lab;
+mod moving;
 mod plain_ring;
 mod process;
 mod wan;
@@ -47,6 +48,9 @@ struct Args {
     /// Path of the program `wanlab`: measures between far hosts instead. Needs root.
     #[arg(long)]
     wan: Option<PathBuf>,
+    /// With `--wan`: what a planned ring is worth, and how it follows a slow pair of hosts that moves.
+    #[arg(long, requires = "wan")]
+    moving: bool,
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
@@ -75,6 +79,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.child {
         return child::run(&args.master, args.peers[0], args.checksums, args.pool);
+    }
+    if let Some(program) = args.wan.as_ref().filter(|_| args.moving) {
+        return moving::run(program, &args);
     }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);

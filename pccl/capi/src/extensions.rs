@@ -9,6 +9,7 @@ use crate::{
     raw,
     types::{AsyncReduceOp, Handle, RESULT_NAMES, ResultCode, World, code},
 };
+use pccl::FrameChecksums;
 use std::{
     ffi::{CStr, c_char, c_int},
     net::IpAddr,
@@ -45,6 +46,51 @@ pub(crate) extern "C" fn pcclGetLastError() -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclGetLastRemedy() -> c_int {
     failure::last_remedy()
+}
+
+/// `pcclGetLastCause`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclGetLastCause() -> *const c_char {
+    failure::last_cause()
+}
+
+/// `pcclGetLastCulprits`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says; there is room for `capacity` peers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetLastCulprits(
+    culprits: *mut [u8; 16],
+    capacity: usize,
+    count_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        unsafe { write_peers(failure::last_culprits().into_iter(), culprits, capacity, count_out) }
+    })
+}
+
+/// Writes as many peers as there is room for, and how many there are.
+///
+/// # Safety
+/// As [`pcclGetLastCulprits`].
+unsafe fn write_peers(
+    all: impl ExactSizeIterator<Item = [u8; 16]>,
+    peers: *mut [u8; 16],
+    capacity: usize,
+    count_out: *mut usize,
+) -> failure::Outcome {
+    raw::check(count_out, "count_out")?;
+    if capacity > 0 {
+        raw::check(peers, "the array of peers")?;
+    }
+    // SAFETY: by the contract of this function.
+    unsafe { raw::write(count_out, all.len()) };
+    for (index, peer) in all.enumerate().take(capacity) {
+        // SAFETY: the same; `index` is below the capacity.
+        unsafe { raw::write(peers.add(index), peer) };
+    }
+    Ok(())
 }
 
 /// `pcclGetLastVerdict`.
@@ -144,6 +190,21 @@ pub(crate) extern "C" fn pcclSetFirstPorts(
     call(|| enter(comm)?.set(|builder| builder.first_ports(p2p_port, shared_state_port)))
 }
 
+/// `pcclSetFrameChecksums`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let checksums = match checksums {
+            0 => FrameChecksums::Automatic,
+            1 => FrameChecksums::Always,
+            2 => FrameChecksums::Never,
+            _ => return Err(Failure::argument(format!("{checksums} is no pcclFrameChecksums_t"))),
+        };
+        comm.set(|builder| builder.frame_checksums(checksums))
+    })
+}
+
 /// `pcclIsConnected`.
 ///
 /// # Safety
@@ -198,17 +259,10 @@ pub(crate) unsafe extern "C" fn pcclGetRing(
     call(|| {
         let comm = enter(comm)?;
         raw::check(count_out, "count_out")?;
-        if capacity > 0 {
-            raw::check(ring, "ring")?;
-        }
         let world = comm.connected()?.world();
-        for (index, peer) in world.ring.iter().enumerate().take(capacity) {
-            // SAFETY: by the contract of this function, of which `index` is below the capacity.
-            unsafe { raw::write(ring.add(index), peer.0.to_be_bytes()) };
-        }
+        let peers = world.ring.iter().map(|peer| peer.0.to_be_bytes());
         // SAFETY: by the contract of this function.
-        unsafe { raw::write(count_out, world.ring.len()) };
-        Ok(())
+        unsafe { write_peers(peers, ring, capacity, count_out) }
     })
 }
 

@@ -1,4 +1,4 @@
-//! What a call failed with: a code for the caller, a text and a remedy for whoever asks.
+//! What a call failed with: a code for the caller; a text, a remedy, a cause and culprits for whoever asks.
 
 use crate::{
     fork,
@@ -18,29 +18,34 @@ pub(crate) struct Failure {
     pub(crate) code: ResultCode,
     pub(crate) text: String,
     pub(crate) remedy: Remedy,
+    /// One word: the cause of a verdict, the code of a drop, or the name of the error.
+    pub(crate) cause: String,
+    /// Peers that a verdict names.
+    pub(crate) culprits: Vec<[u8; 16]>,
 }
 
 /// Result of the inside of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    fn new(code: ResultCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), remedy: Remedy::GiveUp }
+    fn new(code: ResultCode, cause: &str, text: impl Into<String>) -> Self {
+        let (text, cause) = (text.into(), cause.to_owned());
+        Self { code, text, remedy: Remedy::GiveUp, cause, culprits: Vec::new() }
     }
 
     /// An argument has no meaning.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
-        Self::new(code::INVALID_ARGUMENT, text)
+        Self::new(code::INVALID_ARGUMENT, "InvalidArgument", text)
     }
 
     /// A call that is not possible now.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
-        Self::new(code::INVALID_USAGE, text)
+        Self::new(code::INVALID_USAGE, "InvalidUsage", text)
     }
 
     /// A defect.
     pub(crate) fn internal(text: impl Into<String>) -> Self {
-        Self::new(code::INTERNAL_ERROR, text)
+        Self::new(code::INTERNAL_ERROR, "InternalError", text)
     }
 
     /// The error of the library, for a call whose own failures have `own`.
@@ -54,7 +59,14 @@ impl Failure {
             Error::System(_) if own == code::RANK_CONNECTION_LOST => code::INTERNAL_ERROR,
             _ => own,
         };
-        Self { code, text: error.to_string(), remedy: error.remedy() }
+        let culprits = error.verdict().map_or(&[][..], |verdict| &verdict.culprits);
+        Self {
+            code,
+            text: error.to_string(),
+            remedy: error.remedy(),
+            cause: cause(error),
+            culprits: culprits.iter().map(|culprit| culprit.peer.0.to_be_bytes()).collect(),
+        }
     }
 
     /// As [`Failure::of`], for calls in which too few peers have a code of their own.
@@ -67,9 +79,36 @@ impl Failure {
     }
 }
 
+/// One word for an error, of those in `docs/errors.md`.
+fn cause(error: &Error) -> String {
+    match error {
+        Error::Aborted(verdict) => return format!("{:?}", verdict.cause),
+        Error::Kicked(reason) => return format!("{:?}", reason.code),
+        Error::InvalidArgument(_) => "InvalidArgument",
+        Error::InvalidUsage(_) => "InvalidUsage",
+        Error::NotConnected => "NotConnected",
+        Error::PendingAsyncOps { .. } => "PendingAsyncOps",
+        Error::ConnectFailed(_) => "ConnectFailed",
+        Error::TooFewPeers { .. } => "TooFewPeers",
+        Error::MasterLost(_) => "MasterLost",
+        Error::OutcomeUnknown(_) => "OutcomeUnknown",
+        Error::TimedOut(_) => "TimedOut",
+        _ => "System",
+    }
+    .to_owned()
+}
+
+/// What is kept of a failure.
+struct Last {
+    text: CString,
+    cause: CString,
+    remedy: Remedy,
+    culprits: Vec<[u8; 16]>,
+}
+
 thread_local! {
-    /// Text and remedy of the last failure of this thread.
-    static LAST: RefCell<Option<(CString, Remedy)>> = const { RefCell::new(None) };
+    /// The last failure of this thread.
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
 /// Runs the inside of a call. Neither an error nor a panic leaves it.
@@ -96,24 +135,37 @@ pub(crate) fn call(body: impl FnOnce() -> Outcome) -> ResultCode {
 fn remember(failure: Failure) {
     log::debug!("code {}: {}", failure.code, failure.text);
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    let cause = CString::new(failure.cause).unwrap_or_default();
     // Not while the thread ends, when there is nobody to read it.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
-            *last = Some((text, failure.remedy));
+            *last = Some(Last { text, cause, remedy: failure.remedy, culprits: failure.culprits });
         }
     });
 }
 
 /// Text of the last failure of this thread. It lives until the next one.
 pub(crate) fn last_text() -> *const c_char {
-    let text = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|(text, _)| text.as_ptr()));
-    text.ok().flatten().unwrap_or(c"".as_ptr())
+    last(|last| last.text.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Cause of the last failure of this thread. It lives until the next one.
+pub(crate) fn last_cause() -> *const c_char {
+    last(|last| last.cause.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Peers that the last failure of this thread is laid at the door of.
+pub(crate) fn last_culprits() -> Vec<[u8; 16]> {
+    last(|last| last.culprits.clone()).unwrap_or_default()
+}
+
+fn last<T>(read: impl FnOnce(&Last) -> T) -> Option<T> {
+    LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(read)).ok().flatten()
 }
 
 /// Remedy of the last failure of this thread as the header numbers it.
 pub(crate) fn last_remedy() -> c_int {
-    let remedy = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|(_, remedy)| *remedy));
-    match remedy.ok().flatten() {
+    match last(|last| last.remedy) {
         None => 0,
         Some(Remedy::Retry) => 1,
         Some(Remedy::WaitForPeers) => 2,
@@ -131,26 +183,47 @@ fn panic_text(payload: &(dyn Any + Send)) -> &str {
 mod tests {
     use super::*;
 
-    fn last() -> String {
-        let text = |(text, _): &(CString, Remedy)| text.to_string_lossy().into_owned();
-        LAST.with(|last| last.borrow().as_ref().map(text)).unwrap_or_default()
+    fn text() -> String {
+        last(|last| last.text.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    fn cause() -> String {
+        last(|last| last.cause.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
     #[test]
     fn a_failure_leaves_text_and_remedy_for_its_own_thread() {
-        assert_eq!((last(), last_remedy()), (String::new(), 0));
+        assert_eq!((text(), last_remedy()), (String::new(), 0));
         let result = call(|| Err(Failure::of(&Error::MasterLost("gone\0away".into()), 11)));
         assert_eq!((result, last_remedy()), (11, 3));
-        assert_eq!(last(), "master lost: gone away");
-        std::thread::spawn(|| assert_eq!(last(), "")).join().expect("no panic");
+        assert_eq!(text(), "master lost: gone away");
+        std::thread::spawn(|| assert_eq!(text(), "")).join().expect("no panic");
+        assert_eq!((cause(), last_culprits()), ("MasterLost".into(), vec![]));
         assert_eq!(call(|| Ok(())), 0);
-        assert_eq!(last(), "master lost: gone away");
+        assert_eq!(text(), "master lost: gone away");
     }
 
     #[test]
     fn a_panic_is_an_internal_error() {
         assert_eq!(call(|| panic!("number {}", 7)), code::INTERNAL_ERROR);
-        assert!(last().contains("number 7"), "{}", last());
+        assert!(text().contains("number 7"), "{}", text());
+    }
+
+    #[test]
+    fn causes_are_words_of_the_document() {
+        let document = include_str!("../../../docs/errors.md");
+        let kicked = |code| Error::Kicked(pccl::KickReason::new(code, ""));
+        for (error, word) in [
+            (kicked(pccl::KickCode::Unreachable), "Unreachable"),
+            (Error::OutcomeUnknown(String::new()), "OutcomeUnknown"),
+            (Error::System(String::new()), "System"),
+            (Error::TimedOut(String::new()), "TimedOut"),
+        ] {
+            assert_eq!(Failure::of(&error, code::INVALID_USAGE).cause, word);
+            assert!(document.contains(&format!("`{word}")), "{word}");
+        }
+        assert_eq!(call(|| Err(Failure::argument("x"))), code::INVALID_ARGUMENT);
+        assert_eq!(cause(), "InvalidArgument");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::plan::{Frame, Plan, StageKind};
 use crate::memory::{Backup, PartMemory, RawTensor};
 use coded::Coding;
 use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
-use pccl_quant::{DataType, ReduceOp, finish_average, fold_in_place_saving, fold_into};
+use pccl_quant::{DataType, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into};
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -263,7 +263,7 @@ impl Attempt {
         let PartMemory::InPlace { data, backup } = &self.parts[frame.part].memory else { return true };
         data.view(frame.range(), |content| {
             backup.update(frame.range(), |saved| {
-                saved.copy_from_slice(content);
+                copy_streaming(saved, content);
                 self.saved[frame.slot].store(frame.len as u32, Ordering::Release);
             })
         })

@@ -16,6 +16,7 @@ use crate::{
     Error, flight,
     memory::{Backup, RawTensor},
     session::{End, Shared, links::Users},
+    world::Known,
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
@@ -91,6 +92,8 @@ struct State {
     /// they send may be damaged.
     early: Option<OpFault>,
     result: Option<Result<(), Error>>,
+    /// The world with the master's answer, if that is where the result is from.
+    answer_world: Option<Arc<Known>>,
     /// Threads that sleep until there is a result.
     waiters: Vec<Unparker>,
 }
@@ -121,6 +124,7 @@ impl Op {
                 initiated: false,
                 early: None,
                 result: None,
+                answer_world: None,
                 waiters: Vec::new(),
             }),
         })
@@ -144,6 +148,11 @@ impl Op {
     /// Identity of the last attempt, also after [`Op::wait`].
     pub(crate) fn last_id(&self) -> Option<OpId> {
         self.state.lock().last_id
+    }
+
+    /// The world with the master's answer; none as long as there is none, or if something else ended the operation.
+    pub(crate) fn answer_world(&self) -> Option<Arc<Known>> {
+        self.state.lock().answer_world.clone()
     }
 
     /// Payload bytes that the present attempt has moved.
@@ -287,6 +296,7 @@ impl Op {
         if is_current(&state, id) {
             let error =
                 Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
+            state.answer_world = Some(shared.world());
             self.finish(&shared, &mut state, Err(error), false);
         }
     }
@@ -313,6 +323,7 @@ impl Op {
                 Err(Error::Aborted(Box::new(verdict)))
             }
         };
+        state.answer_world = Some(shared.world());
         self.finish(&shared, &mut state, result, true);
     }
 

@@ -11,6 +11,19 @@ use std::{
 };
 use threadpark::Parker;
 
+/// How long after the beginning of an operation there are beats beside the regular ones, so that an operation that is
+/// shorter than the time between two of these shows how fast the edges are.
+const EARLY_MS: [u64; 4] = [100, 200, 400, 800];
+
+/// When the next beat is due, if the last one was sent at `last` and an operation began at `began`.
+fn next_beat(last: Instant, interval: Duration, began: Option<Instant>) -> Instant {
+    let regular = last + interval;
+    let early = began.and_then(|began| {
+        EARLY_MS.into_iter().map(|ms| began + Duration::from_millis(ms)).find(|at| *at > last)
+    });
+    early.map_or(regular, |early| early.min(regular))
+}
+
 /// Runs until the session ends.
 pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
     let mut sequence = 0;
@@ -31,7 +44,14 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         }
         sequence += 1;
         shared.send(&C2m::Beat(beat(shared, &mut watches, sequence, interval)));
-        parker.park_until(Instant::now() + interval);
+        let sent_at = Instant::now();
+        while shared.end().is_none() {
+            let due = next_beat(sent_at, interval, *shared.operation_began.lock());
+            if due <= Instant::now() {
+                break;
+            }
+            parker.park_until(due);
+        }
     }
 }
 
@@ -74,5 +94,31 @@ fn beat(shared: &Shared, watches: &mut Watches, sequence: u64, interval: Duratio
         stalled,
         sent,
         received,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_has_beats_of_its_own_that_do_not_put_off_the_regular_ones() {
+        let start = Instant::now();
+        let ms = |ms| start + Duration::from_millis(ms);
+        let second = Duration::from_secs(1);
+        assert_eq!(next_beat(start, second, None), ms(1000));
+        for (last, began, due) in [
+            (0, 50, 150),
+            (150, 50, 250),
+            (250, 50, 450),
+            (450, 50, 850),
+            (850, 50, 1850),
+            (0, 950, 1000),
+            (1000, 950, 1050),
+        ] {
+            assert_eq!(next_beat(ms(last), second, Some(ms(began))), ms(due), "{last} {began}");
+        }
+        // Shorter intervals than that stay as they are.
+        assert_eq!(next_beat(start, Duration::from_millis(10), Some(start)), ms(10));
     }
 }

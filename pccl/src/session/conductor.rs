@@ -326,7 +326,7 @@ impl Conductor {
     fn drop_links(&mut self) {
         self.close_out();
         self.close_inbound();
-        self.mesh = Mesh::default();
+        self.mesh.close();
     }
 }
 

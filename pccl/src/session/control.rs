@@ -4,7 +4,7 @@
 //! a caller's request stay in the inbox until the caller fetches them.
 
 use super::{End, Identity, Shared, conductor::Event, listen};
-use crate::flight;
+use crate::{flight, world::Known};
 use pccl_protocol::{M2c, OpId, VoteRef};
 use std::{
     sync::{Arc, Weak},
@@ -41,21 +41,24 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
         M2c::RingPlan(plan) => ring_plan(&shared, plan),
-        M2c::Sizes(sizes) => shared.world.lock().apply_sizes(&sizes),
+        M2c::Sizes(sizes) => shared.learn(|known| known.apply_sizes(&sizes)),
         M2c::Admitted(sizes) => {
-            shared.world.lock().apply_sizes(&sizes);
-            return Tap::Keep;
+            shared.learn(|known| known.apply_sizes(&sizes));
+            return shared.answered();
         }
         M2c::TopologyDone(done) => {
-            shared.world.lock().apply_sizes(&done.sizes);
-            return Tap::Keep;
+            shared.learn(|known| known.apply_sizes(&done.sizes));
+            return shared.answered();
         }
         M2c::OptimizeDone(done) => {
-            shared.world.lock().apply_sizes(&done.sizes);
-            return Tap::Keep;
+            shared.learn(|known| known.apply_sizes(&done.sizes));
+            return shared.answered();
         }
         M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
-        M2c::Commence(commence) => with_op(&shared, commence.op, |op| op.commence(&commence)),
+        M2c::Commence(commence) => {
+            with_op(&shared, commence.op, |op| op.commence(&commence));
+            shared.operation_begins(commence.algorithm);
+        }
         M2c::Outcome(outcome) => with_op(&shared, outcome.op, |op| op.outcome(outcome.op, outcome.outcome)),
         M2c::Stale(stale) => match stale.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| {
@@ -67,21 +70,30 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
         },
         M2c::TooFewPeers(answer) => match answer.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
-            VoteRef::Sync(_) => return Tap::Keep,
+            VoteRef::Sync(_) => return shared.answered(),
         },
         M2c::Echo(echo) => blocked_on(&shared, echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
-        M2c::TopologyProgress(_)
-        | M2c::TopologyWithdrawn(_)
-        | M2c::PendingAnswer(_)
-        | M2c::SyncPlan(_)
-        | M2c::SyncOutcome(_) => {
-            return Tap::Keep;
-        }
+        M2c::TopologyProgress(_) | M2c::SyncPlan(_) => return Tap::Keep,
+        M2c::TopologyWithdrawn(_) | M2c::PendingAnswer(_) | M2c::SyncOutcome(_) => return shared.answered(),
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.
         M2c::Goodbye(_) => shared.finish(End::Closed),
     }
     Tap::Consumed
+}
+
+impl Shared {
+    /// Takes in news of the run.
+    fn learn(&self, apply: impl FnOnce(&mut Known)) {
+        apply(Arc::make_mut(&mut self.world.lock()));
+    }
+
+    /// Notes the world as it is with the answer to a call that goes alone, and keeps the packet for that call: what
+    /// happens between the answer and the moment in which the caller runs again is not for this call.
+    fn answered(&self) -> Tap {
+        *self.answer_world.lock() = Some(self.world());
+        Tap::Keep
+    }
 }
 
 fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collective::op::Op>)) {
@@ -102,7 +114,7 @@ fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
     shared.source.keep(|peer| plan.rank_of(peer).is_some());
     flight::ring_planned(&shared.flight, &plan);
     let rank = plan.rank_of(identity.peer).unwrap_or(0);
-    shared.world.lock().apply_plan(&plan, rank);
+    shared.learn(|known| known.apply_plan(&plan, rank));
     let _ = shared.conductor.send(Event::Plan(plan));
 }
 

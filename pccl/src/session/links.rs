@@ -79,8 +79,14 @@ impl Links {
         (inbound, in_names): (Vec<Arc<InLink>>, Vec<Name>),
     ) {
         let mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
-        // A link that ends waits for its threads, which may wait for the lock: so the old ones go after it is free.
         let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
+        // Without the lock: the end of a link calls back, and waits.
+        drop(old);
+    }
+
+    /// The mesh is about to change; nothing goes over it until another is installed.
+    pub(crate) fn clear_mesh(&self) {
+        let old = std::mem::take(&mut self.now.lock().mesh);
         drop(old);
     }
 

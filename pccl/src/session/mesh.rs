@@ -29,6 +29,7 @@ pub(super) struct Mesh {
 impl Mesh {
     /// Dials what is new in a plan, and closes what is not in it any more.
     pub(super) fn take_plan(&mut self, shared: &Arc<Shared>, me: Identity, plan: &Arc<RingPlan>) {
+        shared.links.clear_mesh();
         self.plan = Some(plan.clone());
         self.reported = false;
         let names = |mine: fn(&pccl_protocol::MeshEdge) -> (PeerId, PeerId)| {
@@ -38,17 +39,7 @@ impl Mesh {
         };
         let wanted_out: Vec<Name> = names(|edge| (edge.from, edge.to)).collect();
         let wanted_in: Vec<Name> = names(|edge| (edge.to, edge.from)).collect();
-        // Others may hold the links, too: those of the mesh that operations use last.
-        self.out.retain(|name, link| {
-            let stays = wanted_out.contains(name) && !link.as_ref().is_some_and(|link| link.is_broken());
-            link.iter().filter(|_| !stays).for_each(|link| link.close());
-            stays
-        });
-        self.inbound.retain(|name, link| {
-            let stays = wanted_in.contains(name) && !link.as_ref().is_some_and(|link| link.is_broken());
-            link.iter().filter(|_| !stays).for_each(|link| link.close());
-            stays
-        });
+        self.close_unless(|name| wanted_out.contains(name), |name| wanted_in.contains(name));
         for name in wanted_out {
             let Some(target) = plan.ring.iter().find(|member| member.peer.0 == name.0) else { continue };
             self.out.entry(name).or_insert_with(|| {
@@ -59,6 +50,26 @@ impl Mesh {
         for name in wanted_in {
             self.inbound.entry(name).or_insert(None);
         }
+    }
+
+    /// Closes the edges that are not to stay, and those that are broken.
+    fn close_unless(&mut self, stays_out: impl Fn(&Name) -> bool, stays_in: impl Fn(&Name) -> bool) {
+        self.out.retain(|name, link| {
+            let stays = stays_out(name) && !link.as_ref().is_some_and(|link| link.is_broken());
+            link.iter().filter(|_| !stays).for_each(|link| link.close());
+            stays
+        });
+        self.inbound.retain(|name, link| {
+            let stays = stays_in(name) && !link.as_ref().is_some_and(|link| link.is_broken());
+            link.iter().filter(|_| !stays).for_each(|link| link.close());
+            stays
+        });
+    }
+
+    /// Closes all edges.
+    pub(super) fn close(&mut self) {
+        self.plan = None;
+        self.close_unless(|_| false, |_| false);
     }
 
     /// The edges on which connections are awaited, or stand.

@@ -17,11 +17,12 @@ mod stall;
 pub(crate) mod status;
 
 use crate::{
-    Error, World,
+    Error,
     collective::{op::Op, table::OpTable},
     config::Config,
     flight,
     state::{server::StateServer, source::SourceWatch},
+    world::Known,
 };
 use backups::BackupPool;
 use crossbeam_channel::Sender;
@@ -143,8 +144,12 @@ pub(crate) struct Shared {
     control: OnceLock<QueuedSocket>,
     conductor: Sender<conductor::Event>,
     beat: OnceLock<Unparker>,
-    world: Mutex<World>,
+    world: Mutex<Arc<Known>>,
+    /// The world with the answer to the last call that goes alone, until that call takes it.
+    answer_world: Mutex<Option<Arc<Known>>>,
     heard: Mutex<Instant>,
+    /// When the last operation of some size began.
+    operation_began: Mutex<Option<Instant>>,
     blocked_on: Mutex<Option<(String, Instant)>>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
@@ -163,8 +168,13 @@ impl Shared {
     }
 
     /// The world as the master last described it.
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> Arc<Known> {
         self.world.lock().clone()
+    }
+
+    /// The world with the answer to the call that goes alone; none if that call was not answered.
+    pub(crate) fn take_answer_world(&self) -> Option<Arc<Known>> {
+        self.answer_world.lock().take()
     }
 
     /// Why the session ended, if it has.
@@ -301,6 +311,17 @@ impl Shared {
         }
     }
 
+    /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
+    fn operation_begins(&self, algorithm: pccl_protocol::Algorithm) {
+        if algorithm == pccl_protocol::Algorithm::AllGather {
+            return;
+        }
+        *self.operation_began.lock() = Some(Instant::now());
+        if let Some(beat) = self.beat.get() {
+            beat.unpark();
+        }
+    }
+
     /// Bytes that all operations of this session have moved.
     pub(crate) fn moved_bytes(&self) -> u64 {
         let running: u64 = self.activity.lock().ops.iter().map(|op| op.moved_bytes()).sum();
@@ -352,7 +373,9 @@ impl Session {
             control: OnceLock::new(),
             conductor: events,
             beat: OnceLock::new(),
-            world: Mutex::new(World::default()),
+            world: Mutex::new(Arc::default()),
+            answer_world: Mutex::new(None),
+            operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
             blocked_on: Mutex::new(None),
             end: Mutex::new(None),

@@ -79,6 +79,7 @@ fn into<E: Lane>(out: &mut [u8], own: &[u8], received: &[u8], combine: impl Fn(E
 
 #[inline(always)]
 fn finish_average_of<E: Lane>(data: &mut [u8], ranks: u32) {
+    let ranks = E::divisor(ranks);
     for element in E::elements_mut(data) {
         *element = E::load(*element).divided(ranks).store();
     }

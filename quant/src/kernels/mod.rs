@@ -7,7 +7,7 @@ mod generic;
 
 use thiserror::Error;
 
-use crate::{DataType, Level, ReduceOp};
+use crate::{DataType, Level, ReduceOp, copy};
 
 /// Bytes that [`Kernels::fold_in_place_saving`] saves before it folds them: a small part of the first-level cache, so
 /// that the fold finds them there and memory is read once. A multiple of every element size.
@@ -122,9 +122,10 @@ impl Kernels {
         let blocks = own.chunks_mut(SAVE_BLOCK_BYTES);
         let others = received.chunks(SAVE_BLOCK_BYTES).zip(saved.chunks_mut(SAVE_BLOCK_BYTES));
         for (own, (received, saved)) in blocks.zip(others) {
-            saved.copy_from_slice(own);
+            copy::stream(saved, own);
             self.fold_in_place_checked(data_type, op, own, received);
         }
+        copy::finish_streaming();
         Ok(())
     }
 
@@ -208,7 +209,7 @@ pub fn fold_into(
 }
 
 /// `saved = own`, then `own = own OP received`, in one pass over memory: for an operation that may have to be undone.
-/// Otherwise as [`fold_in_place`].
+/// What is saved goes by the caches, as in [`copy_streaming`](crate::copy_streaming). Otherwise as [`fold_in_place`].
 ///
 /// # Errors
 /// If the lengths differ or are not whole elements; nothing is written then.

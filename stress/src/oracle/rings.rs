@@ -39,7 +39,7 @@ impl Rings {
             return;
         }
         let mut add = |ring: Vec<u128>| {
-            if ring.get(*rank) == Some(&me) && !rings.contains(&ring) && rings.len() < REORDERED_MAX {
+            if is_at(&ring, me, *rank) && !rings.contains(&ring) && rings.len() < REORDERED_MAX {
                 rings.push(ring);
             }
         };
@@ -66,7 +66,7 @@ pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
     let Reduced { world, rank, before, after, .. } = reduced;
     let mut rings: Vec<Vec<u128>> = Vec::new();
     let mut add = |ring: Vec<u128>| {
-        if ring.len() == *world && ring[*rank] == me && !rings.contains(&ring) {
+        if ring.len() == *world && is_at(&ring, me, *rank) && !rings.contains(&ring) {
             rings.push(ring);
         }
         rings.len() < CANDIDATES_MAX
@@ -76,6 +76,11 @@ pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
         let _ = subsets(reduced).all(add);
     }
     rings
+}
+
+/// Whether a peer has this rank, or any.
+fn is_at(ring: &[u128], me: u128, rank: Option<usize>) -> bool {
+    rank.map_or_else(|| ring.contains(&me), |rank| ring.get(rank) == Some(&me))
 }
 
 /// The earlier ring without some of those that are missing in the later one: every choice with the right size.
@@ -98,7 +103,8 @@ mod tests {
     use super::*;
 
     fn reduced(world: usize, rank: usize, before: &[u128], after: &[u128]) -> Reduced {
-        Reduced { step: 0, tag: 1, world, rank, hash: 0, before: before.to_vec(), after: after.to_vec() }
+        let (before, after) = (before.to_vec(), after.to_vec());
+        Reduced { step: 0, tag: 1, world, rank: Some(rank), hash: 0, before, after }
     }
 
     #[test]
@@ -120,6 +126,14 @@ mod tests {
         let mut rings = candidate_rings(1, &unchanged);
         known.add_reordered(1, &unchanged, &mut rings);
         assert_eq!(rings.len(), 1, "there was no other ring");
+    }
+
+    #[test]
+    fn without_a_rank_any_will_do() {
+        let report = Reduced { rank: None, ..reduced(3, 0, &[1, 2, 3, 4], &[1, 3]) };
+        let rings = candidate_rings(3, &report);
+        assert_eq!(rings, [vec![1, 2, 3], vec![1, 3, 4]]);
+        assert!(candidate_rings(9, &report).is_empty(), "not without the peer itself");
     }
 
     #[test]

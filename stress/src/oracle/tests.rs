@@ -42,7 +42,15 @@ impl Run {
             let (before, after) = (ring.clone(), ring.clone());
             self.event(
                 peer,
-                Event::Reduced(Reduced { step, tag: 2, world: ring.len(), rank, hash, before, after }),
+                Event::Reduced(Reduced {
+                    step,
+                    tag: 2,
+                    world: ring.len(),
+                    rank: Some(rank),
+                    hash,
+                    before,
+                    after,
+                }),
             );
         }
     }
@@ -117,7 +125,7 @@ fn wrong_bytes_are_found() {
     let (step, before) = (run.revision, IDS.to_vec());
     let hash = expected_checksum(&WORKLOAD, step, 2, &IDS).expect("computable") ^ 0x10;
     let after = before.clone();
-    run.event(1, Event::Reduced(Reduced { step, tag: 2, world: 3, rank: 1, hash, before, after }));
+    run.event(1, Event::Reduced(Reduced { step, tag: 2, world: 3, rank: Some(1), hash, before, after }));
     assert_eq!(run.end(), [Check::Result]);
 }
 
@@ -127,7 +135,7 @@ fn a_contributor_that_nobody_was_is_found() {
     let ring = vec![IDS[0], 999];
     let hash = expected_checksum(&WORKLOAD, 0, 2, &ring).expect("computable");
     let (before, after) = (ring.clone(), ring);
-    run.event(0, Event::Reduced(Reduced { step: 0, tag: 2, world: 2, rank: 0, hash, before, after }));
+    run.event(0, Event::Reduced(Reduced { step: 0, tag: 2, world: 2, rank: Some(0), hash, before, after }));
     assert_eq!(run.end(), [Check::Result]);
 }
 

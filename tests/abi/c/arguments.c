@@ -68,6 +68,7 @@ static void handles(void) {
         EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclInvalidArgument);
         EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclInvalidArgument);
         EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
+        EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsNever), pcclInvalidArgument);
         EXPECT(pcclIsConnected(comm, &flag), pcclInvalidArgument);
         EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
         EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -163,6 +164,7 @@ static void connected(unsigned port) {
     op.tag = 0;
     EXPECT(pcclConnect(comm), pcclInvalidUsage);
     EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidUsage);
+    EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsAlways), pcclInvalidUsage);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, NULL), pcclInvalidArgument);
     EXPECT(pcclGetAttribute(comm, (pcclAttribute_t) 0, &value), pcclInvalidArgument);
@@ -321,9 +323,15 @@ static void masters(void) {
 }
 
 int main(void) {
+    size_t count_of_culprits = 1;
     CHECK(strcmp(pcclGetLastError(), "") == 0 && pcclGetLastRemedy() == pcclRemedyNone);
     CHECK(strcmp(pcclGetResultName(pcclRankConnectionLost), "pcclRankConnectionLost") == 0);
     CHECK(strcmp(pcclGetResultName((pcclResult_t) -1), "unknown") == 0 && strlen(pcclGetVersion()) > 4);
+    CHECK(strcmp(pcclGetLastCause(), "") == 0);
+    EXPECT(pcclGetLastCulprits(NULL, 0, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetLastCulprits(NULL, 1, &count_of_culprits), pcclInvalidArgument);
+    EXPECT(pcclGetLastCulprits(NULL, 0, &count_of_culprits), pcclSuccess);
+    CHECK(count_of_culprits == 0 && strcmp(pcclGetLastCause(), "InvalidArgument") == 0);
     before_init();
     masters();
     handles();

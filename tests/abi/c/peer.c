@@ -209,6 +209,10 @@ static void survive(pcclComm_t *comm) {
     static float data[COUNT];
     pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 0);
     pcclAsyncReduceOp_t op;
+    pcclRankUuid_t ring[3], culprit;
+    pcclWorld_t shape;
+    uint32_t own_rank;
+    size_t count = 0;
     char verdict[500];
     int i;
     if (own_index == peers - 1) {
@@ -229,6 +233,10 @@ static void survive(pcclComm_t *comm) {
         await_go();
         return;
     }
+    EXPECT(pcclGetRing(comm, ring, 3, &count), pcclSuccess);
+    CHECK(count == 3);
+    EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);
+    own_rank = shape.rank;
     for (i = 0; i < COUNT; i++)
         data[i] = (float) own_index + 1;
     /* One attempt with three peers has begun, as far as these two know. */
@@ -236,6 +244,11 @@ static void survive(pcclComm_t *comm) {
     say("waiting");
     if (pcclAwaitAsyncReduce(&op, NULL) != pcclSuccess) {
         CHECK(data[0] == (float) own_index + 1 && data[COUNT - 1] == (float) own_index + 1);
+        CHECK(strcmp(pcclGetLastCause(), "PeerDied") == 0);
+        EXPECT(pcclGetLastCulprits(&culprit, 1, &count), pcclSuccess);
+        CHECK(count == 1 && memcmp(culprit.data, ring[own_rank].data, 16) != 0);
+        CHECK(memcmp(culprit.data, ring[0].data, 16) == 0 || memcmp(culprit.data, ring[1].data, 16) == 0 ||
+              memcmp(culprit.data, ring[2].data, 16) == 0);
         EXPECT(pcclGetLastVerdict(comm, verdict, sizeof verdict, NULL), pcclSuccess);
         say(verdict);
         while (pcclAllReduce(data, data, &descriptor, comm, NULL) != pcclSuccess)

@@ -373,30 +373,43 @@ impl Rig {
     /// `busy` says so.
     fn beats(&mut self, op: OpId, seconds: u64, moved: &mut u64, kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
         for _ in 0..seconds {
-            self.now = self.now + std::time::Duration::from_secs(1);
-            *moved += kbit_s * 125;
-            for n in self.accepted() {
-                let (me, plan) = (self.peers[&n], self.plans[&n].clone());
-                let rank = plan.rank_of(me).expect("member");
-                let (next, previous) = (&plan.ring[plan.next_of(rank)], &plan.ring[plan.previous_of(rank)]);
-                let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
-                let beat = Beat {
-                    sequence: 1,
-                    call: CallKind::AllReduce,
-                    call_ms: 1,
-                    operation: Some(op),
-                    moved_bytes: *moved,
-                    stalled: Vec::new(),
-                    sent: if busy(n) {
-                        Vec::new()
-                    } else {
-                        vec![bytes(next.peer, plan.ring[rank].generation)]
-                    },
-                    received: vec![bytes(previous.peer, previous.generation)],
-                };
-                self.send(n, C2m::Beat(beat));
-            }
+            self.all_beat(op, 1000, moved, kbit_s, busy);
         }
+    }
+
+    /// All beat once, so many milliseconds after the last time.
+    fn all_beat(&mut self, op: OpId, ms: u64, moved: &mut u64, kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
+        self.now = self.now + std::time::Duration::from_millis(ms);
+        *moved += kbit_s * ms / 8;
+        for n in self.accepted() {
+            let (me, plan) = (self.peers[&n], self.plans[&n].clone());
+            let rank = plan.rank_of(me).expect("member");
+            let (next, previous) = (&plan.ring[plan.next_of(rank)], &plan.ring[plan.previous_of(rank)]);
+            let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
+            let beat = Beat {
+                sequence: 1,
+                call: CallKind::AllReduce,
+                call_ms: 1,
+                operation: Some(op),
+                moved_bytes: *moved,
+                stalled: Vec::new(),
+                sent: if busy(n) { Vec::new() } else { vec![bytes(next.peer, plan.ring[rank].generation)] },
+                received: vec![bytes(previous.peer, previous.generation)],
+            };
+            self.send(n, C2m::Beat(beat));
+        }
+    }
+
+    /// An operation with these milliseconds before each look, of which the first is only just under way.
+    fn short_operation(&mut self, tag: u64, looks_ms: &[u64], kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
+        let op = self.op(1, tag, 0);
+        self.commence(op);
+        // What was moved before is of no interest.
+        let mut moved = tag * 1_000_000_000;
+        for ms in looks_ms {
+            self.all_beat(op, *ms, &mut moved, kbit_s, busy);
+        }
+        self.done(op);
     }
 
     fn done(&mut self, op: OpId) {
@@ -441,7 +454,7 @@ fn an_edge_that_operations_show_to_be_slow_is_planned_around_without_probes() {
 }
 
 #[test]
-fn noise_short_operations_and_waiting_for_others_move_no_ring() {
+fn noise_and_waiting_for_others_move_no_ring() {
     // A tenth slower than measured, on edges that are busy all the time.
     let (mut rig, op) = Rig::measured_and_busy();
     let mut moved = 0;
@@ -450,15 +463,83 @@ fn noise_short_operations_and_waiting_for_others_move_no_ring() {
     // Nobody has bytes waiting: the callers compute.
     rig.beats(op, 30, &mut moved, RATE / 100, &|_| false);
     assert!(rig.jobs.is_empty());
-    // Each operation is over before the third look.
-    for tag in 1..10 {
-        let other = OpId { tag, ..op };
-        rig.beats(other, 2, &mut moved, RATE / 100, &|_| true);
+    // Nothing moves at all: that is for the faults of edges.
+    rig.beats(op, 10, &mut moved, 0, &|_| true);
+    assert!(rig.jobs.is_empty());
+    rig.done(op);
+    // Short operations that are a tenth slower.
+    for tag in 1..30 {
+        rig.short_operation(tag, &[100, 100, 200], RATE * 9 / 10, &|_| true);
     }
     assert!(rig.jobs.is_empty());
-    // Nothing moves at all: that is for the faults of edges.
-    rig.beats(OpId { tag: 99, ..op }, 10, &mut moved, 0, &|_| true);
+    // Slow ones, but now and then nothing waits on an edge: another one holds it up.
+    for tag in 30..60 {
+        rig.short_operation(tag, &[100, 100], RATE / 10, &|n| tag % 3 != n % 3);
+    }
     assert!(rig.jobs.is_empty());
+    // Looks that follow each other too fast, or only one in each operation.
+    for tag in 60..90 {
+        rig.short_operation(tag, &[100, 20, 20], RATE / 10, &|_| true);
+        rig.short_operation(tag + 100, &[100], RATE / 10, &|_| true);
+    }
+    assert!(rig.jobs.is_empty());
+}
+
+#[test]
+fn what_short_operations_show_adds_up() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    rig.done(op);
+    for tag in 1..=3 {
+        assert!(rig.jobs.is_empty(), "too early, after {tag}");
+        rig.short_operation(tag, &[100, 100], RATE / 5, &|n| n == 2);
+    }
+    rig.plan();
+    let ring = rig.ring(0);
+    let at = ring.iter().position(|n| *n == 2).expect("member");
+    assert_ne!(ring[(at + 1) % 4], 3, "{ring:?}");
+    rig.confirm_all();
+    assert!((1..=4).all(|n| rig.probes(n).is_empty()));
+}
+
+#[test]
+fn one_operation_of_a_second_shows_enough() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    rig.done(op);
+    rig.short_operation(1, &[100, 100, 200, 400], RATE / 5, &|n| n == 2);
+    assert_eq!(rig.jobs.len(), 1);
+}
+
+#[test]
+fn the_way_back_of_a_slow_edge_is_avoided_and_measured_at_the_next_opportunity() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    rig.beats(op, 6, &mut 0, RATE / 5, &|n| n == 2);
+    rig.plan();
+    rig.done(op);
+    let ring = rig.ring(0);
+    let edge = |from: u64, to: u64| {
+        let at = ring.iter().position(|n| *n == from).expect("member");
+        ring[(at + 1) % 4] == to
+    };
+    assert!(!edge(2, 3) && !edge(3, 2), "{ring:?}");
+    rig.confirm_all();
+    rig.mail.clear();
+    rig.vote_optimize(&[1, 2, 3, 4]);
+    assert_eq!(rig.rounds(&|_, _| RATE).concat(), [(3, 2)]);
+}
+
+#[test]
+fn of_three_the_other_way_round_is_tried() {
+    let mut rig = Rig::world(3);
+    rig.vote_optimize(&[1, 2, 3]);
+    rig.rounds(&|_, _| RATE);
+    rig.plan();
+    rig.mail.clear();
+    let op = rig.op(1, 0, 0);
+    rig.commence(op);
+    rig.beats(op, 6, &mut 0, RATE / 5, &|n| n == 2);
+    rig.plan();
+    rig.done(op);
+    assert_eq!(rig.ring(0), [1, 3, 2]);
 }
 
 #[test]

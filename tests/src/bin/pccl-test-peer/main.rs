@@ -1,7 +1,7 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`, `dial-timeout-ms=`, `bind=`,
-//! `host=`, `ports=` as needed.
+//! `host=`, `ports=`, `level=` (the most processor features to use: `Base`, `Avx2`) as needed.
 //! An answer is `ok key=value ...` or `err kind=... key=value ... -- text`; lines that start with `note` may come before.
 
 mod buffer;
@@ -10,6 +10,7 @@ mod trap;
 
 use buffer::Buffer;
 use pccl::{Builder, Communicator, Error, Master, MasterConfig, SharedState, SyncStrategy, World};
+use pccl_quant::Level;
 use pccl_tests::{pattern, spec::StateSpec};
 use std::{
     fmt::Write as _,
@@ -80,6 +81,11 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
             let (p2p, state) = value.split_once(',').ok_or("ports are P2P,STATE")?;
             builder.first_ports(number(p2p)? as u16, number(state)? as u16)
         }
+        "level" => {
+            let named = |level: &Level| format!("{level:?}") == value;
+            Level::ALL.into_iter().find(named).ok_or_else(|| format!("no level {value}"))?.limit();
+            builder
+        }
         _ => return Err(format!("no setting {key}")),
     })
 }
@@ -97,6 +103,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
     };
     match command {
         "connect" => comm.connect().map(|()| world(&comm.world())).map_err(|error| failed(&error)),
+        "level" => Ok(format!("level={:?}", Level::detect())),
         "connected" => Ok(format!("connected={}", comm.is_connected())),
         "close" | "quit" => {
             comm.close();

@@ -1,0 +1,109 @@
+// Fits a cubic curve to noisy points that are spread over peers. The gradients of two halves of the points travel at the same
+// time: the second one is computed while the first one is on its way.
+//
+//     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); trains while there are PEERS (2)
+#include "pccl.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+
+namespace {
+
+constexpr std::uint64_t STEPS = 300;
+constexpr int HALF = 200;
+constexpr float RATE = 0.3F, MOMENTUM = 0.9F;
+
+using Coefficients = std::vector<float>;
+
+struct Model {
+    Coefficients weights = Coefficients(4, 0.0F);
+    Coefficients momentum = Coefficients(4, 0.0F);
+};
+
+// y = 1 - 2x + 3x^2 - x^3 for x from -1 to 1, with noise.
+class Points {
+public:
+    explicit Points(unsigned seed) : random_(seed) {}
+
+    Coefficients gradient(const Coefficients &weights) {
+        Coefficients gradient(4, 0.0F);
+        for (int i = 0; i < HALF; i++) {
+            const float x = place_(random_);
+            const float powers[4] = {1, x, x * x, x * x * x};
+            float error = -(1 - 2 * x + 3 * x * x - x * x * x) + noise_(random_);
+            for (int k = 0; k < 4; k++)
+                error += weights[k] * powers[k];
+            for (int k = 0; k < 4; k++)
+                gradient[k] += 2 * error * powers[k] / HALF;
+        }
+        return gradient;
+    }
+
+private:
+    std::mt19937 random_;
+    std::uniform_real_distribution<float> place_{-1, 1};
+    std::normal_distribution<float> noise_{0, 0.05F};
+};
+
+void step(pccl::Communicator &comm, pccl::SharedState &state, Model &model, Points &points) {
+    // Whoever has just joined begins here, and gets the model from the others.
+    comm.synchronise(state);
+    Coefficients first = points.gradient(model.weights), second;
+    {
+        pccl::Reduce reduce_first = comm.all_reduce(first, pcclAvg, 1);
+        second = points.gradient(model.weights);
+        pccl::Reduce reduce_second = comm.all_reduce(second, pcclAvg, 2);
+        reduce_first.wait();
+        reduce_second.wait();
+    }
+    for (int k = 0; k < 4; k++) {
+        model.momentum[k] = MOMENTUM * model.momentum[k] + (first[k] + second[k]) / 2;
+        model.weights[k] -= (1 - MOMENTUM) * RATE * model.momentum[k];
+    }
+    state.revision++;
+    comm.admit();
+}
+
+Model train(const std::string &master, std::uint32_t peers) {
+    Model model;
+    pccl::SharedState state;
+    state.add("weights", model.weights);
+    state.add("momentum", model.momentum);
+    pccl::Communicator comm(master);
+    comm.connect();
+    comm.wait_for_world(peers);
+    Points points(comm.world().rank + 1);
+    while (state.revision < STEPS) {
+        try {
+            step(comm, state, model, points);
+        } catch (const pccl::Error &error) {
+            std::fprintf(stderr, "%s\n", error.what());
+            switch (error.remedy) {
+            case pcclRemedyRetry: break;
+            case pcclRemedyWaitForPeers: comm.wait_for_world(peers); break;
+            case pcclRemedyReconnect: comm.connect(); break;
+            default: throw;
+            }
+        }
+    }
+    // The proof that all peers have the same model.
+    comm.synchronise(state);
+    return model;
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    const std::string port = count > 1 ? arguments[1] : "48148";
+    const auto peers = static_cast<std::uint32_t>(count > 2 ? std::stoul(arguments[2]) : 2);
+    try {
+        const Coefficients weights = train("127.0.0.1:" + port, peers).weights;
+        std::printf("y = %.6f %+.6f x %+.6f x^2 %+.6f x^3\n", static_cast<double>(weights[0]), static_cast<double>(weights[1]),
+                    static_cast<double>(weights[2]), static_cast<double>(weights[3]));
+        return std::abs(weights[2] - 3) < 0.2F ? 0 : 1;
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+}

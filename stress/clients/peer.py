@@ -1,0 +1,427 @@
+"""A peer of the stress harness that uses the Python package: trains as stress/src/peer does, follows the remedy of every
+failure, and reports each event in one line. The arguments are those of any peer of the harness."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy
+import pccl
+from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgorithm, QuantizationOptions, ReduceDescriptor,
+                  ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, SharedState, TensorInfo)
+
+# Wrapping around is what these numbers are for.
+numpy.seterr(over="ignore")
+ORPHANED = 3
+MANY_TAG = 100
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX, QuantizationAlgorithm.CAST_BFLOAT16,
+             QuantizationAlgorithm.NONE]
+
+
+class Leave(Exception):
+    """It was asked to."""
+
+
+class Out(Exception):
+    """The connection to the run is over; it connects again."""
+
+
+class Alone(Exception):
+    """All others of the group are gone."""
+
+
+# ---- What is computed: as in stress/src/workload.rs -----------------------------------------------------------------
+
+
+def mix(z):
+    """The end of SplitMix64, for an integer or an array of uint64."""
+    if isinstance(z, int):
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+        return z ^ (z >> 31)
+    z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    return z ^ (z >> numpy.uint64(31))
+
+
+class Rng:
+    def __init__(self, *key):
+        state = 0x5EED
+        for part in key:
+            state = mix(((state ^ part) + GOLDEN) & MASK)
+        self.state = state
+
+    def next(self):
+        self.state = (self.state + GOLDEN) & MASK
+        return mix(self.state)
+
+    def between(self, low, high):
+        return low + self.next() % (high - low + 1)
+
+    def many(self, count):
+        steps = numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(GOLDEN)
+        bits = mix(steps + numpy.uint64(self.state))
+        self.state = (self.state + count * GOLDEN) & MASK
+        return bits
+
+
+def floats(bits):
+    fraction = 1.0 + (bits >> numpy.uint64(40)).astype(numpy.float64) / (1 << 24)
+    magnitude = numpy.ldexp(fraction, (bits & numpy.uint64(15)).astype(numpy.int64) - 8)
+    return numpy.where(bits & numpy.uint64(16) == 0, magnitude, -magnitude)
+
+
+def random_buffer(dtype, count, rng):
+    bits = rng.many(count)
+    if dtype == numpy.int64:
+        return bits.view(numpy.int64)
+    if dtype == numpy.uint8:
+        return (bits >> numpy.uint64(7)).astype(numpy.uint8)
+    if dtype == numpy.float16:
+        return floats(bits).astype(numpy.float32).astype(numpy.float16)
+    return floats(bits).astype(dtype)
+
+
+def checksum(buffers):
+    """Each element is mixed with its position, and all are added; the length comes before the elements."""
+    total, position = 0, 1
+    for buffer in buffers:
+        bits = buffer.view(f"uint{8 * buffer.itemsize}").astype(numpy.uint64)
+        bits = numpy.concatenate((numpy.array([buffer.size], numpy.uint64), bits))
+        places = numpy.arange(position, position + bits.size, dtype=numpy.uint64) * numpy.uint64(GOLDEN)
+        total += int(mix(bits + places).sum(dtype=numpy.uint64))
+        position += bits.size
+    return total & MASK
+
+
+class Job:
+    def __init__(self, tag, in_place, parts):
+        """A part is (type, reduction, count, algorithm)."""
+        self.tag, self.in_place, self.parts = tag, in_place, parts
+
+
+class Workload:
+    def __init__(self, seed, elements):
+        self.seed, self.elements = seed, elements
+
+    def size(self, rng, share):
+        most = max(self.elements // share, 1)
+        if rng.next() % 8 == 0:
+            return min(rng.between(1, min(most, 9)), most)
+        return min(rng.between(most // 2 + 1, most), most)
+
+    def concurrent_jobs(self, step):
+        rng = Rng(self.seed, 1, step)
+        integer_op = (ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN)[step % 4]
+        even = step % 2 == 0
+        plan = [(1, True, numpy.float32, ReduceOp.SUM, 1), (2, False, numpy.float64, ReduceOp.AVG, 2),
+                (3, True, numpy.int64, integer_op, 4), (4, False, numpy.uint8, integer_op, 4),
+                (5, True, numpy.float16, ReduceOp.AVG if even else ReduceOp.SUM, 8),
+                (6, step % 4 == 0, numpy.float32, ReduceOp.SUM if even else ReduceOp.AVG, 1)]
+        none = QuantizationAlgorithm.NONE
+        return [Job(tag, in_place, [(dtype, op, self.size(rng, share), QUANTISED[step % 3] if tag == 6 else none)])
+                for tag, in_place, dtype, op, share in plan]
+
+    def many_job(self, step):
+        rng = Rng(self.seed, 2, step, MANY_TAG)
+        plan = [(numpy.float32, ReduceOp.AVG, 2), (numpy.int64, ReduceOp.SUM, 8), (numpy.float64, ReduceOp.MIN, 8)]
+        parts = [(dtype, op, self.size(rng, share), QuantizationAlgorithm.NONE) for dtype, op, share in plan]
+        parts[0] = (*parts[0][:3], QUANTISED[(step + MANY_TAG) % 4])
+        return Job(MANY_TAG, (step + MANY_TAG) % 3 == 0, parts)
+
+
+class Task:
+    """An all-reduce with its buffers."""
+
+    def __init__(self, workload, me, step, job):
+        self.job, self.result_hash = job, None
+        high, low = int.from_bytes(me[:8], "big"), int.from_bytes(me[8:], "big")
+        self.data = [random_buffer(part[0], part[2], Rng(workload.seed, 3, high, low, step, job.tag, index))
+                     for index, part in enumerate(job.parts)]
+        # The own input is no right result of two or more peers, so one that was never written is noticed.
+        self.results = self.data if job.in_place else [buffer.copy() for buffer in self.data]
+        self.input_hash = checksum(self.data)
+
+    def is_intact(self):
+        return checksum(self.data) == self.input_hash
+
+    def quantisation(self, part):
+        return QuantizationOptions(DataType.UINT8, self.job.parts[part][3])
+
+
+# ---- Reports --------------------------------------------------------------------------------------------------------
+
+
+def report(text):
+    line = f"@stress {time.monotonic_ns() // 1000} {text}\n"
+    try:
+        os.write(1, line.encode())
+    except OSError:
+        os._exit(ORPHANED)
+
+
+def ids(ring):
+    return ",".join(one.hex() for one in ring) or "-"
+
+
+def one_line(error):
+    return error.message.replace("\n", " ")
+
+
+class Peer:
+    def __init__(self, arguments):
+        value = lambda name, default="0": arguments.get(name, default)
+        number = lambda name: int(value(name))
+        self.workload = Workload(number("--seed"), number("--elements"))
+        self.step_ms, self.groups, self.optimize_every = (number(f"--{n}") for n in ("step-ms", "groups", "optimize-every"))
+        index = number("--index")
+        self.pace = Rng(self.workload.seed, 6, index)
+        shown = arguments.get("--shown")
+        self.comm = Communicator(value("--master"), number("--group"), index % 3, bind_address=value("--bind", "127.0.0.1"),
+                                 first_ports=(number("--data-port"), number("--state-port")), advertised_host=shown,
+                                 # Bits are flipped on the way.
+                                 frame_checksums=True if shown else None,
+                                 # The neighbour may be stopped: reaching it takes longer than the master needs to drop it.
+                                 dial_timeout=number("--peer-timeout-ms") / 1000 + 2)
+        initial = Rng(self.workload.seed, 4)
+        self.weights = random_buffer(numpy.float32, self.workload.elements, initial)
+        self.momentum = random_buffer(numpy.float64, self.workload.elements // 4 + 1, initial)
+        self.state = SharedState([TensorInfo.from_numpy(self.weights, "weights"),
+                                  TensorInfo.from_numpy(self.momentum, "momentum")])
+        self.asked_to_leave, self.loss_reported, self.pending, self.me = False, False, None, bytes(16)
+
+    def listen(self):
+        for line in sys.stdin:
+            if line == "leave\n":
+                self.asked_to_leave = True
+        os._exit(ORPHANED)
+
+    def run(self):
+        threading.Thread(target=self.listen, daemon=True).start()
+        while True:
+            try:
+                self.join()
+                self.train()
+            except Out:
+                continue
+            except Leave:
+                self.comm.close()
+                return report("left")
+
+    def lost(self, error):
+        """For a failure that is neither to be retried nor to be waited out."""
+        if error.remedy is not Remedy.RECONNECT:
+            raise error
+        if not self.loss_reported:
+            report(f"lost {error.cause} {one_line(error)}")
+        self.loss_reported = True
+        return Out()
+
+    def call(self, function, *arguments):
+        try:
+            return function(*arguments)
+        except PCCLError as error:
+            raise self.lost(error) from None
+
+    # ---- Membership
+
+    def join(self):
+        while True:
+            if self.asked_to_leave:
+                raise Leave
+            self.loss_reported = False
+            try:
+                self.comm.connect(n_attempts=1)
+                break
+            except PCCLError as error:
+                self.lost(error)
+                time.sleep(0.1)
+        self.me = self.comm.ring()[self.comm.world().rank]
+        self.pending = None
+        report(f"joined {self.me.hex()}")
+
+    def admit(self):
+        """Lets in those who wait."""
+        pending = self.call(self.comm.are_peers_pending) if self.pending is None else self.pending
+        self.pending = None
+        if pending:
+            self.call(self.comm.update_topology)
+
+    def gather(self):
+        """Waits until there is another peer in the group."""
+        while self.comm.get_attribute(Attribute.LOCAL_WORLD_SIZE) < 2:
+            if self.asked_to_leave:
+                raise Leave
+            if self.groups > 1:
+                self.admit()
+                time.sleep(0.01)
+                continue
+            self.pending = None
+            try:
+                self.comm.wait_for_world(2, timeout=0.5)
+            except PCCLError as error:
+                if error.remedy is not Remedy.WAIT_FOR_PEERS:
+                    raise self.lost(error) from None
+
+    def train(self):
+        self.gather()
+        # Whoever has just been let in goes on with the sync, as those do who let it in.
+        let_in = True
+        while True:
+            if self.asked_to_leave:
+                raise Leave
+            if not let_in:
+                self.admit()
+            self.sync()
+            self.optimize()
+            time.sleep(self.pace.between(self.step_ms * 500, self.step_ms * 1000) / 1e6)
+            try:
+                self.step()
+                let_in = False
+            except Alone:
+                self.gather()
+                let_in = True
+
+    # ---- A step
+
+    def state_hash(self):
+        return checksum([self.weights, self.momentum])
+
+    def failed(self, call, intact, error):
+        word = error.cause
+        # The library's word for a drop is the reason for it, which is reported with the loss.
+        if error.remedy is Remedy.RECONNECT and word not in ("MasterLost", "OutcomeUnknown", "NotConnected", "ConnectFailed"):
+            word = "Kicked"
+        report(f"failed {call} {self.state.revision} {int(intact)} {word} {ids(error.culprits)} {one_line(error)}")
+
+    def sync(self):
+        while True:
+            before = self.state_hash()
+            try:
+                info = self.comm.sync_shared_state(self.state)
+                return report(f"synced {self.state.revision} {self.state_hash():016x} {info.rx_bytes}")
+            except PCCLError as error:
+                self.failed("sync", self.state_hash() == before, error)
+                if error.remedy is Remedy.WAIT_FOR_PEERS:
+                    self.gather()
+                elif not error.retryable:
+                    raise self.lost(error) from None
+
+    def optimize(self):
+        """A committed sync has told all peers of the run the same revision, so all decide alike."""
+        every, before = self.optimize_every, self.comm.ring()
+        if self.groups > 1 or every == 0 or self.state.revision % every != 1 % every or len(before) < 2:
+            return
+        began = time.monotonic()
+        self.call(self.comm.optimize_topology)
+        report(f"optimized {int(self.comm.ring() != before)} {int(1000 * (time.monotonic() - began))}")
+
+    def step(self):
+        workload, step = self.workload, self.state.revision
+        tasks = [Task(workload, self.me, step, job) for job in workload.concurrent_jobs(step)]
+        ask = step % 2 == 0
+        while any(task.result_hash is None for task in tasks):
+            self.round([task for task in tasks if task.result_hash is None], ask)
+            ask = False
+        tasks.append(Task(workload, self.me, step, workload.many_job(step)))
+        self.reduce_many(tasks[-1])
+        self.update(tasks)
+
+    def round(self, tasks, ask):
+        """Runs the tasks at the same time; all are reported, and the end of the connection counts before loneliness."""
+        before, launched, ends = self.comm.ring(), [], []
+
+        def conclude(task, error, info):
+            try:
+                self.conclude(task, before, error, info)
+            except (Alone, Out) as end:
+                ends.append(end)
+
+        for task in tasks:
+            (_, op, _, _), = task.job.parts
+            try:
+                handle = self.comm.all_reduce_async(task.data[0], task.results[0], op=op, tag=task.job.tag,
+                                                    quantization_options=task.quantisation(0))
+                launched.append((task, handle))
+            except PCCLError as error:
+                conclude(task, error, None)
+        if ask:
+            try:
+                self.pending = self.comm.are_peers_pending()
+            except PCCLError as error:
+                ends.append(self.lost(error))
+        for task, handle in launched:
+            ok, _, info = handle.wait()
+            conclude(task, None if ok else handle.error, info)
+        if ends:
+            raise next((end for end in ends if isinstance(end, Out)), ends[0])
+
+    def reduce_many(self, task):
+        """One operation with many tensors; the library tries again by itself."""
+        while task.result_hash is None:
+            before = self.comm.ring()
+            descriptors = [
+                ReduceOpDescriptor.from_numpy(send, recv, ReduceDescriptor(
+                    send.size, op, task.job.tag + part, ReduceOperandDescriptor(DataType.from_numpy_dtype(send.dtype)),
+                    task.quantisation(part)))
+                for part, (send, recv, (_, op, _, _)) in enumerate(zip(task.data, task.results, task.job.parts))]
+            try:
+                info = self.comm.all_reduce_multiple_with_retry(descriptors, max_in_flight=8)
+                self.conclude(task, before, None, info)
+            except PCCLError as error:
+                self.conclude(task, before, error, None)
+
+    def conclude(self, task, before, error, info):
+        """Reports the result of a call; raises what else there is to do."""
+        if error is None:
+            if not task.job.in_place and not task.is_intact():
+                raise RuntimeError("a success changed the send buffer")
+            task.result_hash = checksum(task.results)
+            return self.reduced("reduced", task, info.local_world_size, task.result_hash, before)
+        # With an unknown outcome the buffer holds the result; the supervisor is told which.
+        unknown = error.cause == "OutcomeUnknown"
+        self.failed(task.job.tag, unknown or task.is_intact(), error)
+        if unknown:
+            self.reduced("unresolved", task, len(before), checksum(task.results), before)
+        if error.remedy is Remedy.WAIT_FOR_PEERS:
+            raise Alone
+        if not error.retryable:
+            raise self.lost(error)
+
+    def reduced(self, word, task, world, hash, before):
+        after = self.comm.ring()
+        after = "=" if after == before else ids(after)
+        # The package tells no rank.
+        report(f"{word} {self.state.revision} {task.job.tag} {world} - {hash:016x} {ids(before)} {after}")
+
+    def update(self, tasks):
+        """Element-wise and deterministic: equal results keep equal states equal."""
+        noise = 0
+        for task in tasks:
+            noise ^= task.result_hash
+        slopes = numpy.resize(tasks[-1].results[0], self.weights.size)
+        self.weights[:] = self.weights * numpy.float32(0.9) + slopes
+        turned = [((noise << turn | noise >> (64 - turn)) & MASK) >> 32 for turn in range(64)]
+        self.momentum[:] = self.momentum * 0.5 + numpy.resize(numpy.array(turned, numpy.float64), self.momentum.size)
+        self.state.push_revision()
+
+
+def main():
+    # Also when this process is stopped, it does not outlive its supervisor.
+    if ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() == 1:
+        sys.exit(ORPHANED)
+    names = iter(sys.argv[1:])
+    try:
+        Peer(dict(zip(names, names))).run()
+    except Exception as error:
+        report("fatal " + repr(error).replace("\n", " "))
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+/* What peers compute, as stress/src/workload.rs has it: pure functions of the seed. Bits count, so nothing here may be
+ * contracted or reordered by the compiler. */
+#ifndef WORKLOAD_H
+#define WORKLOAD_H
+
+#include <pccl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MANY_TAG 100
+#define PARTS_MAX 3
+#define JOBS 6
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
+typedef enum { KIND_F16, KIND_F32, KIND_F64, KIND_I64, KIND_U8 } kind_t;
+
+typedef struct {
+    kind_t kind;
+    pcclRedOp_t op;
+    size_t count;
+    pcclQuantizationAlgorithm_t coding;
+} part_t;
+
+typedef struct {
+    uint64_t tag;
+    bool in_place;
+    int parts_count;
+    part_t parts[PARTS_MAX];
+} job_t;
+
+typedef struct {
+    uint64_t seed;
+    uint64_t elements;
+} workload_t;
+
+/* ---- Random numbers: SplitMix64 --------------------------------------------------------------------------------- */
+
+static inline uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t next(uint64_t *rng) {
+    *rng += GOLDEN;
+    return mix(*rng);
+}
+
+static inline uint64_t keyed(const uint64_t *parts, int count) {
+    uint64_t state = 0x5eed;
+    int i;
+    for (i = 0; i < count; i++) {
+        state ^= parts[i];
+        state = next(&state);
+    }
+    return state;
+}
+
+static inline uint64_t between(uint64_t *rng, uint64_t low, uint64_t high) {
+    return low + next(rng) % (high - low + 1);
+}
+
+/* ---- Elements --------------------------------------------------------------------------------------------------- */
+
+static inline size_t size_of(kind_t kind) {
+    static const size_t sizes[5] = {2, 4, 8, 8, 1};
+    return sizes[kind];
+}
+
+static inline pcclDataType_t type_of(kind_t kind) {
+    static const pcclDataType_t types[5] = {pcclFloat16, pcclFloat, pcclDouble, pcclInt64, pcclUint8};
+    return types[kind];
+}
+
+/* Rounds to the nearest float16, ties to even. Of magnitudes between 2^-8 and 2^9, which all are normal. */
+static inline uint16_t half_of(float value) {
+    uint32_t bits, magnitude;
+    memcpy(&bits, &value, 4);
+    magnitude = bits & UINT32_C(0x7fffffff);
+    magnitude += UINT32_C(0xfff) + (magnitude >> 13 & 1);
+    return (uint16_t) ((bits >> 16 & 0x8000) | ((magnitude >> 13) - ((127 - 15) << 10)));
+}
+
+static inline double random_float(uint64_t bits) {
+    double fraction = 1.0 + (double) (bits >> 40) / 16777216.0;
+    double magnitude = ldexp(fraction, (int) (bits & 15) - 8);
+    return bits & 16 ? -magnitude : magnitude;
+}
+
+static inline void fill(void *data, kind_t kind, size_t count, uint64_t *rng) {
+    size_t i;
+    for (i = 0; i < count; i++) {
+        uint64_t bits = next(rng);
+        switch (kind) {
+        case KIND_F16: ((uint16_t *) data)[i] = half_of((float) random_float(bits)); break;
+        case KIND_F32: ((float *) data)[i] = (float) random_float(bits); break;
+        case KIND_F64: ((double *) data)[i] = random_float(bits); break;
+        case KIND_I64: ((uint64_t *) data)[i] = bits; break;
+        case KIND_U8: ((uint8_t *) data)[i] = (uint8_t) (bits >> 7); break;
+        }
+    }
+}
+
+/* ---- Checksums: each element is mixed with its position, and all are added --------------------------------------- */
+
+typedef struct {
+    uint64_t sum, count;
+} checksum_t;
+
+static inline void checksum_add(checksum_t *checksum, uint64_t bits) {
+    checksum->count++;
+    checksum->sum += mix(bits + checksum->count * GOLDEN);
+}
+
+static inline void checksum_buffer(checksum_t *checksum, const void *data, kind_t kind, size_t count) {
+    size_t i, size = size_of(kind);
+    checksum_add(checksum, count);
+    for (i = 0; i < count; i++) {
+        const unsigned char *at = (const unsigned char *) data + i * size;
+        uint16_t two;
+        uint32_t four;
+        uint64_t bits = *at;
+        if (size == 2) {
+            memcpy(&two, at, 2);
+            bits = two;
+        } else if (size == 4) {
+            memcpy(&four, at, 4);
+            bits = four;
+        } else if (size == 8) {
+            memcpy(&bits, at, 8);
+        }
+        checksum_add(checksum, bits);
+    }
+}
+
+/* ---- Jobs -------------------------------------------------------------------------------------------------------- */
+
+static inline size_t draw_size(const workload_t *workload, uint64_t *rng, uint64_t share) {
+    uint64_t most = workload->elements / share, size;
+    most = most > 0 ? most : 1;
+    if (next(rng) % 8 == 0)
+        size = between(rng, 1, most < 9 ? most : 9);
+    else
+        size = between(rng, most / 2 + 1, most);
+    return size < most ? size : most;
+}
+
+static inline job_t single(const workload_t *workload, uint64_t *rng, uint64_t tag, bool in_place, kind_t kind,
+                           pcclRedOp_t op, uint64_t share) {
+    job_t job;
+    memset(&job, 0, sizeof job);
+    job.tag = tag;
+    job.in_place = in_place;
+    job.parts_count = 1;
+    job.parts[0].kind = kind;
+    job.parts[0].op = op;
+    job.parts[0].count = draw_size(workload, rng, share);
+    job.parts[0].coding = pcclQuantNone;
+    return job;
+}
+
+static const pcclQuantizationAlgorithm_t CODINGS[4] = {pcclQuantBlockAffineUint8, pcclQuantMinMax,
+                                                       pcclQuantCastBFloat16, pcclQuantNone};
+
+static inline void concurrent_jobs(const workload_t *workload, uint64_t step, job_t jobs[JOBS]) {
+    static const pcclRedOp_t integer_ops[4] = {pcclSum, pcclProd, pcclMax, pcclMin};
+    const uint64_t parts[3] = {workload->seed, 1, step};
+    const pcclRedOp_t integer_op = integer_ops[step % 4];
+    uint64_t rng = keyed(parts, 3);
+    jobs[0] = single(workload, &rng, 1, true, KIND_F32, pcclSum, 1);
+    jobs[1] = single(workload, &rng, 2, false, KIND_F64, pcclAvg, 2);
+    jobs[2] = single(workload, &rng, 3, true, KIND_I64, integer_op, 4);
+    jobs[3] = single(workload, &rng, 4, false, KIND_U8, integer_op, 4);
+    jobs[4] = single(workload, &rng, 5, true, KIND_F16, step % 2 == 0 ? pcclAvg : pcclSum, 8);
+    jobs[5] = single(workload, &rng, 6, step % 4 == 0, KIND_F32, step % 2 == 0 ? pcclSum : pcclAvg, 1);
+    jobs[5].parts[0].coding = CODINGS[step % 3];
+}
+
+static inline job_t many_job(const workload_t *workload, uint64_t step) {
+    static const kind_t kinds[PARTS_MAX] = {KIND_F32, KIND_I64, KIND_F64};
+    static const pcclRedOp_t ops[PARTS_MAX] = {pcclAvg, pcclSum, pcclMin};
+    static const uint64_t shares[PARTS_MAX] = {2, 8, 8};
+    const uint64_t parts[4] = {workload->seed, 2, step, MANY_TAG};
+    uint64_t rng = keyed(parts, 4);
+    job_t job;
+    int i;
+    memset(&job, 0, sizeof job);
+    job.tag = MANY_TAG;
+    job.in_place = (step + MANY_TAG) % 3 == 0;
+    job.parts_count = PARTS_MAX;
+    for (i = 0; i < PARTS_MAX; i++) {
+        job.parts[i].kind = kinds[i];
+        job.parts[i].op = ops[i];
+        job.parts[i].count = draw_size(workload, &rng, shares[i]);
+        job.parts[i].coding = pcclQuantNone;
+    }
+    job.parts[0].coding = CODINGS[(step + MANY_TAG) % 4];
+    return job;
+}
+
+#endif

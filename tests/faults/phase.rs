@@ -67,6 +67,11 @@ impl Phase {
         matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing | Self::Direct)
     }
 
+    /// Elements that are reduced: two frames per chunk, or the most that four peers exchange directly, but for one.
+    pub(crate) const fn elements(self) -> usize {
+        if matches!(self, Self::Direct) { 16_000 } else { 600_000 }
+    }
+
     /// The line of the log at which the victim stands still.
     const fn point(self) -> &'static str {
         match self {

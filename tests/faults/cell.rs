@@ -133,13 +133,9 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
     let edge = if slow { times.edge.max(Duration::from_millis(2500)) } else { times.edge };
     let times = Times { edge, ..times };
     let mut arena = Arena::new(times, if phase.has_newcomer() { 3 } else { 4 });
-    // At 200 kbit/s the edge carries this for about three edge time-outs; otherwise there are two frames per chunk.
-    let count = match phase {
-        // The most that four peers exchange directly; for the second operation there is one element more.
-        Phase::Direct => 16_000,
-        _ if slow => (times.edge.as_millis() * 12) as usize,
-        _ => 600_000,
-    };
+    // At 200 kbit/s the edge carries this for about three edge time-outs.
+    let is_long = slow && phase != Phase::Direct;
+    let count = if is_long { (times.edge.as_millis() * 12) as usize } else { phase.elements() };
     let scene = begin(&mut arena, phase, Spec::sum(count, 1), fault.loses());
     let injected = Instant::now();
     fault.inject(&mut arena, &scene);

@@ -4,7 +4,27 @@ use crate::{
     arena::{Arena, Times},
     quiet,
 };
+use pccl::{DataType, ReduceOp};
 use pccl_tests::spec::Spec;
+
+/// Every type and operation among peers on different hosts: results are those of the ring, bit for bit.
+#[test]
+fn every_type_and_operation_goes_directly_between_hosts() {
+    let _shared = quiet::shared();
+    let mut arena = Arena::on_loopback(Times::new(), 5);
+    arena.fleet.await_mesh();
+    let before = arena.fleet.algorithms(0).len();
+    let mut operations = 0;
+    for data_type in DataType::ALL {
+        for (at, op) in ReduceOp::ALL.into_iter().enumerate() {
+            operations += 1;
+            let count = if at % 2 == 0 { 3 } else { 1025 };
+            let in_place = operations % 2 == 0;
+            arena.fleet.reduce(Spec { data_type, op, count, seed: 7, in_place, quantisation: None });
+        }
+    }
+    assert_eq!(arena.fleet.algorithms(0).split_off(before), vec!["direct"; operations]);
+}
 
 /// Two peers that are no neighbours in the ring cannot connect: that costs nobody its place, and small operations go
 /// around the ring.

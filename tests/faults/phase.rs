@@ -67,6 +67,11 @@ impl Phase {
         matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing | Self::Direct)
     }
 
+    /// Elements that are reduced: two frames per chunk, or the most that four peers exchange directly, but for one.
+    pub(crate) const fn elements(self) -> usize {
+        if matches!(self, Self::Direct) { 16_000 } else { 600_000 }
+    }
+
     /// The line of the log at which the victim stands still.
     const fn point(self) -> &'static str {
         match self {
@@ -129,7 +134,7 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
         }
         Phase::Direct => {
             arena.fleet.await_mesh();
-            scene.next = ring[3];
+            (scene.victim, scene.next) = (ring[2], ring[0]);
             arm(arena, &scene, phase);
             arena.fleet.send(format!("reduce {spec} 7 20"));
             arena.fleet[scene.victim].await_stop();

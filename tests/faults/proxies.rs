@@ -13,7 +13,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use std::{
     collections::{HashMap, HashSet},
     io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU16, Ordering},
@@ -306,8 +306,11 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn dial(target: SocketAddr) -> std::io::Result<TcpStream> {
+fn dial(target: SocketAddr, source: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
     socket.set_send_buffer_size(BUFFER_BYTES)?;
     socket.set_tcp_mss(SEGMENT_BYTES)?;
@@ -341,7 +344,12 @@ fn serve(shared: &Arc<Shared>, mut near: TcpStream, through: Through, target: So
     if !shared.pass(ends, first.len(), &mut Instant::now(), || has_hung_up(&near)) {
         return;
     }
-    let Ok(mut far) = dial(target) else { return };
+    // The master sees each peer on a host of its own.
+    let source = match through {
+        Through::Master(_) => near.local_addr().ok().map(|door| door.ip()),
+        Through::Peer(_) => None,
+    };
+    let Ok(mut far) = dial(target, source) else { return };
     for stream in [&near, &far] {
         let _ = stream.set_nodelay(true);
         let _ = stream.set_read_timeout(Some(LOOK));

@@ -109,10 +109,12 @@ impl World {
             for op in group.running {
                 for peer in &group.ring {
                     let work = self.clients[self.slots[peer].0].work.get(&op.tag).filter(|w| w.op == op);
-                    let Some(TagStage::Running { edges, .. }) = work.map(|work| &work.stage) else {
+                    let Some(TagStage::Running { algorithm, edges, .. }) = work.map(|work| &work.stage)
+                    else {
                         continue;
                     };
-                    let waits = |edge| self.stands_still(edge) && !self.is_through(op, edge);
+                    let sends = |edge| !algorithm.uses_mesh() || self.has_arrived(op, edge).is_some();
+                    let waits = |edge| self.stands_still(edge) && sends(edge) && !self.is_through(op, edge);
                     let dead = |edge: &EdgeKey| !self.edges_up.contains(edge) || waits(*edge);
                     let dead = edges.iter().copied().filter(dead);
                     present.extend(dead.map(|edge| Trouble::Stuck(group.group, life, op, edge)));

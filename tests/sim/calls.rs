@@ -366,17 +366,18 @@ impl World {
     }
 
     fn commence(&mut self, slot: usize, commence: &Commence) {
-        let (op, is_direct) = (commence.op, commence.algorithm == Algorithm::Direct);
-        let mesh = if is_direct { self.mesh_edges(slot) } else { Vec::new() };
+        let (op, algorithm) = (commence.op, commence.algorithm);
+        let mesh = if algorithm.uses_mesh() { self.mesh_edges(slot) } else { Vec::new() };
         assert!(
-            !is_direct || !mesh.is_empty(),
-            "seed {}: s{slot} is to go directly, but has no mesh",
+            !algorithm.uses_mesh() || !mesh.is_empty(),
+            "seed {}: s{slot} is to use a mesh, but has none",
             self.seed
         );
         let client = &mut self.clients[slot];
         assert_eq!(client.epoch(), op.epoch, "seed {}: began outside its ring", self.seed);
         let (ring, me) = (client.edges(), client.peer);
-        let members = client.plan.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
+        let members: Vec<PeerId> =
+            client.plan.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
         let work = client.work.get_mut(&op.tag).filter(|work| work.op == op);
         let (Some(work), Some((inbound, outbound)), Some(me)) = (work, ring, me) else {
             panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);
@@ -384,11 +385,9 @@ impl World {
         // It may have given up meanwhile.
         if work.stage == TagStage::Voting {
             let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();
-            work.stage = TagStage::Running { is_direct, edges: edges.clone(), members };
+            work.stage = TagStage::Running { algorithm, edges: edges.clone(), members: members.clone() };
             self.started.insert((op, me));
-            for edge in edges.into_iter().filter(|edge| edge.0 == me) {
-                self.send_data(op, edge, is_direct);
-            }
+            self.send_first(op, algorithm, me, &members, &edges);
             let more = if self.healing { 0 } else { self.strikes.below(self.swarm.transfer + 1) };
             let delay = self.rng.range(MS, 120 * MS) + more;
             self.wake(slot, delay, Wake::Progress(op));

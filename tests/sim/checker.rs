@@ -66,8 +66,8 @@ pub(crate) struct Checker {
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
-    /// Attempts that began directly.
-    pub(crate) direct: u64,
+    /// Attempts that went over a mesh.
+    pub(crate) over_mesh: u64,
 }
 
 impl Checker {
@@ -287,12 +287,12 @@ impl Checker {
             members.insert(*number);
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
-        if commence.algorithm == Algorithm::Direct {
-            self.direct += 1;
+        if commence.algorithm.uses_mesh() {
+            self.over_mesh += 1;
             let mesh = &self.meshes[&(key.0, key.1)];
-            assert!(!mesh.edges.is_empty() && !mesh.failed, "{op} goes directly without a mesh that stands");
+            assert!(!mesh.edges.is_empty() && !mesh.failed, "{op} uses a mesh that does not stand");
             let told = members.iter().all(|number| self.clients[number].meshed == Some(op.epoch));
-            assert!(told, "{op} goes directly, but not all have said that their mesh stands");
+            assert!(told, "{op} uses a mesh, but not all have said that it stands");
         }
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);

@@ -60,9 +60,9 @@ pub(crate) struct TagWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TagStage {
     Voting,
-    /// Runs on the edges given: those of the ring, inbound and outbound, and those of the mesh if it goes directly.
+    /// Runs on the edges given: those of the ring, inbound and outbound, and those of the mesh if it goes over that.
     Running {
-        is_direct: bool,
+        algorithm: Algorithm,
         edges: Vec<EdgeKey>,
         members: Vec<PeerId>,
     },

@@ -253,7 +253,7 @@ impl World {
         let client = &self.clients[slot];
         let Some(me) = client.peer else { return };
         let Some(work) = client.work.get(&op.tag).filter(|work| work.op == op) else { return };
-        let TagStage::Running { is_direct, edges, members } = work.stage.clone() else { return };
+        let TagStage::Running { algorithm, edges, members } = work.stage.clone() else { return };
         let lost = |edge: &EdgeKey| match edge.0 == me {
             true => (OpFaultKind::OutboundLost, Some(edge.1), edge.2),
             false => (OpFaultKind::InboundLost, Some(edge.0), edge.2),
@@ -276,8 +276,8 @@ impl World {
         }
         let all_run = members.iter().all(|member| self.started.contains(&(op, *member)));
         let moves = all_run
-            && match is_direct {
-                true => self.all_arrive(op, me, &members, &edges),
+            && match algorithm.uses_mesh() {
+                true => self.all_arrive(op, algorithm, me, &members, &edges),
                 false => self.data_moves(op, &members, &edges),
             };
         if fault.is_none() && !moves {

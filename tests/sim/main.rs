@@ -54,7 +54,7 @@ struct Summary {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
-    direct: u64,
+    over_mesh: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -115,7 +115,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         done: world.checker.done,
         optimizations: world.optimizations,
         rings_changed: world.rings_changed,
-        direct: world.checker.direct,
+        over_mesh: world.checker.over_mesh,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -143,7 +143,7 @@ struct Sums {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
-    direct: u64,
+    over_mesh: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -155,7 +155,7 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.rings_changed += other.rings_changed;
-        self.direct += other.direct;
+        self.over_mesh += other.over_mesh;
         for (what, count) in other.judged {
             *self.judged.entry(what).or_insert(0) += count;
         }
@@ -169,9 +169,9 @@ impl Sums {
 impl From<Summary> for Sums {
     fn from(run: Summary) -> Self {
         let Summary {
-            inputs, steps, done, optimizations, rings_changed, direct, judged, look_alikes, ..
+            inputs, steps, done, optimizations, rings_changed, over_mesh, judged, look_alikes, ..
         } = run;
-        Self { inputs, steps, done, optimizations, rings_changed, direct, judged, look_alikes }
+        Self { inputs, steps, done, optimizations, rings_changed, over_mesh, judged, look_alikes }
     }
 }
 
@@ -222,18 +222,18 @@ fn seeds() {
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
     let sums = run_all(first..first + count, Model::Mesh);
     println!(
-        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} begun directly, {} optimisations, {} of them with another ring",
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} begun over a mesh, {} optimisations, {} of them with another ring",
         first + count - 1,
         sums.inputs,
         sums.steps,
         sums.done,
-        sums.direct,
+        sums.over_mesh,
         sums.optimizations,
         sums.rings_changed
     );
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
-    assert!(sums.direct > count, "hardly anything went directly");
+    assert!(sums.over_mesh > count, "hardly anything went over a mesh");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }

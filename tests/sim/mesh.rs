@@ -1,4 +1,4 @@
-//! The edges beside the ring: dialing them, what a process reports about them, and attempts that go directly.
+//! The edges beside the ring: dialing them, what a process reports about them, and attempts that go over it.
 
 use crate::client::EdgeKey;
 use crate::world::{Event, Wake, World};
@@ -68,36 +68,65 @@ impl World {
         }
     }
 
-    /// An attempt begins to send along an edge. What goes directly is sent at once, and has to arrive.
-    pub(crate) fn send_data(&mut self, op: OpId, edge: EdgeKey, is_direct: bool) {
-        let flow = self.flows.entry(edge).or_default();
-        flow.0 += 100;
-        if is_direct {
-            self.due.insert((op, edge), flow.0);
-            self.owed.insert(edge, flow.0);
+    /// What a process sends at the beginning of an attempt among `members`, in the order of their ranks.
+    pub(crate) fn send_first(
+        &mut self,
+        op: OpId,
+        algorithm: Algorithm,
+        me: PeerId,
+        members: &[PeerId],
+        edges: &[EdgeKey],
+    ) {
+        let root = members.first().copied();
+        for edge in edges.iter().filter(|edge| edge.0 == me) {
+            match algorithm {
+                // What it folds goes back later.
+                Algorithm::ReduceBroadcast if root != Some(edge.1) => {}
+                Algorithm::Direct | Algorithm::ReduceBroadcast => self.send_whole(op, *edge),
+                _ => self.flows.entry(*edge).or_default().0 += 100,
+            }
         }
     }
 
-    /// Whether what a direct attempt sent along an edge has arrived; `None` if it has sent nothing.
+    /// Sends along an edge what has to arrive before the attempt can end.
+    fn send_whole(&mut self, op: OpId, edge: EdgeKey) {
+        let flow = self.flows.entry(edge).or_default();
+        flow.0 += 100;
+        self.due.insert((op, edge), flow.0);
+        self.owed.insert(edge, flow.0);
+    }
+
+    /// Whether what an attempt over the mesh sent along an edge has arrived; `None` if it has sent nothing.
     pub(crate) fn has_arrived(&self, op: OpId, edge: EdgeKey) -> Option<bool> {
         let due = *self.due.get(&(op, edge))?;
         Some(self.flows.get(&edge).is_some_and(|(_, received)| *received >= due))
     }
 
-    /// Whether something that went directly has yet to arrive on an edge.
+    /// Whether something of such an attempt has yet to arrive on an edge.
     pub(crate) fn owes(&self, edge: EdgeKey) -> bool {
         let owed = self.owed.get(&edge).copied().unwrap_or(0);
         self.flows.get(&edge).is_some_and(|(_, received)| *received < owed)
     }
 
-    /// Whether a direct attempt of `me` has everything now. Its own bytes may be under way: nobody waits for that.
-    pub(crate) fn all_arrive(&mut self, op: OpId, me: PeerId, members: &[PeerId], edges: &[EdgeKey]) -> bool {
+    /// Whether an attempt over the mesh has everything at `me` now. Its own bytes may be under way: nobody waits for that.
+    pub(crate) fn all_arrive(
+        &mut self,
+        op: OpId,
+        algorithm: Algorithm,
+        me: PeerId,
+        members: &[PeerId],
+        edges: &[EdgeKey],
+    ) -> bool {
         let is_slow = |slot: usize| self.clients[slot].slow_until > self.now;
         if members.iter().any(|peer| self.alive(*peer).is_some_and(is_slow)) {
             return false;
         }
+        let broadcasts = algorithm == Algorithm::ReduceBroadcast;
+        let root = members.first().copied().filter(|_| broadcasts);
+        let awaited =
+            |edge: &&EdgeKey| edge.1 == me && (root.is_none_or(|root| me == root || edge.0 == root));
         let mut all = true;
-        for edge in edges.iter().filter(|edge| edge.1 == me) {
+        for edge in edges.iter().filter(awaited) {
             if !self.stands_still(*edge)
                 && let Some(flow) = self.flows.get_mut(edge)
             {
@@ -105,10 +134,13 @@ impl World {
             }
             all &= self.has_arrived(op, *edge) == Some(true);
         }
+        if all && root == Some(me) {
+            edges.iter().filter(|edge| edge.0 == me).for_each(|edge| self.send_whole(op, *edge));
+        }
         all
     }
 
-    /// One of the inbound edges of an attempt: that of the ring, unless it goes directly.
+    /// One of the inbound edges of an attempt: that of the ring, unless it goes over the mesh.
     pub(crate) fn some_inbound(&mut self, me: PeerId, edges: &[EdgeKey]) -> EdgeKey {
         let inbound: Vec<EdgeKey> = edges.iter().filter(|edge| edge.1 == me).copied().collect();
         match inbound.len() {

@@ -174,7 +174,7 @@ impl World {
 
     /// Whether a running attempt that goes around the ring has bytes for this edge.
     fn is_in_use(&self, slot: usize, edge: EdgeKey) -> bool {
-        let uses = |work: &TagWork| matches!(&work.stage, TagStage::Running { is_direct: false, edges, .. } if edges[1] == edge);
+        let uses = |work: &TagWork| matches!(&work.stage, TagStage::Running { algorithm, edges, .. } if !algorithm.uses_mesh() && edges[1] == edge);
         self.clients[slot].work.values().any(uses)
     }
 

@@ -140,6 +140,8 @@ pub(crate) struct Swarm {
     pub(crate) transfer: u64,
     /// Clients connect the edges beside the ring.
     pub(crate) mesh: bool,
+    /// The master sees all clients on one host.
+    pub(crate) one_host: bool,
 }
 
 impl Swarm {
@@ -192,6 +194,7 @@ impl Swarm {
             optimize_every: 0,
             inbound_reports: true,
             mesh: false,
+            one_host: false,
         }
     }
 

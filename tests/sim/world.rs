@@ -123,7 +123,7 @@ pub(crate) struct World {
     pub(crate) cut: BTreeMap<(usize, usize), (u64, bool)>,
     /// Bytes sent and received on each edge.
     pub(crate) flows: BTreeMap<EdgeKey, (u64, u64)>,
-    /// What has to have arrived on an edge for an attempt that goes directly, and for all of them.
+    /// What has to arrive on an edge for an attempt that goes over a mesh, and for all of them.
     pub(crate) due: BTreeMap<(OpId, EdgeKey), u64>,
     pub(crate) owed: BTreeMap<EdgeKey, u64>,
     /// Participants that run an attempt.
@@ -205,6 +205,7 @@ impl World {
         }
         let mut of_mesh = Rng::new(seed ^ 0x5eed_0008);
         swarm.mesh = model >= Model::Mesh && of_mesh.percent(70);
+        swarm.one_host = swarm.mesh && of_mesh.percent(40);
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
@@ -423,7 +424,8 @@ impl World {
                 self.master_backlog.push(event);
             }
             Event::Connected(key) => {
-                let remote = core::net::IpAddr::from([10, 0, 0, self.conns[&key].slot as u8 + 1]);
+                let host = if self.swarm.one_host { 0 } else { self.conns[&key].slot };
+                let remote = core::net::IpAddr::from([10, 0, 0, host as u8 + 1]);
                 let local = core::net::IpAddr::from([10, 0, 0, 200]);
                 self.input(Input::Connected { client: ClientKey(key), remote, local });
             }

@@ -198,6 +198,23 @@ impl Swarm {
         }
     }
 
+    /// One group that is large enough for a mesh, edges on which nothing passes, and little else: among all other faults
+    /// a mesh seldom stands for long.
+    pub(crate) fn favour_mesh(&mut self, rng: &mut Rng) {
+        (self.slots, self.groups, self.tag_history) = (rng.range(4, 7) as usize, 1, 6);
+        self.wait_for_world = self.wait_for_world.min(4);
+        let rare = [Fault::Pause, Fault::Join, Fault::Block, Fault::BreakEdge, Fault::MasterGap];
+        for (fault, weight) in FAULTS.iter().zip(&mut self.fault_weights) {
+            *weight = if rare.contains(fault) { (*weight).min(3) } else { 0 };
+        }
+        for (strike, weight) in STRIKES.iter().zip(&mut self.strike_weights) {
+            *weight = if *strike == Strike::CutData { 10 } else { 0 };
+        }
+        self.fault_gap = rng.range(2_000 * MS, 10_000 * MS);
+        self.strike_gap = rng.range(2_000 * MS, 15_000 * MS);
+        self.fault_time = rng.range(20_000 * MS, 120_000 * MS);
+    }
+
     /// Adds what came later.
     pub(crate) fn extend(&mut self, rng: &mut Rng) {
         for weight in &mut self.strike_weights {

@@ -206,6 +206,9 @@ impl World {
         let mut of_mesh = Rng::new(seed ^ 0x5eed_0008);
         swarm.mesh = model >= Model::Mesh && of_mesh.percent(70);
         swarm.one_host = swarm.mesh && of_mesh.percent(40);
+        if swarm.mesh && of_mesh.percent(25) {
+            swarm.favour_mesh(&mut of_mesh);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =

@@ -420,7 +420,9 @@ impl Op {
     /// it need not wake two threads. May return earlier.
     fn read_until_over(&self, deadline: Option<Instant>) {
         let is_over = || is_over(&self.state.lock());
-        if let Some(shared) = self.shared.upgrade().filter(|_| !is_over()) {
+        // Who only asks does not take the turn from the thread that reads.
+        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if let Some(shared) = self.shared.upgrade().filter(|_| !is_late && !is_over()) {
             shared.read_until(deadline, is_over);
         }
     }

@@ -17,6 +17,10 @@ use std::ops::Range;
 /// size.
 pub(crate) const FRAME_BYTES: usize = 512 << 10;
 
+/// A quantised tensor is cut into so many times as many frames: it is meant for slow wires, on which a frame that is passed
+/// on only when it is whole costs its time at every hop.
+const CODED_FRAMES: usize = 4;
+
 /// The schedule of one attempt as one rank sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -286,7 +290,7 @@ impl PartPlan {
         let unit_elements = match codec.map(|codec| codec.piece_elements()) {
             None => frame_bytes / element_bytes,
             Some(None) => usize::MAX,
-            Some(Some(piece)) => (frame_bytes / element_bytes / piece).max(1) * piece,
+            Some(Some(piece)) => (frame_bytes / CODED_FRAMES / element_bytes / piece).max(1) * piece,
         };
         let count = part.count as usize;
         let base = count / ranks;

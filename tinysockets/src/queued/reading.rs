@@ -29,7 +29,7 @@ use crate::{
 const READ_BYTES: usize = 16 * 1024;
 
 /// For how long after a visit the next one is awaited.
-const LINGER: Duration = Duration::from_millis(2);
+const LINGER: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// The connection that this thread reads from at the moment.

@@ -94,7 +94,7 @@ impl Builder {
         self
     }
 
-    /// TCP connections to the next rank. 0 (the default) goes by the round trip to it: one up to 20 ms, 8 from 140 ms
+    /// TCP connections to the next rank. 0 (the default) goes by the round trip to it: one up to 60 ms, 8 from 140 ms
     /// on.
     pub fn pool_size(mut self, connections: u16) -> Self {
         self.pool_connections = connections;

@@ -81,10 +81,17 @@ const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
 /// Most connections that an edge gets by itself.
 const AUTOMATIC_CONNECTIONS_MAX: u16 = 8;
 
-/// How many connections an edge has when nobody asked for a number. On a short path one connection fills the wire, and a
-/// second only costs switches between threads. On a long one several start faster, hold more than the kernel's buffers
-/// allow one, and a lost packet stops only one of them; yet each frame takes longer over a slower connection.
-fn automatic_connections(round_trip: Duration) -> u16 {
+/// Up to this round trip one connection fills the path by itself, if it need not take a lost packet for congestion.
+const SINGLE_ROUND_TRIP_MAX: Duration = Duration::from_millis(60);
+
+/// How many connections an edge has when nobody asked for a number; `is_paced` says whether they go by a model of the path. On a
+/// short path one connection fills the wire, and a second only costs switches between threads. On a long one several start
+/// faster, hold more than the kernel's buffers allow one, and a lost packet stops only one of them; yet each frame takes
+/// longer over a slower connection.
+fn automatic_connections(round_trip: Duration, is_paced: bool) -> u16 {
+    if is_paced && round_trip <= SINGLE_ROUND_TRIP_MAX {
+        return 1;
+    }
     let parts = round_trip.as_nanos().div_ceil(ROUND_TRIP_PER_CONNECTION.as_nanos());
     u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, AUTOMATIC_CONNECTIONS_MAX)
 }
@@ -98,8 +105,9 @@ pub(super) fn dial_pool(
     log::trace!("dialing {address}");
     let first = dial::dial(address, deadline).map_err(|error| error.to_string())?;
     let round_trip = round_trip(&first);
+    let is_paced = tune_data_socket(&first, round_trip);
     let connection_count = match preamble.connection_count {
-        0 => automatic_connections(round_trip),
+        0 => automatic_connections(round_trip, is_paced),
         wanted => wanted,
     };
     let preamble = Preamble { connection_count, ..preamble };
@@ -124,7 +132,7 @@ pub(super) fn dial_pool(
         });
         std::iter::once(first).chain(others).collect::<Result<Vec<_>, String>>()
     })?;
-    for stream in &streams {
+    for stream in &streams[1..] {
         tune_data_socket(stream, round_trip);
     }
     Ok(streams)
@@ -204,8 +212,9 @@ mod tests {
 
     #[test]
     fn long_paths_get_more_connections() {
-        let connections = |ms| automatic_connections(Duration::from_millis(ms));
-        assert_eq!([0, 2, 20, 50, 150, 1_000_000].map(connections), [1, 1, 1, 3, 8, 8]);
+        let connections = |is_paced| move |ms| automatic_connections(Duration::from_millis(ms), is_paced);
+        assert_eq!([0, 2, 20, 50, 150, 1_000_000].map(connections(false)), [1, 1, 1, 3, 8, 8]);
+        assert_eq!([0, 2, 20, 50, 60, 80, 150].map(connections(true)), [1, 1, 1, 1, 1, 4, 8]);
     }
 
     #[test]

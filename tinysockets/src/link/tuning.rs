@@ -27,15 +27,17 @@ const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20
 ///   by itself (`net.core.wmem_max` caps a buffer that is set, and setting it ends the adaptation), none is set.
 /// - The receive buffer is left to the kernel, which adapts it.
 ///
-/// An option that cannot be set is left as it is: the connection works without.
-pub fn tune_data_socket(stream: &TcpStream, round_trip: Duration) {
+/// An option that cannot be set is left as it is: the connection works without. Returns whether the connection goes by a model
+/// of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
+pub fn tune_data_socket(stream: &TcpStream, round_trip: Duration) -> bool {
     let fd = stream.as_fd();
     if let Err(error) = stream.set_nodelay(true) {
         log::debug!("TCP_NODELAY was not set: {error}");
     }
     let is_long = round_trip >= LONG_PATH;
     let congestion_control = if is_long { "bbr" } else { "reno" };
-    if let Err(error) = sys::set_congestion_control(fd, congestion_control) {
+    let chosen = sys::set_congestion_control(fd, congestion_control);
+    if let Err(error) = &chosen {
         log::debug!("congestion control {congestion_control} was not set: {error}");
     }
     if !is_long {
@@ -43,6 +45,7 @@ pub fn tune_data_socket(stream: &TcpStream, round_trip: Duration) {
     } else if let Some(wanted) = long_send_buffer_bytes(round_trip, max_settable_send_buffer_bytes()) {
         set_send_buffer(stream, wanted);
     }
+    is_long && chosen.is_ok()
 }
 
 fn set_send_buffer(stream: &TcpStream, bytes: usize) {

@@ -37,16 +37,6 @@ pub(crate) fn simplehash_block(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]])
     }
 }
 
-/// Advances the CRC register (no inversion at either end) over `data`.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn crc32c_update(level: SimdLevel, register: u32, data: &[u8]) -> Option<u32> {
-    match level.clamped() {
-        SimdLevel::Portable => None,
-        // SAFETY: clamped() returns these levels only where it has seen SSE4.2 on this machine.
-        SimdLevel::Sse42 | SimdLevel::Avx2 => Some(unsafe { sse42::crc32c_update(register, data) }),
-    }
-}
-
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn full_leaves(_: SimdLevel, _: &[[u8; LEAF_BYTES]], _: &mut [[u8; 16]]) -> bool {
     false
@@ -54,10 +44,5 @@ pub(crate) fn full_leaves(_: SimdLevel, _: &[[u8; LEAF_BYTES]], _: &mut [[u8; 16
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn simplehash_block(_: SimdLevel, _: &[[u8; VECTOR_BYTES]]) -> Option<u32> {
-    None
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn crc32c_update(_: SimdLevel, _: u32, _: &[u8]) -> Option<u32> {
     None
 }

@@ -27,6 +27,7 @@ const PACKAGES: &[&str] = &[
     "crossbeam-channel",
     "crossbeam-queue",
     "cudarc",
+    "crc-fast",
     "env_logger",
     "flate2",
     "half",

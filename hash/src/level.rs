@@ -8,7 +8,7 @@
 pub enum SimdLevel {
     /// What the compiler makes of portable code for the build's baseline.
     Portable,
-    /// x86-64 with SSE4.2 (its CRC-32C instruction).
+    /// x86-64 with SSE4.2.
     Sse42,
     /// x86-64 with AVX2 (and SSE4.2).
     Avx2,

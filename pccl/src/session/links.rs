@@ -48,9 +48,7 @@ struct MeshNow {
     epoch: GroupEpoch,
     /// By the rank at the other end.
     out: BTreeMap<usize, Arc<OutLink>>,
-    out_names: Vec<Name>,
     inbound: Vec<Arc<InLink>>,
-    in_names: Vec<Name>,
     fault: Option<LinkFault>,
 }
 
@@ -70,15 +68,14 @@ impl Links {
         }
     }
 
-    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, in the order of their names, and those
-    /// from others.
+    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others.
     pub(crate) fn install_mesh(
         &self,
         epoch: GroupEpoch,
-        (out, out_names): (BTreeMap<usize, Arc<OutLink>>, Vec<Name>),
-        (inbound, in_names): (Vec<Arc<InLink>>, Vec<Name>),
+        out: BTreeMap<usize, Arc<OutLink>>,
+        inbound: Vec<Arc<InLink>>,
     ) {
-        let mesh = MeshNow { epoch, out, out_names, inbound, in_names, fault: None };
+        let mesh = MeshNow { epoch, out, inbound, fault: None };
         let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
         // Without the lock: the end of a link calls back, and waits.
         drop(old);
@@ -173,11 +170,11 @@ impl Links {
     pub(crate) fn broken(&self, fault: &LinkFault) -> Option<Users> {
         let mut now = self.now.lock();
         let name = (fault.peer, fault.generation);
-        let (ring, mesh) = match fault.direction {
-            Direction::In => (now.in_name, &now.mesh.in_names),
-            Direction::Out => (now.out_name, &now.mesh.out_names),
+        let (ring, in_mesh) = match fault.direction {
+            Direction::In => (now.in_name, now.mesh.inbound.iter().any(|link| link.name() == name)),
+            Direction::Out => (now.out_name, now.mesh.out.values().any(|link| link.name() == name)),
         };
-        let users = match (ring == Some(name), mesh.contains(&name)) {
+        let users = match (ring == Some(name), in_mesh) {
             _ if fault.kind == FaultKind::Closed => return None,
             (true, _) => Users::All,
             (false, true) => Users::OverMesh,

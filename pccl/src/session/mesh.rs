@@ -162,8 +162,7 @@ impl Mesh {
             // The event that says so is on its way to this thread.
             return;
         }
-        let (outs, ins) = (self.out.keys().copied().collect(), self.inbound.keys().copied().collect());
-        shared.links.install_mesh(plan.epoch, (out, outs), (inbound, ins));
+        shared.links.install_mesh(plan.epoch, out, inbound);
         self.reported = true;
         log::debug!("mesh of epoch {} stands", plan.epoch);
         shared.send(&C2m::MeshReport(MeshReport { epoch: plan.epoch, fault: None }));

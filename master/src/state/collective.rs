@@ -135,9 +135,8 @@ impl MasterState {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         let Some((other, (a, b))) = odd else {
-            let prepared = descriptor.algorithm_for(votes.len());
-            let over_mesh = if prepared == Algorithm::AllGather { self.mesh_algorithm(group) } else { None };
-            return Step::Commence(over_mesh.unwrap_or(prepared));
+            let prepared = descriptor.algorithm_for(votes.len(), group.pairwise);
+            return Step::Commence(self.algorithm_by_mesh(group, prepared));
         };
         let detail =
             format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));

@@ -210,6 +210,8 @@ pub(super) struct Group {
     pub(super) ring: Vec<Place>,
     /// The edges beside it.
     pub(super) mesh: Mesh,
+    /// Large operations of this epoch may be done by pairwise exchange.
+    pub(super) pairwise: bool,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,
     /// A new plan is needed although the members are the same.

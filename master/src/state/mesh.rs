@@ -4,8 +4,7 @@
 //! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
 //! takes the mesh away until the next ring is planned, or longer, if its ends are still in that one.
 
-use super::client::Peer;
-use super::group::{BrokenEdge, EdgeEnds, Group, Op};
+use super::group::{BrokenEdge, EdgeEnds, Group, Op, Place};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge, MeshReport,
@@ -123,17 +122,35 @@ impl MasterState {
         }
     }
 
-    /// How a small collective goes over the mesh, if every member has said that all of its edges stand, and none has failed
-    /// since. Peers on one host share its processors, and few messages are what counts; else it is few hops.
-    pub(super) fn mesh_algorithm(&self, group: &Group) -> Option<Algorithm> {
-        let members: Option<Vec<&Peer>> =
-            group.ring.iter().map(|place| self.peers.get(&place.peer)).collect();
-        let members = members?;
-        let stands = !group.mesh.edges.is_empty()
-            && group.mesh.faults.is_empty()
-            && members.iter().all(|peer| peer.meshed == Some(group.epoch));
-        let host = |peer: &Peer| peer.remote.to_canonical();
-        let is_one_host = members.windows(2).all(|pair| host(pair[0]) == host(pair[1]));
-        stands.then_some(if is_one_host { Algorithm::ReduceBroadcast } else { Algorithm::Direct })
+    /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands. Small
+    /// ones between peers on one host share its processors, and few messages are what counts; else it is few hops.
+    pub(super) fn algorithm_by_mesh(&self, group: &Group, prepared: Algorithm) -> Algorithm {
+        match prepared {
+            Algorithm::AllGather if self.mesh_stands(group) => {
+                if self.is_on_one_host(group) {
+                    Algorithm::ReduceBroadcast
+                } else {
+                    Algorithm::Direct
+                }
+            }
+            Algorithm::Pairwise if !self.mesh_stands(group) => Algorithm::Ring,
+            _ => prepared,
+        }
+    }
+
+    /// Every member has said that all of its edges stand, and none has failed since.
+    fn mesh_stands(&self, group: &Group) -> bool {
+        let meshed =
+            |place: &Place| self.peers.get(&place.peer).is_some_and(|peer| peer.meshed == Some(group.epoch));
+        !group.mesh.edges.is_empty() && group.mesh.faults.is_empty() && group.ring.iter().all(meshed)
+    }
+
+    fn is_on_one_host(&self, group: &Group) -> bool {
+        let hosts: Vec<_> = group
+            .ring
+            .iter()
+            .filter_map(|place| Some(self.peers.get(&place.peer)?.remote.to_canonical()))
+            .collect();
+        hosts.windows(2).all(|pair| pair[0] == pair[1])
     }
 }

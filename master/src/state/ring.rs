@@ -394,7 +394,9 @@ impl MasterState {
             };
             let ring = group.ring.iter().filter_map(member).collect();
             let mesh = group.mesh.edges();
-            plans.push((viewer.client, RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh }));
+            let plan =
+                RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh, pairwise: group.pairwise };
+            plans.push((viewer.client, plan));
         }
         let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
         let text = format!("group {group_id}: ring {} is {}", group.epoch, order.join(" -> "));

@@ -102,7 +102,8 @@ wire_struct! {
     pub struct Descriptor {
         /// The tensors, in the caller's order.
         pub parts: Vec<PartDescriptor>,
-        /// Caller's choice of the algorithm; [`Algorithm::Automatic`] leaves it to the master.
+        /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`], which
+        /// leaves it to the master.
         pub algorithm: Algorithm,
     }
 }
@@ -117,27 +118,34 @@ impl Descriptor {
 
     /// Most bytes that one of `ranks` peers moves for this, sent and received together.
     pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
-        match self.algorithm_for(ranks) {
+        // Pairwise exchange moves as much as the ring.
+        match self.algorithm_for(ranks, false) {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
                 self.bytes().saturating_mul(2 * (ranks as u64 - 1))
             }
-            Algorithm::Automatic | Algorithm::Ring => {
+            Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise => {
                 self.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
             }
         }
     }
 
-    /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master. In the
-    /// place of [`Algorithm::AllGather`] the master may name one that [uses the mesh](Algorithm::uses_mesh), for which the
-    /// same is prepared.
-    pub fn algorithm_for(&self, ranks: usize) -> Algorithm {
+    /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master.
+    /// `pairwise` is what their [ring plan](crate::RingPlan::pairwise) says.
+    ///
+    /// In the place of [`Algorithm::AllGather`] the master may name another one for small operations, for which the same is
+    /// prepared. Who prepares for [`Algorithm::Pairwise`] prepares for [`Algorithm::Ring`] as well, and the master may name
+    /// either.
+    pub fn algorithm_for(&self, ranks: usize, pairwise: bool) -> Algorithm {
         let bytes = self.bytes();
         // Partial sums are what is quantised, and there are none in an all-gather.
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
+        let can_be_pairwise = (3..=limits::MAX_MESH_RANKS).contains(&ranks) && bytes > 0;
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
+            Algorithm::Pairwise if can_be_pairwise => Algorithm::Pairwise,
             _ if ranks > 1 && bytes > 0 && is_small => Algorithm::AllGather,
+            _ if pairwise && can_be_pairwise => Algorithm::Pairwise,
             _ => Algorithm::Ring,
         }
     }
@@ -171,13 +179,16 @@ wire_code! {
         /// Over the mesh: rank 0 gets all contributions, folds them, and sends the result to all. One hop more than
         /// [`Algorithm::Direct`] for fewer messages, which is less work where all peers share one host.
         ReduceBroadcast = 4 => "reduce-broadcast",
+        /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends the
+        /// result to all. As many bytes as around the ring, over all edges at once. For large operations.
+        Pairwise = 5 => "pairwise",
     }
 }
 
 impl Algorithm {
     /// Whether data goes over the mesh.
     pub const fn uses_mesh(self) -> bool {
-        matches!(self, Self::Direct | Self::ReduceBroadcast)
+        matches!(self, Self::Direct | Self::ReduceBroadcast | Self::Pairwise)
     }
 }
 

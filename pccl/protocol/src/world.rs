@@ -83,6 +83,9 @@ wire_struct! {
         /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them data
         /// goes around the ring.
         pub mesh: Vec<MeshEdge>,
+        /// Large operations may go over the mesh, by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise), if the caller has
+        /// not chosen: all members prepare for it.
+        pub pairwise: bool,
     }
 }
 

@@ -210,7 +210,7 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        if descriptor.algorithm_for(slot.ranks) == Algorithm::AllGather {
+        if descriptor.algorithm_for(slot.ranks, slot.pairwise) == Algorithm::AllGather {
             let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
             let place = (slot.ranks, slot.rank);
             let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);

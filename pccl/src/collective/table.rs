@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     pub(crate) id: OpId,
     pub(crate) ranks: usize,
     pub(crate) rank: usize,
+    /// Large operations may go over the mesh.
+    pub(crate) pairwise: bool,
 }
 
 impl OpTable {
@@ -74,9 +76,10 @@ impl OpTable {
         make: impl FnOnce(&Slot) -> Running,
     ) -> Option<Running> {
         let mut inner = self.inner.lock();
-        let ranks = inner.ring.as_ref()?.ring.len();
+        let plan = inner.ring.as_ref()?;
+        let (ranks, pairwise) = (plan.ring.len(), plan.pairwise);
         let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
-        let slot = Slot { id: OpId { epoch: inner.epoch, tag, attempt }, ranks, rank: inner.rank };
+        let slot = Slot { id: OpId { epoch: inner.epoch, tag, attempt }, ranks, rank: inner.rank, pairwise };
         let attempt = make(&slot);
         inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
         Some(attempt)

@@ -210,7 +210,7 @@ arb_struct! {
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     RingMember { peer, host, p2p_port, state_port, generation, connections }
     MeshEdge { from, to, generation }
-    RingPlan { group, epoch, sizes, ring, mesh }
+    RingPlan { group, epoch, sizes, ring, mesh, pairwise }
     EdgeFault { from, to, generation, text }
     StatusPeer { peer, host, group, stage, call, call_ms, silent_ms, moved_bytes, operation }
     StatusGroup { group, epoch, connected, ring }

@@ -3,8 +3,8 @@
 mod operate;
 
 use crate::{
-    Builder, Error, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo, SyncStrategy,
-    Tensor, World,
+    Builder, Error, LaunchOptions, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo,
+    SyncStrategy, Tensor, World,
     collective::op::Op,
     config::Config,
     flight,
@@ -14,7 +14,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
+    C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
     flight::{Recorder, Role, What},
     limits,
 };
@@ -239,7 +239,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options.tag, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
+        self.run(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Reduces `send` over all peers of the group into `recv`, which has the same length. See
@@ -254,7 +254,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options.tag, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
+        self.run(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
@@ -269,7 +269,7 @@ impl Communicator {
     ) -> Result<ReduceInfo, Error> {
         let mut retries = options.retries;
         loop {
-            let result = self.run(options.tag, tensors.iter_mut().map(Tensor::reborrow).collect());
+            let result = self.run(options, tensors.iter_mut().map(Tensor::reborrow).collect());
             match result {
                 Err(error) if error.is_retryable() && retries > 0 => {
                     retries -= 1;
@@ -357,14 +357,18 @@ impl Communicator {
         Ok(Exclusive { comm: self, shared })
     }
 
-    fn run(&self, tag: u64, tensors: Vec<Tensor<'_>>) -> Result<ReduceInfo, Error> {
-        let (shared, op) = self.launch(tag, tensors)?;
+    fn run(&self, options: impl Into<LaunchOptions>, tensors: Vec<Tensor<'_>>) -> Result<ReduceInfo, Error> {
+        let (shared, op) = self.launch(options.into(), tensors)?;
         self.complete(&shared, &op)
     }
 
     /// Begins an operation. The memory of `tensors` stays lent until [`Communicator::complete`] has returned: the two
     /// callers (the blocking calls and the scope) make sure that it is called before the borrows end.
-    pub(crate) fn launch(&self, tag: u64, tensors: Vec<Tensor<'_>>) -> Result<(Arc<Shared>, Arc<Op>), Error> {
+    pub(crate) fn launch(
+        &self,
+        LaunchOptions { tag, schedule }: LaunchOptions,
+        tensors: Vec<Tensor<'_>>,
+    ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
         if tensors.len() > limits::MAX_PARTS {
             return Err(Error::InvalidArgument(format!(
@@ -375,7 +379,7 @@ impl Communicator {
         tensors.iter().try_for_each(Tensor::check)?;
         let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
         let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
-        let op = Op::new(&shared, tag, Descriptor { parts, algorithm: Algorithm::Automatic }, raws);
+        let op = Op::new(&shared, tag, Descriptor { parts, algorithm: schedule.algorithm() }, raws);
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;

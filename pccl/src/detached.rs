@@ -1,6 +1,6 @@
 //! All-reduces without a scope: of memory that is there for good.
 
-use crate::{Communicator, Error, ReduceInfo, Tensor, collective::op::Op, session::Shared};
+use crate::{Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, session::Shared};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -49,8 +49,12 @@ impl Communicator {
     ///
     /// # Errors
     /// `InvalidUsage` if the tag is in flight already; `NotConnected`, `Kicked`, `MasterLost`.
-    pub fn launch_detached(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Result<DetachedReduce, Error> {
-        let (shared, op) = self.launch(tag, tensors)?;
+    pub fn launch_detached(
+        &self,
+        tensors: Vec<Tensor<'static>>,
+        options: impl Into<LaunchOptions>,
+    ) -> Result<DetachedReduce, Error> {
+        let (shared, op) = self.launch(options.into(), tensors)?;
         Ok(DetachedReduce { shared, op })
     }
 

@@ -87,11 +87,11 @@ pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
 pub use memory::{StateMemory, Tensor};
-pub use options::{ManyOptions, ReduceOptions};
+pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, OpId, Operation, PeerId,
-    PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
+    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, OpId, Operation,
+    PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

@@ -158,6 +158,24 @@ pub(crate) enum PartMemory {
     },
 }
 
+impl PartMemory {
+    /// What this rank contributes.
+    pub(crate) fn own(&self) -> &Lent {
+        match self {
+            Self::InPlace { data, .. } => data,
+            Self::OutOfPlace { send, .. } => send,
+        }
+    }
+
+    /// Where the caller wants the result.
+    pub(crate) fn result(&self) -> &Lent {
+        match self {
+            Self::InPlace { data, .. } => data,
+            Self::OutOfPlace { recv, .. } => recv,
+        }
+    }
+}
+
 impl RawTensor {
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {

@@ -1,6 +1,36 @@
 //! Options of all-reduces.
 
+use pccl_protocol::Algorithm;
 use pccl_quant::{ReduceOp, quantise::Quantisation};
+
+/// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Schedule {
+    /// The master chooses, by the rates that [`optimize_topology`](crate::Communicator::optimize_topology) has measured, and
+    /// takes another one for what is small.
+    #[default]
+    Automatic,
+    /// Around the ring, whatever the size.
+    Ring,
+    /// Pairwise exchange in groups of 3 to 8 peers, whatever the size: each rank sends every chunk to the rank that owns it,
+    /// which folds what all have sent and sends the result to all. As many bytes per peer as around the ring, over all pairs
+    /// at once. What is quantised is so once for each contribution and once for the result, which is more accurate than
+    /// the ring. Other groups, and those in which a pair cannot connect, take the ring; [`ReduceInfo::algorithm`] says so.
+    ///
+    /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
+    Pairwise,
+}
+
+impl Schedule {
+    /// As votes carry it.
+    pub(crate) fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Automatic => Algorithm::Automatic,
+            Self::Ring => Algorithm::Ring,
+            Self::Pairwise => Algorithm::Pairwise,
+        }
+    }
+}
 
 /// How to reduce one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,12 +41,14 @@ pub struct ReduceOptions {
     pub tag: u64,
     /// How elements are quantised while they travel. Default: not at all.
     pub quantisation: Option<Quantisation>,
+    /// How it travels. Default: automatic.
+    pub schedule: Schedule,
 }
 
 impl ReduceOptions {
     /// A reduction with tag 0, of elements that travel as they are.
     pub fn new(op: ReduceOp) -> Self {
-        Self { op, tag: 0, quantisation: None }
+        Self { op, tag: 0, quantisation: None, schedule: Schedule::Automatic }
     }
 
     /// Sets the tag.
@@ -29,6 +61,12 @@ impl ReduceOptions {
     /// same bytes; how far they are off says `docs/quantisation.md`.
     pub fn quantisation(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.quantisation = Some(quantisation.into());
+        self
+    }
+
+    /// Chooses how it travels.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
         self
     }
 }
@@ -46,10 +84,39 @@ pub struct ManyOptions {
     pub tag: u64,
     /// How often to try again after an abort, as long as there are at least two peers. Default: without limit.
     pub retries: u32,
+    /// How the tensors travel. Default: automatic.
+    pub schedule: Schedule,
 }
 
 impl Default for ManyOptions {
     fn default() -> Self {
-        Self { tag: 0, retries: u32::MAX }
+        Self { tag: 0, retries: u32::MAX, schedule: Schedule::Automatic }
+    }
+}
+
+/// How to launch one operation on many tensors, which is not tried again by itself. A tag is enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaunchOptions {
+    /// Names the operation among those in flight. Default 0.
+    pub tag: u64,
+    /// How the tensors travel. Default: automatic.
+    pub schedule: Schedule,
+}
+
+impl From<u64> for LaunchOptions {
+    fn from(tag: u64) -> Self {
+        Self { tag, schedule: Schedule::Automatic }
+    }
+}
+
+impl From<ReduceOptions> for LaunchOptions {
+    fn from(options: ReduceOptions) -> Self {
+        Self { tag: options.tag, schedule: options.schedule }
+    }
+}
+
+impl From<ManyOptions> for LaunchOptions {
+    fn from(options: ManyOptions) -> Self {
+        Self { tag: options.tag, schedule: options.schedule }
     }
 }

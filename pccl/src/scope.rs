@@ -1,6 +1,9 @@
 //! Asynchronous all-reduces: several in flight, told apart by their tags.
 
-use crate::{Communicator, Error, ReduceInfo, ReduceOptions, Tensor, collective::op::Op, session::Shared};
+use crate::{
+    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op,
+    session::Shared,
+};
 use parking_lot::Mutex;
 use pccl_quant::Element;
 use std::{marker::PhantomData, sync::Arc};
@@ -35,7 +38,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(options.tag, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
+        self.launch(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Launches an all-reduce from `send` into `recv`. See [`Communicator::all_reduce_into`].
@@ -49,10 +52,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(
-            options.tag,
-            vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)],
-        )
+        self.launch(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
     /// Launches one all-reduce of many tensors: one vote, one outcome.
@@ -62,13 +62,17 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn all_reduce_many(
         &'scope self,
         tensors: Vec<Tensor<'env>>,
-        tag: u64,
+        options: impl Into<LaunchOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
-        self.launch(tag, tensors)
+        self.launch(options, tensors)
     }
 
-    fn launch(&'scope self, tag: u64, tensors: Vec<Tensor<'env>>) -> Result<AsyncReduce<'scope>, Error> {
-        let (shared, op) = self.comm.launch(tag, tensors)?;
+    fn launch(
+        &'scope self,
+        options: impl Into<LaunchOptions>,
+        tensors: Vec<Tensor<'env>>,
+    ) -> Result<AsyncReduce<'scope>, Error> {
+        let (shared, op) = self.comm.launch(options.into(), tensors)?;
         shared.recall_reader();
         self.launched.lock().push((shared.clone(), op.clone()));
         Ok(AsyncReduce { comm: self.comm, shared, op })

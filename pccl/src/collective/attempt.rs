@@ -14,9 +14,11 @@
 
 mod coded;
 
-use super::plan::{Frame, Plan, StageKind};
+use super::{
+    coding::Coding,
+    plan::{Frame, Plan, StageKind},
+};
 use crate::memory::{Backup, PartMemory, RawTensor};
-use coded::Coding;
 use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
 use pccl_quant::{DataType, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into};
 use std::sync::{
@@ -90,7 +92,7 @@ pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize
 }
 
 /// Of a quantised tensor nothing has to be saved; what cannot be cut adds up in the backup.
-fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
+pub(super) fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
     let has_backup = part.quantisation.is_none_or(|quantisation| !quantisation.scheme().can_be_cut());
     if raw.is_in_place() && has_backup { raw.bytes() } else { 0 }
 }

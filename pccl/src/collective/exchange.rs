@@ -174,28 +174,28 @@ impl Exchange {
         (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether it has begun, and goes over the mesh.
-    pub(crate) fn uses_mesh(&self) -> bool {
-        self.algorithm().uses_mesh()
-    }
-
-    fn algorithm(&self) -> Algorithm {
+    /// The algorithm that the master has named; [`Algorithm::Automatic`] as long as it has not.
+    pub(crate) fn way(&self) -> Algorithm {
         Algorithm::from_code(self.algorithm.load(Ordering::SeqCst)).unwrap_or(Algorithm::Automatic)
     }
 
-    /// Notes the algorithm that the master named.
-    pub(crate) fn take_way(&self, algorithm: Algorithm) {
-        self.algorithm.store(algorithm.code(), Ordering::SeqCst);
+    /// Notes the algorithm that the master named. `false`: it is not one of these.
+    pub(crate) fn take_way(&self, algorithm: Algorithm) -> bool {
+        let is_prepared =
+            matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast);
+        if is_prepared {
+            self.algorithm.store(algorithm.code(), Ordering::SeqCst);
+        }
+        is_prepared
     }
 
-    /// Sends the own contribution on its way, by the algorithm that the master named.
-    pub(crate) fn start(&self, algorithm: Algorithm) {
-        self.take_way(algorithm);
+    /// Sends the own contribution on its way. After [`Exchange::take_way`].
+    pub(crate) fn start(&self) {
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
         let own = self.first_direct_stage() + self.rank();
-        match algorithm {
+        match self.way() {
             Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
             Algorithm::ReduceBroadcast => {
                 self.out_left.store(1, Ordering::Release);
@@ -211,10 +211,7 @@ impl Exchange {
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for part in &self.parts {
             let result = self.area(self.result_area(), part.offset..part.offset + part.bytes);
-            let target = match &part.memory {
-                PartMemory::InPlace { data, .. } => data,
-                PartMemory::OutOfPlace { recv, .. } => recv,
-            };
+            let target = part.memory.result();
             let copied =
                 target.update(0..part.bytes, |out| self.areas.view(result, |from| out.copy_from_slice(from)));
             copied
@@ -249,11 +246,8 @@ impl Exchange {
 
     fn contribute(&self) {
         for part in &self.parts {
-            let own = match &part.memory {
-                PartMemory::InPlace { data, .. } => data,
-                PartMemory::OutOfPlace { send, .. } => send,
-            };
             let range = self.area(self.rank(), part.offset..part.offset + part.bytes);
+            let own = part.memory.own();
             let _ = own.view(0..part.bytes, |own| self.areas.update(range, |out| out.copy_from_slice(own)));
         }
         self.states[self.rank()].store(RECEIVED, Ordering::Release);
@@ -337,7 +331,7 @@ impl Exchange {
     /// Rank 0 sends the result, once it has it and the master has named this way. Either may come first.
     fn broadcast_when_due(&self) {
         let is_due = self.rank() == ROOT
-            && self.algorithm() == Algorithm::ReduceBroadcast
+            && self.way() == Algorithm::ReduceBroadcast
             && self.is_complete.load(Ordering::SeqCst);
         if is_due && !self.is_broadcast.swap(true, Ordering::SeqCst) {
             self.send_to_all(self.result_stage());

@@ -57,9 +57,14 @@ impl Ranks {
         self.0[rank].exchange.as_ref().expect("made by new")
     }
 
+    fn begin(&self, algorithm: Algorithm, rank: usize) {
+        assert!(self.exchange(rank).take_way(algorithm));
+        self.exchange(rank).start();
+    }
+
     /// All ranks from `first` on begin.
     fn start(&self, algorithm: Algorithm, first: usize) {
-        (first..self.0.len()).for_each(|rank| self.exchange(rank).start(algorithm));
+        (first..self.0.len()).for_each(|rank| self.begin(algorithm, rank));
     }
 
     /// Ranks that have a frame to deliver.
@@ -139,7 +144,7 @@ proptest! {
                 all.deliver(senders[sender.index(senders.len())], *frame, usize::MAX);
             }
             if begun > 0 {
-                all.exchange(0).start(algorithm);
+                all.begin(algorithm, 0);
             }
         }
         prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");

@@ -1,8 +1,11 @@
 //! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
 
 pub(crate) mod attempt;
+mod coding;
 pub(crate) mod exchange;
+pub(crate) mod large;
 pub(crate) mod op;
+pub(crate) mod pairwise;
 pub(crate) mod plan;
 pub(crate) mod running;
 pub(crate) mod table;

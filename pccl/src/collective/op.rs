@@ -8,6 +8,8 @@
 use super::{
     attempt::{Attempt, AttemptOwner, backup_bytes, local_fault},
     exchange::{Exchange, exchange_bytes},
+    large::Large,
+    pairwise::{Pairwise, pairwise_bytes},
     plan::Plan,
     running::Running,
     table::Slot,
@@ -42,6 +44,8 @@ pub struct ReduceInfo {
     pub tx_bytes: u64,
     /// Payload bytes received.
     pub rx_bytes: u64,
+    /// How data travelled.
+    pub algorithm: Algorithm,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,15 +214,25 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        if descriptor.algorithm_for(slot.ranks, slot.pairwise) == Algorithm::AllGather {
+        let algorithm = descriptor.algorithm_for(slot.ranks, slot.pairwise);
+        if algorithm == Algorithm::AllGather {
             let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
             let place = (slot.ranks, slot.rank);
             let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);
             return Running::AllGather(exchange);
         }
         let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank);
+        let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
+            let memory = shared.backups.take(pairwise_bytes(&plan));
+            let backup = self.backup.clone();
+            Pairwise::new(slot.id, plan.clone(), descriptor, raws, (memory, backup), owner.clone())
+        });
         let staging = shared.backups.take(plan.all_encoded_bytes());
-        Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner))
+        let ring = Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner);
+        match pairwise {
+            Some(pairwise) => Running::Large(Large::new(ring, pairwise)),
+            None => Running::Ring(ring),
+        }
     }
 
     /// The caller gives the operation up: the present attempt fails for all, whether it has begun or not, unless this peer
@@ -261,16 +275,15 @@ impl Op {
         let Some(shared) = self.shared.upgrade() else { return };
         flight::commenced(&shared.flight, commence);
         let named = commence.algorithm;
-        if !attempt.is_prepared_for(named) {
+        // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
+        if !attempt.take_way(named) {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
-        // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
-        attempt.take_way(named);
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
         if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
             return self.fault(id, fault);
         }
-        attempt.start(named);
+        attempt.start();
         // What others sent may have arrived, all of it, before the news that all have voted.
         if attempt.has_received_all() {
             self.received_all(id);
@@ -341,7 +354,7 @@ impl Op {
 
     /// Whether the present attempt runs over the mesh.
     pub(crate) fn uses_mesh(&self) -> bool {
-        self.state.lock().attempt.as_ref().is_some_and(Running::uses_mesh)
+        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.way().uses_mesh())
     }
 
     /// A link that the present attempt runs on broke.
@@ -386,7 +399,13 @@ impl Op {
         match result {
             Ok(()) => {
                 record_result(None);
-                Ok(ReduceInfo { world_size: attempt.ranks(), rank: attempt.rank(), tx_bytes, rx_bytes })
+                Ok(ReduceInfo {
+                    world_size: attempt.ranks(),
+                    rank: attempt.rank(),
+                    tx_bytes,
+                    rx_bytes,
+                    algorithm: attempt.way(),
+                })
             }
             Err(error) => {
                 if !keep {

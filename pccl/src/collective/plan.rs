@@ -70,7 +70,7 @@ impl Frame {
     }
 }
 
-/// What is decoded and encoded as a whole, of a quantised tensor.
+/// What is decoded and encoded as a whole, of a quantised tensor; a frame, if it is not quantised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// Chunk of the tensor.
@@ -137,6 +137,11 @@ impl Plan {
         self.rank
     }
 
+    /// Number of tensors.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Number of frames of all tensors.
     pub(crate) fn slots(&self) -> usize {
         self.slots
@@ -181,14 +186,35 @@ impl Plan {
         if part >= self.parts.len() || stage >= self.stages() {
             return None;
         }
-        let chunk = self.received_chunk(stage);
-        let (bytes, frame_bytes) = (self.parts[part].chunk_bytes(chunk), self.parts[part].frame_bytes);
+        self.frame_at(part, self.received_chunk(stage), offset, len)
+    }
+
+    /// The frame of `chunk` that lies there, if there is exactly that one.
+    pub(crate) fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
+        let plan = self.parts.get(part)?;
+        let (bytes, frame_bytes) = (plan.chunk_bytes(chunk), plan.frame_bytes);
         let offset = usize::try_from(offset).ok()?;
         if !bytes.contains(&offset) || !(offset - bytes.start).is_multiple_of(frame_bytes) {
             return None;
         }
         let frame = self.frame(part, chunk, (offset - bytes.start) / frame_bytes);
         (frame.len == len as usize).then_some(frame)
+    }
+
+    /// The chunk that this rank completes.
+    pub(crate) fn owned_chunk(&self) -> usize {
+        self.chunk_owned_by(self.rank)
+    }
+
+    /// The chunk that `rank` completes: on the ring it is the last one to add to it.
+    pub(crate) fn chunk_owned_by(&self, rank: usize) -> usize {
+        (rank + 1) % self.ranks
+    }
+
+    /// The elements of a chunk, and its bytes as it travels.
+    pub(crate) fn chunk(&self, part: usize, chunk: usize) -> (Range<usize>, Range<usize>) {
+        let plan = &self.parts[part];
+        (plan.chunk_elements(chunk), plan.chunk_bytes(chunk))
     }
 
     /// Frames that this rank receives in all stages together; it sends as many as the previous rank's view says, see
@@ -202,7 +228,8 @@ impl Plan {
         (0..self.stages()).map(|stage| self.frames_in_chunk(self.sent_chunk(stage))).sum()
     }
 
-    fn frames_in_chunk(&self, chunk: usize) -> usize {
+    /// Frames of one chunk of all tensors.
+    pub(crate) fn frames_in_chunk(&self, chunk: usize) -> usize {
         self.parts.iter().map(|part| part.first_slot[chunk + 1] - part.first_slot[chunk]).sum()
     }
 
@@ -235,7 +262,7 @@ impl Plan {
         (0..self.parts.len()).map(|part| self.encoded_bytes(part)).sum()
     }
 
-    /// The unit that a frame of a quantised tensor belongs to.
+    /// The unit that a frame belongs to.
     pub(crate) fn unit_of(&self, frame: &Frame) -> Unit {
         let plan = &self.parts[frame.part];
         let chunk = plan.chunk_elements(frame.chunk);

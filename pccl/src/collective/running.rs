@@ -1,6 +1,6 @@
-//! The two ways in which an attempt can run, as the operation sees them.
+//! The ways in which an attempt can run, as the operation sees them.
 
-use super::{attempt::Attempt, exchange::Exchange};
+use super::{attempt::Attempt, exchange::Exchange, large::Large};
 use crate::{memory::Backup, session::backups::BackupPool};
 use pccl_protocol::{Algorithm, OpId};
 use std::sync::Arc;
@@ -13,6 +13,8 @@ pub(crate) enum Running {
     Ring(Arc<Attempt>),
     /// By exchange of all contributions, around the ring or directly, in memory of our own.
     AllGather(Arc<Exchange>),
+    /// On the pipelined ring or by pairwise exchange.
+    Large(Arc<Large>),
 }
 
 /// Calls the method of either.
@@ -21,22 +23,30 @@ macro_rules! either {
         match $running {
             Running::Ring($attempt) => $call,
             Running::AllGather($attempt) => $call,
+            Running::Large($attempt) => $call,
         }
     };
 }
 
 impl Running {
-    /// Whether this is prepared for an algorithm that the master names.
-    pub(crate) fn is_prepared_for(&self, algorithm: Algorithm) -> bool {
+    /// Notes the algorithm that the master named. `false`: that is not what has been prepared, or what others do.
+    pub(crate) fn take_way(&self, algorithm: Algorithm) -> bool {
         match self {
             Self::Ring(_) => algorithm == Algorithm::Ring,
-            Self::AllGather(_) => algorithm == Algorithm::AllGather || algorithm.uses_mesh(),
+            Self::AllGather(exchange) => exchange.take_way(algorithm),
+            Self::Large(large) => {
+                matches!(algorithm, Algorithm::Ring | Algorithm::Pairwise) && large.take_way(algorithm)
+            }
         }
     }
 
-    /// Whether it has begun, over the mesh.
-    pub(crate) fn uses_mesh(&self) -> bool {
-        matches!(self, Self::AllGather(exchange) if exchange.uses_mesh())
+    /// The algorithm by which it goes; [`Algorithm::Automatic`] as long as that is open.
+    pub(crate) fn way(&self) -> Algorithm {
+        match self {
+            Self::Ring(_) => Algorithm::Ring,
+            Self::AllGather(exchange) => exchange.way(),
+            Self::Large(large) => large.way(),
+        }
     }
 
     /// As the links see it.
@@ -76,24 +86,16 @@ impl Running {
 
     /// Does what can be done before the others have voted. Once, before the own vote.
     pub(crate) fn prepare(&self) {
-        if let Self::Ring(attempt) = self {
-            attempt.prepare();
-        }
-    }
-
-    /// Notes the algorithm that the master named.
-    pub(crate) fn take_way(&self, algorithm: Algorithm) {
-        if let Self::AllGather(exchange) = self {
-            exchange.take_way(algorithm);
-        }
-    }
-
-    /// Sends what this rank begins with, by the algorithm that the master named.
-    pub(crate) fn start(&self, algorithm: Algorithm) {
         match self {
-            Self::Ring(attempt) => attempt.start(),
-            Self::AllGather(exchange) => exchange.start(algorithm),
+            Self::Ring(attempt) => attempt.prepare(),
+            Self::AllGather(_) => {}
+            Self::Large(large) => large.prepare(),
         }
+    }
+
+    /// Sends what this rank begins with. After [`Running::take_way`].
+    pub(crate) fn start(&self) {
+        either!(self, attempt => attempt.start());
     }
 
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
@@ -125,6 +127,7 @@ impl Running {
                 }
                 delivered
             }
+            Self::Large(large) => large.conclude(keep, pool),
         }
     }
 }

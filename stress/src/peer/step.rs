@@ -37,8 +37,10 @@ impl Peer {
         let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
         while !many.is_done() {
             let before = self.ring();
-            let result =
-                self.comm.all_reduce_many(&mut many.tensors(), ManyOptions { tag: MANY_TAG, retries });
+            let result = self.comm.all_reduce_many(
+                &mut many.tensors(),
+                ManyOptions { tag: MANY_TAG, retries, ..ManyOptions::default() },
+            );
             if let StepEnd::Alone = self.conclude(&mut many, &before, result)? {
                 return Ok(StepEnd::Alone);
             }

@@ -16,76 +16,14 @@
 
 use super::{Attempt, GATHERED, Part, REDUCED, StageKind, local_fault};
 use crate::{
-    collective::plan::{Frame, Unit},
+    collective::{
+        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Stop},
+        plan::{Frame, Unit},
+    },
     memory::PartMemory,
 };
-use pccl_quant::{
-    ReduceOp, finish_average,
-    quantise::{Codec, Quantisation, Rounding},
-};
+use pccl_quant::{ReduceOp, finish_average, quantise::Rounding};
 use std::{ops::Range, sync::atomic::Ordering};
-use tinysockets::link::Lent;
-
-/// Elements that are coded at once, if the scheme can be cut: they stay in the first-level cache. A multiple of every
-/// block.
-const PIECE_ELEMENTS: usize = 2048;
-
-/// Largest element.
-const ELEMENT_BYTES_MAX: usize = 8;
-
-/// What a quantised tensor has beside its memory.
-pub(super) struct Coding {
-    codec: Codec,
-    quantisation: Quantisation,
-    /// The encoded form of the tensor.
-    pub(super) staging: Lent,
-}
-
-/// Why a unit was not dealt with.
-pub(super) enum Stop {
-    /// The gate is closed: nobody is interested any more.
-    Closed,
-    Failed(String),
-}
-
-impl<E: std::error::Error> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-/// A part of a unit that is coded at once.
-struct Piece {
-    /// Bytes of the tensor.
-    bytes: Range<usize>,
-    /// Bytes of its encoded form.
-    encoded: Range<usize>,
-    /// Number of the first element in the chunk.
-    first_in_chunk: u64,
-}
-
-impl Coding {
-    pub(super) fn new(codec: Codec, quantisation: Quantisation, staging: Lent) -> Self {
-        Self { codec, quantisation, staging }
-    }
-
-    fn pieces(&self, unit: &Unit) -> impl Iterator<Item = Piece> + use<> {
-        let step = if self.codec.piece_elements().is_some() { PIECE_ELEMENTS } else { usize::MAX };
-        let (codec, unit) = (self.codec, unit.clone());
-        let element_bytes = codec.data_type().size_bytes();
-        // Whole pieces are whole blocks, so the lengths of pieces add up.
-        let encoded = move |elements: usize| unit.encoded.start + codec.encoded_len(elements).unwrap_or(0);
-        let (start, count, first) = (unit.elements.start, unit.elements.len(), unit.first_in_chunk);
-        (0..count).step_by(step).map(move |done| {
-            let end = count.min(done.saturating_add(step));
-            Piece {
-                bytes: (start + done) * element_bytes..(start + end) * element_bytes,
-                encoded: encoded(done)..encoded(end),
-                first_in_chunk: (first + done) as u64,
-            }
-        })
-    }
-}
 
 impl Attempt {
     /// Encodes the own chunk, so that it can be sent. On the thread that votes, before the vote.
@@ -100,7 +38,8 @@ impl Attempt {
             if unit.slots.start != frame.slot {
                 continue;
             }
-            match self.encode_own(frame.part, coding, &unit) {
+            let rounding = self.rounding(frame.part, coding, &unit);
+            match coding.encode(part.memory.own(), &unit, rounding) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.report(local_fault(text)),
@@ -139,7 +78,7 @@ impl Attempt {
             self.reduce(index, coding, unit, stage)?;
         }
         match &self.parts[index].memory {
-            PartMemory::OutOfPlace { recv, .. } if kind != StageKind::Reduce => decode(coding, unit, recv),
+            PartMemory::OutOfPlace { recv, .. } if kind != StageKind::Reduce => coding.decode(unit, recv),
             _ => Ok(()),
         }
     }
@@ -156,24 +95,7 @@ impl Attempt {
             if unit.slots.start != frame.slot {
                 continue;
             }
-            decode(coding, &unit, data).map_err(|stop| match stop {
-                Stop::Closed => "the result was taken away before it was decoded".to_owned(),
-                Stop::Failed(text) => text,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn encode_own(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
-        let part = &self.parts[index];
-        let rounding = self.rounding(index, coding, unit);
-        for piece in coding.pieces(unit) {
-            let encode = |own: &[u8]| {
-                coding.staging.update(piece.encoded.clone(), |encoded| {
-                    coding.codec.encode(own, encoded, rounding, piece.first_in_chunk)
-                })
-            };
-            part.own().view(piece.bytes.clone(), encode).flatten().ok_or(Stop::Closed)??;
+            coding.decode(&unit, data).map_err(Stop::after_the_outcome)?;
         }
         Ok(())
     }
@@ -210,34 +132,12 @@ impl Attempt {
         Ok(())
     }
 
-    /// The rounding of this rank. Random numbers are those of tag, tensor, chunk and rank: the same in every attempt.
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        let place = (index as u64) << 32 | unit.chunk as u64;
-        let operation = self.id.tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ place;
-        coding.quantisation.rounding(operation, self.plan.rank() as u32)
+        coding.rounding(self.id.tag, self.plan.rank(), index, unit)
     }
-}
-
-/// Puts the decoded elements of a unit where the result goes.
-fn decode(coding: &Coding, unit: &Unit, result: &Lent) -> Result<(), Stop> {
-    for piece in coding.pieces(unit) {
-        let decode = |encoded: &[u8]| {
-            result.update(piece.bytes.clone(), |elements| coding.codec.decode_set(encoded, elements))
-        };
-        coding.staging.view(piece.encoded.clone(), decode).flatten().ok_or(Stop::Closed)??;
-    }
-    Ok(())
 }
 
 impl Part {
-    /// What this rank contributes.
-    fn own(&self) -> &Lent {
-        match &self.memory {
-            PartMemory::InPlace { data, .. } => data,
-            PartMemory::OutOfPlace { send, .. } => send,
-        }
-    }
-
     /// Runs `work` on a copy of the own elements, which are not more than a piece. `None` when the gate is closed.
     fn in_scratch<R>(
         &self,
@@ -246,7 +146,7 @@ impl Part {
         work: impl FnOnce(&mut [u8]) -> R,
     ) -> Option<R> {
         let scratch = &mut scratch[..bytes.len()];
-        self.own().view(bytes, |own| scratch.copy_from_slice(own))?;
+        self.memory.own().view(bytes, |own| scratch.copy_from_slice(own))?;
         Some(work(scratch))
     }
 

@@ -1,0 +1,423 @@
+//! One attempt of a large collective over the mesh: every rank sends each chunk to the rank that owns it, which folds what all
+//! have sent, and sends the result to all.
+//!
+//! That is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+//! operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without steps: all edges are busy at once. A rank
+//! moves as many bytes as on the ring, but `2 / n` of the tensor over each edge, where a ring has `2 (n - 1) / n` on each
+//! of its `n` edges. So it pays where pairs are slower than hosts. The stages follow those of the ring, so that a peer
+//! can be prepared for both: contribution of rank `r` at `2 (n - 1) + r`, result of rank `r` at `2 (n - 1) + n + r`.
+//!
+//! The owner folds in the order of the ring: the same bytes come out. Of a quantised tensor each contribution is
+//! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend on the
+//! number of ranks. What the owner itself adds is not quantised.
+//!
+//! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer. Results lie
+//! in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to that chunk was: the owner
+//! has it when a result of it comes. Contributions of others have memory of their own, side by side for each
+//! unit of the owned chunk. A frame is written once, by the RX thread that takes its state; the thread that counts the last
+//! frame of a unit folds it, and is then the only one to touch it.
+
+mod owned;
+
+use super::{
+    attempt::{AttemptOwner, link_fault, local_fault, op_key},
+    coding::{Coding, Stop},
+    plan::{Frame, Plan, Unit},
+};
+use crate::memory::{Backup, PartMemory, RawTensor};
+use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Text};
+use pccl_quant::{
+    DataType, ReduceOp, copy_streaming,
+    quantise::{Codec, Rounding},
+};
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
+
+const IDLE: u8 = 0;
+const RECEIVING: u8 = 1;
+const RECEIVED: u8 = 2;
+
+/// See the module's documentation.
+pub(crate) struct Pairwise {
+    id: OpId,
+    plan: Plan,
+    parts: Vec<Part>,
+    gate: Arc<Gate>,
+    /// Behind what the parts have lent.
+    _backup: Arc<Backup>,
+    memory: Arc<Backup>,
+    /// For each slot the contributions of the other ranks, and then the result.
+    states: Box<[AtomicU8]>,
+    /// Frames of contributions that have arrived, of the unit that begins with the slot.
+    here: Box<[AtomicU32]>,
+    in_left: AtomicUsize,
+    out_left: AtomicUsize,
+    rx_bytes: AtomicU64,
+    tx_bytes: AtomicU64,
+    owner: Weak<dyn AttemptOwner>,
+    me: Weak<Self>,
+}
+
+struct Part {
+    data_type: DataType,
+    op: ReduceOp,
+    memory: PartMemory,
+    coding: Option<Coding>,
+    /// Contributions of the others to the owned chunk.
+    contributions: Lent,
+    /// To add up in, if what is quantised cannot be cut.
+    sums: Lent,
+    /// Bytes of the owned chunk, as it travels.
+    owned: Range<usize>,
+}
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cargo {
+    /// What a rank adds to the chunk of the receiver.
+    Contribution { from: usize },
+    /// The chunk that a rank owns.
+    Result,
+}
+
+impl std::fmt::Debug for Pairwise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pairwise").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums.
+fn part_bytes(plan: &Plan, index: usize) -> [usize; 3] {
+    let (elements, bytes) = plan.chunk(index, plan.owned_chunk());
+    let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
+    let sums = plan.codec(index).filter(needs_sums);
+    let sum_bytes = sums.map_or(0, |codec| elements.len() * codec.sum_type().size_bytes());
+    [plan.encoded_bytes(index), (plan.ranks() - 1) * bytes.len(), sum_bytes]
+}
+
+/// Bytes of memory that pairwise exchange needs beside the tensors and their backup.
+pub(crate) fn pairwise_bytes(plan: &Plan) -> usize {
+    (0..plan.parts()).flat_map(|index| part_bytes(plan, index)).sum()
+}
+
+/// The first stage: behind those of the ring.
+pub(crate) fn first_stage(ranks: usize) -> usize {
+    2 * (ranks - 1)
+}
+
+impl Pairwise {
+    /// Prepares an attempt. `memory` has [`pairwise_bytes`]; `backup` is that of the operation.
+    pub(crate) fn new(
+        id: OpId,
+        plan: Plan,
+        descriptor: &Descriptor,
+        raws: &[RawTensor],
+        (memory, backup): (Arc<Backup>, Arc<Backup>),
+        owner: Weak<dyn AttemptOwner>,
+    ) -> Arc<Self> {
+        let gate = Arc::new(Gate::new());
+        let (mut saved, mut used) = (0, 0);
+        let mut lend = |bytes: usize| {
+            used += bytes;
+            memory.lend(used - bytes..used, &gate)
+        };
+        let mut parts = Vec::with_capacity(raws.len());
+        for (index, (part, raw)) in descriptor.parts.iter().zip(raws).enumerate() {
+            let [encoded, contributions, sums] = part_bytes(&plan, index).map(&mut lend);
+            let codec = plan.codec(index).zip(part.quantisation);
+            let backup_bytes = super::attempt::part_backup_bytes(part, raw);
+            parts.push(Part {
+                data_type: part.data_type,
+                op: part.op,
+                memory: raw.lend(&gate, &backup, saved..saved + backup_bytes),
+                coding: codec.map(|(codec, quantisation)| Coding::new(codec, quantisation, encoded)),
+                contributions,
+                sums,
+                owned: plan.chunk(index, plan.owned_chunk()).1,
+            });
+            saved += backup_bytes;
+        }
+        let (ranks, slots) = (plan.ranks(), plan.slots());
+        let owned = plan.frames_in_chunk(plan.owned_chunk());
+        Arc::new_cyclic(|me| Self {
+            id,
+            parts,
+            gate,
+            _backup: backup,
+            memory,
+            states: (0..slots * ranks).map(|_| AtomicU8::new(IDLE)).collect(),
+            here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            // Both ways: for the owned chunk once with every other rank, for each other chunk once with its owner.
+            in_left: AtomicUsize::new(slots - owned + (ranks - 1) * owned),
+            out_left: AtomicUsize::new(slots - owned + (ranks - 1) * owned),
+            plan,
+            rx_bytes: AtomicU64::new(0),
+            tx_bytes: AtomicU64::new(0),
+            owner,
+            me: me.clone(),
+        })
+    }
+
+    /// Whether everything that this rank receives is here, and folded.
+    pub(crate) fn has_received_all(&self) -> bool {
+        self.in_left.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the links have let go of everything that this rank sends.
+    pub(crate) fn has_released_all(&self) -> bool {
+        self.out_left.load(Ordering::Acquire) == 0
+    }
+
+    /// Payload bytes sent and received so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Encodes what this rank contributes, so that it can be sent. On the thread that votes, before the vote.
+    pub(crate) fn prepare(&self) {
+        let others = (0..self.plan.ranks()).filter(|&chunk| chunk != self.plan.owned_chunk());
+        for frame in others.flat_map(|chunk| self.plan.frames_of(chunk)) {
+            let part = &self.parts[frame.part];
+            let Some(coding) = &part.coding else { continue };
+            let unit = self.plan.unit_of(&frame);
+            if unit.slots.start != frame.slot {
+                continue;
+            }
+            match coding.encode(part.memory.own(), &unit, self.rounding(frame.part, coding, &unit)) {
+                Ok(()) => {}
+                Err(Stop::Closed) => return,
+                Err(Stop::Failed(text)) => return self.report(local_fault(text)),
+            }
+        }
+    }
+
+    /// Sends each chunk to its owner. After [`Pairwise::prepare`].
+    pub(crate) fn start(&self) {
+        for to in self.others() {
+            let stage = first_stage(self.plan.ranks()) + self.plan.rank();
+            self.send(to, &mut self.plan.frames_of(self.plan.chunk_owned_by(to)), stage);
+        }
+    }
+
+    /// Copies or decodes results into the caller's memory. On the caller's thread, after everything has been received and
+    /// before [`Pairwise::retract`]. The error is a defect of this library.
+    pub(crate) fn deliver(&self) -> Result<(), String> {
+        for frame in self.plan.all_frames() {
+            let part = &self.parts[frame.part];
+            let delivered = match (&part.coding, &part.memory) {
+                (Some(coding), memory) => {
+                    let unit = self.plan.unit_of(&frame);
+                    let is_first = unit.slots.start == frame.slot;
+                    if is_first { coding.decode(&unit, memory.result()) } else { Ok(()) }
+                }
+                (None, PartMemory::InPlace { data, backup }) => {
+                    let copy =
+                        |result: &[u8]| data.update(frame.range(), |data| copy_streaming(data, result));
+                    backup.view(frame.range(), copy).flatten().ok_or(Stop::Closed)
+                }
+                (None, PartMemory::OutOfPlace { .. }) => Ok(()),
+            };
+            delivered.map_err(Stop::after_the_outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the memory away from all threads; returns when none of them touches it any more.
+    pub(crate) fn retract(&self) {
+        self.gate.close();
+        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
+        self.gate.wait_drained(None);
+    }
+
+    /// The memory beside the tensors, for a later operation. Only after [`Pairwise::retract`].
+    pub(crate) fn memory(&self) -> &Arc<Backup> {
+        assert!(self.gate.is_closed(), "memory is free after retract");
+        &self.memory
+    }
+
+    /// All other ranks, from the next one on, so that not all begin with the same one.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, ranks) = (self.plan.rank(), self.plan.ranks());
+        (1..ranks).map(move |step| (rank + step) % ranks)
+    }
+
+    fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
+        coding.rounding(self.id.tag, self.plan.rank(), index, unit)
+    }
+
+    fn send(&self, to: usize, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
+        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let mut frames = frames.map(|frame| {
+            let header = FrameHeader {
+                op: op_key(self.id),
+                part: frame.part as u32,
+                stage: stage as u32,
+                offset: frame.offset as u64,
+                len: frame.len as u32,
+                flags: 0,
+                checksum: 0,
+            };
+            Outgoing { transfer: me.clone(), header }
+        });
+        // The ring has the edge to the next rank.
+        let is_sent = if to == (self.plan.rank() + 1) % self.plan.ranks() {
+            owner.send(self.id, &mut frames)
+        } else {
+            frames.all(|frame| owner.send_to(self.id, to, frame))
+        };
+        if !is_sent {
+            owner.fault(self.id, local_fault(format!("the link to rank {to} is not there")));
+        }
+    }
+
+    /// What a frame that arrives here carries, if it is one of those that do.
+    fn received(&self, header: &FrameHeader) -> Option<(Frame, Cargo)> {
+        let ranks = self.plan.ranks();
+        let place = (header.stage as usize).checked_sub(first_stage(ranks))?;
+        let (from, cargo) = match place.checked_sub(ranks) {
+            None => (place, Cargo::Contribution { from: place }),
+            Some(from) => (from, Cargo::Result),
+        };
+        if from >= ranks || from == self.plan.rank() {
+            return None;
+        }
+        let chunk =
+            if cargo == Cargo::Result { self.plan.chunk_owned_by(from) } else { self.plan.owned_chunk() };
+        let frame = self.plan.frame_at(header.part as usize, chunk, header.offset, header.len)?;
+        Some((frame, cargo))
+    }
+
+    /// The place of a rank among those that contribute to the owned chunk: the order of the ring.
+    fn turn_of(&self, from: usize) -> usize {
+        (from + self.plan.ranks() - self.plan.owned_chunk()) % self.plan.ranks()
+    }
+
+    fn state(&self, frame: &Frame, cargo: Cargo) -> &AtomicU8 {
+        let ranks = self.plan.ranks();
+        let turn = match cargo {
+            Cargo::Contribution { from } => self.turn_of(from),
+            Cargo::Result => ranks - 1,
+        };
+        &self.states[frame.slot * ranks + turn]
+    }
+
+    fn report(&self, fault: OpFault) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.fault(self.id, fault);
+        }
+    }
+}
+
+impl Transfer for Pairwise {
+    fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
+        let (frame, cargo) = self.received(header).ok_or_else(|| Violation {
+            text: format!(
+                "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
+                self.id, header.len, header.offset, header.part, header.stage
+            ),
+        })?;
+        if self.gate.is_closed() {
+            return Ok(Landing::Discard);
+        }
+        let state = self.state(&frame, cargo);
+        let taken = state.compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        taken.map(|_| Landing::Direct).map_err(|_| Violation {
+            text: format!(
+                "{}: {cargo:?} to chunk {} at byte {} of tensor {} arrives twice",
+                self.id, frame.chunk, frame.offset, frame.part
+            ),
+        })
+    }
+
+    fn fold(&self, _: &FrameHeader, _: usize, _: &[u8]) -> bool {
+        false
+    }
+
+    fn granule_bytes(&self, _: &FrameHeader) -> usize {
+        1
+    }
+
+    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+        let part = &self.parts[header.part as usize];
+        if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
+            let unit = self.plan.unit_of(&frame);
+            let in_unit = frame.offset - unit.encoded.start;
+            let first = self.place_of(part, &unit).start + self.turn_of(from) * unit.encoded.len();
+            return (&part.contributions, first + in_unit);
+        }
+        (part.results(), header.offset as usize)
+    }
+
+    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
+        let part = &self.parts[header.part as usize];
+        let is_result = header.stage as usize >= first_stage(self.plan.ranks()) + self.plan.ranks();
+        let memory = match &part.coding {
+            Some(coding) => &coding.staging,
+            None if is_result => part.results(),
+            None => part.memory.own(),
+        };
+        (memory, header.offset as usize)
+    }
+
+    fn arrived(&self, header: &FrameHeader) {
+        let Some((frame, cargo)) = self.received(header) else { return };
+        self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
+        if let Cargo::Contribution { .. } = cargo {
+            match self.contributed(&frame) {
+                Ok(()) => {}
+                Err(Stop::Closed) => return,
+                Err(Stop::Failed(text)) => return self.report(local_fault(text)),
+            }
+        }
+        if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(owner) = self.owner.upgrade()
+        {
+            owner.received_all(self.id);
+        }
+    }
+
+    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
+        self.report(OpFault {
+            kind: OpFaultKind::Corrupt,
+            peer: Some(PeerId(peer)),
+            generation: LinkGeneration(generation),
+            text: Text::new(format!(
+                "wrong checksum of the frame at byte {} of tensor {}, stage {}",
+                header.offset, header.part, header.stage
+            )),
+        });
+    }
+
+    fn released(&self, header: &FrameHeader) {
+        if !self.gate.is_closed() {
+            self.tx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        }
+        if self.out_left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(owner) = self.owner.upgrade()
+        {
+            owner.released_all(self.id);
+        }
+    }
+
+    fn link_failed(&self, fault: &LinkFault) {
+        self.report(link_fault(fault));
+    }
+}
+
+impl Part {
+    /// Where results are received and sent from.
+    fn results(&self) -> &Lent {
+        match (&self.coding, &self.memory) {
+            (Some(coding), _) => &coding.staging,
+            (None, PartMemory::InPlace { backup, .. }) => backup,
+            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What the owner of a chunk does with the contributions of all ranks.
+
+use super::{Pairwise, Part, first_stage};
+use crate::{
+    collective::{
+        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
+        plan::{Frame, Unit},
+    },
+    memory::PartMemory,
+};
+use pccl_quant::{
+    ReduceOp, finish_average, fold_in_place, fold_into,
+    quantise::{Contribution, Rounding},
+};
+use std::{ops::Range, sync::atomic::Ordering};
+
+impl Pairwise {
+    /// Where the contributions of all others to a unit lie, one behind the other.
+    pub(super) fn place_of(&self, part: &Part, unit: &Unit) -> Range<usize> {
+        let place = |byte: usize| (byte - part.owned.start) * (self.plan.ranks() - 1);
+        place(unit.encoded.start)..place(unit.encoded.end)
+    }
+
+    /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result.
+    pub(super) fn contributed(&self, frame: &Frame) -> Result<(), Stop> {
+        let (part, unit) = (&self.parts[frame.part], self.plan.unit_of(frame));
+        let all = (unit.slots.len() * (self.plan.ranks() - 1)) as u32;
+        // The thread that counts the last frame sees what the others have received.
+        if self.here[unit.slots.start].fetch_add(1, Ordering::AcqRel) + 1 < all {
+            return Ok(());
+        }
+        match &part.coding {
+            Some(coding) => self.combine(frame.part, coding, &unit)?,
+            None => self.fold_unit(part, &unit)?,
+        }
+        let stage = first_stage(self.plan.ranks()) + self.plan.ranks() + self.plan.rank();
+        for to in self.others() {
+            self.send(to, &mut self.plan.frames_of_unit(frame.part, &unit), stage);
+        }
+        Ok(())
+    }
+
+    /// Folds all contributions to a unit, the own one last.
+    fn fold_unit(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
+        let (range, len) = (unit.encoded.clone(), unit.encoded.len());
+        let result = match &part.memory {
+            PartMemory::InPlace { backup, .. } => backup,
+            PartMemory::OutOfPlace { recv, .. } => recv,
+        };
+        let fold = |all: &mut [u8]| -> Result<(), Stop> {
+            let mut others = all.chunks_exact_mut(len);
+            let Some(mut partial) = others.next() else { return Ok(()) };
+            for next in others {
+                fold_in_place(part.data_type, part.op, next, partial)?;
+                partial = next;
+            }
+            let into = |own: &[u8]| {
+                result.update(range.clone(), |out| -> Result<(), Stop> {
+                    fold_into(part.data_type, part.op, out, own, partial)?;
+                    if part.op == ReduceOp::Avg {
+                        finish_average(part.data_type, out, self.plan.ranks() as u32)?;
+                    }
+                    Ok(())
+                })
+            };
+            part.memory.own().view(range.clone(), into).flatten().ok_or(Stop::Closed)?
+        };
+        part.contributions.update(self.place_of(part, unit), fold).ok_or(Stop::Closed)?
+    }
+
+    /// Adds all contributions to a unit, and encodes the sum.
+    fn combine(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
+        let part = &self.parts[index];
+        let rounding = self.rounding(index, coding, unit);
+        let sum_bytes = coding.codec.sum_type().size_bytes();
+        let is_cut = coding.codec.piece_elements().is_some();
+        let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
+        for piece in coding.pieces(unit) {
+            let bytes = sum_bytes * piece.bytes.len() / coding.codec.data_type().size_bytes();
+            let add = |sums: &mut [u8]| self.combine_piece(part, coding, unit, &piece, rounding, sums);
+            if is_cut {
+                add(&mut scratch[..bytes])?;
+            } else {
+                part.sums.update(0..bytes, add).ok_or(Stop::Closed)??;
+            }
+        }
+        Ok(())
+    }
+
+    fn combine_piece(
+        &self,
+        part: &Part,
+        coding: &Coding,
+        unit: &Unit,
+        piece: &Piece,
+        rounding: Rounding,
+        sums: &mut [u8],
+    ) -> Result<(), Stop> {
+        let in_unit = piece.encoded.start - unit.encoded.start..piece.encoded.end - unit.encoded.start;
+        let mut combine = |all: &[u8], own: &[u8], encoded: &mut [u8]| {
+            let others = all.chunks_exact(unit.encoded.len());
+            let others = others.map(|other| Contribution::Encoded(&other[in_unit.clone()]));
+            let contributions: Vec<Contribution<'_>> = others.chain([Contribution::Plain(own)]).collect();
+            coding.codec.combine(&contributions, part.op, sums, encoded, rounding, piece.first_in_chunk)
+        };
+        let combined = part.contributions.view(self.place_of(part, unit), |all| {
+            let own = part.memory.own();
+            own.view(piece.bytes.clone(), |own| {
+                coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
+            })
+        });
+        Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
+    }
+}

@@ -83,36 +83,107 @@ pub fn quantised_ring_oracle(
     data_type: DataType,
     op: ReduceOp,
     quantisation: Quantisation,
-    (tag, part): (u64, u32),
+    operation: (u64, u32),
     inputs_in_ring_order: &[&[u8]],
 ) -> Vec<u8> {
-    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
-    let (inputs, ranks) = (inputs_in_ring_order, inputs_in_ring_order.len());
-    let (scheme, size) = (quantisation.scheme(), data_type.size_bytes());
-    let count = inputs.first().expect("a ring has at least one rank").len() / size;
-    let mut result = Vec::with_capacity(count * size);
-    for chunk in 0..ranks {
-        let elements = count / ranks + usize::from(chunk < count % ranks);
-        let bytes = result.len()..result.len() + elements * size;
-        let encode = |rank: usize, data: &[u8]| {
-            let operation = tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(part) << 32) ^ chunk as u64;
-            let seeds = quantisation.seed().map(|seed| codecs::Seeds { seed, operation, rank: rank as u32 });
-            if data.is_empty() { Vec::new() } else { codecs::encode(scheme, data_type, data, seeds, 0) }
-        };
-        let mut travelling = encode(chunk, &inputs[chunk][bytes.clone()]);
+    let scheme = quantisation.scheme();
+    by_chunks(data_type, op, inputs_in_ring_order, |chunk, inputs| {
+        let ranks = inputs.len();
+        let encode = |rank, data: &[u8]| encode(quantisation, data_type, operation, (chunk, rank), data);
+        let mut travelling = encode(chunk, inputs[chunk]);
         for step in 1..ranks {
             let rank = (chunk + step) % ranks;
-            let own = &inputs[rank][bytes.clone()];
-            let mut sum = codecs::decode(scheme, data_type, &travelling, own, true);
+            let mut sum = codecs::decode(scheme, data_type, &travelling, inputs[rank], true);
             if op == ReduceOp::Avg && step + 1 == ranks {
                 sum = divide_scalar(data_type, &sum, ranks as u32);
             }
             travelling = encode(rank, &sum);
         }
-        let decoded = codecs::decode(scheme, data_type, &travelling, &inputs[0][bytes], false);
-        result.extend_from_slice(&decoded);
+        codecs::decode(scheme, data_type, &travelling, inputs[0], false)
+    })
+}
+
+/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
+///
+/// Chunks are those of [`ring_all_reduce_oracle`]; the owner of chunk c is the rank before c. Every other rank encodes its
+/// contribution. The owner adds what they stand for in the order c, c+1, ..., its own elements as they are at the end: in f32,
+/// for f64 in f64. It divides an average, and encodes the result. Random numbers as for [`quantised_ring_oracle`].
+///
+/// # Panics
+/// As [`quantised_ring_oracle`].
+#[must_use]
+pub fn quantised_pairwise_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Quantisation,
+    operation: (u64, u32),
+    inputs_in_ring_order: &[&[u8]],
+) -> Vec<u8> {
+    let scheme = quantisation.scheme();
+    let sum_type = if data_type == DataType::Float64 { data_type } else { DataType::Float32 };
+    by_chunks(data_type, op, inputs_in_ring_order, |chunk, inputs| {
+        let ranks = inputs.len();
+        let owner = (chunk + ranks - 1) % ranks;
+        let zeros = vec![0; inputs[0].len() / data_type.size_bytes() * sum_type.size_bytes()];
+        let mut sum: Option<Vec<u8>> = None;
+        for rank in (chunk..chunk + ranks).map(|rank| rank % ranks) {
+            let contribution = if rank == owner {
+                inputs[rank]
+                    .chunks_exact(data_type.size_bytes())
+                    .flat_map(|element| narrowed(sum_type, value(data_type, element)))
+                    .collect()
+            } else {
+                let encoded = encode(quantisation, data_type, operation, (chunk, rank), inputs[rank]);
+                codecs::decode(scheme, sum_type, &encoded, &zeros, false)
+            };
+            sum = Some(match sum {
+                None => contribution,
+                Some(sum) => fold_scalar(sum_type, ReduceOp::Sum, &contribution, &sum),
+            });
+        }
+        let mut sum = sum.unwrap_or_default();
+        if op == ReduceOp::Avg {
+            sum = divide_scalar(sum_type, &sum, ranks as u32);
+        }
+        let encoded = encode(quantisation, sum_type, operation, (chunk, owner), &sum);
+        codecs::decode(scheme, data_type, &encoded, inputs[0], false)
+    })
+}
+
+/// The results of all chunks, given what becomes of one: of its number, and of the inputs of all ranks to it.
+fn by_chunks(
+    data_type: DataType,
+    op: ReduceOp,
+    inputs_in_ring_order: &[&[u8]],
+    result_of: impl Fn(usize, &[&[u8]]) -> Vec<u8>,
+) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    let (inputs, ranks) = (inputs_in_ring_order, inputs_in_ring_order.len());
+    let size = data_type.size_bytes();
+    let count = inputs.first().expect("a ring has at least one rank").len() / size;
+    let mut result = Vec::with_capacity(count * size);
+    for chunk in 0..ranks {
+        let elements = count / ranks + usize::from(chunk < count % ranks);
+        let bytes = result.len()..result.len() + elements * size;
+        let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[bytes.clone()]).collect();
+        if !bytes.is_empty() {
+            result.extend_from_slice(&result_of(chunk, &inputs));
+        }
     }
     result
+}
+
+/// The encoded form of what `rank` sends of a chunk, in the operation with this tag and number of the tensor.
+fn encode(
+    quantisation: Quantisation,
+    data_type: DataType,
+    (tag, part): (u64, u32),
+    (chunk, rank): (usize, usize),
+    data: &[u8],
+) -> Vec<u8> {
+    let operation = tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(part) << 32) ^ chunk as u64;
+    let seeds = quantisation.seed().map(|seed| codecs::Seeds { seed, operation, rank: rank as u32 });
+    codecs::encode(quantisation.scheme(), data_type, data, seeds, 0)
 }
 
 fn fold_element(data_type: DataType, op: ReduceOp, own: &[u8], received: &[u8]) -> Vec<u8> {

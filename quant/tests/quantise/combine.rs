@@ -2,10 +2,11 @@
 
 use pccl_quant::{
     DataType, Level, ReduceOp,
-    quantise::{Block, Codec, Contribution, NoiseKey, QuantiseError, Rounding, Scheme},
+    quantise::{Block, Codec, Contribution, NoiseKey, Quantisation, QuantiseError, Rounding, Scheme},
+    reference::quantised_pairwise_oracle,
 };
 
-use crate::data::{FLOATS, Rng, bytes_of, decode, encode, values_of};
+use crate::data::{FLOATS, Rng, all_schemes, bytes_of, decode, encode, values_of};
 
 const ELEMENTS: usize = 700;
 const RANKS: usize = 5;
@@ -56,6 +57,67 @@ fn every_scheme_type_and_level_against_single_additions() {
                 assert!(sums == average, "{scheme} of {data_type}, {level:?}: sums");
                 assert!(found == expected, "{scheme} of {data_type}, {level:?}");
             }
+        }
+    }
+}
+
+/// What all ranks hold in the end, each chunk by way of its owner.
+fn pairwise(
+    how: Quantisation,
+    codec: &Codec,
+    op: ReduceOp,
+    (tag, part): (u64, u32),
+    inputs: &[Vec<u8>],
+) -> Vec<u8> {
+    let (ranks, size) = (inputs.len(), codec.data_type().size_bytes());
+    let count = inputs[0].len() / size;
+    let mut result = Vec::new();
+    for chunk in 0..ranks {
+        let elements = count / ranks + usize::from(chunk < count % ranks);
+        let bytes = result.len()..result.len() + elements * size;
+        let rounding = |rank: usize| {
+            let operation = tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(part) << 32 ^ chunk as u64;
+            how.rounding(operation, rank as u32)
+        };
+        let others = (0..ranks - 1).map(|step| (chunk + step) % ranks);
+        let encoded: Vec<_> =
+            others.map(|rank| encode(codec, &inputs[rank][bytes.clone()], rounding(rank))).collect();
+        let owner = (chunk + ranks - 1) % ranks;
+        let mut contributions: Vec<_> = encoded.iter().map(|it| Contribution::Encoded(it)).collect();
+        contributions.push(Contribution::Plain(&inputs[owner][bytes.clone()]));
+        let mut sums = vec![0xA5; elements * codec.sum_type().size_bytes()];
+        let mut travelling = vec![0xA5; codec.encoded_len(elements).expect("it fits")];
+        codec.combine(&contributions, op, &mut sums, &mut travelling, rounding(owner), 0).expect("a sum");
+        result.extend(decode(codec, &travelling, elements));
+    }
+    result
+}
+
+/// Chunks of several blocks, unequal ones, and empty ones; an infinity here and there.
+#[test]
+fn exchanges_of_all_schemes_and_types_are_those_of_the_oracle() {
+    let mut rng = Rng(23);
+    for (case, (scheme, data_type)) in
+        all_schemes().into_iter().flat_map(|scheme| FLOATS.map(|it| (scheme, it))).enumerate()
+    {
+        let op = [ReduceOp::Sum, ReduceOp::Avg][case % 2];
+        let how = Quantisation::new(scheme);
+        let how = if case % 3 == 0 && scheme.has_stochastic() { how.stochastic(case as u64) } else { how };
+        let codec = how.codec(data_type, op).expect("a float");
+        for (ranks, count) in [(3, 500), (4, 3), (8, 4001)] {
+            let values = |rng: &mut Rng| -> Vec<f64> {
+                let value = |rng: &mut Rng| {
+                    if rng.next().is_multiple_of(2000) { f64::INFINITY } else { rng.normal() }
+                };
+                (0..count).map(|_| value(rng)).collect()
+            };
+            let inputs: Vec<_> = (0..ranks).map(|_| bytes_of(data_type, &values(&mut rng))).collect();
+            let views: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+            let expected = quantised_pairwise_oracle(data_type, op, how, (77, 3), &views);
+            assert!(
+                pairwise(how, &codec, op, (77, 3), &inputs) == expected,
+                "{how} of {data_type}, {op}, {ranks} ranks, {count} elements"
+            );
         }
     }
 }

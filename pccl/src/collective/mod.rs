@@ -16,3 +16,5 @@ mod attempt_tests;
 mod coded_tests;
 #[cfg(test)]
 mod exchange_tests;
+#[cfg(test)]
+mod pairwise_tests;

@@ -1,0 +1,332 @@
+//! Whole pairwise exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere. Each rank has
+//! the kernels of another processor.
+
+use super::{
+    attempt::{Attempt, AttemptOwner, backup_bytes, op_key},
+    attempt_tests::{ID, Owner, bytes_of, inputs},
+    large::Large,
+    pairwise::{Pairwise, first_stage, pairwise_bytes},
+    plan::Plan,
+};
+use crate::memory::{Backup, Tensor};
+use pccl_protocol::{Algorithm, Descriptor, OpFault};
+use pccl_quant::{
+    DataType, Level, ReduceOp,
+    quantise::{Block, Quantisation, Scheme},
+    reference::{quantised_pairwise_oracle, ring_all_reduce_oracle},
+};
+use proptest::prelude::*;
+use std::sync::{Arc, Weak};
+use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
+
+/// Two tensors of one rank: one that may be in place and quantised, and one of half floats in place that is not quantised.
+struct Rank {
+    floats: Vec<f32>,
+    recv: Vec<f32>,
+    halves: Vec<u16>,
+    owner: Arc<Owner>,
+    large: Option<Arc<Large>>,
+    pairwise: Option<Arc<Pairwise>>,
+}
+
+struct Ranks {
+    all: Vec<Rank>,
+    in_place: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct How {
+    in_place: bool,
+    op: ReduceOp,
+    frame_bytes: usize,
+    quantisation: Option<Quantisation>,
+}
+
+impl Ranks {
+    fn new(inputs: &[Vec<f32>], halves: usize, how: How) -> Self {
+        let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
+        let (n, counter) = (inputs.len(), Arc::default());
+        let all = inputs.iter().enumerate().map(|(index, input)| {
+            let mut rank = Rank {
+                floats: input.clone(),
+                recv: vec![f32::NAN; if how.in_place { 0 } else { input.len() }],
+                halves: (0..halves).map(|i| (i * 2_311 + index * 977) as u16).collect(),
+                owner: Arc::default(),
+                large: None,
+                pairwise: None,
+            };
+            let first = if how.in_place {
+                Tensor::in_place(&mut rank.floats, how.op)
+            } else {
+                Tensor::out_of_place(&rank.floats, &mut rank.recv, how.op).expect("same length")
+            }
+            .with(how.quantisation);
+            first.check().expect("possible");
+            let mut second = Tensor::in_place(&mut rank.halves, how.op);
+            second.descriptor.data_type = DataType::Float16;
+            let descriptor = Descriptor {
+                parts: vec![first.descriptor, second.descriptor],
+                algorithm: Algorithm::Pairwise,
+            };
+            let raws = [first.raw, second.raw];
+            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, how.frame_bytes)
+                .at(levels[index % levels.len()]);
+            let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
+            let backup = memory(backup_bytes(&descriptor, &raws));
+            let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
+            let room = (memory(pairwise_bytes(&plan)), backup.clone());
+            let pairwise = Pairwise::new(ID, plan.clone(), &descriptor, &raws, room, owner.clone());
+            let staging = memory(plan.all_encoded_bytes());
+            let ring = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
+            let large = Large::new(ring, pairwise.clone());
+            large.prepare();
+            (rank.large, rank.pairwise) = (Some(large), Some(pairwise));
+            rank
+        });
+        Self { all: all.collect(), in_place: how.in_place }
+    }
+
+    fn large(&self, rank: usize) -> &Arc<Large> {
+        self.all[rank].large.as_ref().expect("made by new")
+    }
+
+    fn begin(&self, rank: usize, way: Algorithm) {
+        assert!(self.large(rank).take_way(way));
+        self.large(rank).start();
+    }
+
+    /// Ranks that have a frame to deliver.
+    fn senders(&self) -> Vec<usize> {
+        let has_frame = |owner: &Owner| !owner.sent.lock().is_empty() || !owner.sent_to.lock().is_empty();
+        (0..self.all.len()).filter(|&rank| has_frame(&self.all[rank].owner)).collect()
+    }
+
+    /// Takes one of the frames that a rank has sent, with the rank that it goes to.
+    fn take(&self, sender: usize, choice: usize) -> (usize, Outgoing) {
+        let owner = &self.all[sender].owner;
+        let (mut sent, mut sent_to) = (owner.sent.lock(), owner.sent_to.lock());
+        let index = choice % (sent.len() + sent_to.len());
+        if index < sent.len() {
+            return ((sender + 1) % self.all.len(), sent.remove(index));
+        }
+        sent_to.remove(index - sent.len())
+    }
+
+    /// Moves a frame of `sender`; only the first `len` bytes of it.
+    fn deliver(&self, sender: usize, choice: usize, len: usize) {
+        let (to, frame) = self.take(sender, choice);
+        let header = frame.header;
+        let (source, offset) = frame.transfer.source(&header);
+        let payload = source
+            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
+            .expect("the sender's gate is open");
+        frame.transfer.released(&header);
+        let receiver = self.large(to);
+        let part = &payload[..payload.len().min(len)];
+        match receiver.admit(&header).expect("due") {
+            Landing::Direct => {
+                let (target, offset) = receiver.target(&header);
+                target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("open");
+            }
+            Landing::Fold => {
+                let granule = receiver.granule_bytes(&header);
+                assert!(receiver.fold(&header, 0, &part[..part.len() / granule * granule]));
+            }
+            Landing::Discard => panic!("the gate is open"),
+        }
+        if part.len() == payload.len() {
+            receiver.arrived(&header);
+        }
+    }
+
+    fn deliver_all(&self, order: &[(usize, usize)]) {
+        let mut order = order.iter().cycle();
+        while let senders = self.senders()
+            && !senders.is_empty()
+        {
+            let (sender, frame) = order.next().expect("endless");
+            self.deliver(senders[sender % senders.len()], *frame, usize::MAX);
+        }
+    }
+
+    fn faults(&self) -> Vec<OpFault> {
+        self.all.iter().flat_map(|rank| rank.owner.faults.lock().clone()).collect()
+    }
+
+    /// What must not change before the outcome, nor after a failure.
+    fn kept(&self) -> Vec<(Vec<u8>, Vec<u16>)> {
+        self.all.iter().map(|rank| (bytes_of(&rank.floats), rank.halves.clone())).collect()
+    }
+
+    fn result(&self, rank: usize) -> Vec<u8> {
+        let rank = &self.all[rank];
+        bytes_of(if self.in_place { &rank.floats } else { &rank.recv })
+    }
+}
+
+fn half_bytes(halves: &[u16]) -> Vec<u8> {
+    halves.iter().flat_map(|half| half.to_ne_bytes()).collect()
+}
+
+fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
+    let floats: Vec<&[u8]> = kept.iter().map(|(floats, _)| floats.as_slice()).collect();
+    let halves: Vec<Vec<u8>> = kept.iter().map(|(_, halves)| half_bytes(halves)).collect();
+    let halves: Vec<&[u8]> = halves.iter().map(Vec::as_slice).collect();
+    let floats = match how.quantisation {
+        Some(quantisation) => {
+            quantised_pairwise_oracle(DataType::Float32, how.op, quantisation, (ID.tag, 0), &floats)
+        }
+        None => ring_all_reduce_oracle(DataType::Float32, how.op, &floats),
+    };
+    (floats, ring_all_reduce_oracle(DataType::Float16, how.op, &halves))
+}
+
+fn quantisations() -> impl Strategy<Value = Option<Quantisation>> {
+    let schemes = [
+        Scheme::MinMax(DataType::Uint8),
+        Scheme::ZeroPointScale(DataType::Int16),
+        Scheme::BlockAffineU8(Block::B64),
+        Scheme::BlockSymmetricI8(Block::B128),
+        Scheme::BlockAffineU4(Block::B64),
+        Scheme::CastBf16,
+        Scheme::BlockE4m3(Block::B64),
+    ];
+    let how = |(scheme, seed): (Scheme, Option<u64>)| match seed {
+        Some(seed) if scheme.has_stochastic() => Quantisation::new(scheme).stochastic(seed),
+        _ => Quantisation::new(scheme),
+    };
+    prop::option::of((prop::sample::select(schemes.to_vec()), any::<Option<u64>>()).prop_map(how))
+}
+
+fn hows() -> impl Strategy<Value = How> {
+    let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
+    let frames = prop::sample::select(vec![8usize, 64, 1 << 20]);
+    (any::<bool>(), ops, frames, quantisations()).prop_map(|(in_place, op, frame_bytes, quantisation)| How {
+        in_place,
+        op,
+        frame_bytes,
+        quantisation,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn any_order_of_delivery_gives_the_bytes_of_the_oracle(
+        ranks in 3usize..7, floats in 1usize..900, halves in 0usize..40, how in hows(), is_late in any::<bool>(),
+        order in prop::collection::vec(any::<(usize, usize)>(), 60),
+    ) {
+        let all = Ranks::new(&inputs(ranks, floats), halves, how);
+        let before = all.kept();
+        // Rank 0 may hear that it has begun after everything else has come that does not depend on it.
+        let late = usize::from(is_late);
+        (late..ranks).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
+        all.deliver_all(&order);
+        if is_late {
+            prop_assert!(!all.large(1).has_received_all());
+            all.begin(0, Algorithm::Pairwise);
+            all.deliver_all(&order);
+        }
+        prop_assert_eq!(all.faults(), []);
+        prop_assert!(all.kept() == before, "only read before the outcome");
+        let expected = oracle(how, &before);
+        for rank in 0..ranks {
+            prop_assert!(all.large(rank).has_received_all() && all.large(rank).has_released_all());
+            prop_assert_eq!(*all.all[rank].owner.received_all.lock(), 1);
+            all.large(rank).conclude(true, None).expect("everything has come");
+            prop_assert_eq!(&all.result(rank), &expected.0, "rank {} of {:?}", rank, how);
+            prop_assert_eq!(half_bytes(&all.all[rank].halves), &expected.1[..]);
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_is_cut_off_anywhere_leaves_everything_as_it_was(
+        ranks in 3usize..6, frames in 0usize..60, part in 0usize..70, how in hows(),
+        way in prop::sample::select(vec![Algorithm::Ring, Algorithm::Pairwise]),
+        order in prop::collection::vec(any::<usize>(), 60),
+    ) {
+        let all = Ranks::new(&inputs(ranks, 700), 9, How { frame_bytes: 64, ..how });
+        let before = all.kept();
+        (0..ranks).for_each(|rank| all.begin(rank, way));
+        for (number, index) in order[..frames].iter().enumerate() {
+            let senders = all.senders();
+            if senders.is_empty() {
+                break;
+            }
+            // The last frame is cut.
+            let len = if number + 1 == frames { part } else { usize::MAX };
+            all.deliver(senders[index % senders.len()], *index, len);
+        }
+        for rank in 0..ranks {
+            all.large(rank).conclude(false, None).expect("nothing to deliver");
+        }
+        prop_assert!(all.kept() == before);
+    }
+}
+
+const PLAIN: How = How { in_place: true, op: ReduceOp::Sum, frame_bytes: 64, quantisation: None };
+
+fn header(stage: usize, offset: u64, len: u32) -> FrameHeader {
+    FrameHeader { op: op_key(ID), part: 0, stage: stage as u32, offset, len, flags: 0, checksum: 0 }
+}
+
+#[test]
+fn frames_that_are_not_due_are_refused() {
+    // Three chunks of 32 floats, of two frames each. Rank 0 owns chunk 1, at bytes 128 to 255.
+    let all = Ranks::new(&inputs(3, 96), 0, PLAIN);
+    let (large, first) = (all.large(0), first_stage(3));
+    let (contribution, result) = (first + 1, first + 3 + 1);
+    assert_eq!(large.admit(&header(contribution, 128, 64)), Ok(Landing::Direct));
+    assert!(large.admit(&header(contribution, 128, 64)).is_err(), "a duplicate");
+    assert_eq!(large.admit(&header(contribution + 1, 128, 64)), Ok(Landing::Direct), "of another rank");
+    assert_eq!(large.admit(&header(result, 256, 64)), Ok(Landing::Direct));
+    for (stage, offset, len, what) in [
+        (result, 256, 64, "a duplicate"),
+        (first, 128, 64, "the own contribution"),
+        (first + 3, 128, 64, "the own result"),
+        (contribution, 0, 64, "a chunk of another owner"),
+        (contribution, 160, 64, "between two frames"),
+        (contribution, 192, 63, "shorter than the frame"),
+        (contribution, 192, 65, "longer than the frame"),
+        (result, 128, 64, "a result of a chunk that its sender does not own"),
+        (first + 6, 128, 64, "beyond the last stage"),
+        (usize::MAX >> 33, 128, 64, "far beyond"),
+    ] {
+        assert!(large.admit(&header(stage, offset, len)).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn who_goes_one_way_takes_no_frames_of_the_other() {
+    let all = Ranks::new(&inputs(3, 96), 0, PLAIN);
+    assert_eq!(all.large(0).way(), Algorithm::Automatic);
+    // Rank 0 receives chunk 2 at stage 0 of the ring.
+    assert_eq!(all.large(0).admit(&header(0, 256, 64)), Ok(Landing::Fold));
+    assert!(all.large(0).admit(&header(first_stage(3) + 1, 128, 64)).is_err());
+    assert!(!all.large(0).take_way(Algorithm::Pairwise), "somebody goes around the ring");
+    assert!(all.large(0).take_way(Algorithm::Ring));
+    assert!(all.large(1).take_way(Algorithm::Pairwise));
+    assert!(all.large(1).admit(&header(0, 0, 64)).is_err());
+}
+
+#[test]
+fn each_rank_moves_as_much_as_on_the_ring() {
+    let scheme = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    // Four chunks of 1024 elements; encoded, four blocks of 256 + 8 bytes each.
+    for (quantisation, chunk) in [(None, 4096), (Some(scheme), 4 * 264)] {
+        let all = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
+        (0..4).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
+        all.deliver_all(&[(0, 0)]);
+        assert_eq!(all.large(2).traffic(), (6 * chunk, 6 * chunk));
+        // The ring has the edge to the next rank, the mesh all others: what has been sent is gone, so count again.
+        let again = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
+        again.begin(2, Algorithm::Pairwise);
+        let bytes = |to: usize| -> u64 {
+            let (sent, sent_to) = (again.all[2].owner.sent.lock(), again.all[2].owner.sent_to.lock());
+            let over_ring = sent.iter().filter(|_| to == 3);
+            let over_mesh = sent_to.iter().filter(|(rank, _)| *rank == to).map(|(_, frame)| frame);
+            over_ring.chain(over_mesh).map(|frame| u64::from(frame.header.len)).sum()
+        };
+        assert_eq!([0, 1, 2, 3].map(bytes), [chunk, chunk, 0, chunk]);
+    }
+}

@@ -4,6 +4,7 @@
 
 use crate::blame::{Act, Deed};
 use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
+use crate::descriptors::is_ready_for;
 use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Wake, World};
@@ -341,11 +342,14 @@ impl World {
     fn vote_collective(&mut self, slot: usize, tag: u64) {
         let odd = !self.healing && self.rng.percent(self.swarm.mismatch);
         let gives_up = !self.healing && self.rng.percent(self.swarm.give_up);
-        let client = &mut self.clients[slot];
+        let client = &self.clients[slot];
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
-        client.work.insert(tag, TagWork { op, stage: TagStage::Voting });
-        let descriptor = if odd { self.odd_descriptor() } else { Self::usual_descriptor() };
+        let (group, ring) = (client.group, client.plan.as_ref());
+        let (ranks, pairwise) = ring.map_or((0, false), |plan| (plan.ring.len(), plan.pairwise));
+        let descriptor = if odd { self.odd_descriptor(group, op) } else { self.descriptor(group, op) };
+        let prepared = descriptor.algorithm_for(ranks, pairwise);
+        self.clients[slot].work.insert(tag, TagWork { op, prepared, stage: TagStage::Voting });
         self.send(slot, C2m::Initiate(Initiate { op, descriptor }));
         if gives_up {
             let patience = self.rng.range(10 * MS, 2_000 * MS);
@@ -382,6 +386,12 @@ impl World {
         let (Some(work), Some((inbound, outbound)), Some(me)) = (work, ring, me) else {
             panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);
         };
+        assert!(
+            is_ready_for(work.prepared, algorithm),
+            "seed {}: s{slot} is to run {op} by {algorithm}, but has prepared for {}",
+            self.seed,
+            work.prepared
+        );
         // It may have given up meanwhile.
         if work.stage == TagStage::Voting {
             let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();

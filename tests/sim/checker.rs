@@ -1,6 +1,7 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
 use crate::client::EdgeKey;
+use crate::descriptors::is_ready_for;
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,9 @@ struct Seen {
     meshed: Option<GroupEpoch>,
 }
 
+/// How attempts are counted that went around the ring because there was no mesh.
+pub(crate) const INSTEAD_OF_PAIRWISE: &str = "ring instead of pairwise";
+
 /// A ring: members, generations, connections.
 type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 
@@ -26,6 +30,8 @@ struct Mesh {
     epoch: GroupEpoch,
     edges: BTreeSet<EdgeKey>,
     failed: bool,
+    /// Large operations may go over it, if callers have not chosen.
+    pairwise: bool,
 }
 
 /// An attempt in one life of a group: a group that was empty begins anew.
@@ -46,6 +52,7 @@ pub(crate) struct Checker {
     failed: BTreeMap<(GroupId, u64), BTreeSet<EdgeKey>>,
     votes: BTreeMap<OpKey, BTreeMap<u64, Descriptor>>,
     begun: BTreeMap<OpKey, BTreeSet<u64>>,
+    named: BTreeMap<OpKey, Algorithm>,
     begun_at: BTreeMap<OpKey, u64>,
     /// Attempts that have to be decided before the present input is over.
     owed: BTreeSet<OpKey>,
@@ -66,8 +73,8 @@ pub(crate) struct Checker {
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
-    /// Attempts that went over a mesh.
-    pub(crate) over_mesh: u64,
+    /// Number of attempts that began, by algorithm.
+    pub(crate) begun_by: BTreeMap<String, u64>,
 }
 
 impl Checker {
@@ -244,7 +251,8 @@ impl Checker {
     fn mesh(&mut self, place: (GroupId, u64), plan: &RingPlan) {
         let edges: BTreeSet<EdgeKey> = plan.mesh.iter().map(|e| (e.from, e.to, e.generation)).collect();
         if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
-            assert_eq!(known.edges, edges, "two meshes in epoch {}", plan.epoch);
+            let told = (&edges, plan.pairwise);
+            assert_eq!((&known.edges, known.pairwise), told, "two meshes in epoch {}", plan.epoch);
             return;
         }
         let n = plan.ring.len();
@@ -254,7 +262,8 @@ impl Checker {
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
         let failed = self.failed.get(&place);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
-        self.meshes.insert(place, Mesh { epoch: plan.epoch, edges, failed: false });
+        let (epoch, pairwise) = (plan.epoch, plan.pairwise);
+        self.meshes.insert(place, Mesh { epoch, edges, failed: false, pairwise });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
@@ -270,13 +279,15 @@ impl Checker {
         let key = self.key(client, op).expect("a known client");
         if let Some(members) = self.begun.get(&key) {
             assert!(members.contains(&client), "{op} began for somebody who is no participant");
+            assert_eq!(self.named.get(&key), Some(&commence.algorithm), "{op} began in two ways");
             return;
         }
         assert_eq!(self.latest[&(key.0, key.1)], op.epoch, "{op} began in an old epoch");
         let ring: BTreeSet<PeerId> =
             self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
         let votes = &self.votes[&key];
-        let first = votes.values().next();
+        // A vote by somebody who has gone since counts for nothing.
+        let first = self.members(key.0).find_map(|(number, _)| votes.get(number));
         let mut members = BTreeSet::new();
         for (number, seen) in self.members(key.0) {
             assert!(seen.accepted, "{op} began although a newcomer is in the ring");
@@ -287,15 +298,29 @@ impl Checker {
             members.insert(*number);
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
-        if commence.algorithm.uses_mesh() {
-            self.over_mesh += 1;
-            let mesh = &self.meshes[&(key.0, key.1)];
+        let prepared =
+            first.map(|vote| vote.algorithm_for(ring.len(), self.meshes[&(key.0, key.1)].pairwise));
+        self.algorithm(&key, commence.algorithm, prepared.expect("votes"), &members);
+        self.begun.insert(key, members);
+        self.begun_at.insert(key, self.now);
+    }
+
+    /// Only what all have prepared for is named, and a mesh only if all have said that it stands.
+    fn algorithm(&mut self, key: &OpKey, named: Algorithm, prepared: Algorithm, members: &BTreeSet<u64>) {
+        let (mesh, op) = (&self.meshes[&(key.0, key.1)], key.2);
+        assert!(
+            is_ready_for(prepared, named),
+            "{op} is to go by {named}, but all have prepared for {prepared}"
+        );
+        if named.uses_mesh() {
             assert!(!mesh.edges.is_empty() && !mesh.failed, "{op} uses a mesh that does not stand");
             let told = members.iter().all(|number| self.clients[number].meshed == Some(op.epoch));
             assert!(told, "{op} uses a mesh, but not all have said that it stands");
         }
-        self.begun.insert(key, members);
-        self.begun_at.insert(key, self.now);
+        let is_instead = (prepared, named) == (Algorithm::Pairwise, Algorithm::Ring);
+        let name = if is_instead { INSTEAD_OF_PAIRWISE.to_owned() } else { named.to_string() };
+        *self.begun_by.entry(name).or_insert(0) += 1;
+        self.named.insert(*key, named);
     }
 
     fn outcome(&mut self, client: u64, packet: &OpOutcome) {

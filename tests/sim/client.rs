@@ -54,6 +54,8 @@ pub(crate) enum WrongCall {
 #[derive(Debug, Clone)]
 pub(crate) struct TagWork {
     pub(crate) op: OpId,
+    /// For what it has prepared.
+    pub(crate) prepared: Algorithm,
     pub(crate) stage: TagStage,
 }
 

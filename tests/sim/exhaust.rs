@@ -1,9 +1,10 @@
-//! Every interleaving of one vote of three peers and the end of one of them.
+//! Every interleaving of one vote of three peers and the end of one of them, or of an edge of their mesh.
 //!
 //! What the master sends is read at once; what a peer sends waits in its own queue, and every order in which the queues
-//! can be emptied is tried, with the death of one peer at every place. So a packet that was sent before its sender
+//! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was sent before its sender
 //! could know of the death arrives after it in some of the orders.
 
+use crate::descriptors::is_ready_for;
 use pccl_hash::Digest128;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::*;
@@ -45,10 +46,23 @@ impl Choices {
 enum Vote {
     Initiate,
     Complete,
+    /// Initiate, while the mesh is being connected, by callers that choose pairwise exchange.
+    Pairwise,
     Sync,
     Topology,
     Pending,
 }
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Harm {
+    Death(u64),
+    /// An edge of the mesh breaks, by its number.
+    Break(usize),
+}
+
+/// A virtual time after the grace within which a broken edge waits for a better explanation.
+const AFTER_GRACE_MS: u64 = 1_500;
 
 #[derive(Debug, Default)]
 struct Peer {
@@ -57,6 +71,10 @@ struct Peer {
     epoch: GroupEpoch,
     attempts: u32,
     answer: Option<M2c>,
+    plan: Option<RingPlan>,
+    /// The edge that it has lost, and how its last attempt goes.
+    lost: Option<(OpFaultKind, MeshEdge)>,
+    named: Option<Algorithm>,
     admitted: bool,
     dead: bool,
 }
@@ -74,15 +92,39 @@ struct Table {
     master: MasterState,
     peers: BTreeMap<u64, Peer>,
     vote: Vote,
+    now_ms: u64,
+    /// Who has told the master that the mesh of an epoch stands, and whether somebody has told it of the break.
+    meshed: BTreeMap<u64, GroupEpoch>,
+    told_of_break: bool,
     /// Reports of rings are sent, votes are not yet.
     setup: bool,
+}
+
+impl Peer {
+    /// What it says of the end of an attempt that goes over the mesh, if it has lost an edge of that.
+    fn with_fault(&self, mut complete: Complete) -> Complete {
+        if let Some((kind, edge)) = self.lost.filter(|_| self.named.is_some_and(Algorithm::uses_mesh)) {
+            let other = if self.id == edge.from { edge.to } else { edge.from };
+            let (peer, generation, text) = (Some(other), edge.generation, Text::default());
+            complete.fault = Some(OpFault { kind, peer, generation, text });
+        }
+        complete
+    }
 }
 
 impl Table {
     /// Three accepted peers; for a topology vote a fourth one waits.
     fn new(vote: Vote) -> Self {
         let master = MasterState::new(Options::new(RunId(1)), Box::new(Counter(0)));
-        let mut table = Self { master, peers: BTreeMap::new(), vote, setup: true };
+        let mut table = Self {
+            master,
+            peers: BTreeMap::new(),
+            vote,
+            now_ms: 1000,
+            meshed: BTreeMap::new(),
+            told_of_break: false,
+            setup: true,
+        };
         for key in 1..=3 {
             table.join(key);
         }
@@ -103,8 +145,10 @@ impl Table {
         table.setup = false;
         for key in 1..=3 {
             table.peers.get_mut(&key).expect("a peer").answer = None;
-            let packet = table.first(key);
-            table.peers.get_mut(&key).expect("a peer").queue.push_back(packet);
+            let epoch = table.peers[&key].epoch;
+            let report = C2m::MeshReport(MeshReport { epoch, fault: None });
+            let packets = (vote == Vote::Pairwise).then_some(report).into_iter().chain([table.first(key)]);
+            table.peers.get_mut(&key).expect("a peer").queue.extend(packets);
         }
         table
     }
@@ -145,12 +189,17 @@ impl Table {
     }
 
     fn send(&mut self, key: u64, packet: C2m) {
+        match &packet {
+            C2m::MeshReport(MeshReport { epoch, fault: None }) => drop(self.meshed.insert(key, *epoch)),
+            C2m::MeshReport(_) => self.told_of_break = true,
+            _ => {}
+        }
         self.input(Input::Packet { client: ClientKey(key), packet });
     }
 
     fn input(&mut self, input: Input) {
         let mut out = Vec::new();
-        self.master.handle(Timestamp::from_millis(1000), input, &mut out);
+        self.master.handle(Timestamp::from_millis(self.now_ms), input, &mut out);
         self.master.check_invariants();
         for action in out {
             match action {
@@ -168,16 +217,39 @@ impl Table {
     }
 
     fn initiate(&self, key: u64) -> C2m {
-        let part = PartDescriptor::new(8, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
-        C2m::Initiate(Initiate { op: self.op(key), descriptor })
+        C2m::Initiate(Initiate { op: self.op(key), descriptor: self.descriptor() })
+    }
+
+    fn descriptor(&self) -> Descriptor {
+        let (count, algorithm) = match self.vote {
+            Vote::Pairwise => (1_000_000, Algorithm::Pairwise),
+            _ => (8, Algorithm::Automatic),
+        };
+        Descriptor { parts: vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm }
+    }
+
+    /// All are told the same, which all have prepared for; the mesh is used exactly if all have said that it stands.
+    fn commence(&mut self, key: u64, commence: &Commence) {
+        let (op, named) = (commence.op, commence.algorithm);
+        let ranks = self.peers[&key].plan.as_ref().map_or(0, |plan| plan.ring.len());
+        let prepared = self.descriptor().algorithm_for(ranks, false);
+        assert!(is_ready_for(prepared, named), "prepared for {prepared}, to run {named}");
+        if self.vote == Vote::Pairwise {
+            let told = self.peers.keys().all(|key| self.meshed.get(key) == Some(&op.epoch));
+            let stands = told && !self.told_of_break && ranks == 3;
+            assert_eq!(named.uses_mesh(), stands, "{op} goes by {named}");
+        }
+        let peer = self.peers.get_mut(&key).expect("a peer");
+        peer.named = Some(named);
+        let complete = Complete { op, fault: None, moved_bytes: 0 };
+        peer.queue.push_back(C2m::Complete(peer.with_fault(complete)));
     }
 
     /// The vote that a peer casts, and casts again when it was stale.
     fn first(&self, key: u64) -> C2m {
         let request = RequestId(1);
         match self.vote {
-            Vote::Initiate => self.initiate(key),
+            Vote::Initiate | Vote::Pairwise => self.initiate(key),
             Vote::Complete => C2m::Complete(Complete { op: self.op(key), fault: None, moved_bytes: 0 }),
             Vote::Sync => C2m::SyncInitiate(SyncInitiate {
                 request,
@@ -207,6 +279,7 @@ impl Table {
                 assert!(peer.epoch < plan.epoch);
                 (peer.epoch, peer.attempts) = (plan.epoch, 0);
                 peer.queue.push_back(C2m::RingReport(RingReport { epoch: plan.epoch, faults: vec![] }));
+                peer.plan = Some(plan);
             }
             M2c::Admitted(_) => peer.admitted = true,
             M2c::Stale(stale) => {
@@ -214,10 +287,7 @@ impl Table {
                 let again = self.first(key);
                 self.peers.get_mut(&key).expect("a peer").queue.push_back(again);
             }
-            M2c::Commence(commence) if !setup => {
-                let complete = Complete { op: commence.op, fault: None, moved_bytes: 0 };
-                peer.queue.push_back(C2m::Complete(complete));
-            }
+            M2c::Commence(commence) if !setup => self.commence(key, &commence),
             M2c::SyncPlan(plan) => {
                 let report = SyncReport::Ready(SyncTraffic::default());
                 peer.queue.push_back(C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report }));
@@ -244,21 +314,61 @@ impl Table {
         self.input(Input::Disconnected { client: ClientKey(key), text: "reset".into() });
     }
 
-    fn check_end(&self, victim: Option<u64>) {
+    /// Both ends of an edge of the mesh see it break.
+    fn break_edge(&mut self, number: usize) {
+        let mesh = |peer: &Peer| peer.plan.as_ref().map_or(Vec::new(), |plan| plan.mesh.clone());
+        let Some(edge) = self.peers.values().find_map(|peer| mesh(peer).get(number).copied()) else { return };
+        let MeshEdge { from, to, generation } = edge;
+        for peer in self.peers.values_mut().filter(|peer| peer.id == from || peer.id == to) {
+            let kind = if peer.id == from { OpFaultKind::OutboundLost } else { OpFaultKind::InboundLost };
+            peer.lost = Some((kind, edge));
+            let mut queue = std::mem::take(&mut peer.queue);
+            for packet in &mut queue {
+                if let C2m::Complete(complete) = packet {
+                    *complete = peer.with_fault(complete.clone());
+                }
+            }
+            let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
+            queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+            peer.queue = queue;
+        }
+    }
+
+    /// What the master holds back for better news of a broken edge comes out.
+    fn wait_for_grace(&mut self) {
+        self.now_ms = AFTER_GRACE_MS;
+        self.input(Input::Tick);
+        self.drain();
+    }
+
+    /// The end of an attempt one edge of which broke at some time: for that reason, if at all, and only over the mesh.
+    fn check_break(&self, answer: &M2c) {
+        let M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) = answer else { return };
+        let edge = self.peers.values().find_map(|peer| peer.lost).expect("an edge broke").1;
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        assert_eq!((verdict.cause, named), (Cause::EdgeBroken, vec![edge.from, edge.to]), "{verdict:?}");
+        let by_mesh = |peer: &Peer| peer.named.is_some_and(Algorithm::uses_mesh);
+        assert!(self.peers.values().all(by_mesh), "nothing went over that edge: {verdict:?}");
+    }
+
+    fn check_end(&self, harm: Option<Harm>) {
         let alive: Vec<&Peer> = self.peers.values().filter(|peer| !peer.dead).collect();
         let answers: Vec<&M2c> = alive.iter().filter_map(|peer| peer.answer.as_ref()).collect();
         let newcomers = usize::from(self.peers.get(&4).is_some_and(|peer| !peer.dead));
         let waiting = self.master.blocked_on();
-        assert_eq!(answers.len() + newcomers, alive.len(), "{:?} {victim:?}: {waiting:?}", self.vote);
+        assert_eq!(answers.len() + newcomers, alive.len(), "{:?} {harm:?}: {waiting:?}", self.vote);
         assert!(alive.iter().all(|peer| peer.admitted), "a newcomer was left outside");
         assert!(waiting.is_empty(), "{waiting:?}");
         match self.vote {
-            Vote::Initiate | Vote::Complete => {
+            Vote::Initiate | Vote::Complete | Vote::Pairwise => {
                 assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "different outcomes: {answers:?}");
                 let done = answers.iter().all(|answer| {
                     matches!(answer, M2c::Outcome(OpOutcome { outcome: Outcome::Done(_), .. }))
                 });
-                assert!(done || victim.is_some(), "aborted without a reason");
+                assert!(done || harm.is_some(), "aborted without a reason");
+                if let (Some(Harm::Break(_)), Some(answer)) = (harm, answers.first()) {
+                    self.check_break(answer);
+                }
             }
             Vote::Sync => {
                 let committed = |answer: &&M2c| matches!(answer, M2c::SyncOutcome(o) if o.outcome == SyncOutcome::Committed(Revision(3)));
@@ -270,29 +380,35 @@ impl Table {
 }
 
 /// Tries everything; returns how many orders there were.
-fn explore(vote: Vote, victim: u64) -> u64 {
+fn explore(vote: Vote, harm: Harm) -> u64 {
     let mut choices = Choices::default();
     let mut orders = 0;
     loop {
         let mut table = Table::new(vote);
-        let mut killed = false;
+        let mut harmed = false;
         loop {
             let ready = table.ready();
-            // The last choice is the death, as long as it has not happened; at the very end it may as well not happen.
-            let options = ready.len() + usize::from(!killed);
-            if ready.is_empty() && (killed || choices.pick(2) == 0) {
+            // The last choice is the harm, as long as it has not happened; at the very end it may as well not happen.
+            let options = ready.len() + usize::from(!harmed);
+            if ready.is_empty() && (harmed || choices.pick(2) == 0) {
                 break;
             }
             let choice = if ready.is_empty() { 0 } else { choices.pick(options) };
             match ready.get(choice) {
                 Some(key) => table.step(*key),
                 None => {
-                    killed = true;
-                    table.kill(victim);
+                    harmed = true;
+                    match harm {
+                        Harm::Death(victim) => table.kill(victim),
+                        Harm::Break(number) => table.break_edge(number),
+                    }
                 }
             }
         }
-        table.check_end(killed.then_some(victim));
+        if matches!(harm, Harm::Break(_)) {
+            table.wait_for_grace();
+        }
+        table.check_end(harmed.then_some(harm));
         orders += 1;
         if !choices.next() {
             return orders;
@@ -302,9 +418,10 @@ fn explore(vote: Vote, victim: u64) -> u64 {
 
 #[test]
 fn every_order_of_a_vote_and_a_death() {
-    for vote in [Vote::Initiate, Vote::Complete, Vote::Sync, Vote::Topology, Vote::Pending] {
+    let votes = [Vote::Initiate, Vote::Complete, Vote::Pairwise, Vote::Sync, Vote::Topology, Vote::Pending];
+    for vote in votes {
         for victim in 1..=3 {
-            let orders = explore(vote, victim);
+            let orders = explore(vote, Harm::Death(victim));
             println!("{vote:?}, death of {victim}: {orders} orders");
             assert!(orders > 20, "{vote:?}: only {orders} orders");
         }
@@ -313,5 +430,14 @@ fn every_order_of_a_vote_and_a_death() {
 
 #[test]
 fn every_order_of_a_topology_vote_and_the_death_of_the_newcomer() {
-    assert!(explore(Vote::Topology, 4) > 20);
+    assert!(explore(Vote::Topology, Harm::Death(4)) > 20);
+}
+
+#[test]
+fn every_order_of_a_pairwise_exchange_and_the_break_of_an_edge() {
+    for number in 0..3 {
+        let orders = explore(Vote::Pairwise, Harm::Break(number));
+        println!("break of mesh edge {number}: {orders} orders");
+        assert!(orders > 1000, "only {orders} orders");
+    }
 }

@@ -17,6 +17,7 @@ mod blame;
 mod calls;
 mod checker;
 mod client;
+mod descriptors;
 mod exhaust;
 mod faults;
 mod links;
@@ -28,6 +29,7 @@ mod swarm;
 mod world;
 
 use blame::{LONGEST_STANDSTILL, LookAlike};
+use checker::INSTEAD_OF_PAIRWISE;
 use client::{Call, Power};
 use pccl_master::state::{IdSource, MasterState, PeerPhase};
 use pccl_protocol::PeerId;
@@ -54,7 +56,7 @@ struct Summary {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
-    over_mesh: u64,
+    begun: BTreeMap<String, u64>,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -115,7 +117,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         done: world.checker.done,
         optimizations: world.optimizations,
         rings_changed: world.rings_changed,
-        over_mesh: world.checker.over_mesh,
+        begun: world.checker.begun_by,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -143,7 +145,7 @@ struct Sums {
     done: u64,
     optimizations: u64,
     rings_changed: u64,
-    over_mesh: u64,
+    begun: BTreeMap<String, u64>,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -155,7 +157,9 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.rings_changed += other.rings_changed;
-        self.over_mesh += other.over_mesh;
+        for (algorithm, count) in other.begun {
+            *self.begun.entry(algorithm).or_insert(0) += count;
+        }
         for (what, count) in other.judged {
             *self.judged.entry(what).or_insert(0) += count;
         }
@@ -168,10 +172,9 @@ impl Sums {
 
 impl From<Summary> for Sums {
     fn from(run: Summary) -> Self {
-        let Summary {
-            inputs, steps, done, optimizations, rings_changed, over_mesh, judged, look_alikes, ..
-        } = run;
-        Self { inputs, steps, done, optimizations, rings_changed, over_mesh, judged, look_alikes }
+        let Summary { inputs, steps, done, optimizations, rings_changed, begun, judged, look_alikes, .. } =
+            run;
+        Self { inputs, steps, done, optimizations, rings_changed, begun, judged, look_alikes }
     }
 }
 
@@ -210,30 +213,35 @@ fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, model: Model) -> Sum
 #[test]
 fn seeds() {
     if let Some(seed) = number("PCCL_SIM_SEED") {
-        let model = match (number("PCCL_SIM_STRIKES"), number("PCCL_SIM_MESH")) {
-            (Some(0), _) => Model::First,
-            (_, Some(0)) => Model::Strikes,
-            _ => Model::Mesh,
+        let without = |name| number(name) == Some(0);
+        let model = match () {
+            () if without("PCCL_SIM_STRIKES") => Model::First,
+            () if without("PCCL_SIM_MESH") => Model::Strikes,
+            () if without("PCCL_SIM_LARGE") => Model::Mesh,
+            () => Model::Large,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Mesh);
+    let sums = run_all(first..first + count, Model::Large);
     println!(
-        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} begun over a mesh, {} optimisations, {} of them with another ring",
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
         first + count - 1,
         sums.inputs,
         sums.steps,
         sums.done,
-        sums.over_mesh,
         sums.optimizations,
         sums.rings_changed
     );
+    println!("begun by algorithm: {:?}", sums.begun);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
-    assert!(sums.over_mesh > count, "hardly anything went over a mesh");
+    let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
+    assert!(begun("direct") > count, "hardly any small operation went over a mesh");
+    assert!(begun("pairwise") > count, "hardly any large operation went over a mesh");
+    assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
@@ -245,8 +253,8 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    // Many of them failed before there were strikes, or a mesh.
-    for model in [Model::First, Model::Strikes, Model::Mesh] {
+    // Many of them failed before there were strikes, or a mesh, or large operations.
+    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large] {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -254,8 +262,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Mesh, Logging::Hashed);
+        let once = || run(seed, Model::Large, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Mesh, Logging::Hashed).hash, run(2, Model::Mesh, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Large, Logging::Hashed).hash, run(2, Model::Large, Logging::Hashed).hash);
 }

@@ -82,7 +82,9 @@ impl World {
             match algorithm {
                 // What it folds goes back later.
                 Algorithm::ReduceBroadcast if root != Some(edge.1) => {}
-                Algorithm::Direct | Algorithm::ReduceBroadcast => self.send_whole(op, *edge),
+                Algorithm::Direct | Algorithm::ReduceBroadcast | Algorithm::Pairwise => {
+                    self.send_whole(op, *edge);
+                }
                 _ => self.flows.entry(*edge).or_default().0 += 100,
             }
         }
@@ -92,14 +94,20 @@ impl World {
     fn send_whole(&mut self, op: OpId, edge: EdgeKey) {
         let flow = self.flows.entry(edge).or_default();
         flow.0 += 100;
-        self.due.insert((op, edge), flow.0);
+        self.due.entry((op, edge)).or_default().push(flow.0);
         self.owed.insert(edge, flow.0);
     }
 
     /// Whether what an attempt over the mesh sent along an edge has arrived; `None` if it has sent nothing.
     pub(crate) fn has_arrived(&self, op: OpId, edge: EdgeKey) -> Option<bool> {
-        let due = *self.due.get(&(op, edge))?;
+        let due = *self.due.get(&(op, edge))?.last()?;
         Some(self.flows.get(&edge).is_some_and(|(_, received)| *received >= due))
+    }
+
+    /// Whether the first, or the second, of what an attempt over the mesh sends along an edge has arrived.
+    fn part_has_arrived(&self, op: OpId, edge: EdgeKey, part: usize) -> bool {
+        let due = self.due.get(&(op, edge)).and_then(|due| due.get(part));
+        due.is_some_and(|due| self.flows.get(&edge).is_some_and(|(_, received)| received >= due))
     }
 
     /// Whether something of such an attempt has yet to arrive on an edge.
@@ -125,19 +133,25 @@ impl World {
         let root = members.first().copied().filter(|_| broadcasts);
         let awaited =
             |edge: &&EdgeKey| edge.1 == me && (root.is_none_or(|root| me == root || edge.0 == root));
-        let mut all = true;
-        for edge in edges.iter().filter(awaited) {
-            if !self.stands_still(*edge)
-                && let Some(flow) = self.flows.get_mut(edge)
+        let inbound: Vec<EdgeKey> = edges.iter().filter(awaited).copied().collect();
+        for edge in inbound.iter().copied() {
+            if !self.stands_still(edge)
+                && let Some(flow) = self.flows.get_mut(&edge)
             {
                 flow.1 = flow.0;
             }
-            all &= self.has_arrived(op, *edge) == Some(true);
         }
-        if all && root == Some(me) {
-            edges.iter().filter(|edge| edge.0 == me).for_each(|edge| self.send_whole(op, *edge));
+        let all = |world: &Self, part| inbound.iter().all(|edge| world.part_has_arrived(op, *edge, part));
+        // All contributions are there: what is folded of them goes to those who wait for it, once.
+        let folds = algorithm == Algorithm::Pairwise || root == Some(me);
+        if folds && all(self, 0) {
+            for edge in edges.iter().filter(|edge| edge.0 == me) {
+                if self.due.get(&(op, *edge)).is_none_or(|due| due.len() <= usize::from(!broadcasts)) {
+                    self.send_whole(op, *edge);
+                }
+            }
         }
-        all
+        all(self, usize::from(algorithm == Algorithm::Pairwise))
     }
 
     /// One of the inbound edges of an attempt: that of the ring, unless it goes over the mesh.

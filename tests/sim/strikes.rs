@@ -6,10 +6,7 @@ use crate::rng::Rng;
 use crate::swarm::{MS, STRIKES, Strike};
 use crate::world::{Event, Wake, World};
 use pccl_protocol::*;
-use pccl_quant::{
-    DataType, ReduceOp,
-    quantise::{Quantisation, Scheme},
-};
+use pccl_quant::DataType;
 use std::collections::BTreeMap;
 
 /// A master that is not heard for this long is given up.
@@ -280,26 +277,6 @@ impl World {
         self.send(slot, C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 }));
         self.wake(slot, patience, Wake::Deadline(request));
         true
-    }
-
-    /// A descriptor that differs from what the others call.
-    pub(crate) fn odd_descriptor(&mut self) -> Descriptor {
-        let mut descriptor = Self::usual_descriptor();
-        let part = &mut descriptor.parts[0];
-        match if self.swarm.odd_calls { self.strikes.below(6) } else { 0 } {
-            1 => part.data_type = DataType::Int64,
-            2 => part.op = ReduceOp::Max,
-            3 => descriptor.algorithm = Algorithm::Ring,
-            4 => descriptor.parts.push(descriptor.parts[0]),
-            5 => part.quantisation = Some(Quantisation::new(Scheme::CastBf16)),
-            _ => part.count = 99,
-        }
-        descriptor
-    }
-
-    pub(crate) fn usual_descriptor() -> Descriptor {
-        let part = PartDescriptor::new(100, DataType::Float32, ReduceOp::Sum);
-        Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
     }
 
     /// Makes the vote of a sync differ from what the others call.

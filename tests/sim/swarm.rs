@@ -14,8 +14,10 @@ pub(crate) enum Model {
     First,
     /// Those that came later, too.
     Strikes,
-    /// Everything: clients connect with each other beside the ring.
+    /// Clients connect with each other beside the ring.
     Mesh,
+    /// Everything: there are large operations, too, and callers that choose a schedule.
+    Large,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -142,6 +144,8 @@ pub(crate) struct Swarm {
     pub(crate) mesh: bool,
     /// The master sees all clients on one host.
     pub(crate) one_host: bool,
+    /// Percentage of operations that are large, or for which the callers choose a schedule.
+    pub(crate) large: u64,
 }
 
 impl Swarm {
@@ -195,6 +199,7 @@ impl Swarm {
             inbound_reports: true,
             mesh: false,
             one_host: false,
+            large: 0,
         }
     }
 

@@ -124,7 +124,7 @@ pub(crate) struct World {
     /// Bytes sent and received on each edge.
     pub(crate) flows: BTreeMap<EdgeKey, (u64, u64)>,
     /// What has to arrive on an edge for an attempt that goes over a mesh, and for all of them.
-    pub(crate) due: BTreeMap<(OpId, EdgeKey), u64>,
+    pub(crate) due: BTreeMap<(OpId, EdgeKey), Vec<u64>>,
     pub(crate) owed: BTreeMap<EdgeKey, u64>,
     /// Participants that run an attempt.
     pub(crate) started: BTreeSet<(OpId, PeerId)>,
@@ -208,6 +208,10 @@ impl World {
         swarm.one_host = swarm.mesh && of_mesh.percent(40);
         if swarm.mesh && of_mesh.percent(25) {
             swarm.favour_mesh(&mut of_mesh);
+        }
+        let mut of_sizes = Rng::new(seed ^ 0x5eed_0009);
+        if model >= Model::Large && of_sizes.percent(80) {
+            swarm.large = of_sizes.range(20, 100);
         }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };

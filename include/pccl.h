@@ -118,6 +118,21 @@ typedef enum pcclQuantizationAlgorithm_t {
     pcclQuantCastFloat16 = 104
 } pcclQuantizationAlgorithm_t;
 
+/* How the data of a reduce travels. An extension: programs of the original know nothing of it. */
+typedef enum pcclSchedule_t {
+    /* The library chooses, by the size of the reduce and by the rates that pcclOptimizeTopology has measured. */
+    pcclScheduleAutomatic = 0,
+    /* Around the ring. */
+    pcclScheduleRing = 1,
+    /* These cannot be chosen. Small reduces take them by themselves. */
+    pcclScheduleAllGather = 2,
+    pcclScheduleDirect = 3,
+    pcclScheduleReduceBroadcast = 4,
+    /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around the
+     * ring, which is taken where a pair cannot connect. Other groups choose as if it were automatic. */
+    pcclSchedulePairwise = 5
+} pcclSchedule_t;
+
 /* ---- Structures ------------------------------------------------------------------------------------------------- */
 
 typedef struct pcclComm_t pcclComm_t;
@@ -143,6 +158,8 @@ typedef struct pcclCommCreateParams_t {
 typedef struct pcclReduceInfo_t {
     /* Peers that took part. */
     uint32_t local_world_size;
+    /* How the data travelled. An extension, where the original has four bytes without a meaning. */
+    pcclSchedule_t schedule;
     uint64_t tx_bytes;
     uint64_t rx_bytes;
 } pcclReduceInfo_t;
@@ -369,6 +386,10 @@ PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char
 /* First ports that the listeners of this peer try; 0 takes any free one. */
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
+
+/* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
+ * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
+PCCL_EXPORT pcclResult_t pcclSetSchedule(pcclComm_t *communicator, pcclSchedule_t schedule);
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 

@@ -24,6 +24,7 @@ from ._enums import (
     ReduceOp,
     Remedy,
     Result,
+    Schedule,
     SharedStateSyncStrategy,
 )
 from ._errors import InvalidBuffer, PCCLError
@@ -46,7 +47,7 @@ def get_include() -> str:
 __all__ = [
     "AsyncReduceHandle", "Attribute", "Communicator", "DataType", "DeviceType", "DistributionHint", "InvalidBuffer",
     "MasterNode", "PCCLError", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
-    "ReduceOp", "ReduceOpDescriptor", "ReduceOperandDescriptor", "Remedy", "Result", "SharedState",
-    "SharedStateSyncInfo", "SharedStateSyncStrategy", "TensorInfo", "World", "cuda", "get_include", "pccl_dir",
+    "ReduceOp", "ReduceOpDescriptor", "ReduceOperandDescriptor", "Remedy", "Result", "Schedule",
+    "SharedState", "SharedStateSyncInfo", "SharedStateSyncStrategy", "TensorInfo", "World", "cuda", "get_include", "pccl_dir",
     "__version__",
 ]

@@ -19,7 +19,7 @@ from ._descriptors import (
     describe,
     pair,
 )
-from ._enums import Attribute, ReduceOp, Result, SharedStateSyncStrategy
+from ._enums import Attribute, ReduceOp, Result, Schedule, SharedStateSyncStrategy
 from ._errors import PCCLError
 from ._library import library, structs
 
@@ -61,7 +61,7 @@ class AsyncReduceHandle:
         code = library.pcclAwaitAsyncReduce(byref(self._op), byref(info))
         if code != 0:
             self.error = PCCLError.of(code, "pcclAwaitAsyncReduce")
-        self._result = (code == 0, code, ReduceInfo(info.local_world_size, info.tx_bytes, info.rx_bytes))
+        self._result = (code == 0, code, ReduceInfo.from_c(info))
         self._keep = None
         self._communicator._in_flight.pop(self._op.tag, None)
 
@@ -76,8 +76,9 @@ class Communicator:
                  advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
                  first_ports: Optional[Tuple[int, int]] = None, connect_timeout: Optional[float] = None,
                  master_timeout: Optional[float] = None, dial_timeout: Optional[float] = None,
-                 frame_checksums: Optional[bool] = None):
+                 frame_checksums: Optional[bool] = None, schedule: Schedule = Schedule.AUTOMATIC):
         self._handle = ctypes.c_void_p()
+        self._schedule = Schedule.AUTOMATIC
         self._in_flight: Dict[int, AsyncReduceHandle] = {}
         code = library.pcclCreateCommunicatorByName(address.encode(), peer_group, p2p_connection_pool_size,
                                                     byref(self._handle))
@@ -95,9 +96,25 @@ class Communicator:
         for number, timeout in enumerate((connect_timeout, master_timeout, dial_timeout)):
             if timeout is not None:
                 self._set("pcclSetTimeout", number, int(timeout * 1000))
+        if schedule is not Schedule.AUTOMATIC:
+            self.schedule = schedule
 
     def _set(self, name: str, *arguments: Any) -> None:
         PCCLError.check(getattr(library, name)(self._handle, *arguments), name)
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce.
+
+        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out more
+        accurate than around the ring. Which one it took says ``ReduceInfo.schedule``.
+        """
+        return self._schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        self._set("pcclSetSchedule", Schedule(schedule).value)
+        self._schedule = Schedule(schedule)
 
     def _blocking(self, name: str, *arguments: Any, keep: Any = None) -> None:
         handle = self._handle
@@ -212,7 +229,7 @@ class Communicator:
         name, handle = "pcclAllReduceMultipleWithRetry", self._handle
         blocking(name, array, len(descriptors), handle, byref(info), max_in_flight,
                  on_interrupt=lambda: library.pcclClose(handle), keep=(self, descriptors, array, info))
-        return ReduceInfo(info.local_world_size, info.tx_bytes, info.rx_bytes)
+        return ReduceInfo.from_c(info)
 
     def _wait_for(self, reduce: AsyncReduceHandle) -> None:
         """Waits in slices, between which Python runs its handlers of signals."""

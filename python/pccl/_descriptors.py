@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, List, Optional, Sequence
 
 from ._buffers import Buffer, buffer_of
-from ._enums import DataType, DeviceType, DistributionHint, QuantizationAlgorithm, ReduceOp
+from ._enums import DataType, DeviceType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
 from ._errors import InvalidBuffer
 from ._library import structs
 
@@ -16,6 +16,12 @@ class ReduceInfo:
     local_world_size: int
     tx_bytes: int
     rx_bytes: int
+    #: How the data travelled; ``AUTOMATIC`` if it did not.
+    schedule: Schedule = Schedule.AUTOMATIC
+
+    @classmethod
+    def from_c(cls, info: Any) -> "ReduceInfo":
+        return cls(info.local_world_size, info.tx_bytes, info.rx_bytes, Schedule(info.schedule))
 
     @property
     def world_size(self) -> int:

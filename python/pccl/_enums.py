@@ -50,6 +50,17 @@ class SharedStateSyncStrategy(Enum):
     SEND_ONLY = 2
 
 
+class Schedule(Enum):
+    """How the data of a reduce travels. The second to fourth of these are for small reduces and cannot be chosen."""
+
+    AUTOMATIC = 0
+    RING = 1
+    ALL_GATHER = 2
+    DIRECT = 3
+    REDUCE_BROADCAST = 4
+    PAIRWISE = 5
+
+
 class DeviceType(Enum):
     CPU = 0
     CUDA = 1

@@ -13,7 +13,7 @@ class structs:
         _fields_ = [("has_cuda_support", c_bool)]
 
     class ReduceInfo(Structure):
-        _fields_ = [("local_world_size", c_uint32), ("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
+        _fields_ = [("local_world_size", c_uint32), ("schedule", c_int), ("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
 
     class OperandDescriptor(Structure):
         _fields_ = [("datatype", c_int), ("distribution_hint", c_int)]
@@ -86,6 +86,7 @@ _FUNCTIONS = {
     "pcclSetBindAddress": [_HANDLE, c_char_p],
     "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclSetFrameChecksums": [_HANDLE, c_int],
+    "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
     "pcclIsConnected": [_HANDLE, POINTER(c_bool)],
     "pcclGetWorld": [_HANDLE, POINTER(structs.World)],

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import pccl
-from pccl import Attribute, Communicator, DataType, MasterNode, PCCLError, ReduceOp, Remedy, Result, SharedState, TensorInfo
+from pccl import Attribute, Communicator, DataType, MasterNode, PCCLError, ReduceOp, Remedy, Result, Schedule, SharedState, TensorInfo
 
 
 @pytest.fixture
@@ -37,6 +37,19 @@ def test_addresses():
             Communicator(bad)
     with pytest.raises(PCCLError):
         MasterNode("nowhere").run()
+
+
+def test_schedules_are_chosen_at_any_time(alone):
+    assert alone.schedule is Schedule.AUTOMATIC
+    alone.schedule = Schedule.PAIRWISE
+    assert alone.schedule is Schedule.PAIRWISE
+    for small in (Schedule.ALL_GATHER, Schedule.DIRECT, Schedule.REDUCE_BROADCAST):
+        with pytest.raises(PCCLError) as caught:
+            alone.schedule = small
+        assert caught.value.result is Result.INVALID_ARGUMENT and "cannot be chosen" in caught.value.message
+    assert alone.schedule is Schedule.PAIRWISE
+    with Communicator("127.0.0.1:1", schedule=Schedule.RING) as comm:
+        assert comm.schedule is Schedule.RING
 
 
 def test_errors_say_what_to_do(alone):

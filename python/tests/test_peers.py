@@ -54,6 +54,42 @@ def test_several_at_once_many_and_quantised(fleet):
         """)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_schedules(fleet, count):
+    fleet(count, """
+        import time
+        comm = join()
+        deadline = time.monotonic() + 100
+
+        def average(how):
+            comm.schedule = how
+            assert comm.schedule is how
+            data = numpy.arange(100000, dtype=numpy.float32) + index
+            info = comm.all_reduce(data, data, op=ReduceOp.AVG)
+            assert (data == numpy.arange(100000) + (peers - 1) / 2).all()
+            return info.schedule
+
+        assert average(Schedule.AUTOMATIC) is not Schedule.AUTOMATIC
+        assert average(Schedule.RING) is Schedule.RING
+        taken = average(Schedule.PAIRWISE)
+        # Around the ring until all pairs are connected.
+        while peers > 2 and taken is Schedule.RING:
+            assert time.monotonic() < deadline
+            taken = average(Schedule.PAIRWISE)
+        assert taken is (Schedule.PAIRWISE if peers > 2 else Schedule.RING)
+        data = numpy.linspace(-1, 1, 10000, dtype=numpy.float32)
+        info = comm.all_reduce(data, data, op=ReduceOp.AVG, quantization_options=QuantizationOptions())
+        # The ranges of chunks are less than 2, and each value is rounded twice.
+        assert abs(data - numpy.linspace(-1, 1, 10000)).max() < 2 / 255 and info.schedule is taken
+        comm.schedule = Schedule.RING if index == 0 else Schedule.PAIRWISE
+        try:
+            comm.all_reduce(data, data, op=ReduceOp.SUM)
+            raise SystemExit("not refused")
+        except PCCLError as error:
+            assert error.cause == "MismatchedCall" and "pairwise" in error.message, error
+        """)
+
+
 def test_shared_state_moves_what_differs(fleet):
     fleet(3, """
         comm = join()

@@ -189,6 +189,7 @@ unsafe fn tensor(
 fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
     ReduceInfo {
         local_world_size: u32::try_from(info.world_size).unwrap_or(u32::MAX),
+        schedule: convert::schedule_code(info.algorithm),
         tx_bytes: info.tx_bytes,
         rx_bytes: info.rx_bytes,
     }

@@ -6,7 +6,7 @@ use crate::{
     types::{Handle, code},
 };
 use parking_lot::{Condvar, Mutex};
-use pccl::{Builder, Communicator, DetachedReduce, ReduceInfo, Tensor};
+use pccl::{Builder, Communicator, DetachedReduce, LaunchOptions, ReduceInfo, Schedule, Tensor};
 use std::{
     collections::BTreeMap,
     ops::Deref,
@@ -31,6 +31,8 @@ pub(crate) struct Comm {
     settings: Mutex<Settings>,
     /// By tag. An all-reduce that is being awaited stays until that is over.
     reduces: Mutex<BTreeMap<u64, Reduce>>,
+    /// Of all-reduces that begin from now on.
+    schedule: Mutex<Schedule>,
     was_connected: AtomicBool,
     calls: Mutex<usize>,
     call_over: Condvar,
@@ -93,6 +95,7 @@ impl Comm {
         Ok(Self {
             settings: Mutex::new(Settings { builder, communicator }),
             reduces: Mutex::new(BTreeMap::new()),
+            schedule: Mutex::new(Schedule::default()),
             was_connected: AtomicBool::new(false),
             calls: Mutex::new(0),
             call_over: Condvar::new(),
@@ -109,6 +112,11 @@ impl Comm {
         let communicator = build(&builder)?;
         *settings = Settings { builder, communicator };
         Ok(())
+    }
+
+    /// Chooses how the data of later all-reduces travels.
+    pub(crate) fn set_schedule(&self, schedule: Schedule) {
+        *self.schedule.lock() = schedule;
     }
 
     /// The communicator of the library.
@@ -137,6 +145,7 @@ impl Comm {
     /// Launches an all-reduce under a tag that is free.
     pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
         let communicator = self.connected()?;
+        let options = LaunchOptions { tag, schedule: *self.schedule.lock() };
         let world = communicator.world();
         if communicator.is_connected() && (world.group_size < 2 || world.global_size < world.min_world_size) {
             let (have, need, in_group) = if world.group_size < 2 {
@@ -155,7 +164,7 @@ impl Comm {
             }
             reduces.insert(tag, Reduce::Launching);
         }
-        let launched = communicator.launch_detached(tensors, tag);
+        let launched = communicator.launch_detached(tensors, options);
         let mut reduces = self.reduces.lock();
         match launched {
             Ok(reduce) => {

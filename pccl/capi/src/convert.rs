@@ -4,7 +4,7 @@ use crate::{
     failure::{Failure, Outcome},
     types::{QuantizationOptions, SocketAddress},
 };
-use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme, SyncStrategy};
+use pccl::{Algorithm, Block, DataType, Quantisation, ReduceOp, Schedule, Scheme, SyncStrategy};
 use std::{
     ffi::c_int,
     net::{IpAddr, SocketAddr},
@@ -68,6 +68,22 @@ pub(crate) fn quantisation(options: &QuantizationOptions, data: DataType) -> Out
     Ok(Some(scheme.into()))
 }
 
+/// A `pcclSchedule_t` that can be chosen.
+pub(crate) fn schedule(value: c_int) -> Outcome<Schedule> {
+    Ok(match value {
+        0 => Schedule::Automatic,
+        1 => Schedule::Ring,
+        5 => Schedule::Pairwise,
+        2..=4 => return Err(Failure::argument(format!("the pcclSchedule_t {value} cannot be chosen"))),
+        _ => return Err(Failure::argument(format!("{value} is no pcclSchedule_t"))),
+    })
+}
+
+/// The `pcclSchedule_t` that a reduce took; the protocol has the same numbers.
+pub(crate) fn schedule_code(algorithm: Algorithm) -> c_int {
+    algorithm.code().into()
+}
+
 /// An address of the header.
 pub(crate) fn socket_address(address: &SocketAddress) -> Outcome<SocketAddr> {
     let host: IpAddr = match address.inet.protocol {
@@ -92,6 +108,18 @@ mod tests {
     }
 
     #[test]
+    fn schedules_have_the_numbers_of_the_header() {
+        let names: Vec<_> =
+            (0..6).filter_map(Algorithm::from_code).map(|it| (schedule_code(it), it.to_string())).collect();
+        let names: Vec<_> = names.iter().map(|(code, name)| format!("{code} {name}")).collect();
+        let all = "0 automatic, 1 ring, 2 all-gather, 3 direct, 4 reduce-broadcast, 5 pairwise";
+        assert_eq!(names.join(", "), all);
+        assert_eq!(schedule(0), Ok(Schedule::Automatic));
+        assert_eq!(schedule(1), Ok(Schedule::Ring));
+        assert_eq!(schedule(5), Ok(Schedule::Pairwise));
+    }
+
+    #[test]
     fn what_is_in_no_enum_is_refused() {
         for value in [-1, 12, i32::MAX, i32::MIN] {
             assert_eq!(data_type(value).unwrap_err().code, code::INVALID_ARGUMENT);
@@ -99,6 +127,10 @@ mod tests {
             assert_eq!(strategy(value).unwrap_err().code, code::INVALID_ARGUMENT);
             assert_eq!(distribution_hint(value).unwrap_err().code, code::INVALID_ARGUMENT);
             assert_eq!(device_type(value).unwrap_err().code, code::INVALID_ARGUMENT);
+            assert_eq!(schedule(value).unwrap_err().code, code::INVALID_ARGUMENT);
+        }
+        for small in 2..=4 {
+            assert!(schedule(small).unwrap_err().text.contains("cannot be chosen"));
         }
         let options = |algorithm, quantized_data_type| QuantizationOptions { algorithm, quantized_data_type };
         let of = |algorithm, data_type| quantisation(&options(algorithm, data_type), DataType::Float32);

@@ -3,6 +3,7 @@
 use crate::{
     calls::new_communicator,
     communicator::{check_initialized, enter},
+    convert,
     failure::{self, Failure, call},
     master::prepare,
     masters::{self, MASTERS},
@@ -202,6 +203,16 @@ pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -
             _ => return Err(Failure::argument(format!("{checksums} is no pcclFrameChecksums_t"))),
         };
         comm.set(|builder| builder.frame_checksums(checksums))
+    })
+}
+
+/// `pcclSetSchedule`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetSchedule(comm: Handle, schedule: c_int) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        comm.set_schedule(convert::schedule(schedule)?);
+        Ok(())
     })
 }
 

@@ -68,6 +68,7 @@ pub(crate) struct CommCreateParams {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReduceInfo {
     pub(crate) local_world_size: u32,
+    pub(crate) schedule: c_int,
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
 }

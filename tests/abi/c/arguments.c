@@ -69,6 +69,7 @@ static void handles(void) {
         EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclInvalidArgument);
         EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
         EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsNever), pcclInvalidArgument);
+        EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
         EXPECT(pcclIsConnected(comm, &flag), pcclInvalidArgument);
         EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
         EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -240,6 +241,13 @@ static void connected(unsigned port) {
     EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclSuccess);
     CHECK(state.revision == 13);
 
+    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 6), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) -1), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, pcclScheduleAllGather), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, pcclScheduleDirect), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, pcclScheduleReduceBroadcast), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, pcclSchedulePairwise), pcclSuccess);
+    EXPECT(pcclSetSchedule(comm, pcclScheduleAutomatic), pcclSuccess);
     EXPECT(pcclIsConnected(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclGetWorld(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);

@@ -4,11 +4,14 @@
 #endif
 #include "check.h"
 
+#include <time.h>
+
 #if defined(__linux__)
 #include <unistd.h>
 #endif
 
 #define COUNT 1000
+#define PATIENCE_S 120
 
 static unsigned port;
 static int peers, own_index;
@@ -149,6 +152,48 @@ static void many(pcclComm_t *comm) {
     CHECK(integers[0] == 0 && integers[2] == 0);
 }
 
+/* A sum by the schedule that was chosen; which one it took is the same on all peers. */
+static pcclSchedule_t sum_by(pcclComm_t *comm, pcclSchedule_t schedule) {
+    static float data[COUNT];
+    pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 30);
+    pcclReduceInfo_t info;
+    int i;
+    memset(&info, 0xA5, sizeof info);
+    for (i = 0; i < COUNT; i++)
+        data[i] = (float) (own_index + i);
+    EXPECT(pcclSetSchedule(comm, schedule), pcclSuccess);
+    EXPECT(pcclAllReduce(data, data, &descriptor, comm, &info), pcclSuccess);
+    for (i = 0; i < COUNT; i++)
+        CHECK(data[i] == (float) (peers * i + peers * (peers - 1) / 2));
+    return info.schedule;
+}
+
+static void choose_schedules(pcclComm_t *comm) {
+    static float data[COUNT];
+    const time_t begun = time(NULL);
+    pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 30);
+    pcclSchedule_t taken = sum_by(comm, pcclScheduleAutomatic);
+    /* Small, so in few hops. */
+    CHECK(taken == pcclScheduleAllGather || taken == pcclScheduleDirect || taken == pcclScheduleReduceBroadcast);
+    CHECK(sum_by(comm, pcclScheduleRing) == pcclScheduleRing);
+    taken = sum_by(comm, pcclSchedulePairwise);
+    if (peers < 3)
+        CHECK(taken == pcclScheduleAllGather);
+    else {
+        /* Around the ring until all pairs are connected. */
+        for (; taken != pcclSchedulePairwise; taken = sum_by(comm, pcclSchedulePairwise))
+            CHECK(taken == pcclScheduleRing && time(NULL) < begun + PATIENCE_S);
+        many(comm);
+    }
+    /* Choices that differ are a mistake, and change nothing. */
+    data[0] = 17;
+    EXPECT(pcclSetSchedule(comm, own_index == 0 ? pcclScheduleRing : pcclSchedulePairwise), pcclSuccess);
+    EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclInvalidUsage);
+    CHECK(data[0] == 17 && strcmp(pcclGetLastCause(), "MismatchedCall") == 0);
+    CHECK(strstr(pcclGetLastError(), "pairwise") != NULL);
+    EXPECT(pcclSetSchedule(comm, pcclScheduleAutomatic), pcclSuccess);
+}
+
 /* All but the first peer differ; in two steps of the revision. */
 static void synchronise(pcclComm_t *comm) {
     static float weights[COUNT];
@@ -196,6 +241,7 @@ static void all(pcclComm_t *comm) {
     several_at_once(comm);
     quantise(comm);
     many(comm);
+    choose_schedules(comm);
     synchronise(comm);
     EXPECT(pcclOptimizeTopology(comm), pcclSuccess);
     EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);

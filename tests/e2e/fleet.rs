@@ -212,8 +212,10 @@ impl Fleet {
         for answer in answers {
             assert!(answer.ok, "{answer:?}");
             assert_eq!(answer.field("restored"), "true", "a failed call has changed its input: {answer:?}");
+            assert_eq!(answer.field("algorithm"), first.field("algorithm"), "peers do not agree on the way");
             assert_eq!(answer.field("digests"), first.field("digests"), "peers hold different results");
         }
+        let algorithm = first.field("algorithm");
         let digests = first.list("digests");
         let participants = first.number("participants");
         let mut orders = self.orders(&first, participants);
@@ -222,7 +224,7 @@ impl Fleet {
             specs
                 .iter()
                 .zip(&digests)
-                .all(|(spec, digest)| pccl_tests::pattern::digest(&spec.result(order)) == *digest)
+                .all(|(spec, digest)| pccl_tests::pattern::digest(&spec.result(order, algorithm)) == *digest)
         };
         assert_eq!(digests.len(), specs.len());
         assert!(
@@ -241,7 +243,12 @@ impl Fleet {
             orders.extend(self.orders(answer, participants));
         }
         for (spec, digest) in specs.iter().zip(answer.list("digests")) {
-            let matches = |order: &Vec<usize>| pccl_tests::pattern::digest(&spec.result(order)) == digest;
+            let by = |order: &[usize], algorithm: &str| {
+                pccl_tests::pattern::digest(&spec.result(order, algorithm)) == digest
+            };
+            let matches = |order: &Vec<usize>| {
+                by(order, "ring") || spec.quantisation.is_some() && by(order, "pairwise")
+            };
             assert!(orders.iter().any(matches), "the result of {spec} is that of no order {orders:?}");
         }
     }
@@ -250,6 +257,14 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn reduce(&mut self, spec: Spec) -> Vec<Answer> {
         let answers = self.all(format!("reduce {spec} 0 20"));
+        self.check(&[spec], &answers);
+        answers
+    }
+
+    /// The same by a schedule that the callers choose.
+    #[track_caller]
+    pub(crate) fn reduce_by(&mut self, schedule: &str, spec: Spec) -> Vec<Answer> {
+        let answers = self.all(format!("reduce {spec} 0 20 {schedule}"));
         self.check(&[spec], &answers);
         answers
     }
@@ -278,6 +293,15 @@ impl Fleet {
             }
             assert_eq!(last, "all-gather");
             assert!(std::time::Instant::now() < deadline, "small operations do not go over the mesh");
+        }
+    }
+
+    /// Waits until pairwise exchange takes place when it is asked for: reduces until one did.
+    #[track_caller]
+    pub(crate) fn await_pairwise(&mut self) {
+        let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
+        while self.reduce_by("pairwise", Spec::sum(10, 1))[0].field("algorithm") != "pairwise" {
+            assert!(std::time::Instant::now() < deadline, "the mesh does not stand");
         }
     }
 

@@ -32,9 +32,20 @@ pub(crate) fn reduce_with_death(
     spec: Spec,
     seen: Seen,
 ) {
+    reduce_with_death_by("automatic", fleet, victim, (point, nth, seen), spec);
+}
+
+/// As [`reduce_with_death`], by a schedule that the callers choose.
+pub(crate) fn reduce_with_death_by(
+    schedule: &str,
+    fleet: &mut Fleet,
+    victim: usize,
+    (point, nth, seen): (&str, usize, Seen),
+    spec: Spec,
+) {
     let what = format!("death of peer {victim} at {nth}. {point:?}, {spec}");
     fleet[victim].ask(format!("trap kill {nth} {point}")).good();
-    fleet.send(format!("reduce {spec} 7 20"));
+    fleet.send(format!("reduce {spec} 7 20 {schedule}"));
     fleet[victim].await_death();
     let id = fleet[victim].id.clone().expect("connected");
     fleet.remove(victim);

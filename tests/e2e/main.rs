@@ -16,6 +16,7 @@ mod kill;
 mod membership;
 mod mesh;
 mod optimize;
+mod pairwise;
 mod quantised;
 mod random_kill;
 mod scale;

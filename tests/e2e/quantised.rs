@@ -8,9 +8,10 @@ use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
 use pccl_quant::Level;
 use pccl_tests::{pattern, spec::Spec};
 
-const FLOATS: [DataType; 4] = [DataType::Float16, DataType::BFloat16, DataType::Float32, DataType::Float64];
+pub(crate) const FLOATS: [DataType; 4] =
+    [DataType::Float16, DataType::BFloat16, DataType::Float32, DataType::Float64];
 
-const SCHEMES: [Scheme; 11] = [
+pub(crate) const SCHEMES: [Scheme; 11] = [
     Scheme::MinMax(DataType::Uint8),
     Scheme::MinMax(DataType::Int32),
     Scheme::ZeroPointScale(DataType::Uint8),
@@ -29,7 +30,12 @@ const COUNTS: [usize; 4] = [0, 2, 1025, 101_000];
 /// Chunks of several frames of every type.
 const LARGE: usize = 1_000_003;
 
-fn quantised(data_type: DataType, op: ReduceOp, count: usize, how: impl Into<Quantisation>) -> Spec {
+pub(crate) fn quantised(
+    data_type: DataType,
+    op: ReduceOp,
+    count: usize,
+    how: impl Into<Quantisation>,
+) -> Spec {
     let quantisation = how.into();
     let seed = pattern::mix(count as u64 ^ u64::from(quantisation.scheme().parameter()) << 32);
     Spec { data_type, op, count, seed, in_place: true, quantisation: Some(quantisation) }

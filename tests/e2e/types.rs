@@ -16,7 +16,7 @@ fn everything(peers: usize) {
             for count in COUNTS {
                 let seed = pattern::mix((count as u64) << 8 | u64::from(data_type.code()));
                 let spec = Spec { data_type, op, count, seed, in_place: true, quantisation: None };
-                let wanted = pattern::digest(&spec.result(&order));
+                let wanted = pattern::digest(&spec.result(&order, "ring"));
                 for in_place in [true, false] {
                     let spec = Spec { in_place, ..spec };
                     for answer in fleet.all(format!("reduce {spec} 0 0")) {

@@ -73,15 +73,21 @@ impl Spec {
         pattern::rarely_special(self.data_type, self.count, seed, rarity_bits)
     }
 
-    /// What comes out, if these peers take part in this order; stochastically rounded, in an operation with tag 0 and this
-    /// tensor only.
+    /// What comes out, if these peers take part in this order, and data travels by this algorithm; stochastically rounded, in
+    /// an operation with tag 0 and this tensor only.
     #[must_use]
-    pub fn result(&self, indices_in_ring_order: &[usize]) -> Vec<u8> {
+    pub fn result(&self, indices_in_ring_order: &[usize], algorithm: &str) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
         match self.quantisation {
             None => pattern::expected(self.data_type, self.op, &inputs),
-            Some(how) => reference::quantised_ring_oracle(self.data_type, self.op, how, (0, 0), &inputs),
+            Some(how) => {
+                let oracle = match algorithm {
+                    "pairwise" => reference::quantised_pairwise_oracle,
+                    _ => reference::quantised_ring_oracle,
+                };
+                oracle(self.data_type, self.op, how, (0, 0), &inputs)
+            }
         }
     }
 }

@@ -86,6 +86,15 @@ enum Cargo {
     Result,
 }
 
+impl std::fmt::Display for Cargo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Contribution { from } => write!(f, "pairwise contribution of rank {from}"),
+            Self::Result => f.write_str("pairwise result"),
+        }
+    }
+}
+
 impl std::fmt::Debug for Pairwise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pairwise").field("id", &self.id).finish_non_exhaustive()
@@ -327,9 +336,10 @@ impl Transfer for Pairwise {
         }
         let state = self.state(&frame, cargo);
         let taken = state.compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        log::trace!("{}: {cargo} begins", self.id);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
             text: format!(
-                "{}: {cargo:?} to chunk {} at byte {} of tensor {} arrives twice",
+                "{}: {cargo} to chunk {} at byte {} of tensor {} arrives twice",
                 self.id, frame.chunk, frame.offset, frame.part
             ),
         })
@@ -369,6 +379,7 @@ impl Transfer for Pairwise {
         let Some((frame, cargo)) = self.received(header) else { return };
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
         self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
+        log::trace!("{}: {cargo} complete", self.id);
         if let Cargo::Contribution { .. } = cargo {
             match self.contributed(&frame) {
                 Ok(()) => {}

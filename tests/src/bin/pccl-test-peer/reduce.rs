@@ -1,7 +1,7 @@
 //! The commands that reduce. After each failed attempt they check that what was put in is still there, bit by bit.
 
 use crate::{Reply, buffer::Buffer, failed, failed_with, kind, usage, world};
-use pccl::{Communicator, Error, ManyOptions, ReduceInfo, ReduceOptions, Remedy, Tensor};
+use pccl::{Communicator, Error, ManyOptions, ReduceInfo, ReduceOptions, Remedy, Schedule, Tensor};
 use pccl_tests::{pattern, spec::Spec};
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ impl Job {
         })
     }
 
-    fn options(&self, tag: u64) -> ReduceOptions {
-        let options = ReduceOptions::new(self.spec.op).tag(tag);
+    fn options(&self, tag: u64, schedule: Schedule) -> ReduceOptions {
+        let options = ReduceOptions::new(self.spec.op).tag(tag).schedule(schedule);
         self.spec.quantisation.map_or(options, |quantisation| options.quantisation(quantisation))
     }
 
@@ -91,9 +91,10 @@ fn answer(comm: &Communicator, story: &Story, jobs: &[Job], result: Result<Reduc
         Ok(info) => {
             let digests: Vec<_> = jobs.iter().map(Job::digest).collect();
             Ok(format!(
-                "participants={} own={} tx={} rx={} digests={} sent={out_of_place_intact} {} {} -- {}",
+                "participants={} own={} algorithm={} tx={} rx={} digests={} sent={out_of_place_intact} {} {} -- {}",
                 info.world_size,
                 info.rank,
+                info.algorithm,
                 info.tx_bytes,
                 info.rx_bytes,
                 digests.join(","),
@@ -110,14 +111,22 @@ fn answer(comm: &Communicator, story: &Story, jobs: &[Job], result: Result<Reduc
     }
 }
 
-fn parse(words: &[&str]) -> Result<(u64, u32), String> {
-    let [_, tag, retries] = words[..] else { return Err(usage("TENSORS TAG RETRIES")) };
-    Ok((tag.parse().map_err(|_| usage("tag"))?, retries.parse().map_err(|_| usage("retries"))?))
+fn parse(words: &[&str]) -> Result<(u64, u32, Schedule), String> {
+    let (&[_, tag, retries] | &[_, tag, retries, _]) = words else {
+        return Err(usage("TENSORS TAG RETRIES [SCHEDULE]"));
+    };
+    let schedule = match words.get(3) {
+        None | Some(&"automatic") => Schedule::Automatic,
+        Some(&"ring") => Schedule::Ring,
+        Some(&"pairwise") => Schedule::Pairwise,
+        Some(_) => return Err(usage("schedule")),
+    };
+    Ok((tag.parse().map_err(|_| usage("tag"))?, retries.parse().map_err(|_| usage("retries"))?, schedule))
 }
 
-/// `reduce TENSOR TAG RETRIES`; `announced` says so on a line of its own just before the first attempt.
+/// `reduce TENSOR TAG RETRIES [SCHEDULE]`; `announced` says so on a line of its own just before the first attempt.
 pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: bool) -> Reply {
-    let (tag, retries) = parse(words)?;
+    let (tag, retries, schedule) = parse(words)?;
     let mut jobs = [Job::parse(words[0], index)?];
     let mut story = Story::new();
     if announced {
@@ -125,7 +134,7 @@ pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: 
     }
     let result = loop {
         let job = &mut jobs[0];
-        let options = job.options(tag);
+        let options = job.options(tag, schedule);
         let begun = Instant::now();
         let result = match &mut job.recv {
             None => job.send.all_reduce(comm, options),
@@ -144,9 +153,9 @@ pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: 
     answer(comm, &story, &jobs, result)
 }
 
-/// `many TENSOR,TENSOR,... TAG RETRIES`; with fewer than 100 retries we retry here, and look at the tensors in between.
+/// `many TENSOR,TENSOR,... TAG RETRIES [SCHEDULE]`; with fewer than 100 retries we retry here, and look at the tensors in between.
 pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
-    let (tag, retries) = parse(words)?;
+    let (tag, retries, schedule) = parse(words)?;
     let mut jobs: Vec<_> =
         words[0].split(',').map(|text| Job::parse(text, index)).collect::<Result<_, _>>()?;
     let mut story = Story::new();
@@ -155,7 +164,7 @@ pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
         let result = {
             let tensors: Result<Vec<_>, _> = jobs.iter_mut().map(Job::tensor).collect();
             let mut tensors = tensors.map_err(|error| failed(&error))?;
-            comm.all_reduce_many(&mut tensors, ManyOptions { tag, retries: inside, ..ManyOptions::default() })
+            comm.all_reduce_many(&mut tensors, ManyOptions { tag, retries: inside, schedule })
         };
         if let Err(error) = &result {
             story.note(error, &jobs);
@@ -169,9 +178,9 @@ pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
     answer(comm, &story, &jobs, result)
 }
 
-/// `scope TENSOR@TAG,TENSOR@TAG,... TAG RETRIES`: all at once; those that fail are launched again in the next round.
+/// `scope TENSOR@TAG,TENSOR@TAG,... TAG RETRIES [SCHEDULE]`: all at once; those that fail are launched again in the next round.
 pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
-    let (_, retries) = parse(words)?;
+    let (_, retries, schedule) = parse(words)?;
     let mut open: Vec<(usize, u64, Job)> = Vec::new();
     for (position, word) in words[0].split(',').enumerate() {
         let (text, tag) = word.split_once('@').ok_or_else(|| usage(word))?;
@@ -184,7 +193,7 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
         let results: Vec<Result<ReduceInfo, Error>> = comm.scope(|scope| {
             let mut launched = Vec::new();
             for (_, tag, job) in &mut open {
-                let options = job.options(*tag);
+                let options = job.options(*tag, schedule);
                 launched.push(match &mut job.recv {
                     None => job.send.launch(scope, options),
                     Some(recv) => job.send.launch_into(recv, scope, options),
@@ -224,11 +233,11 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
 
 /// `busy TENSOR TAG 0`: launches the operation, tries everything that is refused meanwhile, and waits.
 pub(crate) fn busy(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
-    let (tag, _) = parse(words)?;
+    let (tag, _, schedule) = parse(words)?;
     let mut job = Job::parse(words[0], index)?;
     let (mut second, mut state_tensor) = (vec![0f32; 8], vec![0f32; 8]);
     let (result, refused) = comm.scope(|scope| {
-        let options = job.options(tag);
+        let options = job.options(tag, schedule);
         let op = match job.send.launch(scope, options) {
             Ok(op) => op,
             Err(error) => return (Err(error), Vec::new()),

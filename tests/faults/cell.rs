@@ -85,9 +85,12 @@ impl Fault {
     }
 
     /// Whether an all-reduce that runs at this phase has to be aborted. Elsewhere it may be: a peer that is lost while
-    /// it votes to complete aborts the operation only if another one is not complete by then.
+    /// it votes to complete aborts the operation only if another one is not complete by then, and a peer that gets the first
+    /// result of a pairwise exchange may have sent all that the others need from it.
     const fn must_abort(self, phase: Phase) -> bool {
-        self.cause().is_some() && matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Direct)
+        let moves_data =
+            matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Direct | Phase::Pairwise);
+        self.cause().is_some() && moves_data
     }
 
     fn inject(self, arena: &mut Arena, scene: &Scene) {
@@ -133,9 +136,10 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
     let edge = if slow { times.edge.max(Duration::from_millis(2500)) } else { times.edge };
     let times = Times { edge, ..times };
     let mut arena = Arena::new(times, if phase.has_newcomer() { 3 } else { 4 });
-    // At 200 kbit/s the edge carries this for about three edge time-outs.
+    // At 200 kbit/s the edge carries this for about three edge time-outs: three halves of it, or one half.
+    let elements_per_ms = if phase.is_pairwise() { 36 } else { 12 };
     let is_long = slow && phase != Phase::Direct;
-    let count = if is_long { (times.edge.as_millis() * 12) as usize } else { phase.elements() };
+    let count = if is_long { times.edge.as_millis() as usize * elements_per_ms } else { phase.elements() };
     let scene = begin(&mut arena, phase, Spec::sum(count, 1), fault.loses());
     let injected = Instant::now();
     fault.inject(&mut arena, &scene);
@@ -153,7 +157,7 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
 
     let begun = Instant::now();
     let spec = Spec::sum(count + 1, 2);
-    let answers = arena.fleet.all(format!("reduce {spec} 8 20"));
+    let answers = arena.fleet.all(format!("reduce {spec} 8 20 {}", phase.schedule()));
     outcome.time = outcome.time.max(begun.elapsed());
     outcome.aborts += judge(fault, &names, &answers);
     arena.fleet.check(&[spec], &answers);
@@ -257,12 +261,12 @@ fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     let over = answer.ok;
     if over {
         // It had done its part in the operation, which was over before it was dropped.
-        assert!(matches!(phase, Phase::Transfer | Phase::Completing), "{answer:?}");
+        assert!(matches!(phase, Phase::Transfer | Phase::Completing | Phase::PairwiseResult), "{answer:?}");
         answer = ghost.ask("pending");
     }
     // Who has voted to complete does not know what became of it, and holds the result. In the second half of the data
     // that depends on how much of it had come before the fault.
-    let may_have_voted = matches!(phase, Phase::Gather | Phase::Completing | Phase::Direct) && !over;
+    let may_have_voted = (matches!(phase, Phase::Gather | Phase::Completing) || phase.uses_mesh()) && !over;
     match answer.kind() {
         "OutcomeUnknown" if may_have_voted => arena.fleet.check_each(&[scene.spec], &answer),
         kind => assert!(kind == "Kicked" && (phase != Phase::Completing || over), "{answer:?}"),

@@ -26,8 +26,8 @@ fn every_type_and_operation_goes_directly_between_hosts() {
     assert_eq!(arena.fleet.algorithms(0).split_off(before), vec!["direct"; operations]);
 }
 
-/// Two peers that are no neighbours in the ring cannot connect: that costs nobody its place, and small operations go
-/// around the ring.
+/// Two peers that are no neighbours in the ring cannot connect: that costs nobody its place, and all
+/// operations go around the ring.
 #[test]
 fn a_pair_beside_the_ring_that_cannot_connect_costs_nobody_anything() {
     let _shared = quiet::shared();
@@ -57,4 +57,9 @@ fn a_pair_beside_the_ring_that_cannot_connect_costs_nobody_anything() {
         arena.fleet[node].await_log("cannot connect to");
     }
     (2..5).for_each(|seed| reduce(&mut arena, seed));
+    // Nor is there pairwise exchange, whatever the callers choose.
+    let spec = Spec::sum(200_000, 5);
+    let answers = arena.fleet.all(format!("reduce {spec} 0 0 pairwise"));
+    assert!(answers.iter().all(|answer| answer.field("algorithm") == "ring"), "{answers:?}");
+    arena.fleet.check(&[spec], &answers);
 }

@@ -24,12 +24,16 @@ pub(crate) enum Phase {
     Transfer,
     /// A small all-reduce goes directly; the edge that a network fault concerns is beside the ring.
     Direct,
+    /// A large all-reduce goes by pairwise exchange, over that edge, too: contributions arrive.
+    Pairwise,
+    /// Results arrive.
+    PairwiseResult,
     /// Nobody is in a call.
     Idle,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Joining,
         Self::Setup,
         Self::Voting,
@@ -39,6 +43,8 @@ impl Phase {
         Self::Hashing,
         Self::Transfer,
         Self::Direct,
+        Self::Pairwise,
+        Self::PairwiseResult,
         Self::Idle,
     ];
 
@@ -53,6 +59,8 @@ impl Phase {
             Self::Hashing => "hashing",
             Self::Transfer => "transfer",
             Self::Direct => "direct",
+            Self::Pairwise => "pairwise",
+            Self::PairwiseResult => "pw. result",
             Self::Idle => "idle",
         }
     }
@@ -64,7 +72,23 @@ impl Phase {
 
     /// Whether the phase is a part of an all-reduce.
     pub(crate) const fn is_reduce(self) -> bool {
-        matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing | Self::Direct)
+        matches!(self, Self::Voting | Self::ReduceScatter | Self::Gather | Self::Completing)
+            || self.uses_mesh()
+    }
+
+    /// Whether the phase is a part of an all-reduce over the mesh.
+    pub(crate) const fn uses_mesh(self) -> bool {
+        matches!(self, Self::Direct) || self.is_pairwise()
+    }
+
+    /// Whether the phase is a part of a pairwise exchange.
+    pub(crate) const fn is_pairwise(self) -> bool {
+        matches!(self, Self::Pairwise | Self::PairwiseResult)
+    }
+
+    /// The callers' choice of the schedule, as the last word of their command.
+    pub(crate) const fn schedule(self) -> &'static str {
+        if self.is_pairwise() { "pairwise" } else { "" }
     }
 
     /// Elements that are reduced: two frames per chunk, or the most that four peers exchange directly, but for one.
@@ -84,6 +108,8 @@ impl Phase {
             Self::Hashing => "hashing",
             Self::Transfer => "state request for",
             Self::Direct => "from master: Commence",
+            Self::Pairwise => "frame begins, a contribution",
+            Self::PairwiseResult => "frame begins, a result",
             Self::Idle => "",
         }
     }
@@ -132,11 +158,11 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
             arena.fleet.send(format!("reduce {spec} 7 20"));
             arena.fleet[scene.victim].await_stop();
         }
-        Phase::Direct => {
+        Phase::Direct | Phase::Pairwise | Phase::PairwiseResult => {
             arena.fleet.await_mesh();
             (scene.victim, scene.next) = (ring[2], ring[0]);
             arm(arena, &scene, phase);
-            arena.fleet.send(format!("reduce {spec} 7 20"));
+            arena.fleet.send(format!("reduce {spec} 7 20 {}", phase.schedule()));
             arena.fleet[scene.victim].await_stop();
         }
         Phase::Hashing | Phase::Transfer => begin_sync(arena, phase, &ring, &mut scene),

@@ -331,6 +331,8 @@ impl Transfer for Pairwise {
                 self.id, header.len, header.offset, header.part, header.stage
             ),
         })?;
+        let what = if cargo == Cargo::Result { "result" } else { "contribution" };
+        log::trace!("{}: frame begins, a {what} at stage {}", self.id, header.stage);
         if self.gate.is_closed() {
             return Ok(Landing::Discard);
         }

@@ -3,7 +3,7 @@
 use crate::{Reply, buffer::Buffer, failed, failed_with, kind, usage, world};
 use pccl::{Communicator, Error, ManyOptions, ReduceInfo, ReduceOptions, Remedy, Schedule, Tensor};
 use pccl_tests::{pattern, spec::Spec};
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 /// A tensor with its input and its memory.
 struct Job {
@@ -189,6 +189,7 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
     let mut done: Vec<(usize, String)> = Vec::new();
     let mut story = Story::new();
     let mut participants = 0;
+    let mut algorithms = BTreeSet::new();
     while !open.is_empty() {
         let results: Vec<Result<ReduceInfo, Error>> = comm.scope(|scope| {
             let mut launched = Vec::new();
@@ -206,6 +207,7 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
             match result {
                 Ok(info) => {
                     participants = info.world_size;
+                    algorithms.insert(info.algorithm.to_string());
                     done.push((position, job.digest()));
                 }
                 Err(error) => {
@@ -223,8 +225,10 @@ pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply 
     }
     done.sort();
     let digests: Vec<_> = done.into_iter().map(|(_, digest)| digest).collect();
+    let algorithms: Vec<_> = algorithms.into_iter().collect();
     Ok(format!(
-        "participants={participants} digests={} {} {}",
+        "participants={participants} algorithm={} digests={} {} {}",
+        algorithms.join("|"),
         digests.join(","),
         story.fields(),
         world(&comm.world())

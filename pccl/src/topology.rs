@@ -1,5 +1,6 @@
 //! What an optimisation of the ring came to.
 
+use crate::Schedule;
 use pccl_protocol::{OptimizeDone, PeerId};
 use std::time::Duration;
 
@@ -27,6 +28,12 @@ pub struct Optimized {
     pub proven: bool,
     /// Edges between members of the group that could not be measured. No ring uses them.
     pub unmeasured_edges: usize,
+    /// By which schedule large all-reduces of the group go whose callers leave it open: [`Schedule::Ring`], or
+    /// [`Schedule::Pairwise`] while all pairs are connected.
+    pub schedule: Schedule,
+    /// How many per cent faster than around the ring they are predicted to be by pairwise exchange; below 0 if they are slower. None
+    /// if an edge has no rate, or the group has fewer than 3 or more than 8 peers, or all are on one host.
+    pub pairwise_gain_pct: Option<i64>,
     /// Why the ring was not planned, or who stands in the way of one; else empty.
     pub note: String,
     peers: usize,
@@ -45,15 +52,18 @@ impl Optimized {
             bound_mbit_s: Some(mbit_s(done.bound_kbit_s)).filter(|bound| *bound > 0.0),
             proven: done.proven,
             unmeasured_edges: done.unmeasured as usize,
+            schedule: if done.pairwise { Schedule::Pairwise } else { Schedule::Ring },
+            pairwise_gain_pct: Some(i64::from(done.pairwise_pct) - 100).filter(|_| done.pairwise_pct > 0),
             note: done.note.as_str().to_owned(),
             peers: done.sizes.group as usize,
         }
     }
 
-    /// About how long an all-reduce of so many bytes takes: each edge carries `2 (n - 1) / n` of them, and the slowest one
-    /// decides. None if it is not known.
+    /// About how long an all-reduce of so many bytes takes by this [`schedule`](Self::schedule): around the ring each edge
+    /// carries `2 (n - 1) / n` of them, and the slowest one decides. None if it is not known.
     pub fn predicted_time(&self, bytes: u64) -> Option<Duration> {
-        let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0;
+        let gain_pct = self.pairwise_gain_pct.filter(|_| self.schedule == Schedule::Pairwise).unwrap_or(0);
+        let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0 * (100 + gain_pct) as f64 / 100.0;
         let n = self.peers.max(1) as f64;
         Duration::try_from_secs_f64(2.0 * (n - 1.0) / n * bytes as f64 / bytes_per_s).ok()
     }
@@ -75,6 +85,8 @@ mod tests {
             bound_kbit_s: 0,
             proven: true,
             unmeasured: 0,
+            pairwise: false,
+            pairwise_pct: 0,
             note: Text::default(),
         };
         let report = Optimized::new(&done);
@@ -82,6 +94,12 @@ mod tests {
             (report.predicted_time(10_000_000), report.bound_mbit_s),
             (Some(Duration::from_millis(1600)), None)
         );
+        let faster = Optimized::new(&OptimizeDone { pairwise: true, pairwise_pct: 160, ..done.clone() });
+        assert_eq!((faster.schedule, faster.pairwise_gain_pct), (Schedule::Pairwise, Some(60)));
+        assert_eq!(faster.predicted_time(10_000_000), Some(Duration::from_millis(1000)));
+        let slower = Optimized::new(&OptimizeDone { pairwise_pct: 50, ..done.clone() });
+        assert_eq!((slower.schedule, slower.pairwise_gain_pct), (Schedule::Ring, Some(-50)));
+        assert_eq!(slower.predicted_time(10_000_000), report.predicted_time(10_000_000));
         assert_eq!(Optimized::new(&OptimizeDone { slowest: None, ..done }).predicted_time(1), None);
     }
 }

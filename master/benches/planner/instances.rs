@@ -26,7 +26,7 @@ impl Dice {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn permutation(&mut self, n: usize) -> Vec<usize> {
+    pub(crate) fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         (1..n).for_each(|i| order.swap(i, self.below(i as u32 + 1) as usize));
         order

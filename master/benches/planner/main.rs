@@ -3,10 +3,12 @@
 //! Run with `cargo bench -p pccl-master --bench planner`. Arguments behind `--` choose: `long` takes more instances of each
 //! kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that many peers, a kind only that. Sums are
 //! compared with the proven best where there is a proof, else with a planted best or with what a long search finds.
+//! `schedules FILE` takes a table of rates as `pccl-master plan` does, and compares rings with other schedules; by itself only.
 
 mod clock;
 mod deadlines;
 mod instances;
+mod schedules;
 mod success;
 
 use instances::{KINDS, matrix, planted, sites};
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "schedules") {
+        let path = arguments.get(at + 1).expect("schedules FILE");
+        return schedules::compare(path, 1000);
+    }
     let is_long = arguments.iter().any(|argument| argument == "long");
     let instances = if is_long { 50 } else { 5 };
     let peers: Vec<usize> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();

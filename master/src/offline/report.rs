@@ -3,7 +3,7 @@
 use super::Input;
 use crate::{
     json::{list, object, text},
-    topology::{Certified, EQUALLY_FAST, NoPlan, Objective, Plan},
+    topology::{Certified, EQUALLY_FAST, Interfaces, NoPlan, Objective, Plan, Schedules},
 };
 use std::{
     fmt::{self, Write},
@@ -86,6 +86,9 @@ impl Report<'_> {
         let places =
             plan.split_places.iter().map(|place| list(place.iter().map(|&peer| text(self.name(peer)))));
         let predicted = plan.predicted_time(&self.input.matrix, PREDICTED_BYTES);
+        let schedules = self.schedules();
+        let predicted_ms = |mbit_s: Option<f64>| figure(mbit_s.map(|mbit_s| predicted_s(mbit_s) * 1000.0));
+        let schedule = schedules.map_or("null".to_owned(), |found| text(chosen(&found)));
         object(&[
             ("order", list(plan.order.iter().map(|&peer| text(self.name(peer))))),
             ("objective", text(self.objective_name())),
@@ -100,8 +103,34 @@ impl Report<'_> {
             ("sum_bound", figure(total.map(|t| t.bound / by))),
             ("split_places", list(places)),
             ("predicted_ms_per_gb", figure(predicted.map(|time| time.as_micros() as f64 / 1000.0))),
+            ("pairwise_ms_per_gb", predicted_ms(schedules.and_then(|found| found.pairwise))),
+            ("two_rings_ms_per_gb", predicted_ms(schedules.and_then(|found| found.two_rings))),
+            ("schedule", schedule),
             ("took_ms", figure(Some(self.took.as_micros() as f64 / 1000.0))),
         ])
+    }
+
+    /// How fast large operations are by each schedule; none for costs.
+    fn schedules(&self) -> Option<Schedules> {
+        let matrix = &self.input.matrix;
+        let interfaces = Interfaces::of(matrix);
+        let found = Schedules::of(matrix, &interfaces, &self.plan.order)?;
+        Some(found.with_two_rings(matrix, &interfaces))
+    }
+
+    fn schedule_line(&self) -> Option<String> {
+        let found = self.schedules()?;
+        let seconds = |mbit_s: f64| format!("{} s", short(predicted_s(mbit_s)));
+        let other = |name: &str, mbit_s: Option<f64>| {
+            mbit_s.map_or(String::new(), |mbit_s| format!(", {name} {}", seconds(mbit_s)))
+        };
+        let pairwise = other("pairwise", Some(found.pairwise?));
+        let two_rings = other("two rings", found.two_rings);
+        Some(format!(
+            "{}; predicted for 1 GB: ring {}{pairwise}{two_rings}",
+            chosen(&found),
+            seconds(found.ring)
+        ))
     }
 
     fn slowest_line(&self) -> Option<String> {
@@ -146,6 +175,16 @@ impl Report<'_> {
     }
 }
 
+/// The schedule that a run takes for large operations.
+fn chosen(schedules: &Schedules) -> &'static str {
+    if schedules.prefers_pairwise(false) { "pairwise" } else { "ring" }
+}
+
+/// How long so fast a schedule takes.
+fn predicted_s(mbit_s: f64) -> f64 {
+    PREDICTED_BYTES as f64 * 8.0 / 1e6 / mbit_s
+}
+
 /// With six significant digits, or all of a whole number.
 fn short(value: f64) -> String {
     if value.fract() == 0.0 {
@@ -173,6 +212,9 @@ impl fmt::Display for Report<'_> {
         }
         if let Some(time) = self.plan.predicted_time(&self.input.matrix, PREDICTED_BYTES) {
             writeln!(f, "all-reduce:   about {} s for 1 GB", short(time.as_secs_f64()))?;
+        }
+        if let Some(line) = self.schedule_line() {
+            writeln!(f, "schedule:     {line}")?;
         }
         writeln!(f, "took:         {} ms", short(self.took.as_micros() as f64 / 1000.0))
     }
@@ -226,12 +268,27 @@ mod tests {
                 r#"{"order":["a","c\"","b"],"objective":"bottleneck","value":40,"bound":40,"gap":0,"proven":true,"#,
                 r#""slowest_edge":{"from":"b","to":"a","mbit_s":40},"slowest_bound":40,"#,
                 r#""sum_of":"s_per_gbit","sum":57.5,"sum_bound":57.5,"split_places":[],"#,
-                r#""predicted_ms_per_gb":266666.666,"took_ms":3}"#
+                r#""predicted_ms_per_gb":266666.666,"pairwise_ms_per_gb":533333.3333333334,"#,
+                r#""two_rings_ms_per_gb":266666.6666666667,"schedule":"ring","took_ms":3}"#
             )
         );
         let text = report.to_string();
         assert!(text.contains("slowest edge: b -> a, 40 Mbit/s; no ring does better\n"), "{text}");
         assert!(text.contains("sum:          57.5000 (1 / rate, s/Gbit); the least possible"), "{text}");
+    }
+
+    #[test]
+    fn the_schedule_is_chosen_by_what_is_predicted() {
+        let slow_apart = "a,b,c,d\n,900,300,300\n900,,300,300\n300,300,,900\n300,300,900,\n";
+        let input = read(slow_apart, Kind::Rates, None).unwrap();
+        let plan = planned(&input, Objective::Balanced);
+        let objective = Objective::Balanced;
+        let report = Report { input: &input, objective, plan: &plan, took: Duration::ZERO };
+        let text = report.to_string();
+        let line =
+            "schedule:     pairwise; predicted for 1 GB: ring 40 s, pairwise 13.3333 s, two rings 20 s\n";
+        assert!(text.contains(line), "{text}");
+        assert!(report.to_json().contains(r#""schedule":"pairwise""#));
     }
 
     #[test]

@@ -210,7 +210,7 @@ pub(super) struct Group {
     pub(super) ring: Vec<Place>,
     /// The edges beside it.
     pub(super) mesh: Mesh,
-    /// Large operations of this epoch may be done by pairwise exchange.
+    /// Large operations of this epoch are done by pairwise exchange while the mesh stands, unless the caller chose.
     pub(super) pairwise: bool,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,

@@ -21,16 +21,26 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
+    /// Whether a ring in this order would have a mesh if it were planned now.
+    pub(super) fn is_possible(&self, order: &[PeerId], now: Timestamp) -> bool {
+        let is_remembered = |ends: &EdgeEnds, until: Timestamp| {
+            until > now && order.contains(&ends.0) && order.contains(&ends.1)
+        };
+        (3..=limits::MAX_MESH_RANKS).contains(&order.len())
+            && !self.faults.iter().any(|(ends, until)| is_remembered(ends, *until))
+    }
+
     /// Plans the edges for a ring in this order. Those that stay keep their generation, but for one that failed: its
     /// connections are not to be used again, even if one of its ends has not noticed.
     pub(super) fn plan(&mut self, order: &[PeerId], epoch: GroupEpoch, now: Timestamp) {
         let mut old = std::mem::take(&mut self.edges);
         old.retain(|ends, _| !self.faults.contains_key(ends));
+        let is_possible = self.is_possible(order, now);
         self.faults.retain(|ends, until| *until > now && order.contains(&ends.0) && order.contains(&ends.1));
-        let n = order.len();
-        if !(3..=limits::MAX_MESH_RANKS).contains(&n) || !self.faults.is_empty() {
+        if !is_possible {
             return;
         }
+        let n = order.len();
         for from in 0..n {
             for to in (2..n).map(|steps| (from + steps) % n) {
                 let ends = (order[from], order[to]);
@@ -38,6 +48,11 @@ impl Mesh {
                 self.edges.insert(ends, generation);
             }
         }
+    }
+
+    /// Whether the present ring has one.
+    pub(super) fn is_planned(&self) -> bool {
+        !self.edges.is_empty()
     }
 
     /// Whether it has this edge in this generation.
@@ -142,7 +157,7 @@ impl MasterState {
     fn mesh_stands(&self, group: &Group) -> bool {
         let meshed =
             |place: &Place| self.peers.get(&place.peer).is_some_and(|peer| peer.meshed == Some(group.epoch));
-        !group.mesh.edges.is_empty() && group.mesh.faults.is_empty() && group.ring.iter().all(meshed)
+        group.mesh.is_planned() && group.mesh.faults.is_empty() && group.ring.iter().all(meshed)
     }
 
     fn is_on_one_host(&self, group: &Group) -> bool {

@@ -23,6 +23,7 @@ mod plans;
 mod rates;
 mod ring;
 mod round;
+mod schedule;
 mod snapshot;
 mod status;
 mod straggler;

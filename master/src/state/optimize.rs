@@ -266,14 +266,18 @@ impl MasterState {
     fn adopt_planned_rings(&mut self) {
         let Some(optimization) = self.optimization.as_mut() else { return };
         optimization.stage = Stage::Connecting;
+        let mut orders = Vec::new();
         for (id, planned) in &optimization.planned {
             let Some(group) = self.groups.get_mut(id) else { continue };
             // What was found in the background is known to this plan: it began with the same figures, or newer ones.
             let better = group.better.take().map(|better| better.order);
             let kept = planned.result.as_ref().map_or(true, |answer| answer.kept);
-            let order = if kept { better } else { planned.order() };
-            if let Some(order) = order {
-                group.next_order = Some(order);
+            orders.push((*id, if kept { better } else { planned.order() }));
+        }
+        for (id, order) in orders {
+            let replan = order.is_some() || self.schedule_is_outdated(id);
+            if let Some(group) = self.groups.get_mut(&id).filter(|_| replan) {
+                group.next_order = order;
                 group.replan = true;
             }
         }
@@ -332,6 +336,8 @@ impl MasterState {
             pairs().filter(|ends| ends.0 != ends.1 && self.measured.rate(*ends).is_none()).count();
         let planned = optimization.planned.get(&group_id);
         let answer = planned.and_then(|planned| planned.result.as_ref().ok());
+        let schedules = self.groups.get(&group_id).and_then(|group| self.schedules(group, &ring));
+        let pairwise_pct = schedules.and_then(|found| Some(100.0 * (1.0 + found.pairwise_gain()?)));
         let note = match planned {
             Some(Planned { result: Err(text), .. }) => text.clone(),
             Some(_) => String::new(),
@@ -346,6 +352,8 @@ impl MasterState {
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
             proven: answer.is_some_and(|answer| answer.proven),
             unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
+            pairwise: self.groups.get(&group_id).is_some_and(|group| group.pairwise),
+            pairwise_pct: pairwise_pct.map_or(0, |pct| pct.round() as u32),
             note: Text::new(note),
         }
     }

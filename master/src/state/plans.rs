@@ -1,10 +1,9 @@
 //! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
 
-use super::group::{EdgeEnds, Op, Severity};
+use super::MasterState;
+use super::group::Op;
 use super::types::{Action, PlanKey};
-use super::{MasterState, client::Peer};
-use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job, JobLink};
-use core::net::IpAddr;
+use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job};
 use pccl_protocol::{GroupId, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,29 +85,9 @@ impl MasterState {
         self.out.push(Action::Plan { plan, job: Box::new(job), background });
     }
 
-    /// The matrix of what was measured, without edges that cannot be used or that break again and again.
     fn plan_job(&self, group_id: GroupId, purpose: Purpose) -> Option<Job> {
         let group = self.groups.get(&group_id)?;
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
-        let barred = |ends: EdgeEnds| {
-            let mark = group.marks.get(&ends);
-            mark.is_some_and(|mark| mark.until > self.now && mark.severity >= Severity::Avoided)
-        };
-        let link = |from: PeerId, to: PeerId| {
-            let rate = self.measured.rate((from, to)).filter(|_| from != to && !barred((from, to)))?;
-            Some(JobLink { kbit_s: rate.kbit_s, latency_us: rate.latency_us })
-        };
-        let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-        // One flow enters a place and one leaves it.
-        let mut hosts: Vec<IpAddr> = Vec::new();
-        let mut place = |peer: &Peer| {
-            let host = peer.remote.to_canonical();
-            hosts.iter().position(|known| *known == host).unwrap_or_else(|| {
-                hosts.push(host);
-                hosts.len() - 1
-            })
-        };
-        let places = members.iter().filter_map(|id| self.peers.get(id)).map(&mut place).collect();
         let (exact_peers, budget) = if purpose == Purpose::Improvement {
             (EXACT_PEERS_BACKGROUND, self.options.background_budget)
         } else {
@@ -119,8 +98,9 @@ impl MasterState {
         Some(Job {
             names: members.iter().map(|id| self.name_of(*id)).collect(),
             present: (0..members.len()).collect(),
-            links: pairs.map(|(from, to)| link(from, to)).collect(),
-            places,
+            links: self.known_links(group, &members),
+            // One flow enters a place and one leaves it.
+            places: self.places(&members),
             seed: self.plans.last,
             exact_peers,
             budget,
@@ -160,11 +140,14 @@ impl MasterState {
             return self.take_urgent_plan(group_id, planned);
         }
         let better = planned.result.as_ref().is_ok_and(|answer| !answer.kept);
-        if let (true, Some(order)) = (better, planned.order()) {
+        let order = planned.order().filter(|_| better);
+        if order.is_some() {
             self.info(format!("group {group_id}: a better ring was found"));
-            if let Some(group) = self.groups.get_mut(&group_id) {
-                group.better = Some(Better { order, purpose: pending.purpose });
-            }
+        }
+        // The present ring is better if large operations leave it, or come back to it.
+        let order = order.or_else(|| self.schedule_is_outdated(group_id).then_some(planned.members));
+        if let (Some(order), Some(group)) = (order, self.groups.get_mut(&group_id)) {
+            group.better = Some(Better { order, purpose: pending.purpose });
         }
     }
 

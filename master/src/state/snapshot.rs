@@ -161,6 +161,7 @@ impl MasterState {
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
+            assert!(!group.pairwise || group.mesh.is_planned(), "group {id} has no edges for its schedule");
             for (op, state) in &group.ops {
                 let mut peers = self.peers.keys().filter(|peer| state.involves(**peer));
                 assert!(peers.next().is_some(), "{op} belongs to nobody");

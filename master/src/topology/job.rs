@@ -88,7 +88,8 @@ impl Job {
     }
 }
 
-fn to_link(link: JobLink) -> Link {
+/// As a matrix takes it.
+pub(crate) fn to_link(link: JobLink) -> Link {
     Link { mbit_s: link.kbit_s.max(1) as f64 / 1000.0, latency_us: Some(link.latency_us) }
 }
 

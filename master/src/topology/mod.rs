@@ -20,12 +20,15 @@ mod patch;
 mod plan;
 mod probes;
 mod removal;
+mod schedule;
 mod search;
 #[cfg(test)]
 mod test_support;
 mod tour;
+mod two_rings;
 
 pub use bottleneck::NoPlan;
+pub(crate) use job::to_link;
 pub use job::{Answer, Job, JobLink};
 pub use matrix::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix, MatrixError};
 pub use necessary::Obstacle;
@@ -34,4 +37,5 @@ pub use plan::{
 };
 pub use probes::probe_rounds;
 pub use removal::{Candidate, fewest_removals};
+pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules};
 pub use search::{NoRing, ring_order};

@@ -96,6 +96,10 @@ wire_struct! {
         pub proven: bool,
         /// Edges of the group without a rate: they could not be measured, and no ring uses them.
         pub unmeasured: u32,
+        /// Large operations of the receiver's group go by pairwise exchange while its mesh stands, unless the caller chooses.
+        pub pairwise: bool,
+        /// Predicted speed of pairwise exchange, in per cent of the ring's; 0 if not known, or where there is no choice.
+        pub pairwise_pct: u32,
         /// Why nothing was planned, or who stands in the way of a ring; else empty.
         pub note: Text,
     }

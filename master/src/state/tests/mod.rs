@@ -8,6 +8,7 @@ mod liveness;
 mod mesh;
 mod optimize;
 mod ring;
+mod schedule;
 mod status;
 mod straggler;
 mod sync;

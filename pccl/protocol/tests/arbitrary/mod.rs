@@ -198,7 +198,9 @@ arb_struct! {
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }
-    OptimizeDone { request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, note }
+    OptimizeDone {
+        request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, pairwise, pairwise_pct, note
+    }
     KickReason { code, detail }
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }

@@ -1,0 +1,302 @@
+//! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, over two rings at once.
+//!
+//! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one network
+//! interface) sends to others at most what its fastest edge to another place was measured to carry, and receives
+//! likewise: its interface can do at least that. A ring enters and leaves a place once and does not profit if it can do
+//! more, so that the other schedules are if anything faster than it says here.
+
+use super::{matrix::Matrix, plan::MIN_GAIN, two_rings::two_rings};
+use core::ops::RangeInclusive;
+use pccl_protocol::limits::MAX_MESH_RANKS;
+
+/// Groups of so many peers have direct edges between all of them, and may use another schedule than a ring.
+pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=MAX_MESH_RANKS;
+
+/// What the network interface of each place carries, by the number of its first peer, in Mbit/s.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interfaces {
+    /// To other places.
+    pub sends: Vec<f64>,
+    /// From other places.
+    pub receives: Vec<f64>,
+}
+
+impl Interfaces {
+    /// As much as the fastest edge.
+    pub fn of(matrix: &Matrix) -> Self {
+        let n = matrix.peers();
+        let mut interfaces = Self { sends: vec![0.0; n], receives: vec![0.0; n] };
+        for (from, to) in crossing_edges(matrix) {
+            let rate = matrix.rate(from, to);
+            let (sends, receives) =
+                (&mut interfaces.sends[matrix.group(from)], &mut interfaces.receives[matrix.group(to)]);
+            *sends = sends.max(rate);
+            *receives = receives.max(rate);
+        }
+        interfaces
+    }
+}
+
+/// Pairs of peers in different places, in both directions.
+fn crossing_edges(matrix: &Matrix) -> impl Iterator<Item = (usize, usize)> {
+    let n = matrix.peers();
+    let pairs = (0..n).flat_map(move |from| (0..n).map(move |to| (from, to)));
+    pairs.filter(|&(from, to)| matrix.group(from) != matrix.group(to))
+}
+
+/// Parts of a tensor that each edge carries, row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Loads {
+    peers: usize,
+    parts: Vec<f64>,
+}
+
+impl Loads {
+    pub(crate) fn none(peers: usize) -> Self {
+        Self { peers, parts: vec![0.0; peers * peers] }
+    }
+
+    /// `share` of the tensor goes around this ring: all of it but one chunk passes each edge twice.
+    pub(crate) fn add_ring(&mut self, order: &[usize], share: f64) {
+        let n = order.len() as f64;
+        for (from, to) in Matrix::edges(order) {
+            self.parts[from * self.peers + to] += share * 2.0 * (n - 1.0) / n;
+        }
+    }
+
+    /// Each peer sends its part of a chunk to the chunk's owner, and gets the owner's result.
+    fn pairwise(peers: usize) -> Self {
+        let part = |at: usize| if at / peers == at % peers { 0.0 } else { 2.0 / peers as f64 };
+        Self { peers, parts: (0..peers * peers).map(part).collect() }
+    }
+
+    /// Mbit of tensor a second. None if an edge that is needed cannot be used.
+    pub(crate) fn mbit_s(&self, matrix: &Matrix, interfaces: &Interfaces) -> Option<f64> {
+        let n = self.peers;
+        let (mut sent, mut received) = (vec![0.0; n], vec![0.0; n]);
+        let mut slowest = f64::INFINITY;
+        for (at, part) in self.parts.iter().enumerate().filter(|(_, part)| **part > 0.0) {
+            let (from, to) = (at / n, at % n);
+            if !matrix.is_possible(from, to) {
+                return None;
+            }
+            slowest = slowest.min(matrix.rate(from, to) / part);
+            if matrix.group(from) != matrix.group(to) {
+                sent[matrix.group(from)] += part;
+                received[matrix.group(to)] += part;
+            }
+        }
+        for (parts, most) in [(&sent, &interfaces.sends), (&received, &interfaces.receives)] {
+            let loaded = parts.iter().zip(most).filter(|(part, _)| **part > 0.0);
+            slowest = loaded.fold(slowest, |slowest, (part, most)| slowest.min(most / part));
+        }
+        Some(slowest).filter(|rate| rate.is_finite())
+    }
+}
+
+/// How much tensor each schedule reduces in a second, in Mbit; latencies do not count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedules {
+    /// Around the ring.
+    pub ring: f64,
+    /// By pairwise exchange, where that is possible and there is more than one place.
+    pub pairwise: Option<f64>,
+    /// Around the best two rings that have no edge in common, likewise.
+    pub two_rings: Option<f64>,
+}
+
+impl Schedules {
+    /// For a ring of all peers of a matrix of rates; without two rings, which take milliseconds to find. None if the ring cannot be used.
+    pub fn of(matrix: &Matrix, interfaces: &Interfaces, ring: &[usize]) -> Option<Self> {
+        if matrix.is_costs() {
+            return None;
+        }
+        let n = matrix.peers();
+        let mut loads = Loads::none(n);
+        loads.add_ring(ring, 1.0);
+        let ring = loads.mbit_s(matrix, interfaces)?;
+        let pairwise = can_differ(matrix).then(|| Loads::pairwise(n).mbit_s(matrix, interfaces)).flatten();
+        Some(Self { ring, pairwise, two_rings: None })
+    }
+
+    /// The same with two rings.
+    #[must_use]
+    pub fn with_two_rings(mut self, matrix: &Matrix, interfaces: &Interfaces) -> Self {
+        self.two_rings = can_differ(matrix).then(|| two_rings(matrix, interfaces)).flatten();
+        self
+    }
+
+    /// By what part pairwise exchange is faster than the ring; below 0 if it is slower.
+    pub fn pairwise_gain(&self) -> Option<f64> {
+        Some(self.pairwise? / self.ring - 1.0)
+    }
+
+    /// Whether pairwise exchange is to be used, if it `is_used` now: a change either way has to gain a tenth.
+    pub fn prefers_pairwise(&self, is_used: bool) -> bool {
+        self.pairwise.is_some_and(|pairwise| {
+            if is_used {
+                self.ring < pairwise * (1.0 + MIN_GAIN)
+            } else {
+                pairwise >= self.ring * (1.0 + MIN_GAIN)
+            }
+        })
+    }
+}
+
+/// Whether there may be another schedule than a ring. What peers in one place have in common is no network.
+fn can_differ(matrix: &Matrix) -> bool {
+    SCHEDULED_PEERS.contains(&matrix.peers()) && matrix.fewest_crossings() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{chance::Chance, matrix::Link, test_support::sparse};
+    use std::collections::BTreeMap;
+
+    fn matrix(n: usize, rate: impl Fn(usize, usize) -> f64) -> Matrix {
+        let links: Vec<Option<Link>> =
+            (0..n * n).map(|at| Some(Link { mbit_s: rate(at / n, at % n), latency_us: None })).collect();
+        Matrix::of_links(n, &links).unwrap()
+    }
+
+    fn schedules(matrix: &Matrix) -> Schedules {
+        let order: Vec<usize> = (0..matrix.peers()).collect();
+        Schedules::of(matrix, &Interfaces::of(matrix), &order).unwrap()
+    }
+
+    fn assert_near(a: f64, b: f64) {
+        assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+    }
+
+    /// Every message of a schedule of a tensor of n chunks, one by one: from, to.
+    fn messages(order: &[usize], is_pairwise: bool) -> Vec<(usize, usize)> {
+        let n = order.len();
+        let mut messages = Vec::new();
+        for chunk in 0..n {
+            let owner = (chunk + n - 1) % n;
+            if is_pairwise {
+                let others = || (0..n).filter(move |rank| *rank != owner);
+                messages.extend(others().map(|rank| (order[rank], order[owner])));
+                messages.extend(others().map(|rank| (order[owner], order[rank])));
+            } else {
+                // It starts behind its owner, and comes back to it; then the result goes around.
+                let hop = |step: usize| (order[(chunk + step) % n], order[(chunk + step + 1) % n]);
+                messages.extend((0..2 * (n - 1)).map(hop));
+            }
+        }
+        messages
+    }
+
+    /// Mbit of tensor a second by counting what passes each edge and each interface.
+    fn counted(matrix: &Matrix, messages: &[(usize, usize)]) -> Option<f64> {
+        let n = matrix.peers();
+        let mut times = BTreeMap::new();
+        for &(from, to) in messages {
+            let rate = matrix.value(from, to)?;
+            *times.entry(format!("edge {from} {to}")).or_insert(0.0) += 1.0 / rate;
+            let (here, there) = (matrix.group(from), matrix.group(to));
+            if here != there {
+                let edges = || (0..n * n).map(|at| (at / n, at % n));
+                let out = edges().filter(|(a, b)| matrix.group(*a) == here && matrix.group(*b) != here);
+                let into = edges().filter(|(a, b)| matrix.group(*b) == there && matrix.group(*a) != there);
+                let most = |edges: &mut dyn Iterator<Item = (usize, usize)>| {
+                    edges.filter_map(|(a, b)| matrix.value(a, b)).fold(0.0, f64::max)
+                };
+                *times.entry(format!("from {here}")).or_insert(0.0) += 1.0 / most(&mut out.into_iter());
+                *times.entry(format!("to {there}")).or_insert(0.0) += 1.0 / most(&mut into.into_iter());
+            }
+        }
+        let longest = times.into_values().fold(0.0, f64::max);
+        Some(n as f64 / longest)
+    }
+
+    #[test]
+    fn rates_equal_those_of_counted_messages() {
+        let mut chance = Chance::new(5);
+        let (mut possible, mut impossible) = (0, 0);
+        for seed in 0..2000 {
+            let n = 3 + chance.below(6);
+            let density = if seed % 2 == 0 { 1.1 } else { 0.97 };
+            let places: Vec<usize> = (0..n).map(|_| chance.below(n)).collect();
+            let matrix = sparse(n, seed, density).with_places(&places);
+            let mut order: Vec<usize> = (0..n).collect();
+            (1..n).for_each(|at| order.swap(at, chance.below(at + 1)));
+            let ring = counted(&matrix, &messages(&order, false));
+            let found = Schedules::of(&matrix, &Interfaces::of(&matrix), &order);
+            assert_eq!(found.is_some(), ring.is_some());
+            let (Some(found), Some(ring)) = (found, ring) else {
+                impossible += 1;
+                continue;
+            };
+            assert_near(found.ring, ring);
+            if matrix.fewest_crossings() == 0 {
+                assert_eq!(found.pairwise, None);
+                continue;
+            }
+            let pairwise = counted(&matrix, &messages(&order, true));
+            assert_eq!(found.pairwise.is_some(), pairwise.is_some());
+            if let (Some(a), Some(b)) = (found.pairwise, pairwise) {
+                possible += 1;
+                assert_near(a, b);
+            } else {
+                impossible += 1;
+            }
+        }
+        assert!(possible > 500 && impossible > 100, "{possible} {impossible}");
+    }
+
+    #[test]
+    fn where_all_edges_are_alike_both_are_equally_fast() {
+        for n in 3..=8 {
+            let found = schedules(&matrix(n, |_, _| 100.0));
+            let n = n as f64;
+            assert_near(found.ring, 100.0 * n / (2.0 * (n - 1.0)));
+            assert_near(found.pairwise.unwrap(), found.ring);
+            assert_near(1.0 + found.pairwise_gain().unwrap(), 1.0);
+        }
+    }
+
+    #[test]
+    fn edges_slower_than_interfaces_favour_pairwise_and_one_bad_edge_the_ring() {
+        // Each peer has one fast edge in each direction, so that interfaces are known to carry 900; no ring is of fast edges only.
+        let fast = |from: usize, to: usize| if from / 2 == to / 2 { 900.0 } else { 300.0 };
+        let found = schedules(&matrix(4, fast));
+        assert_near(found.ring, 300.0 / 1.5);
+        assert_near(found.pairwise.unwrap(), 900.0 / 1.5);
+        // An edge that the ring does not use.
+        let found =
+            schedules(&matrix(4, |from, to| if (from, to) == (0, 2) { 10.0 } else { fast(from, to) }));
+        assert_near(found.pairwise.unwrap(), 10.0 / 0.5);
+        assert!(!found.prefers_pairwise(true));
+    }
+
+    #[test]
+    fn peers_in_one_place_share_its_interface() {
+        // Two hosts of two peers each: of four edges from one to the other each gets a quarter.
+        let edges = matrix(4, |from, to| if from / 2 == to / 2 { 10_000.0 } else { 100.0 });
+        let found = schedules(&edges.clone().with_places(&[0, 0, 1, 1]));
+        assert_near(found.ring, 100.0 / 1.5);
+        assert_near(found.pairwise.unwrap(), 100.0 / (4.0 * 0.5));
+        assert_eq!(schedules(&edges.with_places(&[0; 4])).pairwise, None);
+    }
+
+    #[test]
+    fn only_groups_with_direct_edges_have_a_choice() {
+        assert_eq!(schedules(&matrix(2, |_, _| 1.0)).pairwise, None);
+        assert_eq!(schedules(&matrix(9, |_, _| 1.0)).pairwise, None);
+        let costs = Matrix::of_costs(3, &[Some(1); 9]).unwrap();
+        assert_eq!(Schedules::of(&costs, &Interfaces::of(&costs), &[0, 1, 2]), None);
+    }
+
+    #[test]
+    fn a_change_has_to_gain_a_tenth() {
+        let with = |pairwise| Schedules { ring: 100.0, pairwise: Some(pairwise), two_rings: None };
+        let both = |pairwise| (with(pairwise).prefers_pairwise(false), with(pairwise).prefers_pairwise(true));
+        assert_eq!(both(109.0), (false, true));
+        assert_eq!(both(110.1), (true, true));
+        assert_eq!(both(91.0), (false, true));
+        assert_eq!(both(90.0), (false, false));
+        assert!(!Schedules { pairwise: None, ..with(1.0) }.prefers_pairwise(true));
+    }
+}

@@ -11,6 +11,7 @@ mod master_process;
 mod peer;
 
 mod abort;
+mod accuracy;
 mod hostile;
 mod kill;
 mod membership;

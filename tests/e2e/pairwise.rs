@@ -3,6 +3,7 @@
 
 use crate::{
     fleet::{Fleet, config},
+    kill::{Seen, reduce_with_death_by},
     quantised::{FLOATS, SCHEMES, quantised},
 };
 use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
@@ -202,4 +203,78 @@ fn tensors_that_are_quantised_and_others_in_one_operation() {
     let answers = fleet.all(format!("many {} 0 100 pairwise", words.join(",")));
     fleet.check(&specs, &answers);
     assert!(answers.iter().all(|answer| answer.field("algorithm") == "pairwise"), "{answers:?}");
+}
+
+/// Points of an exchange of four that each rank passes, with three frames in each chunk, and how the others see a death
+/// there. A rank that has got results may have sent its own as well.
+const POINTS: [(&str, usize, Seen); 10] = [
+    ("to master: Initiate", 1, Seen::Nothing),
+    ("from master: Commence", 1, Seen::Verdict),
+    ("frame begins, a contribution", 1, Seen::Verdict),
+    ("frame begins, a contribution", 8, Seen::Verdict),
+    ("frame complete, a contribution", 1, Seen::Verdict),
+    ("frame complete, a contribution", 9, Seen::Verdict),
+    ("frame begins, a result", 1, Seen::Either),
+    ("frame complete, a result", 9, Seen::Either),
+    ("to master: Complete", 1, Seen::Either),
+    ("from master: Outcome", 1, Seen::Success),
+];
+
+/// One verdict for all, inputs bit-identical, and the retry succeeds, around the ring or by exchange.
+fn deaths(specs: [Spec; 2]) {
+    let mut fleet = Fleet::new(4);
+    for (case, (point, nth, seen)) in POINTS.into_iter().enumerate() {
+        fleet.await_pairwise();
+        let spec = Spec { seed: case as u64, ..specs[case % 2] };
+        reduce_with_death_by("pairwise", &mut fleet, case % 4, (point, nth, seen), spec);
+        fleet.join(&[]);
+    }
+    fleet.await_pairwise();
+}
+
+#[test]
+fn a_death_at_each_point() {
+    deaths([true, false].map(|in_place| Spec { in_place, ..Spec::sum(4 * 300_000, 0) }));
+}
+
+#[test]
+fn a_death_at_each_point_of_a_quantised_exchange() {
+    // Units of 128 KiB of elements, less a little: three frames in each chunk.
+    let schemes = [Scheme::BlockAffineU8(Block::B256), Scheme::CastBf16];
+    deaths(schemes.map(|scheme| quantised(DataType::Float32, ReduceOp::Avg, 4 * 90_000, scheme)));
+}
+
+/// Whoever asks for another way makes another call: nobody is dropped, nothing is changed.
+#[test]
+fn schedules_that_differ_fail_the_vote() {
+    let mut fleet = Fleet::new(3);
+    fleet.await_pairwise();
+    let spec = Spec::sum(100_000, 1);
+    for (one, other) in [("ring", "pairwise"), ("pairwise", "automatic"), ("automatic", "ring")] {
+        fleet[0].send(format!("reduce {spec} 0 0 {one}"));
+        fleet[1].send(format!("reduce {spec} 0 0 {other}"));
+        fleet[2].send(format!("reduce {spec} 0 0 {other}"));
+        for answer in fleet.answers() {
+            for name in [one, other] {
+                assert!(answer.text.contains(&format!("algorithm {name}")), "{answer:?}");
+            }
+            assert_eq!(answer.field("restored"), "true");
+            answer.bad("Aborted:MismatchedCall");
+        }
+        exchange(&mut fleet, spec);
+    }
+}
+
+/// There is no mesh of two or of nine.
+#[test]
+fn other_groups_take_the_ring() {
+    for peers in [2, 9] {
+        let mut fleet = Fleet::new(peers);
+        let scheme = Scheme::BlockAffineU8(Block::B256);
+        for spec in [Spec::sum(100_000, 1), quantised(DataType::Float32, ReduceOp::Avg, 10_000, scheme)] {
+            for answer in fleet.reduce_by("pairwise", spec) {
+                assert_eq!(answer.field("algorithm"), "ring", "{peers} peers, {spec}");
+            }
+        }
+    }
 }

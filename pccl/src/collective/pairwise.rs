@@ -86,12 +86,10 @@ enum Cargo {
     Result,
 }
 
-impl std::fmt::Display for Cargo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Contribution { from } => write!(f, "pairwise contribution of rank {from}"),
-            Self::Result => f.write_str("pairwise result"),
-        }
+impl Cargo {
+    /// For the log.
+    fn what(self) -> &'static str {
+        if self == Self::Result { "result" } else { "contribution" }
     }
 }
 
@@ -331,17 +329,15 @@ impl Transfer for Pairwise {
                 self.id, header.len, header.offset, header.part, header.stage
             ),
         })?;
-        let what = if cargo == Cargo::Result { "result" } else { "contribution" };
-        log::trace!("{}: frame begins, a {what} at stage {}", self.id, header.stage);
+        log::trace!("{}: frame begins, a {} at stage {}", self.id, cargo.what(), header.stage);
         if self.gate.is_closed() {
             return Ok(Landing::Discard);
         }
         let state = self.state(&frame, cargo);
         let taken = state.compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
-        log::trace!("{}: {cargo} begins", self.id);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
             text: format!(
-                "{}: {cargo} to chunk {} at byte {} of tensor {} arrives twice",
+                "{}: {cargo:?} to chunk {} at byte {} of tensor {} arrives twice",
                 self.id, frame.chunk, frame.offset, frame.part
             ),
         })
@@ -381,7 +377,7 @@ impl Transfer for Pairwise {
         let Some((frame, cargo)) = self.received(header) else { return };
         self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
         self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
-        log::trace!("{}: {cargo} complete", self.id);
+        log::trace!("{}: frame complete, a {} at stage {}", self.id, cargo.what(), header.stage);
         if let Cargo::Contribution { .. } = cargo {
             match self.contributed(&frame) {
                 Ok(()) => {}

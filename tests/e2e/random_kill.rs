@@ -1,5 +1,5 @@
-//! `kill -9` of any one of four peers at any moment of an all-reduce: of 64 MiB around the ring, and of 4 KB that
-//! go over the mesh. `PCCL_KILLS` says how often.
+//! `kill -9` of any one of four peers at any moment of an all-reduce: of 64 MiB around the ring and by pairwise
+//! exchange, and of 4 KB that go over the mesh. `PCCL_KILLS` says how often.
 
 use crate::{
     fleet::Fleet,
@@ -40,15 +40,29 @@ fn check(inputs: &mut HashMap<usize, Vec<u8>>, fleet: &mut Fleet, spec: &Spec, a
 
 #[test]
 fn any_peer_at_any_moment() {
-    kill_at_any_moment(LARGE, 8);
+    kill_at_any_moment("ring", LARGE, 8);
+}
+
+#[test]
+fn any_peer_at_any_moment_of_a_pairwise_exchange() {
+    kill_at_any_moment("pairwise", LARGE, 8);
 }
 
 #[test]
 fn any_peer_at_any_moment_of_an_operation_over_the_mesh() {
-    kill_at_any_moment(SMALL, 8);
+    kill_at_any_moment("automatic", SMALL, 8);
 }
 
-fn kill_at_any_moment(elements: usize, usual: u64) {
+/// Waits until operations go the way that is to be tested.
+fn await_way(fleet: &mut Fleet, schedule: &str) {
+    match schedule {
+        "pairwise" => fleet.await_pairwise(),
+        "automatic" => fleet.await_mesh(),
+        _ => {}
+    }
+}
+
+fn kill_at_any_moment(schedule: &str, elements: usize, usual: u64) {
     let kills: u64 = std::env::var("PCCL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let seed =
         std::env::var("PCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| now_us() as u64);
@@ -56,18 +70,18 @@ fn kill_at_any_moment(elements: usize, usual: u64) {
     let mut fleet = Fleet::new(4);
     let spec = Spec::sum(elements, 1);
     // How long it takes when nobody dies: the moments of death are spread over that.
-    fleet.reduce(spec);
-    let healthy = (0..3).map(|_| fleet.all(format!("reduce {spec} 0 0"))[0].number("longest_ms")).min();
+    await_way(&mut fleet, schedule);
+    fleet.reduce_by(schedule, spec);
+    let healthy =
+        (0..3).map(|_| fleet.all(format!("reduce {spec} 0 0 {schedule}"))[0].number("longest_ms")).min();
     let healthy = healthy.unwrap_or(0).max(1) as u64;
     let mut inputs = HashMap::new();
     let mut recoveries: Vec<(u128, bool)> = Vec::new();
     for round in 0..kills {
         let random = mix(seed ^ round);
         let victim = (random % 4) as usize;
-        if elements == SMALL {
-            fleet.await_mesh();
-        }
-        fleet.send(format!("reduce-announced {spec} 0 20"));
+        await_way(&mut fleet, schedule);
+        fleet.send(format!("reduce-announced {spec} 0 20 {schedule}"));
         let begun = Instant::now();
         fleet.iter_mut().for_each(|peer| drop(peer.note()));
         assert!(begun.elapsed() < crate::peer::WATCHDOG);

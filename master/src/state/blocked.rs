@@ -90,10 +90,13 @@ impl MasterState {
                 let members = group.ring.iter().map(|place| place.peer);
                 let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
                 let age = self.now.since(*since).as_secs();
-                let reason = if missing.is_empty() {
-                    self.ring_sentences().join("; ")
-                } else {
+                let reason = if !missing.is_empty() {
                     self.list_peers(missing.into_iter())
+                } else if self.ring_ready(group) {
+                    let open = self.list_peers(self.unmeshed(group).into_iter());
+                    format!("the connections beside the ring of {open}")
+                } else {
+                    self.ring_sentences().join("; ")
                 };
                 format!("all-reduce {id} ({age} s) waits to begin for {reason}")
             }

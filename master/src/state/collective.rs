@@ -135,6 +135,9 @@ impl MasterState {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         let Some((other, (a, b))) = odd else {
+            if self.mesh_wait(group, descriptor).is_some() {
+                return Step::Wait;
+            }
             let prepared = descriptor.algorithm_for(votes.len(), group.pairwise);
             return Step::Commence(self.algorithm_by_mesh(group, prepared));
         };
@@ -210,8 +213,12 @@ impl MasterState {
     }
 
     /// When an attempt has to be looked at again.
-    pub(super) fn op_deadline(&self, op: &Op) -> Option<Timestamp> {
-        let Op::Running { participants, .. } = op else { return None };
+    pub(super) fn op_deadline(&self, group: &Group, op: &Op) -> Option<Timestamp> {
+        let participants = match op {
+            Op::Voting { votes, .. } if votes.len() < group.ring.len() => return None,
+            Op::Voting { votes, .. } => return self.mesh_wait(group, votes.values().next()?),
+            Op::Running { participants, .. } => participants,
+        };
         let due = faults_of(participants).filter_map(|(at, who, fault)| {
             let due = at + self.options.edge_grace;
             (due > self.now || !self.fault_suspect(who, fault)).then_some(due)

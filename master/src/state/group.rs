@@ -214,6 +214,8 @@ pub(super) struct Group {
     pub(super) pairwise: bool,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,
+    /// When it was first confirmed by all members.
+    pub(super) stands_since: Option<Timestamp>,
     /// A new plan is needed although the members are the same.
     pub(super) replan: bool,
     /// Edges of the ring that need new connections.

@@ -85,7 +85,7 @@ impl MasterState {
         let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
         let groups = self.groups.values().filter_map(|group| {
             let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
-            let ops = group.ops.values().filter_map(|op| self.op_deadline(op)).min();
+            let ops = group.ops.values().filter_map(|op| self.op_deadline(group, op)).min();
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
             [faults, ops, sync, self.ring_deadline(group)].into_iter().flatten().min()
         });
@@ -121,6 +121,7 @@ impl MasterState {
         }
         for group in self.groups.values_mut() {
             shift(&mut group.planned_at);
+            group.stands_since.iter_mut().for_each(shift);
             for fault in group.held.values_mut() {
                 shift(&mut fault.since);
             }

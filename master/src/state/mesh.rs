@@ -4,13 +4,18 @@
 //! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
 //! takes the mesh away until the next ring is planned, or longer, if its ends are still in that one.
 
-use super::group::{BrokenEdge, EdgeEnds, Group, Op, Place};
+use super::group::{BrokenEdge, EdgeEnds, Group, Op};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
-    Algorithm, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge, MeshReport,
-    PeerId, Text, limits,
+    Algorithm, Descriptor, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge,
+    MeshReport, PeerId, Text, limits,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at the
+/// same time, and take a few round trips more.
+const MESH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The mesh of one group.
 #[derive(Debug, Default)]
@@ -155,9 +160,23 @@ impl MasterState {
 
     /// Every member has said that all of its edges stand, and none has failed since.
     fn mesh_stands(&self, group: &Group) -> bool {
-        let meshed =
-            |place: &Place| self.peers.get(&place.peer).is_some_and(|peer| peer.meshed == Some(group.epoch));
-        group.mesh.is_planned() && group.mesh.faults.is_empty() && group.ring.iter().all(meshed)
+        group.mesh.is_planned() && group.mesh.faults.is_empty() && self.unmeshed(group).is_empty()
+    }
+
+    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot be used.
+    pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
+        let wants = descriptor.algorithm == Algorithm::Pairwise
+            && descriptor.algorithm_for(group.ring.len(), group.pairwise) == Algorithm::Pairwise;
+        let is_coming =
+            group.mesh.is_planned() && group.mesh.faults.is_empty() && !self.unmeshed(group).is_empty();
+        let due = group.stands_since? + MESH_PATIENCE;
+        (wants && is_coming && due > self.tick).then_some(due)
+    }
+
+    /// Members that have not said yet that their edges of the mesh stand.
+    pub(super) fn unmeshed(&self, group: &Group) -> Vec<PeerId> {
+        let meshed = |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed == Some(group.epoch));
+        group.ring.iter().map(|place| place.peer).filter(|id| !meshed(*id)).collect()
     }
 
     fn is_on_one_host(&self, group: &Group) -> bool {

@@ -147,6 +147,7 @@ impl MasterState {
             MasterState::end_round,
             MasterState::end_optimization,
             MasterState::push_sizes,
+            MasterState::note_standing_rings,
             MasterState::settle_collectives,
             MasterState::settle_syncs,
             MasterState::answer_pending_queries,
@@ -203,7 +204,7 @@ impl MasterState {
                 self.record_beat(id, beat);
                 let missing = self.look_at_flows(id, group, before);
                 self.record_stalls(id, group, &stalled, &missing);
-                self.look_at_pace(id, group);
+                self.look_at_paces(id, group);
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
             C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),

@@ -3,14 +3,17 @@
 //! All edges of a ring move the same bytes in the same time, so the pace of an operation says what the slowest one can
 //! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while operations run, and only
 //! if its sending end had bytes on it at every look. What one operation is too short to show, several show together.
+//!
+//! In pairwise exchange all edges of a host share its interface, so that each is slower than what was measured of it alone.
+//! They are judged against the rate at which the exchange would be as fast as predicted.
 
-use super::group::{EdgeEnds, Op};
+use super::group::{EdgeEnds, Group, Op};
 use super::plans::{Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
 use core::time::Duration;
-use pccl_protocol::{EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{Algorithm, EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
-/// An edge is much slower than planned below this part of the slowest rate of its ring.
+/// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange needs.
 const MUCH_SLOWER: f64 = 0.5;
 /// A rate that operations come this close to is as good as measured anew.
 const CONFIRMED: f64 = 0.9;
@@ -24,6 +27,9 @@ const START_ROUND_TRIPS: u32 = 8;
 /// often it is slow as well, but where there is no third way it is worth trying.
 const WAY_BACK: u64 = 2;
 
+/// In pairwise exchange each edge carries the contribution to one chunk of as many as there are peers, and the result of one.
+const PAIRWISE_PASSES: f64 = 2.0;
+
 /// What one look has shown.
 #[derive(Debug, Clone, Copy)]
 struct Look {
@@ -32,18 +38,19 @@ struct Look {
     bytes: u64,
 }
 
-/// Looks at an edge while operations keep it busy.
+/// Looks at an edge while operations by one algorithm keep it busy.
 #[derive(Debug)]
 pub(super) struct Pace {
     generation: LinkGeneration,
+    algorithm: Algorithm,
     last: Option<Look>,
     /// Rates between two looks in a row at one operation, in kbit/s, the newest last.
     kbit_s: Vec<u64>,
 }
 
 impl Pace {
-    fn new(generation: LinkGeneration) -> Self {
-        Self { generation, last: None, kbit_s: Vec::new() }
+    fn new(generation: LinkGeneration, algorithm: Algorithm) -> Self {
+        Self { generation, algorithm, last: None, kbit_s: Vec::new() }
     }
 
     /// Adds a look. Once enough of them agree that the edge is busy: its lowest and highest rate.
@@ -74,62 +81,87 @@ enum Seen {
     Nothing,
     /// It waits for others.
     Idle,
-    /// Bytes wait on it.
-    Busy(EdgeEnds, LinkGeneration, Look),
+    /// Bytes of an operation by this algorithm wait on it.
+    Busy(Algorithm, Look),
 }
 
 impl MasterState {
-    /// Looks at the edge in front of `id`, which has just said how much it has received.
-    pub(super) fn look_at_pace(&mut self, id: PeerId, group_id: GroupId) {
-        let seen = self.look_at_edge(id, group_id).unwrap_or(Seen::Nothing);
+    /// Looks at the edges to `id`, which has just said how much it has received.
+    pub(super) fn look_at_paces(&mut self, id: PeerId, group_id: GroupId) {
+        let beat = self.peers.get(&id).and_then(|peer| peer.beat.as_ref());
+        let received = beat.map_or(Vec::new(), |(beat, _)| beat.received.clone());
+        received.into_iter().for_each(|edge| self.look_at_pace(edge, id, group_id));
+    }
+
+    fn look_at_pace(&mut self, edge: EdgeBytes, id: PeerId, group_id: GroupId) {
+        let seen = self.look_at_edge(edge, id, group_id).unwrap_or(Seen::Nothing);
         let longest = self.options.beat_interval * 2;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let (ends, generation, look) = match seen {
+        let (ends, generation) = ((edge.peer, id), edge.generation);
+        let (algorithm, look) = match seen {
             Seen::Nothing => return,
-            Seen::Idle => return group.paces.retain(|ends, _| ends.1 != id),
-            Seen::Busy(ends, generation, look) => (ends, generation, look),
+            Seen::Idle => return drop(group.paces.remove(&ends)),
+            Seen::Busy(algorithm, look) => (algorithm, look),
         };
-        let pace = group.paces.entry(ends).or_insert_with(|| Pace::new(generation));
-        if pace.generation != generation {
-            *pace = Pace::new(generation);
+        let fresh = || Pace::new(generation, algorithm);
+        let pace = group.paces.entry(ends).or_insert_with(fresh);
+        if (pace.generation, pace.algorithm) != (generation, algorithm) {
+            *pace = fresh();
         }
         if let Some(range) = pace.add(look, longest) {
-            self.judge_pace(group_id, ends, range);
+            self.judge_pace(group_id, ends, algorithm, range);
         }
     }
 
-    /// What the last beats of `id` and of the peer in front of it say of the edge between them.
-    fn look_at_edge(&self, id: PeerId, group_id: GroupId) -> Option<Seen> {
+    /// What the last beats of `id` and of a peer that sends to it say of the edge between them.
+    fn look_at_edge(&self, received: EdgeBytes, id: PeerId, group_id: GroupId) -> Option<Seen> {
         let group = self.groups.get(&group_id)?;
-        let in_ring = |edge: &&EdgeBytes| group.has_edge((edge.peer, id), edge.generation);
-        let received = self.peers.get(&id)?.beat.as_ref()?.0.received.iter().find(in_ring)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
         let op = beat.operation?;
-        let Op::Running { since, participants, .. } = group.ops.get(&op)? else { return None };
+        let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
+        let is_used = match algorithm {
+            Algorithm::Pairwise => group.uses_edge(ends, received.generation),
+            _ => group.has_edge(ends, received.generation),
+        };
         let receives = participants.get(&id)?.complete.is_none();
         let latency_us = self.measured.rate(ends).map_or(0, |rate| rate.latency_us);
         let start = Duration::from_micros(u64::from(latency_us) * 2) * START_ROUND_TRIPS;
         let is_fresh = self.now.since(*heard_at) <= self.options.beat_interval * 2;
-        if !receives || !is_fresh || *heard_at < *since || self.now.since(*since) < start {
+        if !is_used || !receives || !is_fresh || *heard_at < *since || self.now.since(*since) < start {
             return None;
         }
         if beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation) {
             return Some(Seen::Idle);
         }
         let look = Look { op, at: self.now, bytes: received.bytes };
-        Some(Seen::Busy(ends, received.generation, look))
+        Some(Seen::Busy(*algorithm, look))
+    }
+
+    /// The rate that every edge of a group has to have if an operation by this algorithm is to take as long as was planned, in
+    /// kbit/s. Without a plan there is none.
+    fn needed_kbit_s(&self, group: &Group, algorithm: Algorithm) -> Option<u64> {
+        if algorithm == Algorithm::Pairwise {
+            let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let tensor_mbit_s = self.schedules(group, &order)?.pairwise?;
+            return Some((tensor_mbit_s * 1000.0 * PAIRWISE_PASSES / order.len() as f64) as u64);
+        }
+        let rates: Option<Vec<u64>> =
+            group.edges().map(|(ends, _)| Some(self.measured.rate(ends)?.kbit_s)).collect();
+        rates?.into_iter().min()
     }
 
     /// An edge has had bytes on it all the time, and moved them at a rate in this range.
-    fn judge_pace(&mut self, group_id: GroupId, ends: EdgeEnds, (low, high): (u64, u64)) {
+    fn judge_pace(
+        &mut self,
+        group_id: GroupId,
+        ends: EdgeEnds,
+        algorithm: Algorithm,
+        (low, high): (u64, u64),
+    ) {
         let now = self.now;
         let Some(group) = self.groups.get(&group_id) else { return };
-        let rates: Option<Vec<u64>> =
-            group.edges().map(|(ends, _)| Some(self.measured.rate(ends)?.kbit_s)).collect();
-        // Without a plan there is nothing to compare with.
-        let (Some(planned), Some(known)) =
-            (rates.and_then(|rates| rates.into_iter().min()), self.measured.rate(ends))
+        let (Some(needed), Some(known)) = (self.needed_kbit_s(group, algorithm), self.measured.rate(ends))
         else {
             return;
         };
@@ -138,12 +170,12 @@ impl MasterState {
             return self.measured.note(ends, &note(known.kbit_s.max(low)), now);
         }
         // One that moves nothing at all is judged as a fault.
-        if low == 0 || high as f64 >= planned as f64 * MUCH_SLOWER {
+        if low == 0 || high as f64 >= needed as f64 * MUCH_SLOWER {
             return;
         }
         let (from, to) = (ends.0, ends.1);
         self.info(format!(
-            "edge {from} -> {to} carries {high} kbit/s in operations, {} were measured: a new ring is planned",
+            "edge {from} -> {to} carries {high} kbit/s in operations ({algorithm}), {} were measured: a new ring is planned",
             known.kbit_s
         ));
         self.measured.note(ends, &note(high), now);

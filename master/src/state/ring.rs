@@ -132,6 +132,19 @@ impl MasterState {
                 .all(|place| self.peers.get(&place.peer).is_some_and(|peer| peer.confirmed(group.epoch)))
     }
 
+    /// Rule: it is known since when a ring stands.
+    pub(super) fn note_standing_rings(&mut self) -> bool {
+        let stands = |group: &Group| group.stands_since.is_none() && self.ring_confirmed(group);
+        let fresh: Vec<GroupId> =
+            self.groups.iter().filter(|(_, group)| stands(group)).map(|(id, _)| *id).collect();
+        for id in &fresh {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.stands_since = Some(self.now);
+            }
+        }
+        !fresh.is_empty()
+    }
+
     /// Whether a collective may begin: the ring stands and consists of voters only.
     pub(super) fn ring_ready(&self, group: &Group) -> bool {
         self.ring_confirmed(group) && self.all_accepted(group)
@@ -365,6 +378,7 @@ impl MasterState {
         group.ring = places.collect();
         group.epoch = epoch;
         group.planned_at = now;
+        group.stands_since = None;
         group.replan = false;
         group.rebuild.clear();
         group.history.clear();

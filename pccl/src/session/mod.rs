@@ -29,7 +29,7 @@ use crossbeam_channel::Sender;
 use links::Links;
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{
-    C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
+    Algorithm, C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
     flight::{Event, Recorder, What},
     limits,
 };
@@ -312,8 +312,8 @@ impl Shared {
     }
 
     /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
-    fn operation_begins(&self, algorithm: pccl_protocol::Algorithm) {
-        if algorithm != pccl_protocol::Algorithm::Ring {
+    fn operation_begins(&self, algorithm: Algorithm) {
+        if !matches!(algorithm, Algorithm::Ring | Algorithm::Pairwise) {
             return;
         }
         *self.operation_began.lock() = Some(Instant::now());

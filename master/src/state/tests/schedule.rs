@@ -134,3 +134,138 @@ fn without_a_mesh_there_is_no_pairwise_exchange() {
     rig.pass(61_000, &[1, 2, 3, 4]);
     assert!(rig.optimize(&pairs).pairwise && !rig.plans[&1].mesh.is_empty());
 }
+
+impl Rig {
+    /// All begin an operation; `None` if it waits.
+    fn begin(&mut self, tag: u64, algorithm: Algorithm) -> Option<Algorithm> {
+        let op = self.op(1, tag, 0);
+        let all = self.accepted();
+        self.mail.clear();
+        for n in &all {
+            let descriptor = Descriptor { algorithm, ..super::harness::descriptor(1 << 20) };
+            self.send(*n, C2m::Initiate(Initiate { op, descriptor }));
+        }
+        self.begun(op)
+    }
+
+    fn begun(&mut self, op: OpId) -> Option<Algorithm> {
+        let answers: Vec<Option<M2c>> = self.accepted().into_iter().map(|n| self.answers(n).pop()).collect();
+        assert!(answers.windows(2).all(|two| two[0] == two[1]), "{answers:?}");
+        match answers.into_iter().next()?? {
+            M2c::Commence(commence) if commence.op == op => Some(commence.algorithm),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&mut self, tag: u64) {
+        let op = self.op(1, tag, 0);
+        self.accepted().into_iter().for_each(|n| self.complete(n, op, None));
+    }
+
+    fn mesh_report(&mut self, n: u64, fault: Option<EdgeFault>) {
+        let epoch = self.epoch(n);
+        self.send(n, C2m::MeshReport(MeshReport { epoch, fault }));
+    }
+
+    /// Bytes and rate of every edge after each second of an operation; bytes wait on those that are `busy`.
+    fn beat_of_all(&mut self, op: OpId, second: u64, kbit_s: u64, busy: &dyn Fn(u64, u64) -> bool) {
+        self.now = self.now + std::time::Duration::from_secs(1);
+        let all = self.accepted();
+        for n in all.clone() {
+            let edge = |from: u64, to: u64| {
+                let (plan, ends) = (&self.plans[&n], (self.peers[&from], self.peers[&to]));
+                let beside = plan.mesh.iter().find(|edge| (edge.from, edge.to) == ends);
+                let rank = plan.rank_of(ends.0).expect("member");
+                beside.map_or(plan.ring[rank].generation, |edge| edge.generation)
+            };
+            let others = || all.iter().copied().filter(|other| *other != n);
+            let bytes = |other: u64, generation| EdgeBytes {
+                peer: self.peers[&other],
+                generation,
+                bytes: second * kbit_s * 1000 / 8,
+            };
+            let beat = Beat {
+                sequence: 1,
+                call: CallKind::AllReduce,
+                call_ms: 1,
+                operation: Some(op),
+                moved_bytes: 1,
+                stalled: Vec::new(),
+                sent: others().filter(|to| !busy(n, *to)).map(|to| bytes(to, edge(n, to))).collect(),
+                received: others().map(|from| bytes(from, edge(from, n))).collect(),
+            };
+            self.send(n, C2m::Beat(beat));
+        }
+    }
+}
+
+#[test]
+fn who_asks_for_pairwise_exchange_by_name_waits_for_the_mesh() {
+    let mut rig = Rig::world(4);
+    assert_eq!(rig.begin(0, Algorithm::Automatic), Some(Algorithm::Ring));
+    rig.end(0);
+    assert_eq!(rig.begin(1, Algorithm::Pairwise), None);
+    (1..=3).for_each(|n| rig.mesh_report(n, None));
+    let blocked = rig.state.blocked_on().join("; ");
+    let four = rig.peers[&4].to_string();
+    assert!(
+        blocked.contains("waits to begin for the connections beside the ring of ") && blocked.contains(&four),
+        "{blocked}"
+    );
+    rig.mesh_report(4, None);
+    assert_eq!(rig.begun(rig.op(1, 1, 0)), Some(Algorithm::Pairwise));
+    rig.end(1);
+    assert_eq!(rig.begin(2, Algorithm::Pairwise), Some(Algorithm::Pairwise));
+}
+
+#[test]
+fn the_wait_for_the_mesh_ends() {
+    // With the time since the ring stands.
+    let mut rig = Rig::world(4);
+    rig.pass(1_000, &[1, 2, 3, 4]);
+    assert_eq!(rig.begin(1, Algorithm::Pairwise), None);
+    rig.pass(900, &[1, 2, 3, 4]);
+    assert_eq!(rig.begun(rig.op(1, 1, 0)), None);
+    rig.pass(200, &[1, 2, 3, 4]);
+    assert_eq!(rig.begun(rig.op(1, 1, 0)), Some(Algorithm::Ring));
+    rig.end(1);
+    // Later operations on this ring do not wait.
+    assert_eq!(rig.begin(2, Algorithm::Pairwise), Some(Algorithm::Ring));
+    rig.end(2);
+    // With an edge that fails.
+    rig.join(&[5], 0);
+    assert_eq!(rig.begin(3, Algorithm::Pairwise), None);
+    let edge = *rig.plans[&1].mesh.iter().find(|edge| edge.from == rig.peers[&1]).expect("an edge");
+    let (from, to, generation) = (edge.from, edge.to, edge.generation);
+    rig.mesh_report(1, Some(EdgeFault { from, to, generation, text: Text::new("refused") }));
+    assert_eq!(rig.begun(rig.op(1, 3, 0)), Some(Algorithm::Ring));
+    // Where there is no mesh.
+    let mut rig = Rig::world(2);
+    assert_eq!(rig.begin(1, Algorithm::Pairwise), Some(Algorithm::Ring));
+}
+
+#[test]
+fn an_edge_that_holds_pairwise_exchange_up_brings_the_ring_back() {
+    let mut rig = Rig::world(4);
+    rig.optimize(&pairs);
+    rig.all_meshed();
+    assert_eq!(rig.begin(1, Algorithm::Automatic), Some(Algorithm::Pairwise));
+    let op = rig.op(1, 1, 0);
+    // What the exchange needs of each edge is a third of what fast ones have by themselves, and all have bytes waiting.
+    (1..=9).for_each(|second| rig.beat_of_all(op, second, RATE, &|_, _| true));
+    assert!(rig.jobs.is_empty());
+    // Slow, but no edge has bytes waiting all the time.
+    (1..=9).for_each(|second| rig.beat_of_all(op, 9 + second, RATE / 5, &|from, _| (from + second) % 3 > 0));
+    assert!(rig.jobs.is_empty());
+    let ring = rig.ring(0);
+    (1..=9).for_each(|second| rig.beat_of_all(op, 20 + second, RATE / 5, &|from, to| (from, to) == (1, 3)));
+    assert_eq!(rig.jobs.len(), 1);
+    rig.plan();
+    assert!(rig.is_pairwise(), "the operation is not disturbed");
+    rig.end(1);
+    assert!(!rig.is_pairwise());
+    assert_eq!(rig.ring(0), ring, "the ring does without that edge");
+    rig.confirm_all();
+    rig.all_meshed();
+    assert_eq!(rig.begin(2, Algorithm::Automatic), Some(Algorithm::Ring));
+}

@@ -94,11 +94,13 @@ static bool same_ring(const ring_t *a, const ring_t *b) {
     return a->count == b->count && memcmp(a->peers, b->peers, a->count * sizeof a->peers[0]) == 0;
 }
 
-static void report_reduced(const char *word, uint64_t tag, size_t world, uint64_t hash, const ring_t *before) {
+static void report_reduced(const char *word, uint64_t tag, size_t world, const char *way, uint64_t hash,
+                           const ring_t *before) {
     static char line[2 * RING_MAX * 33 + 256];
     ring_t after = get_ring();
     /* The C interface tells no rank. */
-    char *end = line + sprintf(line, "%s %" PRIu64 " %" PRIu64 " %zu - %016" PRIx64 " ", word, revision, tag, world, hash);
+    char *end = line + sprintf(line, "%s %" PRIu64 " %" PRIu64 " %zu - %s %016" PRIx64 " ", word, revision, tag, world, way,
+                               hash);
     end = write_peers(end, before->peers, before->count);
     *end++ = ' ';
     if (same_ring(before, &after))
@@ -338,6 +340,12 @@ static pcclReduceDescriptor_t describe(const task_t *task, int part) {
     return descriptor;
 }
 
+/* For the reduces that begin from now on. */
+static void choose_schedule(const task_t *task) {
+    if (pcclSetSchedule(comm, task->job.pairwise ? pcclSchedulePairwise : pcclScheduleAutomatic) != pcclSuccess)
+        die("no schedule");
+}
+
 /* Reports the result of a call, right after it, and says how to go on. */
 static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, const pcclReduceInfo_t *info) {
     char tag[32];
@@ -347,7 +355,8 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
             die("a success changed the send buffer");
         task->result_hash = hash_of(task, task->results);
         task->done = true;
-        report_reduced("reduced", task->job.tag, info->local_world_size, task->result_hash, before);
+        report_reduced("reduced", task->job.tag, info->local_world_size,
+                       info->schedule == pcclSchedulePairwise ? "pairwise" : "other", task->result_hash, before);
         return GO_ON;
     }
     /* With an unknown outcome the buffer holds the result; the supervisor is told which. */
@@ -355,7 +364,7 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
     sprintf(tag, "%" PRIu64, task->job.tag);
     report_failed(tag, unknown || hash_of(task, task->data) == task->input_hash);
     if (unknown)
-        report_reduced("unresolved", task->job.tag, before->count, hash_of(task, task->results), before);
+        report_reduced("unresolved", task->job.tag, before->count, "-", hash_of(task, task->results), before);
     switch (pcclGetLastRemedy()) {
     case pcclRemedyRetry: return GO_ON;
     case pcclRemedyWaitForPeers: return ALONE;
@@ -373,6 +382,7 @@ static next_t reduce_round(task_t *tasks, bool ask) {
         pcclResult_t result;
         if (tasks[i].done)
             continue;
+        choose_schedule(&tasks[i]);
         result = pcclAllReduceAsync(tasks[i].data[0], tasks[i].results[0], &descriptor, comm, &tasks[i].handle);
         tasks[i].launched = result == pcclSuccess;
         if (!tasks[i].launched) {
@@ -414,6 +424,7 @@ static next_t reduce_many(task_t *task) {
             descriptors[i].recvbuf = task->results[i];
             descriptors[i].descriptor = describe(task, i);
         }
+        choose_schedule(task);
         result = pcclAllReduceMultipleWithRetry(descriptors, PARTS_MAX, comm, &info, 8);
         end = conclude(task, &before, result, &info);
     }

@@ -11,7 +11,7 @@ import time
 import numpy
 import pccl
 from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgorithm, QuantizationOptions, ReduceDescriptor,
-                  ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, SharedState, TensorInfo)
+                  ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, Schedule, SharedState, TensorInfo)
 
 # Wrapping around is what these numbers are for.
 numpy.seterr(over="ignore")
@@ -100,9 +100,10 @@ def checksum(buffers):
 
 
 class Job:
-    def __init__(self, tag, in_place, parts):
+    def __init__(self, step, tag, in_place, parts):
         """A part is (type, reduction, count, algorithm)."""
         self.tag, self.in_place, self.parts = tag, in_place, parts
+        self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
 
 
 class Workload:
@@ -124,7 +125,7 @@ class Workload:
                 (5, True, numpy.float16, ReduceOp.AVG if even else ReduceOp.SUM, 8),
                 (6, step % 4 == 0, numpy.float32, ReduceOp.SUM if even else ReduceOp.AVG, 1)]
         none = QuantizationAlgorithm.NONE
-        return [Job(tag, in_place, [(dtype, op, self.size(rng, share), QUANTISED[step % 3] if tag == 6 else none)])
+        return [Job(step, tag, in_place, [(dtype, op, self.size(rng, share), QUANTISED[step % 3] if tag == 6 else none)])
                 for tag, in_place, dtype, op, share in plan]
 
     def many_job(self, step):
@@ -132,7 +133,7 @@ class Workload:
         plan = [(numpy.float32, ReduceOp.AVG, 2), (numpy.int64, ReduceOp.SUM, 8), (numpy.float64, ReduceOp.MIN, 8)]
         parts = [(dtype, op, self.size(rng, share), QuantizationAlgorithm.NONE) for dtype, op, share in plan]
         parts[0] = (*parts[0][:3], QUANTISED[(step + MANY_TAG) % 4])
-        return Job(MANY_TAG, (step + MANY_TAG) % 3 == 0, parts)
+        return Job(step, MANY_TAG, (step + MANY_TAG) % 3 == 0, parts)
 
 
 class Task:
@@ -345,6 +346,7 @@ class Peer:
         for task in tasks:
             (_, op, _, _), = task.job.parts
             try:
+                self.comm.schedule = task.job.schedule
                 handle = self.comm.all_reduce_async(task.data[0], task.results[0], op=op, tag=task.job.tag,
                                                     quantization_options=task.quantisation(0))
                 launched.append((task, handle))
@@ -371,6 +373,7 @@ class Peer:
                     task.quantisation(part)))
                 for part, (send, recv, (_, op, _, _)) in enumerate(zip(task.data, task.results, task.job.parts))]
             try:
+                self.comm.schedule = task.job.schedule
                 info = self.comm.all_reduce_multiple_with_retry(descriptors, max_in_flight=8)
                 self.conclude(task, before, None, info)
             except PCCLError as error:
@@ -382,22 +385,23 @@ class Peer:
             if not task.job.in_place and not task.is_intact():
                 raise RuntimeError("a success changed the send buffer")
             task.result_hash = checksum(task.results)
-            return self.reduced("reduced", task, info.local_world_size, task.result_hash, before)
+            way = "pairwise" if info.schedule is Schedule.PAIRWISE else "other"
+            return self.reduced("reduced", task, info.local_world_size, way, task.result_hash, before)
         # With an unknown outcome the buffer holds the result; the supervisor is told which.
         unknown = error.cause == "OutcomeUnknown"
         self.failed(task.job.tag, unknown or task.is_intact(), error)
         if unknown:
-            self.reduced("unresolved", task, len(before), checksum(task.results), before)
+            self.reduced("unresolved", task, len(before), "-", checksum(task.results), before)
         if error.remedy is Remedy.WAIT_FOR_PEERS:
             raise Alone
         if not error.retryable:
             raise self.lost(error)
 
-    def reduced(self, word, task, world, hash, before):
+    def reduced(self, word, task, world, way, hash, before):
         after = self.comm.ring()
         after = "=" if after == before else ids(after)
         # The package tells no rank.
-        report(f"{word} {self.state.revision} {task.job.tag} {world} - {hash:016x} {ids(before)} {after}")
+        report(f"{word} {self.state.revision} {task.job.tag} {world} - {way} {hash:016x} {ids(before)} {after}")
 
     def update(self, tasks):
         """Element-wise and deterministic: equal results keep equal states equal."""

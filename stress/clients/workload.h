@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     uint64_t tag;
-    bool in_place;
+    bool in_place, pairwise;
     int parts_count;
     part_t parts[PARTS_MAX];
 } job_t;
@@ -146,12 +146,17 @@ static inline size_t draw_size(const workload_t *workload, uint64_t *rng, uint64
     return size < most ? size : most;
 }
 
-static inline job_t single(const workload_t *workload, uint64_t *rng, uint64_t tag, bool in_place, kind_t kind,
-                           pcclRedOp_t op, uint64_t share) {
+static inline bool chooses_pairwise(uint64_t step, uint64_t tag) {
+    return (step / 4 + tag) % 2 == 0;
+}
+
+static inline job_t single(const workload_t *workload, uint64_t step, uint64_t *rng, uint64_t tag, bool in_place,
+                           kind_t kind, pcclRedOp_t op, uint64_t share) {
     job_t job;
     memset(&job, 0, sizeof job);
     job.tag = tag;
     job.in_place = in_place;
+    job.pairwise = chooses_pairwise(step, tag);
     job.parts_count = 1;
     job.parts[0].kind = kind;
     job.parts[0].op = op;
@@ -168,12 +173,12 @@ static inline void concurrent_jobs(const workload_t *workload, uint64_t step, jo
     const uint64_t parts[3] = {workload->seed, 1, step};
     const pcclRedOp_t integer_op = integer_ops[step % 4];
     uint64_t rng = keyed(parts, 3);
-    jobs[0] = single(workload, &rng, 1, true, KIND_F32, pcclSum, 1);
-    jobs[1] = single(workload, &rng, 2, false, KIND_F64, pcclAvg, 2);
-    jobs[2] = single(workload, &rng, 3, true, KIND_I64, integer_op, 4);
-    jobs[3] = single(workload, &rng, 4, false, KIND_U8, integer_op, 4);
-    jobs[4] = single(workload, &rng, 5, true, KIND_F16, step % 2 == 0 ? pcclAvg : pcclSum, 8);
-    jobs[5] = single(workload, &rng, 6, step % 4 == 0, KIND_F32, step % 2 == 0 ? pcclSum : pcclAvg, 1);
+    jobs[0] = single(workload, step, &rng, 1, true, KIND_F32, pcclSum, 1);
+    jobs[1] = single(workload, step, &rng, 2, false, KIND_F64, pcclAvg, 2);
+    jobs[2] = single(workload, step, &rng, 3, true, KIND_I64, integer_op, 4);
+    jobs[3] = single(workload, step, &rng, 4, false, KIND_U8, integer_op, 4);
+    jobs[4] = single(workload, step, &rng, 5, true, KIND_F16, step % 2 == 0 ? pcclAvg : pcclSum, 8);
+    jobs[5] = single(workload, step, &rng, 6, step % 4 == 0, KIND_F32, step % 2 == 0 ? pcclSum : pcclAvg, 1);
     jobs[5].parts[0].coding = CODINGS[step % 3];
 }
 
@@ -188,6 +193,7 @@ static inline job_t many_job(const workload_t *workload, uint64_t step) {
     memset(&job, 0, sizeof job);
     job.tag = MANY_TAG;
     job.in_place = (step + MANY_TAG) % 3 == 0;
+    job.pairwise = chooses_pairwise(step, MANY_TAG);
     job.parts_count = PARTS_MAX;
     for (i = 0; i < PARTS_MAX; i++) {
         job.parts[i].kind = kinds[i];

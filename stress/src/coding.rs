@@ -1,7 +1,8 @@
 //! What quantised all-reduces have to yield: the supervisor's own arithmetic, which has no code in common with the library's.
 //!
 //! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial sum; the
-//! last one divides an average before.
+//! last one divides an average before. By pairwise exchange every rank but the owner of a chunk, the one before that whose number it
+//! has, sends what decodes to [`Coding::rounded`] of its own; the owner adds, divides, and sends that of the sum.
 
 use half::bf16;
 use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
@@ -91,6 +92,29 @@ pub(crate) fn ring(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f3
     result
 }
 
+/// The same by pairwise exchange.
+pub(crate) fn pairwise(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f32> {
+    let (ranks, count) = (inputs.len(), inputs[0].len());
+    let mut result = Vec::with_capacity(count);
+    for chunk in 0..ranks {
+        let len = count / ranks + usize::from(chunk < count % ranks);
+        let range = result.len()..result.len() + len;
+        let mut sum = vec![0.0; len];
+        for step in 0..ranks {
+            let own = &inputs[(chunk + step) % ranks][range.clone()];
+            let contribution = if step + 1 == ranks { own.to_vec() } else { coding.rounded(own) };
+            for (sum, value) in sum.iter_mut().zip(contribution) {
+                *sum = if step == 0 { value } else { *sum + value };
+            }
+        }
+        if op == ReduceOp::Avg {
+            sum.iter_mut().for_each(|value| *value /= ranks as f32);
+        }
+        result.append(&mut coding.rounded(&sum));
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +150,18 @@ mod tests {
         // 256 + 1 is 256 in bf16, twice; 1 (rank 1), + 256 (rank 2) is 256, + 1 again.
         assert_eq!(ring(&inputs, ReduceOp::Sum, Coding::Bf16), [256.0, 256.0]);
         assert_eq!(ring(&inputs, ReduceOp::Avg, Coding::Bf16), [85.5, 85.5]);
+    }
+
+    #[test]
+    fn the_owner_rounds_once() {
+        let inputs = [vec![256.0, 1.0], vec![1.0, 1.0], vec![1.0, 256.0]];
+        let inputs: Vec<_> = inputs.iter().collect();
+        // 256 + 1 + 1 is there in f32, and in bf16.
+        assert_eq!(pairwise(&inputs, ReduceOp::Sum, Coding::Bf16), [258.0, 258.0]);
+        assert_eq!(pairwise(&inputs, ReduceOp::Avg, Coding::Bf16), [86.0, 86.0]);
+        // What the owner adds is not rounded before. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0 would add 256.
+        let (few, many) = (vec![2.5], vec![256.75]);
+        assert_eq!(pairwise(&[&few, &vec![0.0], &many], ReduceOp::Sum, Coding::Bf16), [260.0]);
+        assert_eq!(pairwise(&[&many, &vec![0.0], &few], ReduceOp::Sum, Coding::Bf16), [258.0]);
     }
 }

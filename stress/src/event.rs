@@ -50,6 +50,8 @@ pub(crate) struct Reduced {
     pub(crate) world: usize,
     /// Own place in the ring of the operation; the interfaces for C and Python do not tell it.
     pub(crate) rank: Option<usize>,
+    /// Whether it went by pairwise exchange; not known if the outcome is not.
+    pub(crate) pairwise: Option<bool>,
     /// Checksum of the result.
     pub(crate) hash: u64,
     /// The ring as the peer knew it before the call, and after it. Members may be lost in between, none can be added.
@@ -59,6 +61,8 @@ pub(crate) struct Reduced {
 
 /// Starts every line, so that anything else on the same stream is seen for what it is.
 const MARK: &str = "@stress";
+/// An all-reduce that went by pairwise exchange.
+const PAIRWISE: &str = "pairwise";
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +79,12 @@ impl fmt::Display for Line {
                 let word = if matches!(self.event, Event::Reduced(_)) { "reduced" } else { "unresolved" };
                 let Reduced { step, tag, world, hash, .. } = r;
                 let rank = r.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-                write!(f, "{word} {step} {tag} {world} {rank} {hash:016x} {before} {after}")
+                let way = match r.pairwise {
+                    None => "-",
+                    Some(true) => PAIRWISE,
+                    Some(false) => "other",
+                };
+                write!(f, "{word} {step} {tag} {world} {rank} {way} {hash:016x} {before} {after}")
             }
             Event::Failed { call, step, intact, cause, culprits, text } => {
                 let call = match call {
@@ -183,10 +192,12 @@ impl<'a> Words<'a> {
             "-" => None,
             rank => Some(rank.parse().map_err(|_| format!("rank {rank:?} is not a number"))?),
         };
+        let way = self.next("way")?;
+        let pairwise = (way != "-").then_some(way == PAIRWISE);
         let (hash, before) = (self.hash()?, self.ids("ring before")?);
         let same = self.0 == "=";
         let after = if same { before.clone() } else { self.ids("ring after")? };
-        Ok(Reduced { step, tag, world, rank, hash, before, after })
+        Ok(Reduced { step, tag, world, rank, pairwise, hash, before, after })
     }
 
     fn rest(&mut self) -> String {
@@ -206,7 +217,9 @@ mod tests {
     fn lines_go_there_and_back() {
         let reduced = |after: Vec<u128>| {
             let rank = Some(1).filter(|_| after.len() != 1);
-            Event::Reduced(Reduced { step: 3, tag: 4, world: 2, rank, hash: 5, before: vec![1, 2], after })
+            let pairwise = rank.map(|_| after.len() == 2);
+            let before = vec![1, 2];
+            Event::Reduced(Reduced { step: 3, tag: 4, world: 2, rank, pairwise, hash: 5, before, after })
         };
         let failed = |call, culprits| Event::Failed {
             call,

@@ -1,4 +1,4 @@
-//! What a ring all-reduce has to yield, said once more, one element at a time: the supervisor's own arithmetic, which has
+//! What an all-reduce has to yield, said once more, one element at a time: the supervisor's own arithmetic, which has
 //! no code in common with the library's.
 //!
 //! Of N elements over n ranks a chunk has N div n, each of the first N mod n chunks one more. Chunk c starts with the
@@ -97,8 +97,14 @@ fn ring<T: Arithmetic>(inputs: &[&Vec<T>], op: ReduceOp) -> Vec<T> {
     result
 }
 
-/// The result of reducing `inputs`, which are in ring order. `None` if there are none, or they differ in type or length.
-pub(crate) fn ring_all_reduce(inputs: &[&Buffer], op: ReduceOp, coding: Option<Coding>) -> Option<Buffer> {
+/// The result of reducing `inputs`, which are in ring order. By pairwise exchange it differs only where they are quantised.
+/// `None` if there are none, or they differ in type or length.
+pub(crate) fn all_reduce(
+    inputs: &[&Buffer],
+    op: ReduceOp,
+    coding: Option<Coding>,
+    pairwise: bool,
+) -> Option<Buffer> {
     macro_rules! fold {
         ($variant:ident) => {
             fold!($variant, |vectors: &[_]| ring(vectors, op))
@@ -116,6 +122,9 @@ pub(crate) fn ring_all_reduce(inputs: &[&Buffer], op: ReduceOp, coding: Option<C
         }};
     }
     match (inputs.first()?, coding) {
+        (Buffer::F32(_), Some(coding)) if pairwise => {
+            fold!(F32, |vectors: &[_]| coding::pairwise(vectors, op, coding))
+        }
         (Buffer::F32(_), Some(coding)) => fold!(F32, |vectors: &[_]| coding::ring(vectors, op, coding)),
         (_, Some(_)) => None,
         (Buffer::F16(_), None) => fold!(F16),
@@ -140,13 +149,13 @@ mod tests {
         ];
         let inputs: Vec<&Buffer> = inputs.iter().collect();
         // Chunk 0: (huge + 1) + 1 = huge. Chunk 1 (one element): (huge at rank 1, + 1) + 1. Chunk 2: 4 + 2 + 3.
-        let sum = ring_all_reduce(&inputs, ReduceOp::Sum, None);
+        let sum = all_reduce(&inputs, ReduceOp::Sum, None, false);
         assert_eq!(sum, Some(Buffer::F32(vec![huge, 3.0, huge, 9.0])));
     }
 
     #[test]
     fn integers_wrap_and_sixteen_bit_floats_round_at_each_rank() {
-        let fold = |a, b, op| ring_all_reduce(&[&a, &b], op, None);
+        let fold = |a, b, op| all_reduce(&[&a, &b], op, None, false);
         assert_eq!(
             fold(Buffer::U8(vec![200]), Buffer::U8(vec![100]), ReduceOp::Sum),
             Some(Buffer::U8(vec![44]))
@@ -158,16 +167,16 @@ mod tests {
         let half = |value: f32| f16::from_f32(value);
         // 2048 + 1 rounds to 2048 in f16; twice.
         let inputs = [2048.0, 1.0, 1.0].map(|value| Buffer::F16(vec![half(value)]));
-        let sum = ring_all_reduce(&inputs.iter().collect::<Vec<_>>(), ReduceOp::Sum, None);
+        let sum = all_reduce(&inputs.iter().collect::<Vec<_>>(), ReduceOp::Sum, None, false);
         assert_eq!(sum, Some(Buffer::F16(vec![half(2048.0)])));
     }
 
     #[test]
     fn what_does_not_fit_together_has_no_result() {
         let (a, b, c) = (Buffer::U8(vec![1]), Buffer::U8(vec![1, 2]), Buffer::I64(vec![1]));
-        assert_eq!(ring_all_reduce(&[&a, &b], ReduceOp::Sum, None), None);
-        assert_eq!(ring_all_reduce(&[&a, &c], ReduceOp::Sum, None), None);
-        assert_eq!(ring_all_reduce(&[], ReduceOp::Sum, None), None);
-        assert_eq!(ring_all_reduce(&[&a, &a], ReduceOp::Sum, Some(Coding::Bf16)), None);
+        assert_eq!(all_reduce(&[&a, &b], ReduceOp::Sum, None, false), None);
+        assert_eq!(all_reduce(&[&a, &c], ReduceOp::Sum, None, false), None);
+        assert_eq!(all_reduce(&[], ReduceOp::Sum, None, false), None);
+        assert_eq!(all_reduce(&[&a, &a], ReduceOp::Sum, Some(Coding::Bf16), false), None);
     }
 }

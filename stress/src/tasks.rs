@@ -4,7 +4,7 @@ use crate::{
     coding::Coding,
     workload::{Buffer, Job, Part, Workload, checksum, with_vector},
 };
-use pccl::{AsyncReduce, Error, Quantisation, ReduceOptions, Scope, Tensor};
+use pccl::{AsyncReduce, Error, Quantisation, ReduceOptions, Schedule, Scope, Tensor};
 
 /// One all-reduce of a step.
 #[derive(Debug)]
@@ -31,6 +31,10 @@ impl Task {
 
     pub(crate) fn tag(&self) -> u64 {
         self.job.tag
+    }
+
+    pub(crate) fn schedule(&self) -> Schedule {
+        if self.job.pairwise { Schedule::Pairwise } else { Schedule::Automatic }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -109,7 +113,7 @@ pub(crate) fn launch<'scope, 'env>(
     task: &'env mut Task,
 ) -> Result<AsyncReduce<'scope>, Error> {
     let part = &task.job.parts[0];
-    let mut options = ReduceOptions::new(part.op).tag(task.job.tag);
+    let mut options = ReduceOptions::new(part.op).tag(task.job.tag).schedule(task.schedule());
     options.quantisation = quantisation(part);
     let Some(send) = task.data.first_mut() else {
         return Err(Error::InvalidArgument("an operation without tensors".into()));

@@ -40,6 +40,8 @@ pub(crate) struct Part {
 pub(crate) struct Job {
     pub(crate) tag: u64,
     pub(crate) in_place: bool,
+    /// The callers choose pairwise exchange.
+    pub(crate) pairwise: bool,
     pub(crate) parts: Vec<Part>,
 }
 
@@ -137,6 +139,11 @@ pub(crate) fn checksum<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> u64
     sum.value()
 }
 
+/// Half of the operations, in turns of four steps: so each way of quantisation, and each reduction, has both.
+fn chooses_pairwise(step: u64, tag: u64) -> bool {
+    (step / 4 + tag).is_multiple_of(2)
+}
+
 /// What a run computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
@@ -154,6 +161,7 @@ impl Workload {
         let mut job = |tag, in_place, kind, op, share: usize| Job {
             tag,
             in_place,
+            pairwise: chooses_pairwise(step, tag),
             parts: vec![Part { kind, op, count: self.size(&mut rng, share), coding: None }],
         };
         let integer_op = integer_ops[(step % 4) as usize];
@@ -180,7 +188,8 @@ impl Workload {
         ];
         // Gradients travel as they are, in one of the ways, or in another.
         parts[0].coding = Coding::ALL.get(((step + tag) % 4) as usize).copied();
-        Job { tag, in_place: (step + tag).is_multiple_of(3), parts }
+        let in_place = (step + tag).is_multiple_of(3);
+        Job { tag, in_place, pairwise: chooses_pairwise(step, tag), parts }
     }
 
     /// The job of `step` with this tag.
@@ -256,6 +265,19 @@ mod tests {
         }
         assert!(tiny > 50, "{tiny} tensors were tiny");
         assert_eq!(workload.job(0, 77), None);
+    }
+
+    #[test]
+    fn every_way_of_quantisation_goes_by_both_schedules() {
+        let workload = Workload { seed: 5, elements: 1000 };
+        let mut seen = std::collections::BTreeSet::new();
+        for step in 0..24 {
+            let single = workload.concurrent_jobs(step).swap_remove(5);
+            for (kind, job) in [("single", single), ("many", workload.many_job(step, MANY_TAG))] {
+                seen.insert((kind, format!("{:?}", job.parts[0].coding), job.pairwise));
+            }
+        }
+        assert_eq!(seen.len(), 2 * 3 + 2 * 4);
     }
 
     #[test]

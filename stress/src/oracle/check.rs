@@ -76,6 +76,8 @@ impl Check {
 #[serde(default)]
 pub(crate) struct Counts {
     pub(crate) operations: u64,
+    /// Those of them that went by pairwise exchange.
+    pub(crate) pairwise_operations: u64,
     /// Successful calls of all peers together.
     pub(crate) completed_calls: u64,
     pub(crate) aborted_operations: u64,
@@ -95,6 +97,7 @@ impl Counts {
     /// Adds those of another run.
     pub(crate) fn add(&mut self, other: &Self) {
         self.operations += other.operations;
+        self.pairwise_operations += other.pairwise_operations;
         self.completed_calls += other.completed_calls;
         self.aborted_operations += other.aborted_operations;
         self.failed_calls += other.failed_calls;

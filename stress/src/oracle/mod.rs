@@ -125,6 +125,7 @@ impl Oracle {
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             operations: self.reduces.operations,
+            pairwise_operations: self.reduces.pairwise,
             aborted_operations: self.blame.aborted_operations,
             newest_revision: self.revisions.values().map(Revisions::newest).max().unwrap_or(0),
             ..self.counts

@@ -104,7 +104,7 @@ mod tests {
 
     fn reduced(world: usize, rank: usize, before: &[u128], after: &[u128]) -> Reduced {
         let (before, after) = (before.to_vec(), after.to_vec());
-        Reduced { step: 0, tag: 1, world, rank: Some(rank), hash: 0, before, after }
+        Reduced { step: 0, tag: 1, world, rank: Some(rank), pairwise: Some(false), hash: 0, before, after }
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Run {
 
     fn reduce(&mut self, peers: &[usize]) {
         let ring: Vec<u128> = peers.iter().map(|&peer| IDS[peer]).collect();
-        let hash = expected_checksum(&WORKLOAD, self.revision, 2, &ring).expect("computable");
+        let hash = expected_checksum(&WORKLOAD, (self.revision, 2), &ring, false).expect("computable");
         for (rank, &peer) in peers.iter().enumerate() {
             let step = self.revision;
             let (before, after) = (ring.clone(), ring.clone());
@@ -47,6 +47,7 @@ impl Run {
                     tag: 2,
                     world: ring.len(),
                     rank: Some(rank),
+                    pairwise: Some(false),
                     hash,
                     before,
                     after,
@@ -123,9 +124,21 @@ fn wrong_bytes_are_found() {
     let mut run = Run::new();
     run.steps(3, &[0, 1, 2]);
     let (step, before) = (run.revision, IDS.to_vec());
-    let hash = expected_checksum(&WORKLOAD, step, 2, &IDS).expect("computable") ^ 0x10;
+    let hash = expected_checksum(&WORKLOAD, (step, 2), &IDS, false).expect("computable") ^ 0x10;
     let after = before.clone();
-    run.event(1, Event::Reduced(Reduced { step, tag: 2, world: 3, rank: Some(1), hash, before, after }));
+    run.event(
+        1,
+        Event::Reduced(Reduced {
+            step,
+            tag: 2,
+            world: 3,
+            rank: Some(1),
+            pairwise: Some(false),
+            hash,
+            before,
+            after,
+        }),
+    );
     assert_eq!(run.end(), [Check::Result]);
 }
 
@@ -133,9 +146,21 @@ fn wrong_bytes_are_found() {
 fn a_contributor_that_nobody_was_is_found() {
     let mut run = Run::new();
     let ring = vec![IDS[0], 999];
-    let hash = expected_checksum(&WORKLOAD, 0, 2, &ring).expect("computable");
+    let hash = expected_checksum(&WORKLOAD, (0, 2), &ring, false).expect("computable");
     let (before, after) = (ring.clone(), ring);
-    run.event(0, Event::Reduced(Reduced { step: 0, tag: 2, world: 2, rank: Some(0), hash, before, after }));
+    run.event(
+        0,
+        Event::Reduced(Reduced {
+            step: 0,
+            tag: 2,
+            world: 2,
+            rank: Some(0),
+            pairwise: Some(false),
+            hash,
+            before,
+            after,
+        }),
+    );
     assert_eq!(run.end(), [Check::Result]);
 }
 

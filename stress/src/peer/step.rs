@@ -6,7 +6,7 @@ use crate::{
     tasks::{self, Task},
     workload::{Buffer, MANY_TAG, PIPELINED_TAGS},
 };
-use pccl::{AsyncReduce, Error, ManyOptions, ReduceInfo, Remedy};
+use pccl::{Algorithm, AsyncReduce, Error, LaunchOptions, ManyOptions, ReduceInfo, Remedy};
 use std::time::Duration;
 
 impl Peer {
@@ -37,10 +37,8 @@ impl Peer {
         let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
         while !many.is_done() {
             let before = self.ring();
-            let result = self.comm.all_reduce_many(
-                &mut many.tensors(),
-                ManyOptions { tag: MANY_TAG, retries, ..ManyOptions::default() },
-            );
+            let options = ManyOptions { tag: MANY_TAG, retries, schedule: many.schedule() };
+            let result = self.comm.all_reduce_many(&mut many.tensors(), options);
             if let StepEnd::Alone = self.conclude(&mut many, &before, result)? {
                 return Ok(StepEnd::Alone);
             }
@@ -63,8 +61,8 @@ impl Peer {
                     results.extend(flight.map(|(index, one)| (index, one.and_then(AsyncReduce::wait))));
                 };
                 for (index, task) in inner.iter_mut().enumerate().filter(|(_, task)| !task.is_done()) {
-                    let tag = task.tag();
-                    let launched = scope.all_reduce_many(task.tensors(), tag);
+                    let options = LaunchOptions { tag: task.tag(), schedule: task.schedule() };
+                    let launched = scope.all_reduce_many(task.tensors(), options);
                     std::thread::sleep(compute);
                     land(flying.replace((index, launched)));
                 }
@@ -141,6 +139,7 @@ impl Peer {
                     tag: task.tag(),
                     world: info.world_size,
                     rank: Some(info.rank),
+                    pairwise: Some(info.algorithm == Algorithm::Pairwise),
                     hash,
                     before: before.to_vec(),
                     after: self.ring(),
@@ -157,6 +156,7 @@ impl Peer {
                         tag: task.tag(),
                         world: before.len(),
                         rank: None,
+                        pairwise: None,
                         hash: task.output_hash(),
                         before: before.to_vec(),
                         after: self.ring(),

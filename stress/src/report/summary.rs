@@ -62,9 +62,10 @@ impl Report {
         line!("did       {}", made.join(", "));
         let counts = &totals.counts;
         line!(
-            "saw       {} operations ({} calls), {} revisions, {} calls that optimised the ring, {} joins, {} operations aborted, {} calls tried again, {} peers \
+            "saw       {} operations ({} by pairwise exchange, {} calls), {} revisions, {} calls that optimised the ring, {} joins, {} operations aborted, {} calls tried again, {} peers \
              dropped",
             counts.operations,
+            counts.pairwise_operations,
             counts.completed_calls,
             counts.newest_revision,
             counts.optimizations,

@@ -6,8 +6,8 @@ use crate::{
     process::{clock_seconds, cpu_seconds},
 };
 use pccl::{
-    Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, ReduceOptions, Scheme,
-    Tensor,
+    Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, ReduceOptions,
+    Schedule, Scheme, Tensor,
 };
 use std::{
     error::Error,
@@ -15,6 +15,11 @@ use std::{
     net::TcpListener,
     time::{Duration, Instant},
 };
+
+/// Schedules as commands name them.
+pub(crate) const AUTOMATIC: usize = 0;
+pub(crate) const RING: usize = 1;
+pub(crate) const PAIRWISE: usize = 2;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -86,6 +91,11 @@ impl Peer {
                 self.data.resize(bytes / 4, 1.0);
                 timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
             }
+            ("scheduled", &[schedule, bytes, repetitions]) => {
+                self.data.resize(bytes / 4, 1.0);
+                let how = ReduceOptions::new(ReduceOp::Sum).schedule(schedule_of(schedule)?);
+                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, how).map(drop)?))
+            }
             ("rank", &[]) => Ok((self.comm.world().rank as f64, 0.0)),
             ("optimize", &[]) => timed(1, || Ok(self.comm.optimize_topology().map(drop)?)),
             ("out_of_place", &[bytes, repetitions]) => {
@@ -96,13 +106,15 @@ impl Peer {
                     Ok(done.map(drop)?)
                 })
             }
-            ("quantised", &[bytes, repetitions]) => {
+            ("quantised", &[schedule, bytes, repetitions]) => {
                 let mut random = 0x9E37_79B9_u32;
                 self.noise.resize_with(bytes / 4, || {
                     random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     (random >> 8) as f32 / 65_536.0 - 128.0
                 });
-                let how = ReduceOptions::new(ReduceOp::Avg).quantisation(Scheme::BlockAffineU8(Block::B256));
+                let how = ReduceOptions::new(ReduceOp::Avg)
+                    .quantisation(Scheme::BlockAffineU8(Block::B256))
+                    .schedule(schedule_of(schedule)?);
                 timed(repetitions, || Ok(self.comm.all_reduce(&mut self.noise, how).map(drop)?))
             }
             ("until_done", &[bytes]) => {
@@ -130,6 +142,12 @@ impl Peer {
             _ => Err(format!("unknown command {name} {numbers:?}").into()),
         }
     }
+}
+
+/// By its place in the order of [`AUTOMATIC`], [`RING`], [`PAIRWISE`].
+fn schedule_of(number: usize) -> Result<Schedule, String> {
+    let all = [Schedule::Automatic, Schedule::Ring, Schedule::Pairwise];
+    all.get(number).copied().ok_or_else(|| format!("no schedule {number}"))
 }
 
 /// Elapsed and processor time of some calls, in seconds.

@@ -77,6 +77,11 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// Number of peers.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
     /// Lets all peers do the same and waits for all.
     pub(crate) fn measure(&mut self, command: &str) -> io::Result<Measured> {
         let before = self.master_cpu_seconds()?;

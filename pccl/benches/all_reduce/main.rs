@@ -12,8 +12,10 @@ mod lab;
 mod moving;
 mod plain_ring;
 mod process;
+mod schedules;
 mod wan;
 
+use child::{AUTOMATIC, PAIRWISE};
 use clap::Parser;
 use fleet::{Fleet, Measured, Setup};
 use std::{error::Error, io, path::PathBuf};
@@ -51,6 +53,9 @@ struct Args {
     /// With `--wan`: what a planned ring is worth, and how it follows a slow pair of hosts that moves.
     #[arg(long, requires = "wan")]
     moving: bool,
+    /// With `--wan`: what pairwise exchange is worth beside the ring, and which of them is chosen.
+    #[arg(long, requires = "wan")]
+    schedules: bool,
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
@@ -83,6 +88,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(program) = args.wan.as_ref().filter(|_| args.moving) {
         return moving::run(program, &args);
     }
+    if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
+        return schedules::run(program, &args);
+    }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);
     }
@@ -114,13 +122,17 @@ fn large(fleet: &mut Fleet, args: &Args, bytes: usize) -> io::Result<()> {
     let repetitions = ((args.volume_mib << 20) / bytes).max(1);
     let volume = (bytes * repetitions) as f64 / 1e9;
     let tensors = 64;
-    let commands = [
+    let mut commands = vec![
         ("ring_limit", format!("limit {bytes} {repetitions}")),
         ("in place", format!("in_place {bytes} {repetitions}")),
         ("out of place", format!("out_of_place {bytes} {repetitions}")),
-        ("average as u8, block 256", format!("quantised {bytes} {repetitions}")),
+        ("average as u8, block 256", format!("quantised {AUTOMATIC} {bytes} {repetitions}")),
         ("64 tensors in one operation", format!("many {tensors} {} {repetitions}", bytes / tensors)),
     ];
+    if fleet.peers() > 2 {
+        commands.push(("by pairwise exchange", format!("scheduled {PAIRWISE} {bytes} {repetitions}")));
+        commands.push(("u8, by pairwise exchange", format!("quantised {PAIRWISE} {bytes} {repetitions}")));
+    }
     let mut runs: Vec<Vec<Measured>> = vec![Vec::new(); commands.len()];
     for round in 0..=args.rounds {
         for (run, (_, command)) in runs.iter_mut().zip(&commands) {

@@ -102,7 +102,7 @@ fn measure(fleet: &mut Fleet, case: &Case, mib: usize, rounds: usize, way: Way) 
     let bytes = mib << 20;
     let (command, name, encoded) = match way {
         Way::Plain => ("in_place", case.name.to_owned(), bytes),
-        Way::Quantised => ("quantised", format!("{}, average as u8", case.name), bytes / 4 / 256 * 264),
+        Way::Quantised => ("quantised 0", format!("{}, average as u8", case.name), bytes / 4 / 256 * 264),
     };
     let rate = case.slow_mbit.unwrap_or(case.route.rate_mbit) * 1e6 / 8.0;
     let bound = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * encoded as f64 / rate;

@@ -1,0 +1,108 @@
+//! The ring and pairwise exchange between far hosts, in turns: which is faster, and whether the master takes that one. Rates are
+//! limited per pair of hosts here; a host has no limit of its own but the processors of this machine.
+
+use crate::{
+    Args,
+    child::{AUTOMATIC, PAIRWISE, RING},
+    fleet::{Fleet, Setup},
+    lab::{Lab, Route},
+    median,
+};
+use std::{error::Error, path::Path};
+
+const HOSTS: usize = 5;
+/// Sizes of the operations, in MiB.
+const SIZES_MIB: [usize; 2] = [16, 64];
+/// The automatic choice may take so many times as long as the faster one.
+const TOLERANCE: f64 = 1.15;
+
+/// One network: rates in Mbit/s from one host to another.
+struct Network {
+    name: &'static str,
+    rate: fn(usize, usize) -> f64,
+}
+
+const NETWORKS: [Network; 4] = [
+    Network { name: "50 Mbit/s in every pair", rate: |_, _| 50.0 },
+    Network {
+        name: "140 to 200 Mbit/s, one pair 20",
+        rate: |from, to| {
+            let is_slow = from.min(to) == 1 && from.max(to) == 2;
+            if is_slow { 20.0 } else { [0.0, 200.0, 160.0, 180.0, 140.0][(to + HOSTS - from) % HOSTS] }
+        },
+    },
+    Network {
+        name: "two regions: 200 within, 40 between",
+        rate: |from, to| if (from < 2) == (to < 2) { 200.0 } else { 40.0 },
+    },
+    Network {
+        name: "host 0 sends and receives 30, others 150",
+        rate: |from, to| if from == 0 || to == 0 { 30.0 } else { 150.0 },
+    },
+];
+
+/// Slowest edge of the best ring, by trying all.
+fn best_ring(path: &mut Vec<usize>, lowest: f64, rate: fn(usize, usize) -> f64) -> f64 {
+    let last = path[path.len() - 1];
+    if path.len() == HOSTS {
+        return lowest.min(rate(last, path[0]));
+    }
+    let mut best: f64 = 0.0;
+    for next in 0..HOSTS {
+        if !path.contains(&next) {
+            path.push(next);
+            best = best.max(best_ring(path, lowest.min(rate(last, next)), rate));
+            path.pop();
+        }
+    }
+    best
+}
+
+/// Measures all networks.
+pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
+    println!(
+        "{HOSTS} hosts, 10 ms apart, float32, after optimize_topology; seconds of an operation (median of {}), and as a\n\
+         part of the bound by the slowest pair: 2 (n - 1) / n * size / rate of the best ring, 2 / n * size / rate of pairwise exchange",
+        args.rounds
+    );
+    println!("{:<44}{:>5}{:>18}{:>18}{:>12}", "", "MiB", "ring", "pairwise", "automatic");
+    let mut wrong = 0;
+    for network in NETWORKS.iter().filter(|network| network.name.contains(&args.case)) {
+        let route = Route { delay_ms: 10.0, rate_mbit: 100.0, loss_pct: 0.0 };
+        let mut lab = Lab::up(program, HOSTS, route, None)?;
+        let pairs = || (0..HOSTS * HOSTS).map(|at| (at / HOSTS, at % HOSTS)).filter(|(from, to)| from != to);
+        for (from, to) in pairs() {
+            lab.set_rate(from, to, (network.rate)(from, to))?;
+        }
+        let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
+        let mut fleet = Fleet::start(setup)?;
+        let optimized = fleet.measure("optimize")?.seconds;
+        let slowest = pairs().map(|(from, to)| (network.rate)(from, to)).fold(f64::INFINITY, f64::min);
+        let ring = best_ring(&mut vec![0], f64::INFINITY, network.rate);
+        for mib in SIZES_MIB {
+            let mbit = (mib << 20) as f64 * 8e-6 * 2.0 / HOSTS as f64;
+            let bounds = [mbit * (HOSTS - 1) as f64 / ring, mbit / slowest];
+            let mut seconds = [Vec::new(), Vec::new(), Vec::new()];
+            for _ in 0..args.rounds {
+                for (schedule, seconds) in [RING, PAIRWISE, AUTOMATIC].into_iter().zip(&mut seconds) {
+                    seconds.push(fleet.measure(&format!("scheduled {schedule} {} 1", mib << 20))?.seconds);
+                }
+            }
+            let [ring, pairwise, automatic] = seconds.map(|seconds| median(seconds.into_iter()));
+            let is_wrong = automatic > ring.min(pairwise) * TOLERANCE;
+            wrong += usize::from(is_wrong);
+            let cell = |seconds: f64, bound: f64| format!("{seconds:.2} s ({:.2})", bound / seconds);
+            println!(
+                "{:<44}{mib:>5}{:>18}{:>18}{:>12}{}",
+                network.name,
+                cell(ring, bounds[0]),
+                cell(pairwise, bounds[1]),
+                format!("{automatic:.2} s"),
+                if is_wrong { "  NOT THE FASTER ONE" } else { "" }
+            );
+        }
+        println!("{:<44}     optimize_topology took {optimized:.1} s", "");
+        fleet.end()?;
+    }
+    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} times not the faster one").into()) }
+}

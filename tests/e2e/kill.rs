@@ -5,6 +5,7 @@ use crate::{
     fleet::{Fleet, full, sync_command},
     peer::{Answer, Peer},
 };
+use pccl::{Block, Scheme};
 use pccl_tests::spec::{Spec, StateSpec};
 
 /// Three frames in each chunk of three ranks.
@@ -345,12 +346,27 @@ impl Fleet {
 /// Many operations at once, and one dies: each of them fails or succeeds for all alike, and all are completed.
 #[test]
 fn with_many_operations_in_flight() {
+    many_in_flight("automatic");
+}
+
+#[test]
+fn with_many_exchanges_in_flight() {
+    many_in_flight("pairwise");
+}
+
+fn many_in_flight(schedule: &str) {
     let mut fleet = Fleet::new(3);
+    let quantised = |spec| Spec { quantisation: Some(Scheme::BlockAffineU8(Block::B256).into()), ..spec };
     for round in 0..if full() { 30 } else { 4 } {
-        let specs: Vec<Spec> = (0..8).map(|i| Spec::sum(60_000 * (i + 1), round * 8 + i as u64)).collect();
+        if schedule == "pairwise" {
+            fleet.await_pairwise();
+        }
+        let spec = |i: usize| Spec::sum(60_000 * (i + 1), round * 8 + i as u64);
+        let specs: Vec<Spec> =
+            (0..8).map(|i| if i % 3 == 2 { quantised(spec(i)) } else { spec(i) }).collect();
         let words: Vec<_> = specs.iter().enumerate().map(|(tag, spec)| format!("{spec}@{tag}")).collect();
         fleet[1].ask(format!("trap kill {} frame complete", 3 + 7 * round % 30)).good();
-        fleet.send(format!("scope {} 0 200", words.join(",")));
+        fleet.send(format!("scope {} 0 200 {schedule}", words.join(",")));
         Peer::await_death(&mut fleet[1]);
         fleet.remove(1);
         let answers = fleet.answers();

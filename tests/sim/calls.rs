@@ -25,7 +25,7 @@ impl World {
             }
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
-            Wake::Probed(round) => self.probed(slot, round),
+            Wake::Probed(round, to) => self.probed(slot, round, to),
             Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),

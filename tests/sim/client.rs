@@ -124,7 +124,7 @@ pub(crate) struct Client {
     /// Its caller is going to make another call than the others, or is in it.
     pub(crate) wrong_call: WrongCall,
     /// The probe that it makes.
-    pub(crate) probe: Option<ProbePlan>,
+    pub(crate) probes: Vec<ProbePlan>,
 }
 
 impl Client {
@@ -164,7 +164,7 @@ impl Client {
             stuck: BTreeMap::new(),
             slow_until: 0,
             wrong_call: WrongCall::No,
-            probe: None,
+            probes: Vec::new(),
         }
     }
 

@@ -39,15 +39,18 @@ impl World {
         if rng.percent(20) { rng.range(10_000, 30_000) } else { rng.range(180_000, 220_000) }
     }
 
-    /// A client measures; a probe that it has not ended yet is given up.
+    /// A client measures; probes of another round that it has not ended yet are given up.
     pub(crate) fn probe(&mut self, slot: usize, plan: ProbePlan) {
         let time = self.probes.range(20 * MS, u64::from(plan.limit_ms) * MS);
-        self.wake(slot, time, Wake::Probed(plan.round));
-        self.clients[slot].probe = Some(plan);
+        self.wake(slot, time, Wake::Probed(plan.round, plan.to));
+        self.clients[slot].probes.retain(|other| other.round == plan.round);
+        self.clients[slot].probes.push(plan);
     }
 
-    pub(crate) fn probed(&mut self, slot: usize, round: ProbeRound) {
-        let Some(plan) = self.clients[slot].probe.take_if(|plan| plan.round == round) else { return };
+    pub(crate) fn probed(&mut self, slot: usize, round: ProbeRound, to: PeerId) {
+        let probes = &mut self.clients[slot].probes;
+        let Some(at) = probes.iter().position(|plan| plan.round == round && plan.to == to) else { return };
+        let plan = probes.swap_remove(at);
         let target = self
             .alive(plan.to)
             .filter(|to| self.clients[*to].power == Power::Up && !self.is_blocked(slot, *to));
@@ -55,7 +58,9 @@ impl World {
         let result = match target.filter(|_| !fails) {
             None => ProbeResult::Failed(Text::new("no bytes arrived in time")),
             Some(to) => ProbeResult::Measured(ProbeRate {
-                kbit_s: self.rate(slot, to) + self.probes.below(5_000),
+                // All at once: some hosts carry it, others do not.
+                kbit_s: (self.rate(slot, to) + self.probes.below(5_000))
+                    / if plan.crowded { 1 + self.seed % 6 } else { 1 },
                 latency_us: 10_000,
                 connections: 1,
             }),

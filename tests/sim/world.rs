@@ -53,7 +53,7 @@ pub(crate) enum Wake {
     Progress(OpId),
     Fetch(SyncId, usize, u32),
     /// A probe of this round is over.
-    Probed(ProbeRound),
+    Probed(ProbeRound, PeerId),
     /// The caller goes on after computing.
     Continue,
     /// The caller's patience with a topology vote is over.

@@ -19,6 +19,8 @@ struct Finding {
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     edges: BTreeMap<EdgeEnds, Finding>,
+    /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not measured.
+    crowded: BTreeMap<EdgeEnds, (Timestamp, Option<u64>)>,
 }
 
 impl Measured {
@@ -60,12 +62,34 @@ impl Measured {
         self.edges.get(&ends).is_none_or(|f| f.is_supposed || f.at + expiry(f) <= now)
     }
 
+    /// Notes how a probe ended that was one of many at the same time.
+    pub(super) fn note_crowded(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
+        let kbit_s = match result {
+            ProbeResult::Measured(rate) => Some(rate.kbit_s),
+            ProbeResult::Failed(_) => None,
+        };
+        self.crowded.insert(ends, (at, kbit_s));
+    }
+
+    /// What an edge carried in kbit/s while all members of its group sent to all.
+    pub(super) fn crowded(&self, ends: EdgeEnds) -> Option<u64> {
+        self.crowded.get(&ends)?.1
+    }
+
+    /// Whether an edge has to be measured again while all send to all.
+    pub(super) fn wants_crowd(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
+        let expiry = |known: bool| if known { options.rate_expiry } else { options.forbidden_expiry };
+        self.crowded.get(&ends).is_none_or(|(at, kbit_s)| *at + expiry(kbit_s.is_some()) <= now)
+    }
+
     /// A peer has gone, and its edges with it.
     pub(super) fn forget(&mut self, id: PeerId) {
         self.edges.retain(|ends, _| ends.0 != id && ends.1 != id);
+        self.crowded.retain(|ends, _| ends.0 != id && ends.1 != id);
     }
 
     pub(super) fn forget_all(&mut self) {
         self.edges.clear();
+        self.crowded.clear();
     }
 }

@@ -7,7 +7,7 @@ use super::client::OptimizeVote;
 use super::group::EdgeEnds;
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
-use crate::topology::probe_rounds;
+use crate::topology::{SCHEDULED_PEERS, probe_rounds};
 use pccl_protocol::{
     EdgeRate, GroupId, KickCode, KickReason, M2c, OptimizeDone, PeerId, ProbePlan, ProbeReport, ProbeResult,
     ProbeRound, RequestId, Text, limits,
@@ -28,6 +28,9 @@ fn probe_limit(probe_time: Duration, rounds: usize) -> Duration {
     let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).max(1);
     (probe_time * FULL_ROUNDS / rounds).clamp(probe_time / SHORTEST_PART, probe_time)
 }
+
+/// How long all send to all at the same time: enough to be up to speed on a long way, little beside the other probes.
+const CROWD_TIME: Duration = Duration::from_millis(1500);
 
 /// An optimisation that runs.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ enum Stage {
         rounds: VecDeque<Vec<EdgeEnds>>,
         /// Edges of this round without a report.
         open: BTreeSet<EdgeEnds>,
+        /// All send to all, in the last round.
+        crowded: bool,
         due: Timestamp,
     },
     /// Rings are being planned.
@@ -89,10 +94,13 @@ impl MasterState {
     pub(super) fn record_probe(&mut self, id: PeerId, report: ProbeReport) {
         let now = self.now;
         let Some(optimization) = self.optimization.as_mut() else { return };
-        let Stage::Probing { round, open, .. } = &mut optimization.stage else { return };
+        let Stage::Probing { round, open, crowded, .. } = &mut optimization.stage else { return };
         let present = ProbeRound { optimization: optimization.number, round: *round };
         if report.round != present || !open.remove(&(id, report.to)) {
             return;
+        }
+        if *crowded {
+            return self.measured.note_crowded((id, report.to), &report.result, now);
         }
         self.measured.note((id, report.to), &report.result, now);
         if let ProbeResult::Failed(text) = report.result {
@@ -141,7 +149,7 @@ impl MasterState {
             number,
             since: self.now,
             probe_limit: probe_limit(self.options.probe_time, rounds.len()),
-            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), due: self.now },
+            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), crowded: false, due: self.now },
             before: self.groups.iter().map(|(id, group)| (*id, ring(group))).collect(),
             planned: BTreeMap::new(),
         });
@@ -167,18 +175,38 @@ impl MasterState {
         all
     }
 
+    /// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is wanted.
+    fn crowded_edges(&self) -> Vec<EdgeEnds> {
+        let mut all = Vec::new();
+        for group in self.groups.values().filter(|group| SCHEDULED_PEERS.contains(&group.ring.len())) {
+            let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
+            let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
+            let places = self.places(&members);
+            let is_known = edges.iter().all(|ends| self.measured.rate(*ends).is_some());
+            let wants = |ends: &EdgeEnds| self.measured.wants_crowd(*ends, self.now, &self.options);
+            // What peers in one place have in common is no network.
+            if is_known && places.iter().any(|place| *place != places[0]) && edges.iter().any(wants) {
+                all.extend(edges);
+            }
+        }
+        all
+    }
+
     /// A round is over when everybody in it has reported, has gone, or is late; the next begins, or the planning.
     fn advance_probing(&mut self) -> bool {
         let (now, tick) = (self.now, self.tick);
         let Some(optimization) = self.optimization.as_mut() else { return false };
-        let Stage::Probing { round, rounds, open, due } = &mut optimization.stage else { return false };
+        let Stage::Probing { round, rounds, open, crowded, due } = &mut optimization.stage else {
+            return false;
+        };
         let peers = &self.peers;
         let alive = |ends: &EdgeEnds| peers.contains_key(&ends.0) && peers.contains_key(&ends.1);
         open.retain(alive);
         if !open.is_empty() && *due > tick {
             return false;
         }
-        let late = std::mem::take(open);
+        let (late, was_crowded) = (std::mem::take(open), *crowded);
         *round += 1;
         let is_over = now.since(optimization.since) >= self.options.probe_time * FULL_ROUNDS;
         let left: usize = rounds.iter().filter(|_| is_over).map(Vec::len).sum();
@@ -188,30 +216,60 @@ impl MasterState {
         let next = std::iter::from_fn(|| rounds.pop_front())
             .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
             .find(|edges| !edges.is_empty());
-        let begun = ProbeRound { optimization: optimization.number, round: *round };
-        match &next {
-            Some(edges) => {
-                open.clone_from(edges);
-                *due = now + optimization.probe_limit + GRACE;
-            }
-            None => optimization.stage = Stage::Planning { due: now + self.options.plan_budget + GRACE },
-        }
-        let probe_limit = optimization.probe_limit;
         if left > 0 {
             self.info(format!("the time for probes is over: {left} edges stay for the next optimisation"));
         }
-        for ends in late {
-            let text = "the measuring peer did not report in time";
-            self.measured.note(ends, &ProbeResult::Failed(Text::new(text)), now);
-            self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
-        }
-        for ends in next.unwrap_or_default() {
-            self.send_probe(begun, ends, probe_limit);
+        self.note_late_probes(late, was_crowded);
+        match next {
+            Some(edges) => self.begin_probes(edges, false),
+            // What has just been measured says whether that is of use.
+            None if !was_crowded => self.begin_probes(self.crowded_edges().into_iter().collect(), true),
+            None => self.begin_planning(),
         }
         true
     }
 
-    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds, limit: Duration) {
+    fn note_late_probes(&mut self, late: BTreeSet<EdgeEnds>, crowded: bool) {
+        let text = "the measuring peer did not report in time";
+        let result = ProbeResult::Failed(Text::new(text));
+        for ends in late {
+            if crowded {
+                self.measured.note_crowded(ends, &result, self.now);
+            } else {
+                self.measured.note(ends, &result, self.now);
+                self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
+            }
+        }
+    }
+
+    /// Begins a round of probes; without edges there is none.
+    fn begin_probes(&mut self, edges: BTreeSet<EdgeEnds>, is_crowd: bool) {
+        if edges.is_empty() {
+            return self.begin_planning();
+        }
+        let now = self.now;
+        let Some(optimization) = self.optimization.as_mut() else { return };
+        let limit =
+            if is_crowd { optimization.probe_limit.min(CROWD_TIME) } else { optimization.probe_limit };
+        let number = optimization.number;
+        let Stage::Probing { round, open, crowded, due, .. } = &mut optimization.stage else { return };
+        open.clone_from(&edges);
+        *crowded = is_crowd;
+        *due = now + limit + GRACE;
+        let begun = ProbeRound { optimization: number, round: *round };
+        for ends in edges {
+            self.send_probe(begun, ends, limit, is_crowd);
+        }
+    }
+
+    fn begin_planning(&mut self) {
+        let due = self.now + self.options.plan_budget + GRACE;
+        if let Some(optimization) = self.optimization.as_mut() {
+            optimization.stage = Stage::Planning { due };
+        }
+    }
+
+    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds, limit: Duration, crowded: bool) {
         let (Some(source), Some(target)) = (self.peers.get(&from), self.peers.get(&to)) else { return };
         let plan = ProbePlan {
             round,
@@ -220,6 +278,7 @@ impl MasterState {
             port: target.info.p2p_port,
             connections: source.info.pool_connections.min(limits::MAX_POOL_CONNECTIONS),
             limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
+            crowded,
         };
         self.send_peer(from, M2c::ProbePlan(plan));
     }

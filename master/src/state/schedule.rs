@@ -48,7 +48,12 @@ impl MasterState {
         let links: Vec<_> = links.into_iter().map(|link| link.map(to_link)).collect();
         let matrix = Matrix::of_links(order.len(), &links).ok()?.with_places(&places);
         let ring: Vec<usize> = (0..order.len()).collect();
-        Schedules::of(&matrix, &Interfaces::of(&matrix), &ring)
+        let mut interfaces = Interfaces::of(&matrix);
+        interfaces.learn(&matrix, |from, to| {
+            let kbit_s = self.measured.crowded((order[from], order[to]));
+            kbit_s.map_or(0.0, |kbit_s| kbit_s as f64 / 1000.0)
+        });
+        Schedules::of(&matrix, &interfaces, &ring)
     }
 
     /// Whether large operations of a group with a ring in this order are to go by pairwise exchange.

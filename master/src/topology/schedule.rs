@@ -35,6 +35,19 @@ impl Interfaces {
         }
         interfaces
     }
+
+    /// Takes in what edges carried while all peers sent to all, in Mbit/s, or 0: an interface carries all of that at once.
+    pub fn learn(&mut self, matrix: &Matrix, carried: impl Fn(usize, usize) -> f64) {
+        let n = matrix.peers();
+        let (mut sent, mut received) = (vec![0.0; n], vec![0.0; n]);
+        for (from, to) in crossing_edges(matrix) {
+            let rate = carried(from, to);
+            sent[matrix.group(from)] += rate;
+            received[matrix.group(to)] += rate;
+        }
+        let all = self.sends.iter_mut().zip(&sent).chain(self.receives.iter_mut().zip(&received));
+        all.for_each(|(known, carried)| *known = known.max(*carried));
+    }
 }
 
 /// Pairs of peers in different places, in both directions.
@@ -269,6 +282,22 @@ mod tests {
             schedules(&matrix(4, |from, to| if (from, to) == (0, 2) { 10.0 } else { fast(from, to) }));
         assert_near(found.pairwise.unwrap(), 10.0 / 0.5);
         assert!(!found.prefers_pairwise(true));
+    }
+
+    #[test]
+    fn interfaces_that_carry_more_than_an_edge_favour_pairwise() {
+        let edges = matrix(4, |_, _| 100.0);
+        let order = [0, 1, 2, 3];
+        let mut interfaces = Interfaces::of(&edges);
+        // Edges are what is slow: all three of a peer carry 100 at once.
+        let mut free = interfaces.clone();
+        free.learn(&edges, |_, _| 100.0);
+        let found = Schedules::of(&edges, &free, &order).unwrap();
+        assert_near(found.pairwise.unwrap(), 3.0 * found.ring);
+        // Interfaces are.
+        interfaces.learn(&edges, |_, _| 33.0);
+        let found = Schedules::of(&edges, &interfaces, &order).unwrap();
+        assert_near(found.pairwise.unwrap(), found.ring);
     }
 
     #[test]

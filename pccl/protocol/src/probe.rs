@@ -14,7 +14,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Measure the way to a peer, now. In one round nobody measures two peers, and nobody is measured by two.
+    /// Measure the way to a peer, now. In one round nobody measures two peers, and nobody is measured by two, unless all measure
+    /// all at the same time.
     pub struct ProbePlan {
         /// The round.
         pub round: ProbeRound,
@@ -28,6 +29,9 @@ wire_struct! {
         pub connections: u16,
         /// Longest time for all of it, connecting included, in milliseconds.
         pub limit_ms: u32,
+        /// Every member of the group measures every other in this round, to learn what they have at the same time: no probe
+        /// ends early. One connection, as an edge of a mesh has.
+        pub crowded: bool,
     }
 }
 

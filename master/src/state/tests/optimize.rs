@@ -28,21 +28,33 @@ impl Rig {
         self.send(n, C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
     }
 
-    /// Plays one round of probes; `rate` is in kbit/s, 0 fails. Returns the edges.
+    /// Plays one round of probes; `rate` is in kbit/s, 0 fails. Returns the edges. None are left in the round in which all send
+    /// to all, which finds that one edge alone fills an interface.
     fn round(&mut self, rate: &dyn Fn(u64, u64) -> u64) -> Vec<(u64, u64)> {
-        let list = self.accepted();
+        let edges = self.told_probes();
+        let others = self.accepted().len() as u64 - 1;
+        self.report_all(&edges, &|from, to| rate(from, to) / if edges[0].2.crowded { others } else { 1 });
+        let alone = edges.into_iter().filter(|(_, _, plan)| !plan.crowded);
+        alone.map(|(from, to, _)| (from, to)).collect()
+    }
+
+    /// The probes that clients were told to make since the last call.
+    pub(super) fn told_probes(&mut self) -> Vec<(u64, u64, ProbePlan)> {
         let mut edges = Vec::new();
-        for n in list.clone() {
+        for n in self.accepted() {
             edges.extend(self.probes(n).into_iter().map(|(to, plan)| (n, to, plan)));
         }
-        for (from, to, plan) in &edges {
+        edges
+    }
+
+    pub(super) fn report_all(&mut self, edges: &[(u64, u64, ProbePlan)], rate: &dyn Fn(u64, u64) -> u64) {
+        for (from, to, plan) in edges {
             let result = match rate(*from, *to) {
                 0 => ProbeResult::Failed(Text::new("connection refused")),
                 kbit_s => ProbeResult::Measured(ProbeRate { kbit_s, latency_us: 100, connections: 1 }),
             };
             self.report(*from, plan, result);
         }
-        edges.into_iter().map(|(from, to, _)| (from, to)).collect()
     }
 
     pub(super) fn rounds(&mut self, rate: &dyn Fn(u64, u64) -> u64) -> Vec<Vec<(u64, u64)>> {

@@ -269,3 +269,91 @@ fn an_edge_that_holds_pairwise_exchange_up_brings_the_ring_back() {
     rig.all_meshed();
     assert_eq!(rig.begin(2, Algorithm::Automatic), Some(Algorithm::Ring));
 }
+
+impl Rig {
+    /// Votes, and plays the rounds in which each sends to one; returns the probes of the one in which all send to all.
+    fn crowd(&mut self, rate: &dyn Fn(u64, u64) -> u64) -> Vec<(u64, u64, ProbePlan)> {
+        let all = self.accepted();
+        self.mail.clear();
+        self.vote_optimize(&all);
+        loop {
+            let edges = self.told_probes();
+            if edges.iter().all(|(_, _, plan)| plan.crowded) {
+                return edges;
+            }
+            assert!(edges.iter().all(|(_, _, plan)| !plan.crowded));
+            self.report_all(&edges, rate);
+        }
+    }
+
+    fn end_of_crowd(&mut self) -> OptimizeDone {
+        self.plan();
+        self.confirm_all();
+        let done: Vec<OptimizeDone> = self.accepted().into_iter().map(|n| self.optimized(n)).collect();
+        done[0].clone()
+    }
+}
+
+#[test]
+fn all_send_to_all_to_learn_what_interfaces_carry() {
+    let mut rig = Rig::world(4);
+    let crowd = rig.crowd(&alike);
+    assert_eq!(crowd.len(), 12);
+    assert!(crowd.iter().all(|(_, _, plan)| plan.limit_ms == 1500), "{crowd:?}");
+    rig.report_all(&crowd, &|_, _| RATE * 9 / 10);
+    let done = rig.end_of_crowd();
+    assert_eq!((done.pairwise, done.pairwise_pct), (true, 270));
+    // Known for as long as the rates of single edges.
+    assert_eq!(rig.crowd(&alike), []);
+    assert!(rig.end_of_crowd().pairwise);
+    rig.pass(601_000, &[1, 2, 3, 4]);
+    let crowd = rig.crowd(&alike);
+    assert_eq!(crowd.len(), 12);
+    rig.report_all(&crowd, &|_, _| RATE / 4);
+    let done = rig.end_of_crowd();
+    assert_eq!((done.pairwise, done.pairwise_pct), (true, 100), "what is used stays where both are alike");
+    // A newcomer costs its own edges, and all at once.
+    rig.join(&[5], 0);
+    let crowd = rig.crowd(&alike);
+    assert_eq!(crowd.len(), 20);
+}
+
+#[test]
+fn who_does_not_report_on_all_at_once_costs_nobody_an_edge() {
+    let mut rig = Rig::world(4);
+    let crowd = rig.crowd(&alike);
+    let late = |(from, to, _): &&(u64, u64, ProbePlan)| (*from, *to) != (2, 3);
+    let some: Vec<_> = crowd.iter().filter(late).cloned().collect();
+    rig.report_all(&some, &|_, _| RATE);
+    assert!(rig.jobs.is_empty(), "not all have reported");
+    rig.pass(4_000, &[1, 2, 3, 4]);
+    let done = rig.end_of_crowd();
+    // Two edges each are known to go at once from rank 2, and into rank 3.
+    assert_eq!((done.unmeasured, done.pairwise_pct), (0, 200));
+    // That edge is tried again, with all others, as early as one that could not be measured.
+    rig.pass(61_000, &[1, 2, 3, 4]);
+    assert_eq!(rig.crowd(&alike).len(), 12);
+}
+
+#[test]
+fn a_death_while_all_send_to_all() {
+    let mut rig = Rig::world(4);
+    let crowd = rig.crowd(&alike);
+    rig.die(4);
+    let some: Vec<_> = crowd.into_iter().filter(|(from, to, _)| *from < 4 && *to < 4).collect();
+    rig.report_all(&some, &|_, _| RATE);
+    let done = rig.end_of_crowd();
+    assert_eq!((done.pairwise, done.pairwise_pct), (true, 200));
+}
+
+#[test]
+fn peers_in_one_place_and_large_groups_do_not_crowd() {
+    let mut rig = Rig::world(9);
+    assert_eq!(rig.crowd(&alike), []);
+    let mut rig = Rig::world(4);
+    assert_eq!(
+        rig.crowd(&|from, to| if (from, to) == (1, 2) { 0 } else { RATE }),
+        [],
+        "one edge is not there"
+    );
+}

@@ -194,7 +194,7 @@ arb_struct! {
     Echo { sequence, blocked_on }
     StateRequest { sync, key }
     ProbeRound { optimization, round }
-    ProbePlan { round, to, host, port, connections, limit_ms }
+    ProbePlan { round, to, host, port, connections, limit_ms, crowded }
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }

@@ -22,9 +22,12 @@ pub(super) struct Target {
     pub(super) preamble: Preamble,
     pub(super) deadline: Instant,
     pub(super) dial_timeout: Duration,
+    /// Ends when the rate is stable.
+    pub(super) ends_early: bool,
 }
 
-/// Measures the way to a peer. Ends at the deadline, earlier when the rate is stable, and soon when it is `cancelled`.
+/// Measures the way to a peer. Ends at the deadline, earlier when the rate is stable if it may, and soon when it
+/// is `cancelled`.
 pub(super) fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRate, String> {
     let dial_deadline = target.deadline.min(Instant::now() + target.dial_timeout);
     let streams = edges::dial_pool(&target.address, target.preamble, dial_deadline)?;
@@ -35,7 +38,7 @@ pub(super) fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRa
         let discards = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         discards.map_err(|error| format!("cannot set an option of the connection: {error}"))?;
     }
-    let rate = transfer(&streams, target.deadline, window(round_trip), cancelled)?;
+    let rate = transfer(&streams, target, window(round_trip), cancelled)?;
     Ok(ProbeRate {
         kbit_s: ((rate * 8.0 / 1000.0) as u64).max(1),
         latency_us: u32::try_from(round_trip.as_micros() / 2).unwrap_or(u32::MAX),
@@ -46,7 +49,7 @@ pub(super) fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRa
 /// Sends over all connections at once; the rate in bytes per second, as the receiving end counts it.
 fn transfer(
     streams: &[TcpStream],
-    deadline: Instant,
+    target: &Target,
     window: Duration,
     cancelled: &AtomicBool,
 ) -> Result<f64, String> {
@@ -62,10 +65,11 @@ fn transfer(
         }
         let mut meter = Meter::default();
         let parker = Parker::new();
-        while started.is_ok() && meter.stable().is_none() && !broken.load(Ordering::Relaxed) {
-            let end = (Instant::now() + window).min(deadline);
+        let is_over = |meter: &Meter| target.ends_early && meter.stable().is_some();
+        while started.is_ok() && !is_over(&meter) && !broken.load(Ordering::Relaxed) {
+            let end = (Instant::now() + window).min(target.deadline);
             parker.park_until(end);
-            if cancelled.load(Ordering::Relaxed) || end >= deadline {
+            if cancelled.load(Ordering::Relaxed) || end >= target.deadline {
                 break;
             }
             meter.add(&counts.iter().map(|count| *count.lock()).collect::<Vec<_>>());

@@ -9,7 +9,7 @@ mod meter;
 use super::{Shared, spawn};
 use measure::{Target, measure};
 use parking_lot::Mutex;
-use pccl_protocol::{C2m, ProbePlan, ProbeReport, ProbeResult, Text, limits};
+use pccl_protocol::{C2m, ProbePlan, ProbeReport, ProbeResult, ProbeRound, Text, limits};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
@@ -39,8 +39,8 @@ const LONGEST: Duration = Duration::from_secs(120);
 #[derive(Debug, Default)]
 struct State {
     stopped: bool,
-    /// The probe that this peer measures.
-    measuring: Option<Arc<AtomicBool>>,
+    /// The probes that this peer measures, of one round.
+    measuring: Vec<(ProbeRound, Arc<AtomicBool>)>,
     /// Connections by which it is measured.
     served: Vec<(Arc<TcpStream>, JoinHandle<()>)>,
 }
@@ -52,11 +52,12 @@ pub(crate) struct ProbeDesk {
 }
 
 impl ProbeDesk {
-    /// Measures, on a thread of its own, and tells the master. A probe that has not ended yet is given up.
+    /// Measures, on a thread of its own, and tells the master. A probe of another round that has not ended yet is given up.
     pub(crate) fn measure(&self, shared: &Arc<Shared>, plan: ProbePlan) {
         let Some(me) = shared.identity() else { return };
         log::debug!("probe of {} at {}", plan.to, plan.host);
-        let connections = shared.config.probe_connections.unwrap_or(plan.connections);
+        let connections =
+            if plan.crowded { 1 } else { shared.config.probe_connections.unwrap_or(plan.connections) };
         let target = Target {
             address: HostPort::new(plan.host.as_str(), plan.port),
             preamble: Preamble {
@@ -70,6 +71,7 @@ impl ProbeDesk {
             },
             deadline: Instant::now() + Duration::from_millis(plan.limit_ms.into()),
             dial_timeout: shared.config.dial_timeout,
+            ends_early: !plan.crowded,
         };
         let cancelled = Arc::new(AtomicBool::new(false));
         {
@@ -77,9 +79,12 @@ impl ProbeDesk {
             if state.stopped {
                 return;
             }
-            if let Some(other) = state.measuring.replace(cancelled.clone()) {
-                other.store(true, Ordering::Relaxed);
-            }
+            state.measuring.retain(|(round, other)| {
+                let stays = *round == plan.round;
+                other.fetch_or(!stays, Ordering::Relaxed);
+                stays
+            });
+            state.measuring.push((plan.round, cancelled.clone()));
         }
         let answer = move |shared: &Shared, result| {
             shared.send(&C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
@@ -118,7 +123,7 @@ impl ProbeDesk {
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
-        if let Some(measuring) = state.measuring.take() {
+        for (_, measuring) in state.measuring.drain(..) {
             measuring.store(true, Ordering::Relaxed);
         }
         for (stream, _) in &state.served {
@@ -192,6 +197,7 @@ mod tests {
             preamble: Preamble { connection_count: connections, ..Preamble::new(Role::Probe) },
             deadline: Instant::now() + Duration::from_secs(2),
             dial_timeout: Duration::from_secs(2),
+            ends_early: true,
         }
     }
 
@@ -200,6 +206,15 @@ mod tests {
         let rate = measure(&target(3, |stream| count(&stream)), &AtomicBool::new(false)).expect("a rate");
         assert_eq!(rate.connections, 3);
         assert!(rate.kbit_s > 10_000, "{rate:?}");
+    }
+
+    #[test]
+    fn one_of_many_at_the_same_time_does_not_end_early() {
+        let began = Instant::now();
+        let target = Target { ends_early: false, ..target(1, |stream| count(&stream)) };
+        let rate = measure(&target, &AtomicBool::new(false)).expect("a rate");
+        assert!(rate.kbit_s > 10_000, "{rate:?}");
+        assert!(Instant::now() >= target.deadline && began.elapsed() >= Duration::from_secs(1));
     }
 
     #[test]

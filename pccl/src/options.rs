@@ -15,8 +15,8 @@ pub enum Schedule {
     /// Pairwise exchange in groups of 3 to 8 peers, whatever the size: each rank sends every chunk to the rank that owns it,
     /// which folds what all have sent and sends the result to all. As many bytes per peer as around the ring, over all pairs
     /// at once. What is quantised is so once for each contribution and once for the result, which is more accurate than
-    /// the ring. Where a pair cannot connect it goes around the ring, and other groups choose as if it were automatic;
-    /// [`ReduceInfo::algorithm`] says so.
+    /// the ring. The operation waits for the connections of all pairs, but not longer than 2 s after the ring stands: then it
+    /// goes around the ring. Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
     ///
     /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
     Pairwise,

@@ -4,6 +4,7 @@ use crate::blame::{Deed, PEER_TIMEOUT, RING_TIMEOUT, Scene};
 use crate::client::{EdgeKey, Power, TagStage};
 use crate::swarm::MS;
 use crate::world::World;
+use pccl_master::state::{GroupStatus, PeerPhase};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,8 @@ const LOOK: u64 = 500 * MS;
 const SUSPICION: u64 = 3 * limits::DEFAULT_BEAT_INTERVAL_MS * MS;
 /// A standstill of 4 s, two beats to tell it, a sign of life of the other end, the grace; and slow packets on top.
 const STUCK: u64 = 8_000 * MS;
+/// Who asks for pairwise exchange waits for a mesh that is being connected.
+const MESH_PATIENCE: u64 = 2_000 * MS;
 
 /// Something that must not last. With the life of the group: one that was empty counts its epochs from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +24,8 @@ enum Trouble {
     Stuck(GroupId, u64, OpId, EdgeKey),
     /// A ring is not connected.
     Unconnected(GroupId, u64, GroupEpoch),
+    /// All have voted on a ring that stands, and it has not begun.
+    Unbegun(GroupId, u64, OpId),
     /// A vote waits for somebody, and no sentence of the master names it.
     Unnamed(OpId, PeerId),
 }
@@ -77,6 +82,7 @@ impl World {
                 + match trouble {
                     Trouble::Stuck(..) => STUCK,
                     Trouble::Unconnected(..) => RING_TIMEOUT,
+                    Trouble::Unbegun(..) => MESH_PATIENCE + LOOK,
                     Trouble::Unnamed(..) => 0,
                 };
             let since = *self.audit.since.entry(trouble.clone()).or_insert(self.now);
@@ -126,7 +132,15 @@ impl World {
     /// Whoever is waited for in a vote is named by the master.
     fn find_unnamed(&self, present: &mut BTreeSet<Trouble>) {
         let sentences = self.master.blocked_on();
-        for (op, missing) in self.checker.missing_votes(&self.master) {
+        let snapshot = self.master.snapshot();
+        let accepted = |peer: &PeerId| {
+            snapshot.peers.iter().any(|one| one.peer == *peer && one.phase == PeerPhase::Accepted)
+        };
+        for (group, op, missing) in self.checker.missing_votes(&self.master) {
+            let ready = |one: &GroupStatus| one.confirmed && one.ring.iter().all(accepted);
+            if missing.is_empty() && snapshot.groups.iter().any(|one| one.group == group && ready(one)) {
+                present.insert(Trouble::Unbegun(group, self.checker.life(group), op));
+            }
             let named = |peer: &PeerId| {
                 let (op, peer) = (op.to_string(), peer.to_string());
                 sentences.iter().any(|sentence| sentence.contains(&op) && sentence.contains(&peer))

@@ -444,7 +444,7 @@ impl Checker {
     }
 
     /// For each vote of a collective that is open: who has not voted.
-    pub(crate) fn missing_votes(&self, master: &MasterState) -> Vec<(OpId, Vec<PeerId>)> {
+    pub(crate) fn missing_votes(&self, master: &MasterState) -> Vec<(GroupId, OpId, Vec<PeerId>)> {
         let mut all = Vec::new();
         for group in master.snapshot().groups {
             for op in group.voting {
@@ -453,7 +453,7 @@ impl Checker {
                     let client = self.client_of(*peer).map(|(client, _)| client);
                     client.is_some_and(|client| votes.is_some_and(|votes| votes.contains_key(&client)))
                 };
-                all.push((op, group.ring.iter().filter(|peer| !voted(peer)).copied().collect()));
+                all.push((group.group, op, group.ring.iter().filter(|peer| !voted(peer)).copied().collect()));
             }
         }
         all

@@ -147,7 +147,13 @@ impl Table {
             table.peers.get_mut(&key).expect("a peer").answer = None;
             let epoch = table.peers[&key].epoch;
             let report = C2m::MeshReport(MeshReport { epoch, fault: None });
-            let packets = (vote == Vote::Pairwise).then_some(report).into_iter().chain([table.first(key)]);
+            let vote = table.first(key);
+            let packets = match (table.vote, key) {
+                // Its mesh stands later than it votes.
+                (Vote::Pairwise, 1) => vec![vote, report],
+                (Vote::Pairwise, _) => vec![report, vote],
+                _ => vec![vote],
+            };
             table.peers.get_mut(&key).expect("a peer").queue.extend(packets);
         }
         table

@@ -22,8 +22,8 @@ pub(crate) fn compare(path: &str, draws: u64) {
             "\nan interface carries as much as {what}; {draws} draws; rates as parts of the best ring's"
         );
         println!(
-            "peers  pairwise: >= 1.1, %  median  9 of 10  most   two rings: >= 1.1, %  median  9 of 10  most   \
-             >= 1.1 of ring and pairwise, %  mean gain there"
+            "peers  pairwise: >= 1.1, %  mean there  9 of 10  most   two rings: >= 1.1, %  mean there  9 of 10  most   \
+             >= 1.1 of ring and pairwise, %  mean there"
         );
         for n in SCHEDULED_PEERS {
             row(&table, n, draws, is_known);
@@ -55,18 +55,19 @@ fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
         over_both.extend(Some(two / direct.max(found.ring)).filter(|gain| *gain >= WORTH_IT));
     }
     let share = |count: usize| count as f64 / draws as f64 * 100.0;
+    let mean = |gains: &[f64]| gains.iter().sum::<f64>() / gains.len().max(1) as f64;
     let column = |gains: &mut Vec<f64>| {
         gains.sort_by(f64::total_cmp);
         let at = |part: f64| gains[((gains.len() - 1) as f64 * part).round() as usize];
-        let worth = gains.iter().filter(|gain| **gain >= WORTH_IT).count();
-        format!("{:20.1}  {:6.2}  {:7.2}  {:4.2}", share(worth), at(0.5), at(0.9), at(1.0))
+        let worth = &gains[gains.partition_point(|gain| *gain < WORTH_IT)..];
+        format!("{:20.1}  {:10.2}  {:7.2}  {:4.2}", share(worth.len()), mean(worth), at(0.9), at(1.0))
     };
-    let mean = over_both.iter().sum::<f64>() / over_both.len().max(1) as f64;
     println!(
-        "{n:5} {}  {}  {:29.1}  {mean:15.2}",
+        "{n:5} {}  {}  {:29.1}  {:10.2}",
         column(&mut pairwise),
         column(&mut two_rings),
-        share(over_both.len())
+        share(over_both.len()),
+        mean(&over_both)
     );
 }
 

@@ -6,8 +6,8 @@ use crate::{
     process::{clock_seconds, cpu_seconds},
 };
 use pccl::{
-    Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp, ReduceOptions,
-    Schedule, Scheme, Tensor,
+    Algorithm, Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp,
+    ReduceOptions, Schedule, Scheme, Tensor,
 };
 use std::{
     error::Error,
@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Peer {
     peers: usize,
     comm: Communicator,
+    /// How the last operation in place travelled.
+    algorithm: Option<Algorithm>,
     plain: PlainRing,
     data: Vec<f32>,
     other: Vec<f32>,
@@ -61,7 +63,7 @@ pub(crate) fn run(master: &str, peers: usize, checksums: bool, pool: u16) -> Res
     say("ready")?;
     let (data, other, noise, bytes, other_bytes) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut peer = Peer { peers, comm, plain, data, other, noise, bytes, other_bytes };
+    let mut peer = Peer { peers, comm, algorithm: None, plain, data, other, noise, bytes, other_bytes };
     for line in lines {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -89,7 +91,14 @@ impl Peer {
             }
             ("in_place", &[bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);
-                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
+                timed(repetitions, || {
+                    let info = self.comm.all_reduce(&mut self.data, ReduceOp::Sum)?;
+                    self.algorithm = Some(info.algorithm);
+                    Ok(())
+                })
+            }
+            ("is_pairwise", &[]) => {
+                Ok((f64::from(u8::from(self.algorithm == Some(Algorithm::Pairwise))), 0.0))
             }
             ("scheduled", &[schedule, bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);

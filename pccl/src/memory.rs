@@ -261,7 +261,7 @@ impl Backup {
         assert!(range.start <= range.end && range.end <= self.capacity);
         // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
         // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
-        // one attempt at a time uses it. Uninitialised bytes are written by a save before they are ever read (the count
+        // one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it goes. Uninitialised bytes are written by a save before they are ever read (the count
         // of saved bytes says which).
         unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
     }

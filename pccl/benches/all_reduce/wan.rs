@@ -2,6 +2,7 @@
 
 use crate::{
     Args,
+    child::{PAIRWISE, RING},
     fleet::{Fleet, Setup},
     lab::{Lab, Route},
     median,
@@ -82,6 +83,9 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
             if case.quantised {
                 let quantised = measure(&mut fleet, case, mib, args.rounds, Way::Quantised)?;
                 println!("{:<44}{:>6}{:>10.2} times as fast as float32", "", "", plain / quantised);
+                let plain = measure(&mut fleet, case, mib, args.rounds, Way::PlainPairwise)?;
+                let quantised = measure(&mut fleet, case, mib, args.rounds, Way::QuantisedPairwise)?;
+                println!("{:<44}{:>6}{:>10.2} times as fast as float32", "", "", plain / quantised);
             }
             fleet.end()?;
         }
@@ -95,15 +99,22 @@ enum Way {
     Plain,
     /// Average as affine u8 in blocks of 256.
     Quantised,
+    /// Either by pairwise exchange, of which the bound is that of the interfaces: as much per host as on the ring.
+    PlainPairwise,
+    QuantisedPairwise,
 }
 
 /// Measures one size and prints it; returns the median of the seconds.
 fn measure(fleet: &mut Fleet, case: &Case, mib: usize, rounds: usize, way: Way) -> io::Result<f64> {
     let bytes = mib << 20;
+    let as_u8 = bytes / 4 / 256 * 264;
     let (command, name, encoded) = match way {
-        Way::Plain => ("in_place", case.name.to_owned(), bytes),
-        Way::Quantised => ("quantised 0", format!("{}, average as u8", case.name), bytes / 4 / 256 * 264),
+        Way::Plain => (format!("scheduled {RING}"), "", bytes),
+        Way::Quantised => (format!("quantised {RING}"), ", average as u8", as_u8),
+        Way::PlainPairwise => (format!("scheduled {PAIRWISE}"), ", pairwise", bytes),
+        Way::QuantisedPairwise => (format!("quantised {PAIRWISE}"), ", pairwise, u8", as_u8),
     };
+    let name = format!("{}{name}", case.name);
     let rate = case.slow_mbit.unwrap_or(case.route.rate_mbit) * 1e6 / 8.0;
     let bound = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * encoded as f64 / rate;
     let shares = (0..rounds)

@@ -79,8 +79,9 @@ fn valgrind_finds_nothing_in_any_kind_of_operation() {
     }
     let program = peer_program(Language::C99).expect("a C compiler");
     let (_master, port) = master();
+    // Enough for pairwise exchange.
     let mut peers: Vec<Program> =
-        ["0", "1"].map(|index| watched(&program, &[&port, "all", "2", index])).into();
+        ["0", "1", "2"].map(|index| watched(&program, &[&port, "all", "3", index])).into();
     for peer in &mut peers {
         peer.expect("joined");
     }

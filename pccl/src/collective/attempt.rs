@@ -17,37 +17,22 @@ mod coded;
 use super::{
     coding::Coding,
     plan::{Frame, Plan, StageKind},
+    progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text};
+use pccl_protocol::{Descriptor, OpId, PartDescriptor};
 use pccl_quant::{DataType, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into};
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU8, AtomicU32, Ordering},
 };
-use tinysockets::link::{
-    Direction, FrameHeader, Gate, Landing, Lent, LinkFault, OpKey, Outgoing, Transfer, Violation,
-};
+use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
 
 const IDLE: u8 = 0;
 const REDUCING: u8 = 1;
 const REDUCED: u8 = 2;
 const GATHERING: u8 = 3;
 const GATHERED: u8 = 4;
-
-/// Hears how an attempt goes. Called on link threads; must not block.
-pub(crate) trait AttemptOwner: Send + Sync {
-    /// Everything that this rank receives has arrived.
-    fn received_all(&self, op: OpId);
-    /// The links have let go of everything that this rank sends.
-    fn released_all(&self, op: OpId);
-    /// The attempt cannot succeed.
-    fn fault(&self, op: OpId, fault: OpFault);
-    /// Sends frames to the next rank. `false`: that link is not there.
-    fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool;
-    /// Sends a frame over the mesh, to a rank that is not the next one. `false`: there is no link to it.
-    fn send_to(&self, op: OpId, rank: usize, frame: Outgoing) -> bool;
-}
 
 struct Part {
     data_type: DataType,
@@ -61,10 +46,8 @@ struct Part {
 
 /// See the module's documentation.
 pub(crate) struct Attempt {
-    id: OpId,
     plan: Plan,
     parts: Vec<Part>,
-    gate: Arc<Gate>,
     backup: Arc<Backup>,
     /// Behind what the parts have lent.
     staging: Arc<Backup>,
@@ -72,17 +55,13 @@ pub(crate) struct Attempt {
     saved: Box<[AtomicU32]>,
     /// Frames of the unit that begins with the slot, which have arrived at the present stage.
     here: Box<[AtomicU32]>,
-    in_left: AtomicUsize,
-    out_left: AtomicUsize,
-    rx_bytes: AtomicU64,
-    tx_bytes: AtomicU64,
-    owner: Weak<dyn AttemptOwner>,
+    progress: Progress,
     me: Weak<Self>,
 }
 
 impl std::fmt::Debug for Attempt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attempt").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Attempt").field("id", &self.progress.id()).finish_non_exhaustive()
     }
 }
 
@@ -136,27 +115,21 @@ impl Attempt {
             .collect();
         let (slots, received, sent) = (plan.slots(), plan.frames_received(), plan.frames_sent());
         Arc::new_cyclic(|me| Self {
-            id,
             plan,
             parts,
-            gate,
             backup,
             staging,
             states: (0..slots).map(|_| AtomicU8::new(IDLE)).collect(),
             saved: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            in_left: AtomicUsize::new(received),
-            out_left: AtomicUsize::new(sent),
-            rx_bytes: AtomicU64::new(0),
-            tx_bytes: AtomicU64::new(0),
-            owner,
+            progress: Progress::new(id, gate, (received, sent), owner),
             me: me.clone(),
         })
     }
 
-    /// Identity of the attempt.
-    pub(crate) fn id(&self) -> OpId {
-        self.id
+    /// How far it is.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Ranks that take part.
@@ -174,21 +147,6 @@ impl Attempt {
         self.plan.rank()
     }
 
-    /// Whether everything that this rank receives is here.
-    pub(crate) fn has_received_all(&self) -> bool {
-        self.in_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Whether the links have let go of everything that this rank sends.
-    pub(crate) fn has_released_all(&self) -> bool {
-        self.out_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Payload bytes sent and received so far.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
-    }
-
     /// Sends the own chunk on its way.
     pub(crate) fn start(&self) {
         if self.plan.stages() > 0 {
@@ -196,16 +154,9 @@ impl Attempt {
         }
     }
 
-    /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
-    pub(crate) fn retract(&self) {
-        self.gate.close();
-        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
-        self.gate.wait_drained(None);
-    }
-
     /// Puts back what was overwritten in place. Only after [`Attempt::retract`].
     pub(crate) fn restore(&self) {
-        assert!(self.gate.is_closed(), "restore comes after retract");
+        assert!(self.progress.is_retracted(), "restore comes after retract");
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
             let saved = self.saved[frame.slot].load(Ordering::Acquire) as usize;
@@ -216,24 +167,16 @@ impl Attempt {
     }
 
     fn header(&self, frame: &Frame, stage: usize) -> FrameHeader {
-        FrameHeader {
-            op: op_key(self.id),
-            part: frame.part as u32,
-            stage: stage as u32,
-            offset: frame.offset as u64,
-            len: frame.len as u32,
-            flags: 0,
-            checksum: 0,
-        }
+        self.progress.header(frame.part, stage, frame.offset, frame.len)
     }
 
     fn send(&self, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
-        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
         let transfer: Arc<dyn Transfer> = me;
         let mut frames =
             frames.map(|frame| Outgoing { transfer: transfer.clone(), header: self.header(&frame, stage) });
-        if !owner.send(self.id, &mut frames) {
-            owner.fault(self.id, local_fault("the link to the next rank is not there"));
+        if !owner.send(self.progress.id(), &mut frames) {
+            owner.fault(self.progress.id(), local_fault("the link to the next rank is not there"));
         }
     }
 
@@ -255,7 +198,10 @@ impl Attempt {
             .map_err(|found| Violation {
                 text: format!(
                     "{}: frame of chunk {} at byte {} of tensor {} is not expected in state {found}",
-                    self.id, frame.chunk, frame.offset, frame.part
+                    self.progress.id(),
+                    frame.chunk,
+                    frame.offset,
+                    frame.part
                 ),
             })
     }
@@ -306,48 +252,13 @@ impl Attempt {
         };
         folded.flatten().map(|result| result.map_err(|error| error.to_string()))
     }
-
-    fn report(&self, fault: OpFault) {
-        if let Some(owner) = self.owner.upgrade() {
-            owner.fault(self.id, fault);
-        }
-    }
-}
-
-/// The link's name for an attempt.
-pub(crate) fn op_key(id: OpId) -> OpKey {
-    OpKey { epoch: id.epoch.0, tag: id.tag, attempt: id.attempt }
-}
-
-pub(crate) fn local_fault(text: impl Into<String>) -> OpFault {
-    OpFault { kind: OpFaultKind::Local, peer: None, generation: LinkGeneration(0), text: Text::new(text) }
-}
-
-/// A broken link as the fault of an operation.
-pub(crate) fn link_fault(fault: &LinkFault) -> OpFault {
-    let kind = match (fault.kind, fault.direction) {
-        (tinysockets::link::FaultKind::Violation, _) => OpFaultKind::Violation,
-        (_, Direction::In) => OpFaultKind::InboundLost,
-        (_, Direction::Out) => OpFaultKind::OutboundLost,
-    };
-    OpFault {
-        kind,
-        peer: Some(PeerId(fault.peer)),
-        generation: LinkGeneration(fault.generation),
-        text: Text::new(fault.text.clone()),
-    }
 }
 
 impl Transfer for Attempt {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let frame = self.received(header).ok_or_else(|| Violation {
-            text: format!(
-                "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
-                self.id, header.len, header.offset, header.part, header.stage
-            ),
-        })?;
-        log::trace!("{}: frame begins, stage {} of {}", self.id, header.stage, self.plan.stages());
-        if self.gate.is_closed() {
+        let frame = self.received(header).ok_or_else(|| self.progress.unexpected(header))?;
+        log::trace!("{}: frame begins, stage {} of {}", self.progress.id(), header.stage, self.plan.stages());
+        if self.progress.is_retracted() {
             return Ok(Landing::Discard);
         }
         let is_coded = self.parts[frame.part].coding.is_some();
@@ -369,7 +280,7 @@ impl Transfer for Attempt {
         match self.fold_piece(&frame, done, payload, last) {
             Some(Ok(())) => true,
             Some(Err(text)) => {
-                self.report(local_fault(text));
+                self.progress.report(local_fault(text));
                 false
             }
             None => false,
@@ -404,8 +315,8 @@ impl Transfer for Attempt {
     fn arrived(&self, header: &FrameHeader) {
         let Some(frame) = self.received(header) else { return };
         let stage = header.stage as usize;
-        self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
-        log::trace!("{}: frame complete, stage {} of {}", self.id, stage, self.plan.stages());
+        self.progress.bytes_arrived(header);
+        log::trace!("{}: frame complete, stage {} of {}", self.progress.id(), stage, self.plan.stages());
         if let Some(coding) = &self.parts[frame.part].coding {
             if !self.arrived_coded(stage, &frame, coding) {
                 return;
@@ -415,37 +326,20 @@ impl Transfer for Attempt {
             self.states[frame.slot].store(if gather { GATHERED } else { REDUCED }, Ordering::Release);
             self.send_on(std::iter::once(frame), stage);
         }
-        if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(owner) = self.owner.upgrade()
-        {
-            owner.received_all(self.id);
+        if self.progress.frame_done() {
+            self.progress.all_received();
         }
     }
 
     fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
-        self.report(OpFault {
-            kind: OpFaultKind::Corrupt,
-            peer: Some(PeerId(peer)),
-            generation: LinkGeneration(generation),
-            text: Text::new(format!(
-                "wrong checksum of the frame at byte {} of tensor {}, stage {}",
-                header.offset, header.part, header.stage
-            )),
-        });
+        self.progress.corrupt(header, peer, generation);
     }
 
     fn released(&self, header: &FrameHeader) {
-        if !self.gate.is_closed() {
-            self.tx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
-        }
-        if self.out_left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(owner) = self.owner.upgrade()
-        {
-            owner.released_all(self.id);
-        }
+        self.progress.released(header);
     }
 
     fn link_failed(&self, fault: &LinkFault) {
-        self.report(link_fault(fault));
+        self.progress.report(link_fault(fault));
     }
 }

@@ -1,8 +1,9 @@
 //! Whole rings of attempts without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt::{Attempt, AttemptOwner, backup_bytes},
+    attempt::{Attempt, backup_bytes},
     plan::Plan,
+    progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
@@ -166,7 +167,7 @@ impl Ring {
 
     pub(super) fn retract_all(&self) {
         for rank in 0..self.ranks.len() {
-            self.attempt(rank).retract();
+            self.attempt(rank).progress().retract();
         }
     }
 
@@ -208,11 +209,11 @@ proptest! {
         let expected = oracle(&inputs, op);
         for (rank, result) in ring.results().iter().enumerate() {
             prop_assert_eq!(result, &expected, "rank {}", rank);
-            prop_assert!(ring.attempt(rank).has_received_all());
-            prop_assert!(ring.attempt(rank).has_released_all());
+            prop_assert!(ring.attempt(rank).progress().has_received_all());
+            prop_assert!(ring.attempt(rank).progress().has_released_all());
             let owner = &ring.ranks[rank].owner;
             prop_assert!(owner.faults.lock().is_empty());
-            let received_anything = ring.attempt(rank).traffic().1 > 0;
+            let received_anything = ring.attempt(rank).progress().traffic().1 > 0;
             prop_assert_eq!(*owner.received_all.lock(), usize::from(received_anything));
         }
     }
@@ -276,7 +277,7 @@ fn frames_that_are_not_due_are_refused() {
     let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
     ring.start();
     let header = |stage: u32, offset: u64| FrameHeader {
-        op: super::attempt::op_key(ID),
+        op: op_key(ID),
         part: 0,
         stage,
         offset,
@@ -314,7 +315,7 @@ fn after_a_retract_frames_are_thrown_away() {
     let inputs = inputs(2, 26);
     let ring = Ring::new(&inputs, true, ReduceOp::Sum, 16);
     ring.start();
-    ring.attempt(1).retract();
+    ring.attempt(1).progress().retract();
     let (_, frame) = ring.take(0);
     assert_eq!(ring.attempt(1).admit(&frame.header), Ok(Landing::Discard));
     assert!(!ring.attempt(1).fold(&frame.header, 0, &[0; 16]));

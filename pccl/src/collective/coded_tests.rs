@@ -79,8 +79,8 @@ proptest! {
         let expected = oracle(&inputs, op, quantisation);
         for (rank, result) in ring.results().iter().enumerate() {
             prop_assert_eq!(result, &expected, "rank {} of {}", rank, quantisation);
-            prop_assert!(ring.attempt(rank).has_received_all());
-            prop_assert!(ring.attempt(rank).has_released_all());
+            prop_assert!(ring.attempt(rank).progress().has_received_all());
+            prop_assert!(ring.attempt(rank).progress().has_released_all());
         }
         for (rank, input) in ring.ranks.iter().zip(&inputs) {
             prop_assert!(in_place || bytes_of(&rank.send) == bytes_of(input), "only read");
@@ -180,5 +180,5 @@ fn traffic_is_that_of_the_encoded_form() {
     );
     run(&ring);
     // Chunks of 1024 elements: four blocks of 256 + 8 bytes. Six stages.
-    assert_eq!(ring.attempt(0).traffic(), (6 * 4 * 264, 6 * 4 * 264));
+    assert_eq!(ring.attempt(0).progress().traffic(), (6 * 4 * 264, 6 * 4 * 264));
 }

@@ -18,19 +18,17 @@
 //! written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to restore.
 
 use super::{
-    attempt::{AttemptOwner, link_fault, local_fault, op_key},
     plan::{Frame, Plan},
+    progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{
-    Algorithm, Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PartDescriptor, PeerId, Text,
-};
+use pccl_protocol::{Algorithm, Descriptor, OpId, PartDescriptor};
 use pccl_quant::{ReduceOp, finish_average, fold_into};
 use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 use tinysockets::link::{
@@ -46,30 +44,24 @@ const ROOT: usize = 0;
 
 /// See the module's documentation.
 pub(crate) struct Exchange {
-    id: OpId,
     /// One frame per chunk and tensor: which elements are folded from which rank on.
     plan: Plan,
     parts: Vec<Part>,
     /// Bytes of one contribution.
     bytes: usize,
-    gate: Arc<Gate>,
     memory: Arc<Backup>,
     /// One area per rank, then two in which results are folded in turn.
     areas: Lent,
     /// Of the contribution of each rank, and of the result.
     states: Box<[AtomicU8]>,
     /// Contributions that have not arrived.
-    in_left: AtomicUsize,
     /// All contributions are here and folded.
     is_complete: AtomicBool,
-    out_left: AtomicUsize,
     /// Code of the algorithm that the master named, once it has.
     algorithm: AtomicU8,
     /// Rank 0 has sent the result to all.
     is_broadcast: AtomicBool,
-    rx_bytes: AtomicU64,
-    tx_bytes: AtomicU64,
-    owner: Weak<dyn AttemptOwner>,
+    progress: Progress,
     me: Weak<Self>,
 }
 
@@ -83,7 +75,7 @@ struct Part {
 
 impl std::fmt::Debug for Exchange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exchange").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Exchange").field("id", &self.progress.id()).finish_non_exhaustive()
     }
 }
 
@@ -122,31 +114,25 @@ impl Exchange {
         let parts: Vec<Part> = parts.collect();
         let hops = if contribution_bytes(descriptor) == 0 { 0 } else { ranks - 1 };
         let exchange = Arc::new_cyclic(|me| Self {
-            id,
             plan: Plan::with_frame_bytes(&descriptor.parts, ranks, rank, MAX_FRAME_BYTES),
             parts,
             bytes: contribution_bytes(descriptor),
             areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),
-            gate,
             memory,
             states: (0..=ranks).map(|_| AtomicU8::new(IDLE)).collect(),
-            in_left: AtomicUsize::new(hops),
             is_complete: AtomicBool::new(hops == 0),
-            out_left: AtomicUsize::new(hops),
             algorithm: AtomicU8::new(Algorithm::Automatic.code()),
             is_broadcast: AtomicBool::new(false),
-            rx_bytes: AtomicU64::new(0),
-            tx_bytes: AtomicU64::new(0),
-            owner,
+            progress: Progress::new(id, gate, (hops, hops), owner),
             me: me.clone(),
         });
         exchange.contribute();
         exchange
     }
 
-    /// Identity of the attempt.
-    pub(crate) fn id(&self) -> OpId {
-        self.id
+    /// How far it is.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Ranks that take part.
@@ -162,16 +148,6 @@ impl Exchange {
     /// Whether this rank has all contributions, and has folded them.
     pub(crate) fn has_received_all(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
-    }
-
-    /// Whether the link has let go of everything that this rank sends.
-    pub(crate) fn has_released_all(&self) -> bool {
-        self.out_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Payload bytes sent and received so far.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
     }
 
     /// The algorithm that the master has named; [`Algorithm::Automatic`] as long as it has not.
@@ -198,7 +174,7 @@ impl Exchange {
         match self.way() {
             Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
             Algorithm::ReduceBroadcast => {
-                self.out_left.store(1, Ordering::Release);
+                self.progress.sends_only(1);
                 self.send_to(ROOT, own);
             }
             Algorithm::Direct => self.send_to_all(own),
@@ -214,23 +190,16 @@ impl Exchange {
             let target = part.memory.result();
             let copied =
                 target.update(0..part.bytes, |out| self.areas.view(result, |from| out.copy_from_slice(from)));
-            copied
-                .flatten()
-                .ok_or_else(|| format!("{}: the memory was taken back before the result", self.id))?;
+            copied.flatten().ok_or_else(|| {
+                format!("{}: the memory was taken back before the result", self.progress.id())
+            })?;
         }
         Ok(())
     }
 
-    /// Takes the memory away from all threads; returns when none of them touches it any more.
-    pub(crate) fn retract(&self) {
-        self.gate.close();
-        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
-        self.gate.wait_drained(None);
-    }
-
     /// The memory beside the tensors, for another operation. Only after [`Exchange::retract`].
     pub(crate) fn memory(&self) -> Arc<Backup> {
-        assert!(self.gate.is_closed(), "memory is free after retract");
+        assert!(self.progress.is_retracted(), "memory is free after retract");
         self.memory.clone()
     }
 
@@ -286,38 +255,30 @@ impl Exchange {
     }
 
     fn frame(&self, me: Arc<Self>, stage: usize) -> Outgoing {
-        let header = FrameHeader {
-            op: op_key(self.id),
-            part: 0,
-            stage: stage as u32,
-            offset: 0,
-            len: self.bytes as u32,
-            flags: 0,
-            checksum: 0,
-        };
+        let header = self.progress.header(0, stage, 0, self.bytes);
         Outgoing { transfer: me, header }
     }
 
     /// Sends to the next rank what it receives at `stage`.
     fn send(&self, stage: usize) {
-        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
-        if !owner.send(self.id, &mut std::iter::once(self.frame(me, stage))) {
-            owner.fault(self.id, local_fault("the link to the next rank is not there"));
+        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
+        if !owner.send(self.progress.id(), &mut std::iter::once(self.frame(me, stage))) {
+            owner.fault(self.progress.id(), local_fault("the link to the next rank is not there"));
         }
     }
 
     /// Sends to `rank` what is sent at `stage`.
     fn send_to(&self, rank: usize, stage: usize) {
-        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
         let frame = self.frame(me, stage);
         // The ring has the edge to the next rank.
         let is_sent = if rank == (self.rank() + 1) % self.ranks() {
-            owner.send(self.id, &mut std::iter::once(frame))
+            owner.send(self.progress.id(), &mut std::iter::once(frame))
         } else {
-            owner.send_to(self.id, rank, frame)
+            owner.send_to(self.progress.id(), rank, frame)
         };
         if !is_sent {
-            owner.fault(self.id, local_fault(format!("the link to rank {rank} is not there")));
+            owner.fault(self.progress.id(), local_fault(format!("the link to rank {rank} is not there")));
         }
     }
 
@@ -379,7 +340,7 @@ impl Exchange {
     fn complete(&self) {
         match self.fold_all() {
             Ok(()) => self.finish(),
-            Err(text) => self.report(local_fault(text)),
+            Err(text) => self.progress.report(local_fault(text)),
         }
     }
 
@@ -387,15 +348,7 @@ impl Exchange {
     fn finish(&self) {
         self.is_complete.store(true, Ordering::SeqCst);
         self.broadcast_when_due();
-        if let Some(owner) = self.owner.upgrade() {
-            owner.received_all(self.id);
-        }
-    }
-
-    fn report(&self, fault: OpFault) {
-        if let Some(owner) = self.owner.upgrade() {
-            owner.fault(self.id, fault);
-        }
+        self.progress.all_received();
     }
 }
 
@@ -406,17 +359,13 @@ impl Transfer for Exchange {
         let own_slot = if self.rank() == ROOT { [ROOT, self.ranks()] } else { [self.rank(); 2] };
         let is_ours = stage <= self.result_stage() && !own_slot.contains(&self.received_at(stage));
         if !fits || !is_ours {
-            let text = format!(
-                "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
-                self.id, header.len, header.offset, header.part, header.stage
-            );
-            return Err(Violation { text });
+            return Err(self.progress.unexpected(header));
         }
         let slot = self.received_at(stage);
-        log::trace!("{}: contribution {slot} begins", self.id);
+        log::trace!("{}: contribution {slot} begins", self.progress.id());
         let taken = self.states[slot].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
-            text: format!("{}: contribution {slot} of {} arrives twice", self.id, self.ranks()),
+            text: format!("{}: contribution {slot} of {} arrives twice", self.progress.id(), self.ranks()),
         })
     }
 
@@ -439,41 +388,29 @@ impl Transfer for Exchange {
     fn arrived(&self, header: &FrameHeader) {
         let stage = header.stage as usize;
         let slot = self.received_at(stage);
-        log::trace!("{}: contribution {slot} complete", self.id);
+        log::trace!("{}: contribution {slot} complete", self.progress.id());
         self.states[slot].store(RECEIVED, Ordering::Release);
-        self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        self.progress.bytes_arrived(header);
         if stage == self.result_stage() {
             return self.finish();
         }
         if stage + 1 < self.first_direct_stage() {
             self.send(stage + 1);
         }
-        if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.progress.frame_done() {
             self.complete();
         }
     }
 
     fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
-        self.report(OpFault {
-            kind: OpFaultKind::Corrupt,
-            peer: Some(PeerId(peer)),
-            generation: LinkGeneration(generation),
-            text: Text::new(format!("wrong checksum of the frame of stage {}", header.stage)),
-        });
+        self.progress.corrupt(header, peer, generation);
     }
 
     fn released(&self, header: &FrameHeader) {
-        if !self.gate.is_closed() {
-            self.tx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
-        }
-        if self.out_left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(owner) = self.owner.upgrade()
-        {
-            owner.released_all(self.id);
-        }
+        self.progress.released(header);
     }
 
     fn link_failed(&self, fault: &LinkFault) {
-        self.report(link_fault(fault));
+        self.progress.report(link_fault(fault));
     }
 }

@@ -1,9 +1,9 @@
 //! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt::{AttemptOwner, op_key},
     attempt_tests::{ID, Owner},
     exchange::{Exchange, exchange_bytes},
+    progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
@@ -154,13 +154,13 @@ proptest! {
         ];
         for (rank, before) in before.iter().enumerate() {
             let exchange = all.exchange(rank);
-            prop_assert!(exchange.has_received_all() && exchange.has_released_all());
+            prop_assert!(exchange.has_received_all() && exchange.progress().has_released_all());
             prop_assert_eq!(*all.0[rank].owner.received_all.lock(), 1);
             let is_leaf = algorithm == Algorithm::ReduceBroadcast && rank > 0;
             let bytes = (if is_leaf { 1 } else { ranks - 1 } * (2 * halves + 8 * doubles)) as u64;
-            prop_assert_eq!(exchange.traffic(), (bytes, bytes));
+            prop_assert_eq!(exchange.progress().traffic(), (bytes, bytes));
             exchange.deliver().expect("the gate is open");
-            exchange.retract();
+            exchange.progress().retract();
             let [halves, send, recv] = &all.buffers()[rank];
             prop_assert_eq!((halves, recv), (&expected[0], &expected[1]), "rank {}", rank);
             prop_assert_eq!(send, &before[1]);
@@ -184,7 +184,7 @@ proptest! {
             let len = if number + 1 == frames { part } else { usize::MAX };
             all.deliver(senders[index.index(senders.len())], *index, len);
         }
-        (0..ranks).for_each(|rank| all.exchange(rank).retract());
+        (0..ranks).for_each(|rank| all.exchange(rank).progress().retract());
         prop_assert_eq!(all.buffers(), before);
     }
 }

@@ -1,9 +1,13 @@
 //! One attempt of a collective for which the master may name the ring or pairwise exchange. Both are prepared, so that whichever
 //! it is can take frames that come before the news. Stages tell them apart.
 
-use super::{attempt::Attempt, pairwise::Pairwise, pairwise::first_stage};
+use super::{
+    attempt::Attempt,
+    pairwise::{Pairwise, first_stage},
+    progress::Progress,
+};
 use crate::session::backups::BackupPool;
-use pccl_protocol::{Algorithm, OpId};
+use pccl_protocol::Algorithm;
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -41,11 +45,6 @@ impl Large {
         Arc::new(Self { ring, pairwise, way: AtomicU8::new(Algorithm::Automatic.code()) })
     }
 
-    /// Identity of the attempt.
-    pub(crate) fn id(&self) -> OpId {
-        self.ring.id()
-    }
-
     /// Ranks that take part.
     pub(crate) fn ranks(&self) -> usize {
         self.ring.ranks()
@@ -68,27 +67,12 @@ impl Large {
         taken.is_ok() || taken == Err(way.code())
     }
 
-    /// Whether this rank holds everything that the result takes.
-    pub(crate) fn has_received_all(&self) -> bool {
+    /// How far it is, by the way that it goes.
+    pub(crate) fn progress(&self) -> &Progress {
         match self.way() {
-            Algorithm::Ring => self.ring.has_received_all(),
-            Algorithm::Pairwise => self.pairwise.has_received_all(),
-            _ => false,
+            Algorithm::Pairwise => self.pairwise.progress(),
+            _ => self.ring.progress(),
         }
-    }
-
-    /// Whether the links have let go of everything that this rank sends.
-    pub(crate) fn has_released_all(&self) -> bool {
-        match self.way() {
-            Algorithm::Pairwise => self.pairwise.has_released_all(),
-            _ => self.ring.has_released_all(),
-        }
-    }
-
-    /// Payload bytes sent and received so far.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        let (ring, pairwise) = (self.ring.traffic(), self.pairwise.traffic());
-        (ring.0 + pairwise.0, ring.1 + pairwise.1)
     }
 
     /// As [`Attempt::prepare`].
@@ -107,8 +91,8 @@ impl Large {
 
     /// Takes the caller's memory away from all threads.
     pub(crate) fn retract(&self) {
-        self.ring.retract();
-        self.pairwise.retract();
+        self.ring.progress().retract();
+        self.pairwise.progress().retract();
     }
 
     /// Ends the attempt on the caller's thread, as [`super::running::Running::conclude`].
@@ -139,7 +123,7 @@ impl Transfer for Large {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
         let way = self.way_of(header);
         if !self.take_way(way) {
-            let text = format!("{}: a frame by {way} of an attempt by {}", self.id(), self.way());
+            let text = format!("{}: a frame by {way} of an attempt by {}", self.progress().id(), self.way());
             return Err(Violation { text });
         }
         of_stage!(self, header, attempt => attempt.admit(header))

@@ -7,6 +7,7 @@ pub(crate) mod large;
 pub(crate) mod op;
 pub(crate) mod pairwise;
 pub(crate) mod plan;
+pub(crate) mod progress;
 pub(crate) mod running;
 pub(crate) mod table;
 

@@ -6,11 +6,12 @@
 //! sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
 use super::{
-    attempt::{Attempt, AttemptOwner, backup_bytes, local_fault},
+    attempt::{Attempt, backup_bytes},
     exchange::{Exchange, exchange_bytes},
     large::Large,
     pairwise::{Pairwise, pairwise_bytes},
     plan::Plan,
+    progress::{AttemptOwner, local_fault},
     running::Running,
     table::Slot,
 };

@@ -20,12 +20,12 @@
 mod owned;
 
 use super::{
-    attempt::{AttemptOwner, link_fault, local_fault, op_key},
     coding::{Coding, Stop},
     plan::{Frame, Plan, Unit},
+    progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Text};
+use pccl_protocol::{Descriptor, OpId};
 use pccl_quant::{
     DataType, ReduceOp, copy_streaming,
     quantise::{Codec, Rounding},
@@ -34,7 +34,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU8, AtomicU32, Ordering},
     },
 };
 use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
@@ -45,10 +45,8 @@ const RECEIVED: u8 = 2;
 
 /// See the module's documentation.
 pub(crate) struct Pairwise {
-    id: OpId,
     plan: Plan,
     parts: Vec<Part>,
-    gate: Arc<Gate>,
     /// Behind what the parts have lent.
     _backup: Arc<Backup>,
     memory: Arc<Backup>,
@@ -56,11 +54,7 @@ pub(crate) struct Pairwise {
     states: Box<[AtomicU8]>,
     /// Frames of contributions that have arrived, of the unit that begins with the slot.
     here: Box<[AtomicU32]>,
-    in_left: AtomicUsize,
-    out_left: AtomicUsize,
-    rx_bytes: AtomicU64,
-    tx_bytes: AtomicU64,
-    owner: Weak<dyn AttemptOwner>,
+    progress: Progress,
     me: Weak<Self>,
 }
 
@@ -95,7 +89,7 @@ impl Cargo {
 
 impl std::fmt::Debug for Pairwise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pairwise").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Pairwise").field("id", &self.progress.id()).finish_non_exhaustive()
     }
 }
 
@@ -152,38 +146,23 @@ impl Pairwise {
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
         let owned = plan.frames_in_chunk(plan.owned_chunk());
+        // Both ways: for the owned chunk once with every other rank, for each other chunk once with its owner.
+        let frames = slots - owned + (ranks - 1) * owned;
         Arc::new_cyclic(|me| Self {
-            id,
             parts,
-            gate,
             _backup: backup,
             memory,
             states: (0..slots * ranks).map(|_| AtomicU8::new(IDLE)).collect(),
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            // Both ways: for the owned chunk once with every other rank, for each other chunk once with its owner.
-            in_left: AtomicUsize::new(slots - owned + (ranks - 1) * owned),
-            out_left: AtomicUsize::new(slots - owned + (ranks - 1) * owned),
             plan,
-            rx_bytes: AtomicU64::new(0),
-            tx_bytes: AtomicU64::new(0),
-            owner,
+            progress: Progress::new(id, gate, (frames, frames), owner),
             me: me.clone(),
         })
     }
 
-    /// Whether everything that this rank receives is here, and folded.
-    pub(crate) fn has_received_all(&self) -> bool {
-        self.in_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Whether the links have let go of everything that this rank sends.
-    pub(crate) fn has_released_all(&self) -> bool {
-        self.out_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Payload bytes sent and received so far.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        (self.tx_bytes.load(Ordering::Relaxed), self.rx_bytes.load(Ordering::Relaxed))
+    /// How far it is.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Encodes what this rank contributes, so that it can be sent. On the thread that votes, before the vote.
@@ -199,7 +178,7 @@ impl Pairwise {
             match coding.encode(part.memory.own(), &unit, self.rounding(frame.part, coding, &unit)) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
-                Err(Stop::Failed(text)) => return self.report(local_fault(text)),
+                Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
             }
         }
     }
@@ -235,16 +214,9 @@ impl Pairwise {
         Ok(())
     }
 
-    /// Takes the memory away from all threads; returns when none of them touches it any more.
-    pub(crate) fn retract(&self) {
-        self.gate.close();
-        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
-        self.gate.wait_drained(None);
-    }
-
     /// The memory beside the tensors, for a later operation. Only after [`Pairwise::retract`].
     pub(crate) fn memory(&self) -> &Arc<Backup> {
-        assert!(self.gate.is_closed(), "memory is free after retract");
+        assert!(self.progress.is_retracted(), "memory is free after retract");
         &self.memory
     }
 
@@ -255,31 +227,23 @@ impl Pairwise {
     }
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        coding.rounding(self.id.tag, self.plan.rank(), index, unit)
+        coding.rounding(self.progress.id().tag, self.plan.rank(), index, unit)
     }
 
     fn send(&self, to: usize, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
-        let (Some(owner), Some(me)) = (self.owner.upgrade(), self.me.upgrade()) else { return };
+        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
         let mut frames = frames.map(|frame| {
-            let header = FrameHeader {
-                op: op_key(self.id),
-                part: frame.part as u32,
-                stage: stage as u32,
-                offset: frame.offset as u64,
-                len: frame.len as u32,
-                flags: 0,
-                checksum: 0,
-            };
+            let header = self.progress.header(frame.part, stage, frame.offset, frame.len);
             Outgoing { transfer: me.clone(), header }
         });
         // The ring has the edge to the next rank.
         let is_sent = if to == (self.plan.rank() + 1) % self.plan.ranks() {
-            owner.send(self.id, &mut frames)
+            owner.send(self.progress.id(), &mut frames)
         } else {
-            frames.all(|frame| owner.send_to(self.id, to, frame))
+            frames.all(|frame| owner.send_to(self.progress.id(), to, frame))
         };
         if !is_sent {
-            owner.fault(self.id, local_fault(format!("the link to rank {to} is not there")));
+            owner.fault(self.progress.id(), local_fault(format!("the link to rank {to} is not there")));
         }
     }
 
@@ -313,24 +277,13 @@ impl Pairwise {
         };
         &self.states[frame.slot * ranks + turn]
     }
-
-    fn report(&self, fault: OpFault) {
-        if let Some(owner) = self.owner.upgrade() {
-            owner.fault(self.id, fault);
-        }
-    }
 }
 
 impl Transfer for Pairwise {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let (frame, cargo) = self.received(header).ok_or_else(|| Violation {
-            text: format!(
-                "{}: no frame of {} bytes at byte {} of tensor {} arrives at stage {}",
-                self.id, header.len, header.offset, header.part, header.stage
-            ),
-        })?;
-        log::trace!("{}: frame begins, a {} at stage {}", self.id, cargo.what(), header.stage);
-        if self.gate.is_closed() {
+        let (frame, cargo) = self.received(header).ok_or_else(|| self.progress.unexpected(header))?;
+        log::trace!("{}: frame begins, a {} at stage {}", self.progress.id(), cargo.what(), header.stage);
+        if self.progress.is_retracted() {
             return Ok(Landing::Discard);
         }
         let state = self.state(&frame, cargo);
@@ -338,7 +291,10 @@ impl Transfer for Pairwise {
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
             text: format!(
                 "{}: {cargo:?} to chunk {} at byte {} of tensor {} arrives twice",
-                self.id, frame.chunk, frame.offset, frame.part
+                self.progress.id(),
+                frame.chunk,
+                frame.offset,
+                frame.part
             ),
         })
     }
@@ -375,48 +331,31 @@ impl Transfer for Pairwise {
 
     fn arrived(&self, header: &FrameHeader) {
         let Some((frame, cargo)) = self.received(header) else { return };
-        self.rx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
+        self.progress.bytes_arrived(header);
         self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
-        log::trace!("{}: frame complete, a {} at stage {}", self.id, cargo.what(), header.stage);
+        log::trace!("{}: frame complete, a {} at stage {}", self.progress.id(), cargo.what(), header.stage);
         if let Cargo::Contribution { .. } = cargo {
             match self.contributed(&frame) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
-                Err(Stop::Failed(text)) => return self.report(local_fault(text)),
+                Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
             }
         }
-        if self.in_left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(owner) = self.owner.upgrade()
-        {
-            owner.received_all(self.id);
+        if self.progress.frame_done() {
+            self.progress.all_received();
         }
     }
 
     fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
-        self.report(OpFault {
-            kind: OpFaultKind::Corrupt,
-            peer: Some(PeerId(peer)),
-            generation: LinkGeneration(generation),
-            text: Text::new(format!(
-                "wrong checksum of the frame at byte {} of tensor {}, stage {}",
-                header.offset, header.part, header.stage
-            )),
-        });
+        self.progress.corrupt(header, peer, generation);
     }
 
     fn released(&self, header: &FrameHeader) {
-        if !self.gate.is_closed() {
-            self.tx_bytes.fetch_add(header.len.into(), Ordering::Relaxed);
-        }
-        if self.out_left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(owner) = self.owner.upgrade()
-        {
-            owner.released_all(self.id);
-        }
+        self.progress.released(header);
     }
 
     fn link_failed(&self, fault: &LinkFault) {
-        self.report(link_fault(fault));
+        self.progress.report(link_fault(fault));
     }
 }
 

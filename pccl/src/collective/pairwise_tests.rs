@@ -2,11 +2,12 @@
 //! the kernels of another processor.
 
 use super::{
-    attempt::{Attempt, AttemptOwner, backup_bytes, op_key},
+    attempt::{Attempt, backup_bytes},
     attempt_tests::{ID, Owner, bytes_of, inputs},
     large::Large,
     pairwise::{Pairwise, first_stage, pairwise_bytes},
     plan::Plan,
+    progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFault};
@@ -223,7 +224,7 @@ proptest! {
         (late..ranks).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
         all.deliver_all(&order);
         if is_late {
-            prop_assert!(!all.large(1).has_received_all());
+            prop_assert!(!all.large(1).progress().has_received_all());
             all.begin(0, Algorithm::Pairwise);
             all.deliver_all(&order);
         }
@@ -231,7 +232,7 @@ proptest! {
         prop_assert!(all.kept() == before, "only read before the outcome");
         let expected = oracle(how, &before);
         for rank in 0..ranks {
-            prop_assert!(all.large(rank).has_received_all() && all.large(rank).has_released_all());
+            prop_assert!(all.large(rank).progress().has_received_all() && all.large(rank).progress().has_released_all());
             prop_assert_eq!(*all.all[rank].owner.received_all.lock(), 1);
             all.large(rank).conclude(true, None).expect("everything has come");
             prop_assert_eq!(&all.result(rank), &expected.0, "rank {} of {:?}", rank, how);
@@ -317,7 +318,7 @@ fn each_rank_moves_as_much_as_on_the_ring() {
         let all = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
         (0..4).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
         all.deliver_all(&[(0, 0)]);
-        assert_eq!(all.large(2).traffic(), (6 * chunk, 6 * chunk));
+        assert_eq!(all.large(2).progress().traffic(), (6 * chunk, 6 * chunk));
         // The ring has the edge to the next rank, the mesh all others: what has been sent is gone, so count again.
         let again = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
         again.begin(2, Algorithm::Pairwise);

@@ -1,6 +1,6 @@
 //! The ways in which an attempt can run, as the operation sees them.
 
-use super::{attempt::Attempt, exchange::Exchange, large::Large};
+use super::{attempt::Attempt, exchange::Exchange, large::Large, progress::Progress};
 use crate::{memory::Backup, session::backups::BackupPool};
 use pccl_protocol::{Algorithm, OpId};
 use std::sync::Arc;
@@ -54,9 +54,13 @@ impl Running {
         either!(self, attempt => attempt.clone())
     }
 
+    fn progress(&self) -> &Progress {
+        either!(self, attempt => attempt.progress())
+    }
+
     /// Identity of the attempt.
     pub(crate) fn id(&self) -> OpId {
-        either!(self, attempt => attempt.id())
+        self.progress().id()
     }
 
     /// Ranks that take part.
@@ -71,17 +75,21 @@ impl Running {
 
     /// Whether this rank holds everything that the result takes.
     pub(crate) fn has_received_all(&self) -> bool {
-        either!(self, attempt => attempt.has_received_all())
+        match self {
+            // Others may do its part.
+            Self::AllGather(exchange) => exchange.has_received_all(),
+            Self::Ring(_) | Self::Large(_) => self.progress().has_received_all(),
+        }
     }
 
     /// Whether the links have let go of everything that this rank sends.
     pub(crate) fn has_released_all(&self) -> bool {
-        either!(self, attempt => attempt.has_released_all())
+        self.progress().has_released_all()
     }
 
     /// Payload bytes sent and received so far.
     pub(crate) fn traffic(&self) -> (u64, u64) {
-        either!(self, attempt => attempt.traffic())
+        self.progress().traffic()
     }
 
     /// Does what can be done before the others have voted. Once, before the own vote.
@@ -100,7 +108,10 @@ impl Running {
 
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
     pub(crate) fn retract(&self) {
-        either!(self, attempt => attempt.retract());
+        match self {
+            Self::Ring(_) | Self::AllGather(_) => self.progress().retract(),
+            Self::Large(large) => large.retract(),
+        }
     }
 
     /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there before
@@ -109,7 +120,7 @@ impl Running {
         match self {
             Self::Ring(attempt) => {
                 let decoded = if keep { attempt.decode_in_place() } else { Ok(()) };
-                attempt.retract();
+                attempt.progress().retract();
                 if let Some(pool) = pool {
                     pool.give(attempt.staging().clone());
                 }
@@ -120,7 +131,7 @@ impl Running {
             }
             Self::AllGather(exchange) => {
                 let delivered = if keep { exchange.deliver() } else { Ok(()) };
-                exchange.retract();
+                exchange.progress().retract();
                 let memory: Arc<Backup> = exchange.memory();
                 if let Some(pool) = pool {
                     pool.give(memory);

@@ -11,7 +11,7 @@ use super::{
     mesh::Mesh,
 };
 use crate::{
-    collective::{attempt::link_fault, op::Op, table::LinkDirectory},
+    collective::{op::Op, progress::link_fault, table::LinkDirectory},
     flight,
 };
 use crossbeam_channel::{Receiver, Sender};

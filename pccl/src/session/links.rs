@@ -1,6 +1,6 @@
 //! The connected ring and mesh, as operations use them.
 
-use crate::collective::{attempt::link_fault, op::missing_link};
+use crate::collective::{op::missing_link, progress::link_fault};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, OpFault};
 use std::{collections::BTreeMap, sync::Arc};

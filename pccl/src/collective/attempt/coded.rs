@@ -14,11 +14,12 @@
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
-use super::{Attempt, GATHERED, Part, REDUCED, StageKind, local_fault};
+use super::{Attempt, GATHERED, Part, REDUCED, StageKind};
 use crate::{
     collective::{
         coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Stop},
         plan::{Frame, Unit},
+        progress::local_fault,
     },
     memory::PartMemory,
 };
@@ -42,7 +43,7 @@ impl Attempt {
             match coding.encode(part.memory.own(), &unit, rounding) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
-                Err(Stop::Failed(text)) => return self.report(local_fault(text)),
+                Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
             }
         }
     }
@@ -66,7 +67,7 @@ impl Attempt {
             Ok(()) => true,
             Err(Stop::Closed) => false,
             Err(Stop::Failed(text)) => {
-                self.report(local_fault(text));
+                self.progress.report(local_fault(text));
                 false
             }
         }
@@ -133,7 +134,7 @@ impl Attempt {
     }
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        coding.rounding(self.id.tag, self.plan.rank(), index, unit)
+        coding.rounding(self.progress.id().tag, self.plan.rank(), index, unit)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Connections beside the ring that cannot be built.
 
 use crate::{
-    arena::{Arena, Times},
+    arena::{Arena, Times, full},
+    peer::WATCHDOG,
     quiet,
 };
 use pccl::{DataType, ReduceOp};
 use pccl_tests::spec::Spec;
+use std::time::Instant;
 
 /// Every type and operation among peers on different hosts: results are those of the ring, bit for bit.
 #[test]
@@ -62,4 +64,28 @@ fn a_pair_beside_the_ring_that_cannot_connect_costs_nobody_anything() {
     let answers = arena.fleet.all(format!("reduce {spec} 0 0 pairwise"));
     assert!(answers.iter().all(|answer| answer.field("algorithm") == "ring"), "{answers:?}");
     arena.fleet.check(&[spec], &answers);
+}
+
+/// The mesh is tried again after a minute, which only a full run waits for.
+#[test]
+fn a_mesh_that_broke_stands_again() {
+    if !full() {
+        return;
+    }
+    let _shared = quiet::shared();
+    let mut arena = Arena::on_loopback(Times::new(), 4);
+    arena.fleet.await_mesh();
+    let ring = arena.ring(4);
+    arena.network.reset(ring[0], ring[2]);
+    // First until an end has told the master, then until that has forgotten it.
+    for algorithm in ["all-gather", "direct"] {
+        let deadline = Instant::now() + WATCHDOG * 2;
+        while arena.fleet.algorithms(0).pop().as_deref() != Some(algorithm) {
+            assert!(Instant::now() < deadline, "small operations do not go by {algorithm}");
+            arena.fleet.reduce(Spec::sum(1000, 1));
+        }
+    }
+    assert_eq!(arena.ring(4), ring);
+    arena.fleet.reduce_by("pairwise", Spec::sum(200_000, 2));
+    assert_eq!(arena.fleet.algorithms(0).pop().as_deref(), Some("pairwise"));
 }

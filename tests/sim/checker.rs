@@ -73,6 +73,8 @@ pub(crate) struct Checker {
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
+    /// Meshes that were planned again for the same ring after a fault.
+    pub(crate) renewed_meshes: u64,
     /// Number of attempts that began, by algorithm.
     pub(crate) begun_by: BTreeMap<String, u64>,
 }
@@ -266,6 +268,10 @@ impl Checker {
         let failed = self.failed.get(&place);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
         let (epoch, pairwise) = (plan.epoch, plan.pairwise);
+        let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
+        let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
+        let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
+        self.renewed_meshes += u64::from(before && !edges.is_empty() && last.is_some_and(is_same));
         self.meshes.insert(place, Mesh { epoch, edges, failed: false, pairwise });
     }
 

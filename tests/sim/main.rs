@@ -57,6 +57,7 @@ struct Summary {
     optimizations: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
+    renewed_meshes: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -118,6 +119,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         optimizations: world.optimizations,
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
+        renewed_meshes: world.checker.renewed_meshes,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -146,6 +148,7 @@ struct Sums {
     optimizations: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
+    renewed_meshes: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -157,6 +160,7 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.rings_changed += other.rings_changed;
+        self.renewed_meshes += other.renewed_meshes;
         for (algorithm, count) in other.begun {
             *self.begun.entry(algorithm).or_insert(0) += count;
         }
@@ -172,9 +176,19 @@ impl Sums {
 
 impl From<Summary> for Sums {
     fn from(run: Summary) -> Self {
-        let Summary { inputs, steps, done, optimizations, rings_changed, begun, judged, look_alikes, .. } =
-            run;
-        Self { inputs, steps, done, optimizations, rings_changed, begun, judged, look_alikes }
+        let Summary {
+            inputs,
+            steps,
+            done,
+            optimizations,
+            rings_changed,
+            begun,
+            renewed_meshes,
+            judged,
+            look_alikes,
+            ..
+        } = run;
+        Self { inputs, steps, done, optimizations, rings_changed, begun, renewed_meshes, judged, look_alikes }
     }
 }
 
@@ -235,12 +249,13 @@ fn seeds() {
         sums.optimizations,
         sums.rings_changed
     );
-    println!("begun by algorithm: {:?}", sums.begun);
+    println!("begun by algorithm: {:?}; {} meshes tried again", sums.begun, sums.renewed_meshes);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
     assert!(begun("pairwise") > count, "hardly any large operation went over a mesh");
+    assert!(sums.renewed_meshes > count / 100, "hardly any mesh was tried again after a fault");
     assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");

@@ -87,7 +87,10 @@ impl MasterState {
             let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
             let ops = group.ops.values().filter_map(|op| self.op_deadline(group, op)).min();
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
-            [faults, ops, sync, self.ring_deadline(group)].into_iter().flatten().min()
+            [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group)]
+                .into_iter()
+                .flatten()
+                .min()
         });
         let others = [groups.min(), self.straggler_deadline(), self.optimization_deadline()];
         [registration, silence].into_iter().chain(others).flatten().min()

@@ -2,7 +2,7 @@
 //!
 //! They save a small collective the way around the ring. Nothing depends on them: a ring is confirmed without them, and
 //! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
-//! takes the mesh away until the next ring is planned, or longer, if its ends are still in that one.
+//! takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a mesh.
 
 use super::group::{BrokenEdge, EdgeEnds, Group, Op};
 use super::{MasterState, Timestamp};
@@ -16,6 +16,8 @@ use std::time::Duration;
 /// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at the
 /// same time, and take a few round trips more.
 const MESH_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
+const DOUBLINGS_MAX: u32 = 6;
 
 /// The mesh of one group.
 #[derive(Debug, Default)]
@@ -23,6 +25,10 @@ pub(super) struct Mesh {
     edges: BTreeMap<EdgeEnds, LinkGeneration>,
     /// Edges that failed, and until when that is remembered.
     faults: BTreeMap<EdgeEnds, Timestamp>,
+    /// When it was last planned again because its faults were over, and for how long those were remembered.
+    renewed: Option<(Timestamp, Duration)>,
+    /// For how long the latest fault is remembered.
+    memory: Duration,
 }
 
 impl Mesh {
@@ -60,6 +66,23 @@ impl Mesh {
         !self.edges.is_empty()
     }
 
+    /// When the last of its faults is over, if there were any.
+    fn faults_end(&self) -> Option<Timestamp> {
+        self.faults.values().max().copied()
+    }
+
+    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was planned
+    /// anew is remembered for longer, so that a pair which never connects costs few plans.
+    fn add_fault(&mut self, ends: EdgeEnds, now: Timestamp, shortest: Duration) -> bool {
+        self.memory = match self.renewed {
+            Some((at, before)) if now.since(at) < before * 2 => {
+                (before * 2).min(shortest * (1 << DOUBLINGS_MAX))
+            }
+            _ => shortest,
+        };
+        self.faults.insert(ends, now + self.memory).is_none()
+    }
+
     /// Whether it has this edge in this generation.
     pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
         self.edges.get(&ends) == Some(&generation)
@@ -78,6 +101,13 @@ impl Mesh {
             generation: *generation,
         };
         self.edges.iter().map(edge).collect()
+    }
+}
+
+impl Group {
+    /// Whether it is of a size for which there is a mesh.
+    fn can_have_mesh(&self) -> bool {
+        (3..=limits::MAX_MESH_RANKS).contains(&self.ring.len())
     }
 }
 
@@ -116,13 +146,13 @@ impl MasterState {
     /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
     /// that run on it, for nobody else would.
     pub(super) fn mesh_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
-        let until = self.now + self.options.forbidden_expiry;
+        let (now, memory) = (self.now, self.options.forbidden_expiry);
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         if !group.mesh.has_edge(ends, generation) {
             return;
         }
-        let is_new = group.mesh.faults.insert(ends, until).is_none();
+        let is_new = group.mesh.add_fault(ends, now, memory);
         if stalled_ms > 0 {
             for op in group.ops.values_mut() {
                 if let Op::Running { algorithm, broken, .. } = op
@@ -140,6 +170,34 @@ impl MasterState {
                 ends.0, ends.1
             ));
         }
+    }
+
+    /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the group.
+    pub(super) fn renew_meshes(&mut self) -> bool {
+        if self.round.is_some() || self.optimization.is_some() {
+            return false;
+        }
+        let now = self.now;
+        let is_over = |group: &Group| {
+            let runs = group.ops.values().any(|op| matches!(op, Op::Running { .. })) || group.sync.is_some();
+            let is_over = group.mesh.faults_end().is_some_and(|end| end <= now);
+            is_over && !runs && !group.replan && group.can_have_mesh() && self.ring_ready(group)
+        };
+        let due: Vec<GroupId> =
+            self.groups.iter().filter(|(_, group)| is_over(group)).map(|(id, _)| *id).collect();
+        for id in &due {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.replan = true;
+                group.mesh.renewed = Some((now, group.mesh.memory));
+                self.info(format!("group {id}: direct edges are tried again"));
+            }
+        }
+        !due.is_empty()
+    }
+
+    /// When a mesh may be planned again; in the past, the next quiet moment will do.
+    pub(super) fn mesh_deadline(&self, group: &Group) -> Option<Timestamp> {
+        group.mesh.faults_end().filter(|end| *end > self.now && group.can_have_mesh())
     }
 
     /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands. Small

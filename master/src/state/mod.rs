@@ -139,6 +139,7 @@ impl MasterState {
         const RULES: &[fn(&mut MasterState) -> bool] = &[
             MasterState::judge_faults,
             MasterState::roll_history,
+            MasterState::renew_meshes,
             MasterState::answer_satisfied_waits,
             MasterState::advance_optimization,
             MasterState::begin_round,

@@ -87,6 +87,78 @@ fn a_fault_costs_nobody_its_place_and_takes_the_mesh_away_as_long_as_it_is_remem
     rig.commence_by(op, Algorithm::Direct);
 }
 
+/// Time passes; whoever gets a ring confirms it, but for the mesh.
+fn pass(rig: &mut Rig, seconds: u64) {
+    for _ in 0..seconds {
+        let all = rig.accepted();
+        rig.pass(1000, &all);
+        rig.confirm_all();
+    }
+}
+
+#[test]
+fn the_same_ring_is_planned_again_with_a_mesh_when_its_faults_are_over() {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let (epoch, ring, edge) = (rig.epoch(1), rig.ring(0), mesh_edge(&rig, 1, 1, 3).expect("planned"));
+    report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    pass(&mut rig, 58);
+    assert_eq!(rig.epoch(1), epoch);
+    pass(&mut rig, 4);
+    assert_eq!((rig.epoch(1).0, rig.ring(0)), (epoch.0 + 1, ring));
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::AllGather);
+    (1..=4).for_each(|n| rig.complete(n, op, None));
+    all_meshed(&mut rig);
+    let op = rig.op(1, 8, 0);
+    rig.commence_by(op, Algorithm::Direct);
+    // That was all.
+    (1..=4).for_each(|n| rig.complete(n, op, None));
+    pass(&mut rig, 200);
+    assert_eq!(rig.epoch(1).0, epoch.0 + 1);
+}
+
+#[test]
+fn a_mesh_is_not_planned_again_under_an_operation() {
+    let mut rig = Rig::world(3);
+    let (epoch, edge) = (rig.epoch(1), mesh_edge(&rig, 1, 1, 3).expect("planned"));
+    report(&mut rig, 1, Some(fault_of(edge, "refused")));
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::AllGather);
+    pass(&mut rig, 100);
+    assert_eq!(rig.epoch(1), epoch);
+    (1..=3).for_each(|n| rig.complete(n, op, None));
+    assert_eq!(rig.epoch(1).0, epoch.0 + 1);
+    assert!(is_done(&rig.answer(1)));
+}
+
+#[test]
+fn an_edge_that_fails_again_and_again_is_tried_more_and_more_seldom() {
+    let mut rig = Rig::world(3);
+    let mut tries = Vec::new();
+    let mut epoch = GroupEpoch(0);
+    for second in 0..20_000 {
+        if rig.epoch(1) != epoch {
+            epoch = rig.epoch(1);
+            tries.push(second);
+            let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+            report(&mut rig, 1, Some(fault_of(edge, "refused")));
+        }
+        pass(&mut rig, 1);
+    }
+    let pauses: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]) / 60).collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
+    // After a long time in which the mesh stood it is a fault like any other.
+    pass(&mut rig, 3600 * 3);
+    all_meshed(&mut rig);
+    pass(&mut rig, 3600 * 3);
+    let epoch = rig.epoch(1);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    pass(&mut rig, 62);
+    assert_eq!(rig.epoch(1).0, epoch.0 + 1);
+}
+
 #[test]
 fn an_edge_that_failed_is_built_anew_once_that_is_forgotten() {
     let mut rig = Rig::world(4);

@@ -2,8 +2,8 @@
 //!
 //! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one network
 //! interface) sends to others at most what its fastest edge to another place was measured to carry, and receives
-//! likewise: its interface can do at least that. A ring enters and leaves a place once and does not profit if it can do
-//! more, so that the other schedules are if anything faster than it says here.
+//! likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and does not profit
+//! from an interface that can do more, so that the other schedules are if anything faster than it says here.
 
 use super::{matrix::Matrix, plan::MIN_GAIN, two_rings::two_rings};
 use core::ops::RangeInclusive;

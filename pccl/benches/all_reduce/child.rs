@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Peer {
     peers: usize,
     comm: Communicator,
-    /// How the last operation in place travelled.
+    /// How the last operation by a schedule travelled.
     algorithm: Option<Algorithm>,
     plain: PlainRing,
     data: Vec<f32>,
@@ -91,11 +91,7 @@ impl Peer {
             }
             ("in_place", &[bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);
-                timed(repetitions, || {
-                    let info = self.comm.all_reduce(&mut self.data, ReduceOp::Sum)?;
-                    self.algorithm = Some(info.algorithm);
-                    Ok(())
-                })
+                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
             }
             ("is_pairwise", &[]) => {
                 Ok((f64::from(u8::from(self.algorithm == Some(Algorithm::Pairwise))), 0.0))
@@ -103,7 +99,10 @@ impl Peer {
             ("scheduled", &[schedule, bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);
                 let how = ReduceOptions::new(ReduceOp::Sum).schedule(schedule_of(schedule)?);
-                timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, how).map(drop)?))
+                timed(repetitions, || {
+                    self.algorithm = Some(self.comm.all_reduce(&mut self.data, how)?.algorithm);
+                    Ok(())
+                })
             }
             ("rank", &[]) => Ok((self.comm.world().rank as f64, 0.0)),
             ("optimize", &[]) => timed(1, || Ok(self.comm.optimize_topology().map(drop)?)),

@@ -10,7 +10,6 @@ mod fleet;
 mod kill;
 mod lab;
 mod moving;
-mod pairs;
 mod plain_ring;
 mod process;
 mod schedules;
@@ -57,9 +56,6 @@ struct Args {
     /// With `--wan`: what pairwise exchange is worth beside the ring, and which of them is chosen.
     #[arg(long, requires = "wan")]
     schedules: bool,
-    /// With `--wan`: pairwise exchange among pairs of close hosts, until one of its edges becomes slow.
-    #[arg(long, requires = "wan")]
-    pairs: bool,
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
@@ -94,9 +90,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
         return schedules::run(program, &args);
-    }
-    if let Some(program) = args.wan.as_ref().filter(|_| args.pairs) {
-        return pairs::run(program, &args);
     }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);

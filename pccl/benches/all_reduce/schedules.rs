@@ -8,7 +8,7 @@ use crate::{
     lab::{Lab, Route},
     median,
 };
-use std::{error::Error, path::Path};
+use std::{error::Error, io, path::Path};
 
 const HOSTS: usize = 5;
 /// Sizes of the operations, in MiB.
@@ -65,7 +65,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
          part of the bound by the slowest pair: 2 (n - 1) / n * size / rate of the best ring, 2 / n * size / rate of pairwise exchange",
         args.rounds
     );
-    println!("{:<44}{:>5}{:>18}{:>18}{:>12}", "", "MiB", "ring", "pairwise", "automatic");
+    println!("{:<44}{:>5}{:>18}{:>18}{:>20}", "", "MiB", "ring", "pairwise", "automatic");
     let mut wrong = 0;
     for network in NETWORKS.iter().filter(|network| network.name.contains(&args.case)) {
         let route = Route { delay_ms: 10.0, rate_mbit: 100.0, loss_pct: 0.0 };
@@ -88,16 +88,17 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
                     seconds.push(fleet.measure(&format!("scheduled {schedule} {} 1", mib << 20))?.seconds);
                 }
             }
+            let chosen = what_ran(&mut fleet)?;
             let [ring, pairwise, automatic] = seconds.map(|seconds| median(seconds.into_iter()));
             let is_wrong = automatic > ring.min(pairwise) * TOLERANCE;
             wrong += usize::from(is_wrong);
             let cell = |seconds: f64, bound: f64| format!("{seconds:.2} s ({:.2})", bound / seconds);
             println!(
-                "{:<44}{mib:>5}{:>18}{:>18}{:>12}{}",
+                "{:<44}{mib:>5}{:>18}{:>18}{:>20}{}",
                 network.name,
                 cell(ring, bounds[0]),
                 cell(pairwise, bounds[1]),
-                format!("{automatic:.2} s"),
+                format!("{automatic:.2} s, {chosen}"),
                 if is_wrong { "  NOT THE FASTER ONE" } else { "" }
             );
         }
@@ -110,6 +111,13 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     if wrong == 0 { Ok(()) } else { Err(format!("{wrong} times not the faster one").into()) }
 }
 
+/// How the last operation travelled.
+fn what_ran(fleet: &mut Fleet) -> io::Result<&'static str> {
+    fleet.tell_all("is_pairwise")?;
+    let is_pairwise = fleet.answers()?.iter().all(|(yes, _)| *yes == 1.0);
+    Ok(if is_pairwise { "pairwise" } else { "ring" })
+}
+
 /// One pair of equal ones becomes much slower, which pairwise exchange cannot avoid: how long operations take until a ring
 /// without that pair is used, for which there is no probe. Says whether that is so after three of them.
 fn follows_a_slow_pair(lab: &mut Lab, fleet: &mut Fleet) -> Result<bool, Box<dyn Error>> {
@@ -118,10 +126,13 @@ fn follows_a_slow_pair(lab: &mut Lab, fleet: &mut Fleet) -> Result<bool, Box<dyn
     const BYTES: usize = 8 << 20;
     lab.set_rate(1, 3, SLOW)?;
     lab.set_rate(3, 1, SLOW)?;
-    let run = |fleet: &mut Fleet| fleet.measure(&format!("scheduled {AUTOMATIC} {BYTES} 1"));
-    let seconds = (0..7).map(|_| Ok(run(fleet)?.seconds)).collect::<Result<Vec<f64>, std::io::Error>>()?;
+    let mut list = Vec::new();
+    let mut seconds = Vec::new();
+    for _ in 0..7 {
+        seconds.push(fleet.measure(&format!("scheduled {AUTOMATIC} {BYTES} 1"))?.seconds);
+        list.push(format!("{:.2} ({})", seconds[seconds.len() - 1], what_ran(fleet)?));
+    }
     let bound = BYTES as f64 * 8e-6 * 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 / RATE;
-    let list: Vec<String> = seconds.iter().map(|seconds| format!("{seconds:.2}")).collect();
     let after = median(seconds[3..].iter().copied());
     println!(
         "  then one pair {SLOW} Mbit/s, operations of {} MiB: {} s; a ring around it takes {bound:.2} s",

@@ -154,7 +154,7 @@ impl Attempt {
         }
     }
 
-    /// Puts back what was overwritten in place. Only after [`Attempt::retract`].
+    /// Puts back what was overwritten in place. Only after [`Progress::retract`].
     pub(crate) fn restore(&self) {
         assert!(self.progress.is_retracted(), "restore comes after retract");
         for frame in self.plan.all_frames() {

@@ -182,7 +182,7 @@ impl Exchange {
         }
     }
 
-    /// Copies the result into the caller's memory. On the caller's thread, before [`Exchange::retract`], once everything
+    /// Copies the result into the caller's memory. On the caller's thread, before [`Progress::retract`], once everything
     /// has been received. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for part in &self.parts {
@@ -197,7 +197,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The memory beside the tensors, for another operation. Only after [`Exchange::retract`].
+    /// The memory beside the tensors, for another operation. Only after [`Progress::retract`].
     pub(crate) fn memory(&self) -> Arc<Backup> {
         assert!(self.progress.is_retracted(), "memory is free after retract");
         self.memory.clone()

@@ -192,7 +192,7 @@ impl Pairwise {
     }
 
     /// Copies or decodes results into the caller's memory. On the caller's thread, after everything has been received and
-    /// before [`Pairwise::retract`]. The error is a defect of this library.
+    /// before [`Progress::retract`]. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
@@ -214,7 +214,7 @@ impl Pairwise {
         Ok(())
     }
 
-    /// The memory beside the tensors, for a later operation. Only after [`Pairwise::retract`].
+    /// The memory beside the tensors, for a later operation. Only after [`Progress::retract`].
     pub(crate) fn memory(&self) -> &Arc<Backup> {
         assert!(self.progress.is_retracted(), "memory is free after retract");
         &self.memory

@@ -85,7 +85,7 @@ impl Attempt {
     }
 
     /// Decodes the results of what is reduced in place. On the caller's thread, after everything has been received and before
-    /// [`Attempt::retract`]. The error is a defect of this library.
+    /// [`super::Progress::retract`]. The error is a defect of this library.
     pub(crate) fn decode_in_place(&self) -> Result<(), String> {
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Cells that run at the same time: they mostly wait.
-const WORKERS: usize = 4;
+const WORKERS: usize = 5;
 /// By how much a machine that is busy with other things may delay what takes its time-outs.
 const NOISE: Duration = Duration::from_secs(10);
 

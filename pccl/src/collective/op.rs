@@ -5,6 +5,8 @@
 //! threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's thread only
 //! sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
+mod state;
+
 use super::{
     attempt::{Attempt, backup_bytes},
     exchange::{Exchange, exchange_bytes},
@@ -27,11 +29,12 @@ use pccl_protocol::{
     Outcome, Text, TooFewPeers,
     flight::{Subject, What},
 };
+use state::{Phase, State, Vote};
 use std::{
     sync::{Arc, Weak},
     time::Instant,
 };
-use threadpark::{Parker, Unparker};
+use threadpark::Parker;
 use tinysockets::link::Outgoing;
 
 /// What a successful all-reduce reports.
@@ -49,26 +52,6 @@ pub struct ReduceInfo {
     pub algorithm: Algorithm,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Registered and voted, or about to vote.
-    Voting,
-    /// The epoch of the vote is over; the conductor will vote again.
-    Stale,
-    /// Data moves.
-    Running,
-    /// Has a result.
-    Finished,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Vote {
-    /// This peer holds the whole result.
-    Complete,
-    /// This peer cannot complete.
-    Fault,
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -80,27 +63,6 @@ pub(crate) struct Op {
     launched: Instant,
     me: Weak<Self>,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    phase: Phase,
-    attempt: Option<Running>,
-    last_id: Option<OpId>,
-    /// The vote to complete the present attempt, once it is out.
-    vote: Option<Vote>,
-    /// The caller wants no attempt to succeed.
-    given_up: bool,
-    /// The vote for the present attempt is out.
-    initiated: bool,
-    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
-    /// they send may be damaged.
-    early: Option<OpFault>,
-    result: Option<Result<(), Error>>,
-    /// The world with the master's answer, if that is where the result is from.
-    answer_world: Option<Arc<Known>>,
-    /// Threads that sleep until there is a result.
-    waiters: Vec<Unparker>,
 }
 
 impl Op {
@@ -120,18 +82,7 @@ impl Op {
             shared: Arc::downgrade(shared),
             launched: Instant::now(),
             me: me.clone(),
-            state: Mutex::new(State {
-                phase: Phase::Stale,
-                attempt: None,
-                last_id: None,
-                vote: None,
-                given_up: false,
-                initiated: false,
-                early: None,
-                result: None,
-                answer_world: None,
-                waiters: Vec::new(),
-            }),
+            state: Mutex::new(State::new()),
         })
     }
 
@@ -307,7 +258,7 @@ impl Op {
     pub(crate) fn too_few(&self, id: OpId, answer: &TooFewPeers) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
-        if is_current(&state, id) {
+        if state.is_current(id) {
             let error =
                 Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
             state.answer_world = Some(shared.world());
@@ -319,7 +270,7 @@ impl Op {
     pub(crate) fn outcome(&self, id: OpId, outcome: Outcome) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
-        if !is_current(&state, id) {
+        if !state.is_current(id) {
             return;
         }
         flight::decided(&shared.flight, id, &outcome);
@@ -371,7 +322,7 @@ impl Op {
         let parker = Parker::new();
         loop {
             let mut state = self.state.lock();
-            if is_over(&state) {
+            if state.is_over() {
                 break;
             }
             state.waiters.push(parker.unparker());
@@ -424,7 +375,7 @@ impl Op {
         let parker = Parker::new();
         loop {
             let mut state = self.state.lock();
-            if is_over(&state) {
+            if state.is_over() {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -439,7 +390,7 @@ impl Op {
     /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step of
     /// it need not wake two threads. May return earlier.
     fn read_until_over(&self, deadline: Option<Instant>) {
-        let is_over = || is_over(&self.state.lock());
+        let is_over = || self.state.lock().is_over();
         // Who only asks does not take the turn from the thread that reads.
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
         if let Some(shared) = self.shared.upgrade().filter(|_| !is_late && !is_over()) {
@@ -449,7 +400,7 @@ impl Op {
 
     /// Whether [`Op::wait`] would return at once.
     pub(crate) fn is_done(&self) -> bool {
-        is_over(&self.state.lock())
+        self.state.lock().is_over()
     }
 
     /// Gives the backup memory back for the next operation. After [`Op::wait`].
@@ -460,7 +411,7 @@ impl Op {
     /// Changes the phase of the present attempt, if it is `id` and in `phase`.
     fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Running> {
         let mut state = self.state.lock();
-        if !is_current(&state, id) || state.phase != phase {
+        if !state.is_current(id) || state.phase != phase {
             return None;
         }
         change(&mut state);
@@ -530,41 +481,7 @@ impl AttemptOwner for Op {
     }
 }
 
-impl State {
-    /// Wakes whoever waits for the end of the operation.
-    fn wake(&mut self, shared: &Shared) {
-        for waiter in self.waiters.drain(..) {
-            waiter.unpark();
-        }
-        shared.interrupt_reader();
-    }
-
-    /// The attempt begins; returns what has gone wrong with it before.
-    fn begin(&mut self) -> Option<OpFault> {
-        self.phase = Phase::Running;
-        self.early.take()
-    }
-
-    /// Keeps a fault until the attempt begins. The first one counts.
-    fn hold(&mut self, fault: &OpFault) {
-        self.early.get_or_insert_with(|| fault.clone());
-    }
-}
-
 /// Fault of an attempt whose ring is not there.
 pub(crate) fn missing_link(direction: &str) -> OpFault {
     local_fault(format!("the link {direction} is not connected"))
-}
-
-fn is_current(state: &State, id: OpId) -> bool {
-    state.phase != Phase::Finished && state.attempt.as_ref().is_some_and(|attempt| attempt.id() == id)
-}
-
-/// There is a result, and after a success no link needs the caller's memory any more.
-fn is_over(state: &State) -> bool {
-    match &state.result {
-        None => false,
-        Some(Ok(())) => state.attempt.as_ref().is_none_or(|attempt| attempt.has_released_all()),
-        Some(Err(_)) => true,
-    }
 }

@@ -133,22 +133,20 @@ impl Links {
         if now.inbound.is_none() {
             return Some(missing_link("from the previous rank"));
         }
-        if let Some(fault) = &now.fault {
+        let over_mesh = users == Users::OverMesh;
+        if over_mesh && now.mesh.epoch != epoch {
+            return Some(missing_link("to all other ranks"));
+        }
+        let noted = now.fault.as_ref().or(now.mesh.fault.as_ref().filter(|_| over_mesh));
+        if let Some(fault) = noted {
             return Some(link_fault(fault));
         }
-        let mut broken = now.out.as_ref().is_some_and(|link| link.is_broken())
-            || now.inbound.as_ref().is_some_and(|link| link.is_broken());
-        if users == Users::OverMesh {
-            if now.mesh.epoch != epoch {
-                return Some(missing_link("to all other ranks"));
-            }
-            if let Some(fault) = &now.mesh.fault {
-                return Some(link_fault(fault));
-            }
-            broken |= now.mesh.out.values().any(|link| link.is_broken())
-                || now.mesh.inbound.iter().any(|link| link.is_broken());
-        }
-        broken.then(|| missing_link("to a neighbour"))
+        // One that has only just broken, which nobody has noted yet. That is a fault of the edge, not of this peer.
+        let mesh = Some(&now.mesh).filter(|_| over_mesh);
+        let out = now.out.iter().chain(mesh.iter().flat_map(|mesh| mesh.out.values()));
+        let inbound = now.inbound.iter().chain(mesh.iter().flat_map(|mesh| &mesh.inbound));
+        let fault = out.filter_map(|link| link.fault()).chain(inbound.filter_map(|link| link.fault())).next();
+        fault.as_ref().map(link_fault)
     }
 
     /// Breaks all links, so that whatever is half sent never arrives whole.
@@ -183,5 +181,77 @@ impl Links {
         let slot = if users == Users::All { &mut now.fault } else { &mut now.mesh.fault };
         slot.get_or_insert_with(|| fault.clone());
         Some(users)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::table::{LinkDirectory, OpTable};
+    use pccl_protocol::{LinkGeneration, OpFaultKind, PeerId};
+    use std::net::{TcpListener, TcpStream};
+    use tinysockets::link::{InConfig, LinkEvents, OutConfig};
+
+    /// Notes nothing, as if the thread that is told had not come to it yet.
+    struct Nobody;
+
+    impl LinkEvents for Nobody {
+        fn broken(&self, _: &LinkFault) {}
+    }
+
+    fn streams() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let dialed = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
+        (dialed, listener.accept().expect("a connection").0)
+    }
+
+    fn out(peer: u128) -> (Arc<OutLink>, TcpStream) {
+        let (own, other) = streams();
+        let config =
+            OutConfig { peer, generation: 5, checksum: None, events: Arc::new(Nobody), name: "test".into() };
+        (OutLink::start(vec![own], config).expect("starts"), other)
+    }
+
+    fn inbound(peer: u128) -> (Arc<InLink>, TcpStream) {
+        let (own, other) = streams();
+        let config = InConfig {
+            peer,
+            generation: 6,
+            checksum: pccl_hash::crc32c_append,
+            scratch_bytes: 4096,
+            events: Arc::new(Nobody),
+            name: "test".into(),
+        };
+        let directory = Arc::new(LinkDirectory::new(Arc::new(OpTable::default())));
+        (InLink::start(vec![own], config, directory).expect("starts"), other)
+    }
+
+    /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that reports
+    /// a fault of its own is taken for the culprit.
+    #[test]
+    fn a_link_that_has_just_broken_is_a_fault_of_its_edge() {
+        let epoch = GroupEpoch(3);
+        let found = |breaks: usize, users: Users| {
+            let ((next, a), (previous, b)) = (out(1), inbound(2));
+            let ((to_other, c), (from_other, d)) = (out(7), inbound(8));
+            let links = Links::default();
+            links.install(epoch, (next.clone(), (1, 5)), (previous.clone(), (2, 6)));
+            links.install_mesh(epoch, BTreeMap::from([(2, to_other.clone())]), vec![from_other.clone()]);
+            assert_eq!(links.fault_for(epoch, users), None);
+            match breaks {
+                0 => next.fail(0, FaultKind::Stalled, "a test"),
+                1 => previous.fail(0, FaultKind::Stalled, "a test"),
+                2 => to_other.fail(0, FaultKind::Stalled, "a test"),
+                _ => from_other.fail(0, FaultKind::Stalled, "a test"),
+            }
+            let fault = links.fault_for(epoch, users);
+            drop((a, b, c, d));
+            fault.map(|fault| (fault.kind, fault.peer, fault.generation))
+        };
+        let lost = |kind, peer, generation| Some((kind, Some(PeerId(peer)), LinkGeneration(generation)));
+        assert_eq!(found(0, Users::All), lost(OpFaultKind::OutboundLost, 1, 5));
+        assert_eq!(found(1, Users::All), lost(OpFaultKind::InboundLost, 2, 6));
+        assert_eq!(found(2, Users::OverMesh), lost(OpFaultKind::OutboundLost, 7, 5));
+        assert_eq!(found(3, Users::OverMesh), lost(OpFaultKind::InboundLost, 8, 6));
     }
 }

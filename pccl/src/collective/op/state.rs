@@ -1,0 +1,99 @@
+//! Where an operation stands: what all of its threads read and change under one lock.
+
+use super::super::running::Running;
+use crate::{Error, session::Shared, world::Known};
+use pccl_protocol::{OpFault, OpId};
+use std::sync::Arc;
+use threadpark::Unparker;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Registered and voted, or about to vote.
+    Voting,
+    /// The epoch of the vote is over; the conductor will vote again.
+    Stale,
+    /// Data moves.
+    Running,
+    /// Has a result.
+    Finished,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Vote {
+    /// This peer holds the whole result.
+    Complete,
+    /// This peer cannot complete.
+    Fault,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) attempt: Option<Running>,
+    pub(super) last_id: Option<OpId>,
+    /// The vote to complete the present attempt, once it is out.
+    pub(super) vote: Option<Vote>,
+    /// The caller wants no attempt to succeed.
+    pub(super) given_up: bool,
+    /// The vote for the present attempt is out.
+    pub(super) initiated: bool,
+    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
+    /// they send may be damaged.
+    pub(super) early: Option<OpFault>,
+    pub(super) result: Option<Result<(), Error>>,
+    /// The world with the master's answer, if that is where the result is from.
+    pub(super) answer_world: Option<Arc<Known>>,
+    /// Threads that sleep until there is a result.
+    pub(super) waiters: Vec<Unparker>,
+}
+
+impl State {
+    /// Of an operation that has not voted.
+    pub(super) fn new() -> Self {
+        Self {
+            phase: Phase::Stale,
+            attempt: None,
+            last_id: None,
+            vote: None,
+            given_up: false,
+            initiated: false,
+            early: None,
+            result: None,
+            answer_world: None,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// Wakes whoever waits for the end of the operation.
+    pub(super) fn wake(&mut self, shared: &Shared) {
+        for waiter in self.waiters.drain(..) {
+            waiter.unpark();
+        }
+        shared.interrupt_reader();
+    }
+
+    /// The attempt begins; returns what has gone wrong with it before.
+    pub(super) fn begin(&mut self) -> Option<OpFault> {
+        self.phase = Phase::Running;
+        self.early.take()
+    }
+
+    /// Keeps a fault until the attempt begins. The first one counts.
+    pub(super) fn hold(&mut self, fault: &OpFault) {
+        self.early.get_or_insert_with(|| fault.clone());
+    }
+
+    /// Whether `id` is the attempt that runs, or is voted for.
+    pub(super) fn is_current(&self, id: OpId) -> bool {
+        self.phase != Phase::Finished && self.attempt.as_ref().is_some_and(|attempt| attempt.id() == id)
+    }
+
+    /// There is a result, and after a success no link needs the caller's memory any more.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.result {
+            None => false,
+            Some(Ok(())) => self.attempt.as_ref().is_none_or(|attempt| attempt.has_released_all()),
+            Some(Err(_)) => true,
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use crate::{
     Args,
     fleet::{Fleet, Setup},
-    lab::{Lab, Route},
+    lab::{Lab, Route, best_ring},
     median,
 };
 use std::{error::Error, io, path::Path};
@@ -39,23 +39,7 @@ fn set_rates(lab: &mut Lab, slow: Pair) -> io::Result<()> {
 
 /// The rate of the slowest edge of the best ring if all these pairs are slow, by trying all.
 fn best_rate(slow: &[Pair]) -> f64 {
-    fn try_all(path: &mut Vec<usize>, lowest: f64, slow: &[Pair]) -> f64 {
-        let rate = |from, to| slow.iter().map(|pair| rate(from, to, *pair)).fold(f64::INFINITY, f64::min);
-        let last = path[path.len() - 1];
-        if path.len() == HOSTS {
-            return lowest.min(rate(last, path[0]));
-        }
-        let mut best: f64 = 0.0;
-        for next in 0..HOSTS {
-            if !path.contains(&next) {
-                path.push(next);
-                best = best.max(try_all(path, lowest.min(rate(last, next)), slow));
-                path.pop();
-            }
-        }
-        best
-    }
-    try_all(&mut vec![0], f64::INFINITY, slow)
+    best_ring(HOSTS, &|from, to| slow.iter().map(|pair| rate(from, to, *pair)).fold(f64::INFINITY, f64::min))
 }
 
 struct Course {

@@ -5,7 +5,7 @@ use crate::{
     Args,
     child::{AUTOMATIC, PAIRWISE, RING},
     fleet::{Fleet, Setup},
-    lab::{Lab, Route},
+    lab::{Lab, Route, best_ring},
     median,
 };
 use std::{error::Error, io, path::Path};
@@ -41,23 +41,6 @@ const NETWORKS: [Network; 4] = [
     },
 ];
 
-/// Slowest edge of the best ring, by trying all.
-fn best_ring(path: &mut Vec<usize>, lowest: f64, rate: fn(usize, usize) -> f64) -> f64 {
-    let last = path[path.len() - 1];
-    if path.len() == HOSTS {
-        return lowest.min(rate(last, path[0]));
-    }
-    let mut best: f64 = 0.0;
-    for next in 0..HOSTS {
-        if !path.contains(&next) {
-            path.push(next);
-            best = best.max(best_ring(path, lowest.min(rate(last, next)), rate));
-            path.pop();
-        }
-    }
-    best
-}
-
 /// Measures all networks.
 pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     println!(
@@ -78,7 +61,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         let mut fleet = Fleet::start(setup)?;
         let optimized = fleet.measure("optimize")?.seconds;
         let slowest = pairs().map(|(from, to)| (network.rate)(from, to)).fold(f64::INFINITY, f64::min);
-        let ring = best_ring(&mut vec![0], f64::INFINITY, network.rate);
+        let ring = best_ring(HOSTS, &network.rate);
         for mib in SIZES_MIB {
             let mbit = (mib << 20) as f64 * 8e-6 * 2.0 / HOSTS as f64;
             let bounds = [mbit * (HOSTS - 1) as f64 / ring, mbit / slowest];

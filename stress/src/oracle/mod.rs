@@ -113,6 +113,15 @@ impl Oracle {
         self.progress.values().map(|progress| progress.calm_us(now_us)).min().unwrap_or(u64::MAX)
     }
 
+    /// When another group that this one may wait for last completed an operation. At the end of a step all groups ask
+    /// together whether peers are pending: a group that is not behind waits there, which is no fault of its own.
+    fn others_us(&self, group: u32) -> u64 {
+        let revision = |group: &u32| self.revisions.get(group).map_or(0, Revisions::newest);
+        let others = self.progress.iter().filter(|(other, _)| **other != group);
+        let not_ahead = others.filter(|(other, _)| revision(other) <= revision(&group));
+        not_ahead.map(|(_, progress)| progress.last_operation_us()).max().unwrap_or(0)
+    }
+
     fn progress(&mut self, group: u32) -> &mut Progress {
         self.progress.entry(group).or_insert_with(|| Progress::new(self.peer_timeout_us))
     }
@@ -340,10 +349,11 @@ impl Oracle {
 
     /// Looks for what has not happened although it should have.
     pub(crate) fn tick(&mut self, now_us: u64) {
+        let others: BTreeMap<u32, u64> =
+            self.progress.keys().map(|group| (*group, self.others_us(*group))).collect();
         if !self.master.down {
-            let stalls: Vec<String> =
-                self.progress.values_mut().filter_map(|progress| progress.check(now_us)).collect();
-            for text in stalls {
+            let stalls = self.progress.iter_mut().map(|(group, it)| it.check(others[group], now_us));
+            for text in stalls.flatten().collect::<Vec<_>>() {
                 self.violation(now_us, Check::Progress, text);
             }
         }
@@ -357,7 +367,8 @@ impl Oracle {
         for peer in &self.living {
             let Some(record) = self.peers.get_mut(peer) else { continue };
             let waits = record.is_alive() && !record.stopped && !record.hung && !self.master.down;
-            if waits && now_us.saturating_sub(record.heard_us) > patience_us {
+            let others_us = others.get(&record.group).copied().unwrap_or(0);
+            if waits && now_us.saturating_sub(record.heard_us.max(others_us)) > patience_us {
                 record.hung = true;
                 let silent_us = now_us.saturating_sub(record.heard_us);
                 hung.push(format!("peer {peer} has reported nothing for {} ms", silent_us / 1000));

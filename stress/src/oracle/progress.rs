@@ -174,20 +174,25 @@ impl Progress {
         }
     }
 
-    /// Says once per stall that the run stands still.
-    pub(super) fn check(&mut self, now_us: u64) -> Option<String> {
+    pub(super) fn last_operation_us(&self) -> u64 {
+        self.last_operation_us
+    }
+
+    /// Says once per stall that the run stands still. Whoever is waited for went on at `others_us`.
+    pub(super) fn check(&mut self, others_us: u64, now_us: u64) -> Option<String> {
         let enough = self.enough_since_us?;
         // A stopped peer is waited for until the time-out; that time begins anew with each.
-        let begin = self.last_operation_us.max(enough).max(self.last_stop_us);
+        let begin = self.last_operation_us.max(others_us).max(enough).max(self.last_stop_us);
         if self.stalled || now_us.saturating_sub(begin) <= self.limit_us {
             return None;
         }
         self.stalled = true;
         Some(format!(
-            "no operation has completed for {} ms, although {NEEDED} untouched peers have been there for {} ms and nobody \
-             was stopped for {} ms; allowed are {} ms",
+            "no operation has completed for {} ms, although {NEEDED} untouched peers have been there for {} ms, no group \
+             that is waited for has completed any for {} ms and nobody was stopped for {} ms; allowed are {} ms",
             self.gap_us(now_us) / 1000,
             now_us.saturating_sub(enough) / 1000,
+            now_us.saturating_sub(others_us.max(self.last_operation_us)) / 1000,
             now_us.saturating_sub(self.last_stop_us) / 1000,
             self.limit_us / 1000
         ))
@@ -205,15 +210,24 @@ mod tests {
     fn a_stall_is_found_once_and_only_with_enough_peers() {
         let mut progress = Progress::new(3 * S);
         progress.steady(1, 0);
-        assert_eq!(progress.check(100 * S), None);
+        assert_eq!(progress.check(0, 100 * S), None);
         progress.steady(2, 100 * S);
-        assert_eq!(progress.check(108 * S), None);
-        assert!(progress.check(108 * S + 1).is_some());
-        assert_eq!(progress.check(120 * S), None);
+        assert_eq!(progress.check(0, 108 * S), None);
+        assert!(progress.check(0, 108 * S + 1).is_some());
+        assert_eq!(progress.check(0, 120 * S), None);
         progress.completed(0, &[1, 2], 121 * S);
-        assert_eq!(progress.check(129 * S), None);
-        assert!(progress.check(130 * S).is_some());
+        assert_eq!(progress.check(0, 129 * S), None);
+        assert!(progress.check(0, 130 * S).is_some());
         assert_eq!(progress.longest_gap.us, 21 * S);
+    }
+
+    #[test]
+    fn who_waits_for_others_has_time_until_they_stand_still() {
+        let mut progress = Progress::new(3 * S);
+        progress.steady(2, 0);
+        progress.completed(0, &[1, 2], S);
+        assert_eq!(progress.check(5 * S, 13 * S), None);
+        assert!(progress.check(5 * S, 13 * S + 1).is_some());
     }
 
     #[test]
@@ -221,12 +235,12 @@ mod tests {
         let mut progress = Progress::new(3 * S);
         progress.steady(2, 0);
         progress.stopped(5, 5 * S);
-        assert_eq!(progress.check(13 * S), None);
+        assert_eq!(progress.check(0, 13 * S), None);
         progress.steady(1, 13 * S);
-        assert_eq!(progress.check(20 * S), None);
+        assert_eq!(progress.check(0, 20 * S), None);
         progress.steady(2, 20 * S);
         assert_eq!(progress.gap_us(22 * S), 2 * S);
-        assert!(progress.check(28 * S + 1).is_some());
+        assert!(progress.check(0, 28 * S + 1).is_some());
     }
 
     #[test]

@@ -345,6 +345,32 @@ fn groups_are_judged_apart() {
 }
 
 #[test]
+fn a_group_that_is_ahead_waits_for_the_others() {
+    let mut run = Run::new();
+    for peer in 3..5 {
+        run.oracle.spawned(peer, 1, run.now);
+        run.event(peer, Event::Joined { peer: peer as u128 });
+    }
+    let mut sync = |run: &mut Run, revision| {
+        run.sync(3, revision, 77 + revision);
+        run.sync(4, revision, 77 + revision);
+    };
+    (0..3).for_each(|revision| sync(&mut run, revision));
+    run.steps(2, &[0, 1, 2]);
+    // For longer than is allowed the first group tries its third step again and again: the second one has done it.
+    for _ in 0..200 {
+        run.reduce(&[0, 1, 2]);
+        run.now += S / 10;
+        run.oracle.tick(run.now);
+    }
+    assert_eq!(run.oracle.violations(), []);
+    // When the first one stands still, so do both.
+    run.oracle.tick(run.now + 9 * S);
+    assert_eq!(run.oracle.violations().len(), 2);
+    assert_eq!(run.end(), [Check::Progress]);
+}
+
+#[test]
 fn a_peer_that_is_not_let_in_is_found_however_much_it_says() {
     let mut run = Run::new();
     run.oracle.spawned(3, 0, run.now);

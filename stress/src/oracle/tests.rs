@@ -351,7 +351,7 @@ fn a_group_that_is_ahead_waits_for_the_others() {
         run.oracle.spawned(peer, 1, run.now);
         run.event(peer, Event::Joined { peer: peer as u128 });
     }
-    let mut sync = |run: &mut Run, revision| {
+    let sync = |run: &mut Run, revision| {
         run.sync(3, revision, 77 + revision);
         run.sync(4, revision, 77 + revision);
     };

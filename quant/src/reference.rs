@@ -103,11 +103,8 @@ pub fn quantised_ring_oracle(
     })
 }
 
-/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
-///
-/// Chunks are those of [`ring_all_reduce_oracle`]; the owner of chunk c is the rank before c. Every other rank encodes its
-/// contribution. The owner adds what they stand for in the order c, c+1, ..., its own elements as they are at the end: in f32,
-/// for f64 in f64. It divides an average, and encodes the result. Random numbers as for [`quantised_ring_oracle`].
+/// What pairwise exchange of quantised elements yields with equal chunks: the owner of chunk c is the rank before c. Otherwise as
+/// [`quantised_exchange_oracle`].
 ///
 /// # Panics
 /// As [`quantised_ring_oracle`].
@@ -119,11 +116,34 @@ pub fn quantised_pairwise_oracle(
     operation: (u64, u32),
     inputs_in_ring_order: &[&[u8]],
 ) -> Vec<u8> {
+    let ranks = inputs_in_ring_order.len();
+    let owner = |chunk: usize| (chunk + ranks - 1) % ranks;
+    quantised_exchange_oracle(data_type, op, quantisation, operation, inputs_in_ring_order, owner)
+}
+
+/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order and the
+/// owner of each chunk.
+///
+/// Chunks are those of [`ring_all_reduce_oracle`]. Every rank but the owner encodes its contribution. The owner adds what they
+/// stand for in the order c, c+1, ..., its own elements as they are: in f32, for f64 in f64. It divides an average, and
+/// encodes the result. Random numbers as for [`quantised_ring_oracle`].
+///
+/// # Panics
+/// As [`quantised_ring_oracle`].
+#[must_use]
+pub fn quantised_exchange_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Quantisation,
+    operation: (u64, u32),
+    inputs_in_ring_order: &[&[u8]],
+    owner_of: impl Fn(usize) -> usize,
+) -> Vec<u8> {
     let scheme = quantisation.scheme();
     let sum_type = if data_type == DataType::Float64 { data_type } else { DataType::Float32 };
     by_chunks(data_type, op, inputs_in_ring_order, |chunk, inputs| {
         let ranks = inputs.len();
-        let owner = (chunk + ranks - 1) % ranks;
+        let owner = owner_of(chunk);
         let zeros = vec![0; inputs[0].len() / data_type.size_bytes() * sum_type.size_bytes()];
         let mut sum: Option<Vec<u8>> = None;
         for rank in (chunk..chunk + ranks).map(|rank| rank % ranks) {

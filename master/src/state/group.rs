@@ -212,6 +212,8 @@ pub(super) struct Group {
     pub(super) mesh: Mesh,
     /// Large operations of this epoch are done by pairwise exchange while the mesh stands, unless the caller chose.
     pub(super) pairwise: bool,
+    /// What members own then, in relation to each other; nobody anything: equal chunks.
+    pub(super) shares: BTreeMap<PeerId, u16>,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,
     /// When it was first confirmed by all members.

@@ -406,6 +406,7 @@ impl MasterState {
                     state_port: peer.info.state_port,
                     generation: place.generation,
                     connections: place.connections,
+                    share: group.shares.get(&place.peer).copied().unwrap_or(0),
                 })
             };
             let ring = group.ring.iter().filter_map(member).collect();

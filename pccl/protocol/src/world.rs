@@ -43,6 +43,9 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// Connections of the edge from this member to the next one; 0 leaves the number to this member.
         pub connections: u16,
+        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the others; 0
+        /// for all members: equal chunks.
+        pub share: u16,
     }
 }
 
@@ -90,6 +93,12 @@ wire_struct! {
 }
 
 impl RingPlan {
+    /// What each rank owns in pairwise exchange, in relation to the others; empty: equal chunks.
+    pub fn shares(&self) -> Vec<u16> {
+        let shares: Vec<u16> = self.ring.iter().map(|member| member.share).collect();
+        if shares.iter().all(|share| *share == 0) { Vec::new() } else { shares }
+    }
+
     /// Rank of `peer`, if it is a member.
     pub fn rank_of(&self, peer: PeerId) -> Option<usize> {
         self.ring.iter().position(|member| member.peer == peer)

@@ -5,6 +5,7 @@ mod coding;
 pub(crate) mod exchange;
 pub(crate) mod large;
 pub(crate) mod op;
+pub(crate) mod ownership;
 pub(crate) mod pairwise;
 pub(crate) mod plan;
 pub(crate) mod progress;

@@ -11,6 +11,7 @@ use super::{
     attempt::{Attempt, backup_bytes},
     exchange::{Exchange, exchange_bytes},
     large::Large,
+    ownership::Ownership,
     pairwise::{Pairwise, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, local_fault},
@@ -175,9 +176,10 @@ impl Op {
         }
         let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
-            let memory = shared.backups.take(pairwise_bytes(&plan));
-            let backup = self.backup.clone();
-            Pairwise::new(slot.id, plan.clone(), descriptor, raws, (memory, backup), owner.clone())
+            let ownership = Ownership::new(&plan, &slot.shares);
+            let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
+            let (plans, room) = ((plan.clone(), ownership), (memory, self.backup.clone()));
+            Pairwise::new(slot.id, plans, descriptor, raws, room, owner.clone())
         });
         let staging = shared.backups.take(plan.all_encoded_bytes());
         let ring = Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner);

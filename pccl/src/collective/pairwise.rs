@@ -7,20 +7,23 @@
 //! of its `n` edges. So it pays where pairs are slower than hosts. The stages follow those of the ring, so that a peer
 //! can be prepared for both: contribution of rank `r` at `2 (n - 1) + r`, result of rank `r` at `2 (n - 1) + n + r`.
 //!
+//! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
+//!
 //! The owner folds in the order of the ring: the same bytes come out. Of a quantised tensor each contribution is
 //! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend on the
 //! number of ranks. What the owner itself adds is not quantised.
 //!
 //! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer. Results lie
-//! in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to that chunk was: the owner
-//! has it when a result of it comes. Contributions of others have memory of their own, side by side for each
-//! unit of the owned chunk. A frame is written once, by the RX thread that takes its state; the thread that counts the last
+//! in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it was: the owner
+//! has that when a result of it comes. Contributions of others have memory of their own, side by side for each
+//! unit that is owned. A frame is written once, by the RX thread that takes its state; the thread that counts the last
 //! frame of a unit folds it, and is then the only one to touch it.
 
 mod owned;
 
 use super::{
     coding::{Coding, Stop},
+    ownership::Ownership,
     plan::{Frame, Plan, Unit},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
@@ -30,12 +33,9 @@ use pccl_quant::{
     DataType, ReduceOp, copy_streaming,
     quantise::{Codec, Rounding},
 };
-use std::{
-    ops::Range,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU8, AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU8, AtomicU32, Ordering},
 };
 use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
 
@@ -46,11 +46,12 @@ const RECEIVED: u8 = 2;
 /// See the module's documentation.
 pub(crate) struct Pairwise {
     plan: Plan,
+    ownership: Ownership,
     parts: Vec<Part>,
     /// Behind what the parts have lent.
     _backup: Arc<Backup>,
     memory: Arc<Backup>,
-    /// For each slot the contributions of the other ranks, and then the result.
+    /// For each own slot the contributions of the other ranks by their turn, for another one the result.
     states: Box<[AtomicU8]>,
     /// Frames of contributions that have arrived, of the unit that begins with the slot.
     here: Box<[AtomicU32]>,
@@ -63,20 +64,18 @@ struct Part {
     op: ReduceOp,
     memory: PartMemory,
     coding: Option<Coding>,
-    /// Contributions of the others to the owned chunk.
+    /// Contributions of the others to what is owned.
     contributions: Lent,
     /// To add up in, if what is quantised cannot be cut.
     sums: Lent,
-    /// Bytes of the owned chunk, as it travels.
-    owned: Range<usize>,
 }
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cargo {
-    /// What a rank adds to the chunk of the receiver.
+    /// What a rank adds to what the receiver owns.
     Contribution { from: usize },
-    /// The chunk that a rank owns.
+    /// Something that its sender owns.
     Result,
 }
 
@@ -94,17 +93,18 @@ impl std::fmt::Debug for Pairwise {
 }
 
 /// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums.
-fn part_bytes(plan: &Plan, index: usize) -> [usize; 3] {
-    let (elements, bytes) = plan.chunk(index, plan.owned_chunk());
+fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
+    // Which stays with its owner on the ring.
+    let (elements, _) = plan.chunk(index, plan.owned_chunk());
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);
     let sum_bytes = sums.map_or(0, |codec| elements.len() * codec.sum_type().size_bytes());
-    [plan.encoded_bytes(index), (plan.ranks() - 1) * bytes.len(), sum_bytes]
+    [plan.encoded_bytes(index), (plan.ranks() - 1) * ownership.owned_bytes(index), sum_bytes]
 }
 
 /// Bytes of memory that pairwise exchange needs beside the tensors and their backup.
-pub(crate) fn pairwise_bytes(plan: &Plan) -> usize {
-    (0..plan.parts()).flat_map(|index| part_bytes(plan, index)).sum()
+pub(crate) fn pairwise_bytes(plan: &Plan, ownership: &Ownership) -> usize {
+    (0..plan.parts()).flat_map(|index| part_bytes(plan, ownership, index)).sum()
 }
 
 /// The first stage: behind those of the ring.
@@ -116,7 +116,7 @@ impl Pairwise {
     /// Prepares an attempt. `memory` has [`pairwise_bytes`]; `backup` is that of the operation.
     pub(crate) fn new(
         id: OpId,
-        plan: Plan,
+        (plan, ownership): (Plan, Ownership),
         descriptor: &Descriptor,
         raws: &[RawTensor],
         (memory, backup): (Arc<Backup>, Arc<Backup>),
@@ -130,7 +130,7 @@ impl Pairwise {
         };
         let mut parts = Vec::with_capacity(raws.len());
         for (index, (part, raw)) in descriptor.parts.iter().zip(raws).enumerate() {
-            let [encoded, contributions, sums] = part_bytes(&plan, index).map(&mut lend);
+            let [encoded, contributions, sums] = part_bytes(&plan, &ownership, index).map(&mut lend);
             let codec = plan.codec(index).zip(part.quantisation);
             let backup_bytes = super::attempt::part_backup_bytes(part, raw);
             parts.push(Part {
@@ -140,13 +140,12 @@ impl Pairwise {
                 coding: codec.map(|(codec, quantisation)| Coding::new(codec, quantisation, encoded)),
                 contributions,
                 sums,
-                owned: plan.chunk(index, plan.owned_chunk()).1,
             });
             saved += backup_bytes;
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
-        let owned = plan.frames_in_chunk(plan.owned_chunk());
-        // Both ways: for the owned chunk once with every other rank, for each other chunk once with its owner.
+        let owned = ownership.frames();
+        // Both ways: for what is owned once with every other rank, for the rest once with its owner.
         let frames = slots - owned + (ranks - 1) * owned;
         Arc::new_cyclic(|me| Self {
             parts,
@@ -155,6 +154,7 @@ impl Pairwise {
             states: (0..slots * ranks).map(|_| AtomicU8::new(IDLE)).collect(),
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             plan,
+            ownership,
             progress: Progress::new(id, gate, (frames, frames), owner),
             me: me.clone(),
         })
@@ -167,8 +167,7 @@ impl Pairwise {
 
     /// Encodes what this rank contributes, so that it can be sent. On the thread that votes, before the vote.
     pub(crate) fn prepare(&self) {
-        let others = (0..self.plan.ranks()).filter(|&chunk| chunk != self.plan.owned_chunk());
-        for frame in others.flat_map(|chunk| self.plan.frames_of(chunk)) {
+        for frame in self.plan.all_frames().filter(|frame| !self.ownership.is_own(frame)) {
             let part = &self.parts[frame.part];
             let Some(coding) = &part.coding else { continue };
             let unit = self.plan.unit_of(&frame);
@@ -183,11 +182,12 @@ impl Pairwise {
         }
     }
 
-    /// Sends each chunk to its owner. After [`Pairwise::prepare`].
+    /// Sends everything to its owner. After [`Pairwise::prepare`].
     pub(crate) fn start(&self) {
         for to in self.others() {
             let stage = first_stage(self.plan.ranks()) + self.plan.rank();
-            self.send(to, &mut self.plan.frames_of(self.plan.chunk_owned_by(to)), stage);
+            let mut frames = self.plan.all_frames().filter(|frame| self.ownership.owner(frame) == to);
+            self.send(to, &mut frames, stage);
         }
     }
 
@@ -258,22 +258,21 @@ impl Pairwise {
         if from >= ranks || from == self.plan.rank() {
             return None;
         }
-        let chunk =
-            if cargo == Cargo::Result { self.plan.chunk_owned_by(from) } else { self.plan.owned_chunk() };
-        let frame = self.plan.frame_at(header.part as usize, chunk, header.offset, header.len)?;
-        Some((frame, cargo))
+        let owner = if cargo == Cargo::Result { from } else { self.plan.rank() };
+        let frame = self.plan.frame_anywhere(header.part as usize, header.offset, header.len)?;
+        (self.ownership.owner(&frame) == owner).then_some((frame, cargo))
     }
 
-    /// The place of a rank among those that contribute to the owned chunk: the order of the ring.
-    fn turn_of(&self, from: usize) -> usize {
-        (from + self.plan.ranks() - self.plan.owned_chunk()) % self.plan.ranks()
+    /// The place of a rank among those that add to a chunk: the order of the ring.
+    fn turn_of(&self, rank: usize, chunk: usize) -> usize {
+        (rank + self.plan.ranks() - chunk) % self.plan.ranks()
     }
 
     fn state(&self, frame: &Frame, cargo: Cargo) -> &AtomicU8 {
         let ranks = self.plan.ranks();
         let turn = match cargo {
-            Cargo::Contribution { from } => self.turn_of(from),
-            Cargo::Result => ranks - 1,
+            Cargo::Contribution { from } => self.turn_of(from, frame.chunk),
+            Cargo::Result => 0,
         };
         &self.states[frame.slot * ranks + turn]
     }
@@ -312,7 +311,10 @@ impl Transfer for Pairwise {
         if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
             let unit = self.plan.unit_of(&frame);
             let in_unit = frame.offset - unit.encoded.start;
-            let first = self.place_of(part, &unit).start + self.turn_of(from) * unit.encoded.len();
+            let turn = self.turn_of(from, frame.chunk);
+            // The own contribution has no place among those of the others.
+            let place = turn - usize::from(turn > self.turn_of(self.plan.rank(), frame.chunk));
+            let first = self.place_of(&unit).start + place * unit.encoded.len();
             return (&part.contributions, first + in_unit);
         }
         (part.results(), header.offset as usize)

@@ -5,16 +5,17 @@ use super::{
     attempt::{Attempt, backup_bytes},
     attempt_tests::{ID, Owner, bytes_of, inputs},
     large::Large,
+    ownership::Ownership,
     pairwise::{Pairwise, first_stage, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
-use pccl_protocol::{Algorithm, Descriptor, OpFault};
+use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor};
 use pccl_quant::{
     DataType, Level, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
-    reference::{quantised_pairwise_oracle, ring_all_reduce_oracle},
+    reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle},
 };
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
@@ -35,12 +36,23 @@ struct Ranks {
     in_place: bool,
 }
 
+const EQUAL: [u16; 8] = [0; 8];
+
 #[derive(Debug, Clone, Copy)]
 struct How {
     in_place: bool,
     op: ReduceOp,
     frame_bytes: usize,
     quantisation: Option<Quantisation>,
+    /// Of so many of them as there are ranks.
+    shares: [u16; 8],
+}
+
+/// The tensors of one rank, as they are described.
+fn plan(descriptor: &Descriptor, ranks: usize, rank: usize, how: How) -> (Plan, Ownership) {
+    let plan = Plan::with_frame_bytes(&descriptor.parts, ranks, rank, how.frame_bytes);
+    let ownership = Ownership::new(&plan, &how.shares[..ranks]);
+    (plan, ownership)
 }
 
 impl Ranks {
@@ -70,13 +82,14 @@ impl Ranks {
                 algorithm: Algorithm::Pairwise,
             };
             let raws = [first.raw, second.raw];
-            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, how.frame_bytes)
-                .at(levels[index % levels.len()]);
+            let (plan, ownership) = plan(&descriptor, n, index, how);
+            let plan = plan.at(levels[index % levels.len()]);
             let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
             let backup = memory(backup_bytes(&descriptor, &raws));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let room = (memory(pairwise_bytes(&plan)), backup.clone());
-            let pairwise = Pairwise::new(ID, plan.clone(), &descriptor, &raws, room, owner.clone());
+            let room = (memory(pairwise_bytes(&plan, &ownership)), backup.clone());
+            let plans = (plan.clone(), ownership);
+            let pairwise = Pairwise::new(ID, plans, &descriptor, &raws, room, owner.clone());
             let staging = memory(plan.all_encoded_bytes());
             let ring = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
             let large = Large::new(ring, pairwise.clone());
@@ -169,14 +182,40 @@ fn half_bytes(halves: &[u16]) -> Vec<u8> {
     halves.iter().flat_map(|half| half.to_ne_bytes()).collect()
 }
 
+/// The result of the first tensor, unit by unit as if its owner owned all.
+fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], usize)) -> Vec<u8> {
+    let (ranks, operation) = (inputs.len(), (ID.tag, 0));
+    if how.shares == EQUAL {
+        return quantised_pairwise_oracle(DataType::Float32, how.op, quantisation, operation, inputs);
+    }
+    let by = |owner: usize| {
+        let owner = |_| owner;
+        quantised_exchange_oracle(DataType::Float32, how.op, quantisation, operation, inputs, owner)
+    };
+    let by: Vec<Vec<u8>> = (0..ranks).map(by).collect();
+    let part = PartDescriptor {
+        quantisation: Some(quantisation),
+        ..PartDescriptor::new(inputs[0].len() as u64 / 4, DataType::Float32, how.op)
+    };
+    // The second tensor counts, too.
+    let halves = PartDescriptor::new(halves as u64, DataType::Float16, how.op);
+    let descriptor = Descriptor { parts: vec![part, halves], algorithm: Algorithm::Pairwise };
+    let (plan, ownership) = plan(&descriptor, ranks, 0, how);
+    let mut result = vec![0; inputs[0].len()];
+    for frame in plan.all_frames().filter(|frame| frame.part == 0) {
+        let elements = plan.unit_of(&frame).elements;
+        let bytes = 4 * elements.start..4 * elements.end;
+        result[bytes.clone()].copy_from_slice(&by[ownership.owner(&frame)][bytes]);
+    }
+    result
+}
+
 fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
     let floats: Vec<&[u8]> = kept.iter().map(|(floats, _)| floats.as_slice()).collect();
     let halves: Vec<Vec<u8>> = kept.iter().map(|(_, halves)| half_bytes(halves)).collect();
     let halves: Vec<&[u8]> = halves.iter().map(Vec::as_slice).collect();
     let floats = match how.quantisation {
-        Some(quantisation) => {
-            quantised_pairwise_oracle(DataType::Float32, how.op, quantisation, (ID.tag, 0), &floats)
-        }
+        Some(quantisation) => exchanged(how, quantisation, (&floats, halves[0].len() / 2)),
         None => ring_all_reduce_oracle(DataType::Float32, how.op, &floats),
     };
     (floats, ring_all_reduce_oracle(DataType::Float16, how.op, &halves))
@@ -202,12 +241,16 @@ fn quantisations() -> impl Strategy<Value = Option<Quantisation>> {
 fn hows() -> impl Strategy<Value = How> {
     let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
     let frames = prop::sample::select(vec![8usize, 64, 1 << 20]);
-    (any::<bool>(), ops, frames, quantisations()).prop_map(|(in_place, op, frame_bytes, quantisation)| How {
-        in_place,
-        op,
-        frame_bytes,
-        quantisation,
-    })
+    let shares = prop_oneof![Just(EQUAL), prop::array::uniform8(0u16..10)];
+    (any::<bool>(), ops, frames, quantisations(), shares).prop_map(
+        |(in_place, op, frame_bytes, quantisation, shares)| How {
+            in_place,
+            op,
+            frame_bytes,
+            quantisation,
+            shares,
+        },
+    )
 }
 
 proptest! {
@@ -224,7 +267,8 @@ proptest! {
         (late..ranks).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
         all.deliver_all(&order);
         if is_late {
-            prop_assert!(!all.large(1).progress().has_received_all());
+            // Unless there is nothing for it to begin with, since it owns all.
+            prop_assert!(how.shares != EQUAL || !all.large(1).progress().has_received_all());
             all.begin(0, Algorithm::Pairwise);
             all.deliver_all(&order);
         }
@@ -265,7 +309,8 @@ proptest! {
     }
 }
 
-const PLAIN: How = How { in_place: true, op: ReduceOp::Sum, frame_bytes: 64, quantisation: None };
+const PLAIN: How =
+    How { in_place: true, op: ReduceOp::Sum, frame_bytes: 64, quantisation: None, shares: EQUAL };
 
 fn header(stage: usize, offset: u64, len: u32) -> FrameHeader {
     FrameHeader { op: op_key(ID), part: 0, stage: stage as u32, offset, len, flags: 0, checksum: 0 }

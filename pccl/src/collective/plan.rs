@@ -201,6 +201,12 @@ impl Plan {
         (frame.len == len as usize).then_some(frame)
     }
 
+    /// The frame that lies there, if there is exactly that one.
+    pub(crate) fn frame_anywhere(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
+        let chunk = self.parts.get(part)?.chunk_with(usize::try_from(offset).ok()?)?;
+        self.frame_at(part, chunk, offset, len)
+    }
+
     /// The chunk that this rank completes.
     pub(crate) fn owned_chunk(&self) -> usize {
         self.chunk_owned_by(self.rank)
@@ -344,6 +350,17 @@ impl PartPlan {
         let start = large_before * large + (chunk - large_before) * small;
         start..start + if chunk < self.extra { large } else { small }
     }
+
+    /// The chunk that has this byte of the tensor, in the form in which it travels.
+    fn chunk_with(&self, byte: usize) -> Option<usize> {
+        let [large, small] = self.chunk_bytes;
+        let of_large = large * self.extra;
+        if byte < of_large {
+            return byte.checked_div(large);
+        }
+        let chunk = self.extra + (byte - of_large).checked_div(small)?;
+        (chunk + 1 < self.first_slot.len()).then_some(chunk)
+    }
 }
 
 #[cfg(test)]
@@ -369,6 +386,12 @@ mod tests {
             }
             slots.sort_unstable();
             prop_assert_eq!(slots, (0..plan.slots()).collect::<Vec<_>>());
+            for frame in plan.all_frames() {
+                prop_assert_eq!(plan.frame_anywhere(frame.part, frame.offset as u64, frame.len as u32), Some(frame));
+                prop_assert_eq!(plan.frame_anywhere(frame.part, frame.offset as u64 + 1, frame.len as u32), None);
+            }
+            let end = (counts[0] * 4, 8);
+            prop_assert_eq!(plan.frame_anywhere(0, end.0, end.1), None);
             for (part, ranges) in seen.iter_mut().enumerate() {
                 ranges.sort_by_key(|range| range.start);
                 let mut end = 0;

@@ -40,6 +40,8 @@ pub(crate) struct Slot {
     pub(crate) rank: usize,
     /// Large operations may go over the mesh.
     pub(crate) pairwise: bool,
+    /// What the ranks own then ([`RingPlan::shares`]).
+    pub(crate) shares: Vec<u16>,
 }
 
 impl OpTable {
@@ -79,7 +81,8 @@ impl OpTable {
         let plan = inner.ring.as_ref()?;
         let (ranks, pairwise) = (plan.ring.len(), plan.pairwise);
         let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
-        let slot = Slot { id: OpId { epoch: inner.epoch, tag, attempt }, ranks, rank: inner.rank, pairwise };
+        let id = OpId { epoch: inner.epoch, tag, attempt };
+        let slot = Slot { id, ranks, rank: inner.rank, pairwise, shares: plan.shares() };
         let attempt = make(&slot);
         inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
         Some(attempt)

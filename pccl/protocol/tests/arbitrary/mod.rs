@@ -210,7 +210,7 @@ arb_struct! {
     Culprit { peer, host }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
-    RingMember { peer, host, p2p_port, state_port, generation, connections }
+    RingMember { peer, host, p2p_port, state_port, generation, connections, share }
     MeshEdge { from, to, generation }
     RingPlan { group, epoch, sizes, ring, mesh, pairwise }
     EdgeFault { from, to, generation, text }

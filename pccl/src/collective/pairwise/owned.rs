@@ -1,4 +1,4 @@
-//! What the owner of a chunk does with the contributions of all ranks.
+//! What the owner of a unit does with the contributions of all ranks.
 
 use super::{Pairwise, Part, first_stage};
 use crate::{
@@ -9,16 +9,16 @@ use crate::{
     memory::PartMemory,
 };
 use pccl_quant::{
-    ReduceOp, finish_average, fold_in_place, fold_into,
+    DataType, KernelError, ReduceOp, finish_average, fold_in_place, fold_into,
     quantise::{Contribution, Rounding},
 };
 use std::{ops::Range, sync::atomic::Ordering};
 
 impl Pairwise {
     /// Where the contributions of all others to a unit lie, one behind the other.
-    pub(super) fn place_of(&self, part: &Part, unit: &Unit) -> Range<usize> {
-        let place = |byte: usize| (byte - part.owned.start) * (self.plan.ranks() - 1);
-        place(unit.encoded.start)..place(unit.encoded.end)
+    pub(super) fn place_of(&self, unit: &Unit) -> Range<usize> {
+        let (place, others) = (self.ownership.place_of(unit), self.plan.ranks() - 1);
+        place.start * others..place.end * others
     }
 
     /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result.
@@ -40,23 +40,19 @@ impl Pairwise {
         Ok(())
     }
 
-    /// Folds all contributions to a unit, the own one last.
+    /// Folds all contributions to a unit.
     fn fold_unit(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
         let (range, len) = (unit.encoded.clone(), unit.encoded.len());
+        let turn = self.turn_of(self.plan.rank(), unit.chunk);
         let result = match &part.memory {
             PartMemory::InPlace { backup, .. } => backup,
             PartMemory::OutOfPlace { recv, .. } => recv,
         };
         let fold = |all: &mut [u8]| -> Result<(), Stop> {
-            let mut others = all.chunks_exact_mut(len);
-            let Some(mut partial) = others.next() else { return Ok(()) };
-            for next in others {
-                fold_in_place(part.data_type, part.op, next, partial)?;
-                partial = next;
-            }
+            let others = all.split_at_mut(turn * len);
             let into = |own: &[u8]| {
                 result.update(range.clone(), |out| -> Result<(), Stop> {
-                    fold_into(part.data_type, part.op, out, own, partial)?;
+                    fold_in_turn((part.data_type, part.op), others, own, out)?;
                     if part.op == ReduceOp::Avg {
                         finish_average(part.data_type, out, self.plan.ranks() as u32)?;
                     }
@@ -65,7 +61,7 @@ impl Pairwise {
             };
             part.memory.own().view(range.clone(), into).flatten().ok_or(Stop::Closed)?
         };
-        part.contributions.update(self.place_of(part, unit), fold).ok_or(Stop::Closed)?
+        part.contributions.update(self.place_of(unit), fold).ok_or(Stop::Closed)?
     }
 
     /// Adds all contributions to a unit, and encodes the sum.
@@ -97,13 +93,15 @@ impl Pairwise {
         sums: &mut [u8],
     ) -> Result<(), Stop> {
         let in_unit = piece.encoded.start - unit.encoded.start..piece.encoded.end - unit.encoded.start;
+        let turn = self.turn_of(self.plan.rank(), unit.chunk);
         let mut combine = |all: &[u8], own: &[u8], encoded: &mut [u8]| {
             let others = all.chunks_exact(unit.encoded.len());
             let others = others.map(|other| Contribution::Encoded(&other[in_unit.clone()]));
-            let contributions: Vec<Contribution<'_>> = others.chain([Contribution::Plain(own)]).collect();
+            let mut contributions: Vec<Contribution<'_>> = others.collect();
+            contributions.insert(turn, Contribution::Plain(own));
             coding.codec.combine(&contributions, part.op, sums, encoded, rounding, piece.first_in_chunk)
         };
-        let combined = part.contributions.view(self.place_of(part, unit), |all| {
+        let combined = part.contributions.view(self.place_of(unit), |all| {
             let own = part.memory.own();
             own.view(piece.bytes.clone(), |own| {
                 coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
@@ -111,4 +109,31 @@ impl Pairwise {
         });
         Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
     }
+}
+
+/// Folds contributions, those before and after the own one each one behind the other, in this order into `out`.
+fn fold_in_turn(
+    (data_type, op): (DataType, ReduceOp),
+    (before, after): (&mut [u8], &mut [u8]),
+    own: &[u8],
+    out: &mut [u8],
+) -> Result<(), KernelError> {
+    let (is_first, len) = (before.is_empty(), own.len());
+    let mut before = before.chunks_exact_mut(len);
+    if let Some(mut partial) = before.next() {
+        for next in before {
+            fold_in_place(data_type, op, next, partial)?;
+            partial = next;
+        }
+        fold_into(data_type, op, out, own, partial)?;
+    }
+    let mut after = after.chunks_exact_mut(len);
+    let Some(mut partial) = after.next() else { return Ok(()) };
+    fold_in_place(data_type, op, partial, if is_first { own } else { out })?;
+    for next in after {
+        fold_in_place(data_type, op, next, partial)?;
+        partial = next;
+    }
+    out.copy_from_slice(partial);
+    Ok(())
 }

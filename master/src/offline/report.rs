@@ -3,7 +3,7 @@
 use super::Input;
 use crate::{
     json::{list, object, text},
-    topology::{Certified, EQUALLY_FAST, Interfaces, NoPlan, Objective, Plan, Schedules},
+    topology::{Certified, EQUALLY_FAST, Interfaces, NoPlan, Objective, Plan, SHARE_PARTS, Schedules},
 };
 use std::{
     fmt::{self, Write},
@@ -88,7 +88,7 @@ impl Report<'_> {
         let predicted = plan.predicted_time(&self.input.matrix, PREDICTED_BYTES);
         let schedules = self.schedules();
         let predicted_ms = |mbit_s: Option<f64>| figure(mbit_s.map(|mbit_s| predicted_s(mbit_s) * 1000.0));
-        let schedule = schedules.map_or("null".to_owned(), |found| text(chosen(&found)));
+        let schedule = schedules.as_ref().map_or("null".to_owned(), |found| text(chosen(found)));
         object(&[
             ("order", list(plan.order.iter().map(|&peer| text(self.name(peer))))),
             ("objective", text(self.objective_name())),
@@ -103,9 +103,10 @@ impl Report<'_> {
             ("sum_bound", figure(total.map(|t| t.bound / by))),
             ("split_places", list(places)),
             ("predicted_ms_per_gb", figure(predicted.map(|time| time.as_micros() as f64 / 1000.0))),
-            ("pairwise_ms_per_gb", predicted_ms(schedules.and_then(|found| found.pairwise))),
-            ("two_rings_ms_per_gb", predicted_ms(schedules.and_then(|found| found.two_rings))),
+            ("pairwise_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.pairwise))),
+            ("two_rings_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.two_rings))),
             ("schedule", schedule),
+            ("shares_pct", self.shares_pct(schedules.as_ref()).map_or("null".to_owned(), list)),
             ("took_ms", figure(Some(self.took.as_micros() as f64 / 1000.0))),
         ])
     }
@@ -118,8 +119,20 @@ impl Report<'_> {
         Some(found.with_two_rings(matrix, &interfaces))
     }
 
-    fn schedule_line(&self) -> Option<String> {
-        let found = self.schedules()?;
+    /// What each peer owns in pairwise exchange, in per cent, in the order of the ring. None if that is the same.
+    fn shares_pct(&self, found: Option<&Schedules>) -> Option<impl Iterator<Item = String>> {
+        let shares = found.map(|found| found.shares.clone()).filter(|shares| !shares.is_empty())?;
+        let pct = move |peer: &usize| (f64::from(shares[*peer]) * 100.0 / f64::from(SHARE_PARTS)).to_string();
+        Some(self.plan.order.iter().map(pct))
+    }
+
+    fn shares_line(&self, found: &Schedules) -> Option<String> {
+        let names = self.plan.order.iter().map(|&peer| self.name(peer));
+        let shares = names.zip(self.shares_pct(Some(found))?).map(|(name, pct)| format!("{name} {pct} %"));
+        Some(format!("by pairwise exchange: {}", shares.collect::<Vec<_>>().join(", ")))
+    }
+
+    fn schedule_line(&self, found: &Schedules) -> Option<String> {
         let seconds = |mbit_s: f64| format!("{} s", short(predicted_s(mbit_s)));
         let other = |name: &str, mbit_s: Option<f64>| {
             mbit_s.map_or(String::new(), |mbit_s| format!(", {name} {}", seconds(mbit_s)))
@@ -128,7 +141,7 @@ impl Report<'_> {
         let two_rings = other("two rings", found.two_rings);
         Some(format!(
             "{}; predicted for 1 GB: ring {}{pairwise}{two_rings}",
-            chosen(&found),
+            chosen(found),
             seconds(found.ring)
         ))
     }
@@ -213,8 +226,12 @@ impl fmt::Display for Report<'_> {
         if let Some(time) = self.plan.predicted_time(&self.input.matrix, PREDICTED_BYTES) {
             writeln!(f, "all-reduce:   about {} s for 1 GB", short(time.as_secs_f64()))?;
         }
-        if let Some(line) = self.schedule_line() {
+        let schedules = self.schedules();
+        if let Some(line) = schedules.as_ref().and_then(|found| self.schedule_line(found)) {
             writeln!(f, "schedule:     {line}")?;
+        }
+        if let Some(line) = schedules.as_ref().and_then(|found| self.shares_line(found)) {
+            writeln!(f, "shares:       {line}")?;
         }
         writeln!(f, "took:         {} ms", short(self.took.as_micros() as f64 / 1000.0))
     }
@@ -268,13 +285,17 @@ mod tests {
                 r#"{"order":["a","c\"","b"],"objective":"bottleneck","value":40,"bound":40,"gap":0,"proven":true,"#,
                 r#""slowest_edge":{"from":"b","to":"a","mbit_s":40},"slowest_bound":40,"#,
                 r#""sum_of":"s_per_gbit","sum":57.5,"sum_bound":57.5,"split_places":[],"#,
-                r#""predicted_ms_per_gb":266666.666,"pairwise_ms_per_gb":533333.3333333334,"#,
-                r#""two_rings_ms_per_gb":266666.6666666667,"schedule":"ring","took_ms":3}"#
+                r#""predicted_ms_per_gb":266666.666,"pairwise_ms_per_gb":206000.00000000003,"#,
+                r#""two_rings_ms_per_gb":266666.6666666667,"schedule":"pairwise","#,
+                r#""shares_pct":[74.3,22.7,3],"took_ms":3}"#
             )
         );
         let text = report.to_string();
         assert!(text.contains("slowest edge: b -> a, 40 Mbit/s; no ring does better\n"), "{text}");
         assert!(text.contains("sum:          57.5000 (1 / rate, s/Gbit); the least possible"), "{text}");
+        // b sends 40, so that it owns next to nothing: of all it sends its contribution once.
+        let shares = "shares:       by pairwise exchange: a 74.3 %, c\" 22.7 %, b 3 %\n";
+        assert!(text.contains(shares), "{text}");
     }
 
     #[test]
@@ -287,8 +308,8 @@ mod tests {
         let text = report.to_string();
         let line =
             "schedule:     pairwise; predicted for 1 GB: ring 40 s, pairwise 13.3333 s, two rings 20 s\n";
-        assert!(text.contains(line), "{text}");
-        assert!(report.to_json().contains(r#""schedule":"pairwise""#));
+        assert!(text.contains(line) && !text.contains("shares:"), "{text}");
+        assert!(report.to_json().contains(r#""schedule":"pairwise","shares_pct":null,"#));
     }
 
     #[test]

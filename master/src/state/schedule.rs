@@ -6,7 +6,7 @@
 use super::MasterState;
 use super::client::Peer;
 use super::group::{EdgeEnds, Group, Severity};
-use crate::topology::{Interfaces, JobLink, Matrix, Schedules, to_link};
+use crate::topology::{Interfaces, JobLink, Matrix, Schedules, pairwise_rate, to_link};
 use core::net::IpAddr;
 use pccl_protocol::{GroupId, PeerId};
 
@@ -53,7 +53,10 @@ impl MasterState {
             let kbit_s = self.measured.crowded((order[from], order[to]));
             kbit_s.map_or(0.0, |kbit_s| kbit_s as f64 / 1000.0)
         });
-        Schedules::of(&matrix, &interfaces, &ring)
+        let found = Schedules::of(&matrix, &interfaces, &ring)?;
+        // Owners have equal chunks.
+        let pairwise = pairwise_rate(&matrix, &interfaces, &[]);
+        Some(Schedules { pairwise, shares: Vec::new(), ..found })
     }
 
     /// Whether large operations of a group with a ring in this order are to go by pairwise exchange.

@@ -22,6 +22,8 @@ mod probes;
 mod removal;
 mod schedule;
 mod search;
+mod shares;
+mod simplex;
 #[cfg(test)]
 mod test_support;
 mod tour;
@@ -37,5 +39,6 @@ pub use plan::{
 };
 pub use probes::probe_rounds;
 pub use removal::{Candidate, fewest_removals};
-pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules};
+pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules, pairwise_rate};
 pub use search::{NoRing, ring_order};
+pub use shares::SHARE_PARTS;

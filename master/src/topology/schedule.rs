@@ -5,7 +5,7 @@
 //! likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and does not profit
 //! from an interface that can do more, so that the other schedules are if anything faster than it says here.
 
-use super::{matrix::Matrix, plan::MIN_GAIN, two_rings::two_rings};
+use super::{matrix::Matrix, plan::MIN_GAIN, shares::best_shares, two_rings::two_rings};
 use core::ops::RangeInclusive;
 use pccl_protocol::limits::MAX_MESH_RANKS;
 
@@ -77,10 +77,13 @@ impl Loads {
         }
     }
 
-    /// Each peer sends its part of a chunk to the chunk's owner, and gets the owner's result.
-    fn pairwise(peers: usize) -> Self {
-        let part = |at: usize| if at / peers == at % peers { 0.0 } else { 2.0 / peers as f64 };
-        Self { peers, parts: (0..peers * peers).map(part).collect() }
+    /// Each peer sends to each other its contribution to what that one owns, and the result of what it owns itself. Shares are
+    /// in proportion to these numbers, one for each peer, or equal if there are none.
+    pub(crate) fn pairwise(peers: usize, shares: &[u16]) -> Self {
+        let all: f64 = shares.iter().copied().map(f64::from).sum();
+        let share = |peer: usize| shares.get(peer).map_or(1.0 / peers as f64, |part| f64::from(*part) / all);
+        let part = |from: usize, to: usize| if from == to { 0.0 } else { share(from) + share(to) };
+        Self { peers, parts: (0..peers * peers).map(|at| part(at / peers, at % peers)).collect() }
     }
 
     /// Mbit of tensor a second. None if an edge that is needed cannot be used.
@@ -108,12 +111,15 @@ impl Loads {
 }
 
 /// How much tensor each schedule reduces in a second, in Mbit; latencies do not count.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Schedules {
     /// Around the ring.
     pub ring: f64,
-    /// By pairwise exchange, where that is possible and there is more than one place.
+    /// By pairwise exchange with these `shares`, where that is possible and there is more than one place.
     pub pairwise: Option<f64>,
+    /// What each peer should own in pairwise exchange, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS); empty: all
+    /// the same.
+    pub shares: Vec<u16>,
     /// Around the best two rings that have no edge in common, likewise.
     pub two_rings: Option<f64>,
 }
@@ -128,8 +134,9 @@ impl Schedules {
         let mut loads = Loads::none(n);
         loads.add_ring(ring, 1.0);
         let ring = loads.mbit_s(matrix, interfaces)?;
-        let pairwise = can_differ(matrix).then(|| Loads::pairwise(n).mbit_s(matrix, interfaces)).flatten();
-        Some(Self { ring, pairwise, two_rings: None })
+        let shares = best_shares(matrix, interfaces).unwrap_or_default();
+        let pairwise = pairwise_rate(matrix, interfaces, &shares);
+        Some(Self { ring, pairwise, shares, two_rings: None })
     }
 
     /// The same with two rings.
@@ -154,6 +161,19 @@ impl Schedules {
             }
         })
     }
+}
+
+/// How much tensor pairwise exchange reduces in a second if each peer owns so many parts of it, in Mbit; equal ones if there are
+/// none. None if there is no exchange: an edge cannot be used, all peers are in one place, or these are not their shares.
+pub fn pairwise_rate(matrix: &Matrix, interfaces: &Interfaces, shares: &[u16]) -> Option<f64> {
+    let n = matrix.peers();
+    let fits = shares.is_empty() || (shares.len() == n && shares.iter().any(|part| *part > 0));
+    (fits && may_exchange(matrix)).then(|| Loads::pairwise(n, shares).mbit_s(matrix, interfaces)).flatten()
+}
+
+/// Whether pairwise exchange is possible. Who owns nothing needs its edges as well: a mesh stands with all of them or not at all.
+pub(crate) fn may_exchange(matrix: &Matrix) -> bool {
+    !matrix.is_costs() && matrix.is_complete() && can_differ(matrix)
 }
 
 /// Whether there may be another schedule than a ring. What peers in one place have in common is no network.
@@ -182,19 +202,20 @@ mod tests {
         assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
     }
 
-    /// Every message of a schedule of a tensor of n chunks, one by one: from, to.
-    fn messages(order: &[usize], is_pairwise: bool) -> Vec<(usize, usize)> {
+    /// Every message of a schedule, one by one: from, to, part of the tensor. With shares by pairwise exchange.
+    fn messages(order: &[usize], shares: Option<&[f64]>) -> Vec<(usize, usize, f64)> {
         let n = order.len();
         let mut messages = Vec::new();
         for chunk in 0..n {
-            let owner = (chunk + n - 1) % n;
-            if is_pairwise {
-                let others = || (0..n).filter(move |rank| *rank != owner);
-                messages.extend(others().map(|rank| (order[rank], order[owner])));
-                messages.extend(others().map(|rank| (order[owner], order[rank])));
+            let owner = order[(chunk + n - 1) % n];
+            if let Some(shares) = shares {
+                let others = || order.iter().copied().filter(move |peer| *peer != owner);
+                messages.extend(others().map(|peer| (peer, owner, shares[owner])));
+                messages.extend(others().map(|peer| (owner, peer, shares[owner])));
             } else {
                 // It starts behind its owner, and comes back to it; then the result goes around.
-                let hop = |step: usize| (order[(chunk + step) % n], order[(chunk + step + 1) % n]);
+                let hop =
+                    |step: usize| (order[(chunk + step) % n], order[(chunk + step + 1) % n], 1.0 / n as f64);
                 messages.extend((0..2 * (n - 1)).map(hop));
             }
         }
@@ -202,12 +223,12 @@ mod tests {
     }
 
     /// Mbit of tensor a second by counting what passes each edge and each interface.
-    fn counted(matrix: &Matrix, messages: &[(usize, usize)]) -> Option<f64> {
+    fn counted(matrix: &Matrix, messages: &[(usize, usize, f64)]) -> Option<f64> {
         let n = matrix.peers();
         let mut times = BTreeMap::new();
-        for &(from, to) in messages {
+        for &(from, to, part) in messages {
             let rate = matrix.value(from, to)?;
-            *times.entry(format!("edge {from} {to}")).or_insert(0.0) += 1.0 / rate;
+            *times.entry(format!("edge {from} {to}")).or_insert(0.0) += part / rate;
             let (here, there) = (matrix.group(from), matrix.group(to));
             if here != there {
                 let edges = || (0..n * n).map(|at| (at / n, at % n));
@@ -216,12 +237,11 @@ mod tests {
                 let most = |edges: &mut dyn Iterator<Item = (usize, usize)>| {
                     edges.filter_map(|(a, b)| matrix.value(a, b)).fold(0.0, f64::max)
                 };
-                *times.entry(format!("from {here}")).or_insert(0.0) += 1.0 / most(&mut out.into_iter());
-                *times.entry(format!("to {there}")).or_insert(0.0) += 1.0 / most(&mut into.into_iter());
+                *times.entry(format!("from {here}")).or_insert(0.0) += part / most(&mut out.into_iter());
+                *times.entry(format!("to {there}")).or_insert(0.0) += part / most(&mut into.into_iter());
             }
         }
-        let longest = times.into_values().fold(0.0, f64::max);
-        Some(n as f64 / longest)
+        Some(1.0 / times.into_values().fold(0.0, f64::max))
     }
 
     #[test]
@@ -233,30 +253,36 @@ mod tests {
             let density = if seed % 2 == 0 { 1.1 } else { 0.97 };
             let places: Vec<usize> = (0..n).map(|_| chance.below(n)).collect();
             let matrix = sparse(n, seed, density).with_places(&places);
+            let interfaces = Interfaces::of(&matrix);
             let mut order: Vec<usize> = (0..n).collect();
             (1..n).for_each(|at| order.swap(at, chance.below(at + 1)));
-            let ring = counted(&matrix, &messages(&order, false));
-            let found = Schedules::of(&matrix, &Interfaces::of(&matrix), &order);
+            let ring = counted(&matrix, &messages(&order, None));
+            let found = Schedules::of(&matrix, &interfaces, &order);
             assert_eq!(found.is_some(), ring.is_some());
-            let (Some(found), Some(ring)) = (found, ring) else {
-                impossible += 1;
-                continue;
-            };
-            assert_near(found.ring, ring);
-            if matrix.fewest_crossings() == 0 {
-                assert_eq!(found.pairwise, None);
-                continue;
+            if let (Some(found), Some(ring)) = (&found, ring) {
+                assert_near(found.ring, ring);
+                assert_eq!(found.pairwise, pairwise_rate(&matrix, &interfaces, &found.shares));
             }
-            let pairwise = counted(&matrix, &messages(&order, true));
-            assert_eq!(found.pairwise.is_some(), pairwise.is_some());
-            if let (Some(a), Some(b)) = (found.pairwise, pairwise) {
-                possible += 1;
-                assert_near(a, b);
-            } else {
-                impossible += 1;
+            // Parts of each peer, most often none of some.
+            let parts: Vec<u16> = (0..n).map(|_| [0, chance.below(500) as u16][chance.below(2)]).collect();
+            for parts in [vec![], vec![1; n], parts] {
+                let all = f64::from(parts.iter().sum::<u16>());
+                let share = |peer| parts.get(peer).map_or(1.0 / n as f64, |part| f64::from(*part) / all);
+                let shares: Vec<f64> = (0..n).map(share).collect();
+                let pairwise = pairwise_rate(&matrix, &interfaces, &parts);
+                let counted = counted(&matrix, &messages(&order, Some(&shares)));
+                if matrix.fewest_crossings() == 0 || shares[0].is_nan() {
+                    assert_eq!(pairwise, None);
+                } else if let (Some(a), Some(b)) = (pairwise, counted) {
+                    possible += 1;
+                    assert_near(a, b);
+                } else {
+                    assert_eq!(pairwise, counted);
+                    impossible += 1;
+                }
             }
         }
-        assert!(possible > 500 && impossible > 100, "{possible} {impossible}");
+        assert!(possible > 1500 && impossible > 300, "{possible} {impossible}");
     }
 
     #[test]
@@ -271,17 +297,23 @@ mod tests {
     }
 
     #[test]
-    fn edges_slower_than_interfaces_favour_pairwise_and_one_bad_edge_the_ring() {
+    fn edges_slower_than_interfaces_favour_pairwise_and_one_bad_edge_unequal_shares() {
         // Each peer has one fast edge in each direction, so that interfaces are known to carry 900; no ring is of fast edges only.
         let fast = |from: usize, to: usize| if from / 2 == to / 2 { 900.0 } else { 300.0 };
         let found = schedules(&matrix(4, fast));
         assert_near(found.ring, 300.0 / 1.5);
         assert_near(found.pairwise.unwrap(), 900.0 / 1.5);
         // An edge that the ring does not use.
-        let found =
-            schedules(&matrix(4, |from, to| if (from, to) == (0, 2) { 10.0 } else { fast(from, to) }));
-        assert_near(found.pairwise.unwrap(), 10.0 / 0.5);
-        assert!(!found.prefers_pairwise(true));
+        let one_bad = matrix(4, |from, to| if (from, to) == (0, 2) { 10.0 } else { fast(from, to) });
+        let found = schedules(&one_bad);
+        assert_near(pairwise_rate(&one_bad, &Interfaces::of(&one_bad), &[]).unwrap(), 10.0 / 0.5);
+        // Without shares of both its ends an edge between the others binds: they own half each. A little more is good enough.
+        assert!((300.0..310.0).contains(&found.pairwise.unwrap()), "{found:?}");
+        assert!(found.prefers_pairwise(false));
+        // To and from a slow host all has to pass once, and no more than that if it owns nothing.
+        let found = schedules(&matrix(4, |from, to| if from == 0 || to == 0 { 10.0 } else { 300.0 }));
+        assert!((9.7..=10.0).contains(&found.pairwise.unwrap()), "{found:?}");
+        assert_near(found.ring, 10.0 / 1.5);
     }
 
     #[test]
@@ -320,7 +352,12 @@ mod tests {
 
     #[test]
     fn a_change_has_to_gain_a_tenth() {
-        let with = |pairwise| Schedules { ring: 100.0, pairwise: Some(pairwise), two_rings: None };
+        let with = |pairwise| Schedules {
+            ring: 100.0,
+            pairwise: Some(pairwise),
+            shares: Vec::new(),
+            two_rings: None,
+        };
         let both = |pairwise| (with(pairwise).prefers_pairwise(false), with(pairwise).prefers_pairwise(true));
         assert_eq!(both(109.0), (false, true));
         assert_eq!(both(110.1), (true, true));

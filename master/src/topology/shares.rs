@@ -1,0 +1,111 @@
+//! How much of a tensor each peer owns in pairwise exchange, so that all of it is fast: whose edges are slow owns less.
+//!
+//! If peer i owns the part `x_i`, the edge i -> j carries `x_j + x_i`: what i contributes to the part of j, and the result of its
+//! own. With `z_i = x_i * rate`, where the rate is how much tensor is reduced in a second, every limit is linear in z: the edge
+//! carries `z_i + z_j`, and the sum of all z is the rate.
+
+use super::{
+    matrix::Matrix,
+    schedule::{Interfaces, may_exchange, pairwise_rate},
+    simplex::{Row, greatest_sum},
+};
+
+/// Whole parts of a tensor that shares are given in.
+pub const SHARE_PARTS: u16 = 1000;
+/// So near to the best rate is as good. Memory and work of an owner grow with its share, and rates are not measured better.
+const GOOD: f64 = 0.97;
+/// Halvings of a range of shares: finer than the parts.
+const HALVINGS: usize = 12;
+
+/// Parts of [`SHARE_PARTS`] by number of peer, which sum up to all of them; empty for equal shares. Of all that are nearly as fast as
+/// possible, those whose largest is smallest, and of these those whose smallest is largest. None if there is no exchange.
+pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Vec<u16>> {
+    if !may_exchange(matrix) {
+        return None;
+    }
+    let limits = limits(matrix, interfaces);
+    let good = GOOD * rates(&limits, 0.0, 1.0).iter().sum::<f64>();
+    let equal = pairwise_rate(matrix, interfaces, &[])?;
+    if equal >= good {
+        return Some(Vec::new());
+    }
+    let shares = whole_parts(matrix, interfaces, &even_rates(&limits, good));
+    let rate = pairwise_rate(matrix, interfaces, &shares);
+    Some(shares).filter(|_| rate > Some(equal)).or_else(|| Some(Vec::new()))
+}
+
+/// What edges and interfaces carry.
+fn limits(matrix: &Matrix, interfaces: &Interfaces) -> Vec<Row> {
+    let n = matrix.peers();
+    let mut rows = Vec::new();
+    for i in 0..n {
+        for j in i + 1..n {
+            let parts = (0..n).map(|peer| f64::from(u8::from(peer == i || peer == j))).collect();
+            rows.push(Row { parts, most: matrix.rate(i, j).min(matrix.rate(j, i)) });
+        }
+    }
+    for place in (0..n).filter(|&peer| matrix.group(peer) == peer) {
+        let is_in = |peer: usize| matrix.group(peer) == place;
+        let inside = (0..n).filter(|&peer| is_in(peer)).count();
+        let outside = n - inside;
+        let parts = (0..n).map(|peer| if is_in(peer) { outside } else { inside } as f64).collect();
+        rows.push(Row { parts, most: interfaces.sends[place].min(interfaces.receives[place]) });
+    }
+    rows
+}
+
+/// The best rates of all peers' parts, each of which is at least and at most such a part of all.
+fn rates(limits: &[Row], least: f64, most: f64) -> Vec<f64> {
+    let n = limits[0].parts.len();
+    let mut rows = limits.to_vec();
+    for peer in 0..n {
+        let of_all = |sign: f64, part: f64| {
+            let parts = (0..n).map(|other| sign * (f64::from(u8::from(other == peer)) - part)).collect();
+            Row { parts, most: 0.0 }
+        };
+        rows.extend((most < 1.0).then(|| of_all(1.0, most)));
+        rows.extend((least > 0.0).then(|| of_all(-1.0, least)));
+    }
+    greatest_sum(n, &rows)
+}
+
+/// The most even rates whose sum is `good`.
+fn even_rates(limits: &[Row], good: f64) -> Vec<f64> {
+    let equal = 1.0 / limits[0].parts.len() as f64;
+    let reach = |least: f64, most: f64| {
+        Some(rates(limits, least, most)).filter(|rates| rates.iter().sum::<f64>() >= good)
+    };
+    let (mut below, mut most) = (equal, 1.0);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(below, most);
+        *if reach(0.0, middle).is_some() { &mut most } else { &mut below } = middle;
+    }
+    let (mut least, mut above) = (0.0, equal);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(least, above);
+        *if reach(middle, most).is_some() { &mut least } else { &mut above } = middle;
+    }
+    rates(limits, least, most)
+}
+
+/// The largest whole parts that are not too large, and what is left goes where it slows down least, or else to the largest
+/// remainder: a small share may have to be that small.
+fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u16> {
+    let all: f64 = rates.iter().sum();
+    let exact: Vec<f64> = rates.iter().map(|rate| rate / all * f64::from(SHARE_PARTS)).collect();
+    let mut shares: Vec<u16> = exact.iter().map(|part| *part as u16).collect();
+    for _ in shares.iter().sum()..SHARE_PARTS {
+        let with_one_more = |peer: usize| {
+            let mut shares = shares.clone();
+            shares[peer] += 1;
+            pairwise_rate(matrix, interfaces, &shares).unwrap_or(0.0)
+        };
+        let remainder = |peer: usize| exact[peer] - f64::from(shares[peer]);
+        let next = (0..shares.len()).map(|peer| (peer, with_one_more(peer), remainder(peer)));
+        let best = next.reduce(|best, next| if (next.1, next.2) > (best.1, best.2) { next } else { best });
+        if let Some((peer, ..)) = best {
+            shares[peer] += 1;
+        }
+    }
+    shares
+}

@@ -32,6 +32,7 @@ struct Mesh {
     failed: bool,
     /// Large operations may go over it, if callers have not chosen.
     pairwise: bool,
+    shares: Vec<u16>,
 }
 
 /// An attempt in one life of a group: a group that was empty begins anew.
@@ -75,6 +76,8 @@ pub(crate) struct Checker {
     pub(crate) done: u64,
     /// Meshes that were planned again for the same ring after a fault.
     pub(crate) renewed_meshes: u64,
+    /// Ring plans by which large operations go by pairwise exchange with shares that are not equal.
+    pub(crate) shared_plans: u64,
     /// Number of attempts that began, by algorithm.
     pub(crate) begun_by: BTreeMap<String, u64>,
 }
@@ -256,8 +259,9 @@ impl Checker {
     fn mesh(&mut self, place: (GroupId, u64), plan: &RingPlan) {
         let edges: BTreeSet<EdgeKey> = plan.mesh.iter().map(|e| (e.from, e.to, e.generation)).collect();
         if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
-            let told = (&edges, plan.pairwise);
-            assert_eq!((&known.edges, known.pairwise), told, "two meshes in epoch {}", plan.epoch);
+            let told = (&edges, plan.pairwise, &plan.shares());
+            let known = (&known.edges, known.pairwise, &known.shares);
+            assert_eq!(known, told, "two meshes in epoch {}", plan.epoch);
             return;
         }
         let n = plan.ring.len();
@@ -272,7 +276,10 @@ impl Checker {
         let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
         self.renewed_meshes += u64::from(before && !edges.is_empty() && last.is_some_and(is_same));
-        self.meshes.insert(place, Mesh { epoch, edges, failed: false, pairwise });
+        let shares = plan.shares();
+        assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
+        self.shared_plans += u64::from(pairwise && !shares.is_empty());
+        self.meshes.insert(place, Mesh { epoch, edges, failed: false, pairwise, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {

@@ -58,6 +58,7 @@ struct Summary {
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
     renewed_meshes: u64,
+    shared_plans: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -120,6 +121,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
         renewed_meshes: world.checker.renewed_meshes,
+        shared_plans: world.checker.shared_plans,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     }
@@ -149,6 +151,7 @@ struct Sums {
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
     renewed_meshes: u64,
+    shared_plans: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -161,6 +164,7 @@ impl Sums {
         self.optimizations += other.optimizations;
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
+        self.shared_plans += other.shared_plans;
         for (algorithm, count) in other.begun {
             *self.begun.entry(algorithm).or_insert(0) += count;
         }
@@ -184,11 +188,23 @@ impl From<Summary> for Sums {
             rings_changed,
             begun,
             renewed_meshes,
+            shared_plans,
             judged,
             look_alikes,
             ..
         } = run;
-        Self { inputs, steps, done, optimizations, rings_changed, begun, renewed_meshes, judged, look_alikes }
+        Self {
+            inputs,
+            steps,
+            done,
+            optimizations,
+            rings_changed,
+            begun,
+            renewed_meshes,
+            shared_plans,
+            judged,
+            look_alikes,
+        }
     }
 }
 
@@ -249,13 +265,17 @@ fn seeds() {
         sums.optimizations,
         sums.rings_changed
     );
-    println!("begun by algorithm: {:?}; {} meshes tried again", sums.begun, sums.renewed_meshes);
+    println!(
+        "begun by algorithm: {:?}; {} meshes tried again; {} plans with shares",
+        sums.begun, sums.renewed_meshes, sums.shared_plans
+    );
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
     assert!(begun("pairwise") > count, "hardly any large operation went over a mesh");
     assert!(sums.renewed_meshes > count / 100, "hardly any mesh was tried again after a fault");
+    assert!(sums.shared_plans > count / 20, "hardly anybody owned more than others");
     assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");

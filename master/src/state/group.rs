@@ -248,6 +248,33 @@ impl Group {
         self.ring.iter().enumerate().map(move |(i, place)| ((place.peer, self.ring[(i + 1) % n].peer), place))
     }
 
+    /// Whether these are its members, in any order.
+    pub(super) fn has_members(&self, peers: &[PeerId]) -> bool {
+        peers.len() == self.ring.len() && self.ring.iter().all(|place| peers.contains(&place.peer))
+    }
+
+    /// What these members own in pairwise exchange; empty: equal chunks.
+    pub(super) fn shares_of(&self, peers: &[PeerId]) -> Vec<u16> {
+        if self.shares.is_empty() {
+            return Vec::new();
+        }
+        peers.iter().map(|peer| self.shares.get(peer).copied().unwrap_or(0)).collect()
+    }
+
+    /// For the log: how large operations go, if not around the ring.
+    pub(super) fn describe_schedule(&self) -> String {
+        if !self.pairwise {
+            return String::new();
+        }
+        let all: f64 = self.shares.values().map(|share| f64::from(*share)).sum();
+        let owners = self.ring.iter().filter_map(|place| Some((place.peer, self.shares.get(&place.peer)?)));
+        let shares: Vec<String> = owners
+            .map(|(peer, share)| format!("{peer} owns {:.1} %", 100.0 * f64::from(*share) / all))
+            .collect();
+        let colon = if shares.is_empty() { "" } else { ": " };
+        format!(", large operations go by pairwise exchange{colon}{}", shares.join(", "))
+    }
+
     /// Whether the ring has this edge in this generation.
     pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
         self.edges().any(|(e, place)| e == ends && place.generation == generation)

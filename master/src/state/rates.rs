@@ -5,7 +5,7 @@
 //! if its sending end had bytes on it at every look. What one operation is too short to show, several show together.
 //!
 //! In pairwise exchange all edges of a host share its interface, so that each is slower than what was measured of it alone.
-//! They are judged against the rate at which the exchange would be as fast as predicted.
+//! They are judged against the rate at which the exchange would be as fast as predicted, with the shares that its members have.
 
 use super::group::{EdgeEnds, Group, Op};
 use super::plans::{Purpose, SMALLEST_PLANNED};
@@ -26,9 +26,6 @@ const START_ROUND_TRIPS: u32 = 8;
 /// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured: most
 /// often it is slow as well, but where there is no third way it is worth trying.
 const WAY_BACK: u64 = 2;
-
-/// In pairwise exchange each edge carries the contribution to one chunk of as many as there are peers, and the result of one.
-const PAIRWISE_PASSES: f64 = 2.0;
 
 /// What one look has shown.
 #[derive(Debug, Clone, Copy)]
@@ -138,13 +135,11 @@ impl MasterState {
         Some(Seen::Busy(*algorithm, look))
     }
 
-    /// The rate that every edge of a group has to have if an operation by this algorithm is to take as long as was planned, in
+    /// The rate that an edge of a group has to have if an operation by this algorithm is to take as long as was planned, in
     /// kbit/s. Without a plan there is none.
-    fn needed_kbit_s(&self, group: &Group, algorithm: Algorithm) -> Option<u64> {
+    fn needed_kbit_s(&self, group: &Group, ends: EdgeEnds, algorithm: Algorithm) -> Option<u64> {
         if algorithm == Algorithm::Pairwise {
-            let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
-            let tensor_mbit_s = self.schedules(group, &order)?.pairwise?;
-            return Some((tensor_mbit_s * 1000.0 * PAIRWISE_PASSES / order.len() as f64) as u64);
+            return Some((self.exchange_mbit_s(group, ends)? * 1000.0) as u64);
         }
         let rates: Option<Vec<u64>> =
             group.edges().map(|(ends, _)| Some(self.measured.rate(ends)?.kbit_s)).collect();
@@ -161,10 +156,8 @@ impl MasterState {
     ) {
         let now = self.now;
         let Some(group) = self.groups.get(&group_id) else { return };
-        let (Some(needed), Some(known)) = (self.needed_kbit_s(group, algorithm), self.measured.rate(ends))
-        else {
-            return;
-        };
+        let needed = self.needed_kbit_s(group, ends, algorithm);
+        let (Some(needed), Some(known)) = (needed, self.measured.rate(ends)) else { return };
         let note = |kbit_s: u64| ProbeResult::Measured(ProbeRate { kbit_s, ..known });
         if low as f64 >= known.kbit_s as f64 * CONFIRMED {
             return self.measured.note(ends, &note(known.kbit_s.max(low)), now);

@@ -364,9 +364,9 @@ impl MasterState {
             .map(|id| self.peers.get(id).map_or(0, |peer| peer.info.pool_connections))
             .map(|wish| wish.min(limits::MAX_POOL_CONNECTIONS))
             .collect();
-        let pairwise = self.groups.get(&group_id).is_some_and(|group| self.prefers_pairwise(group, order));
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        group.pairwise = pairwise;
+        let schedule = self.groups.get(&group_id).map(|group| self.schedule_for(group, order));
+        let (Some(group), Some(schedule)) = (self.groups.get_mut(&group_id), schedule) else { return };
+        (group.pairwise, group.shares) = schedule;
         let old: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         let epoch = GroupEpoch(group.epoch.0 + 1);
@@ -416,7 +416,7 @@ impl MasterState {
             plans.push((viewer.client, plan));
         }
         let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
-        let large = if group.pairwise { ", large operations go by pairwise exchange" } else { "" };
+        let large = group.describe_schedule();
         let text = format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> "));
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         self.info(text);

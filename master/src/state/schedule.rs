@@ -1,14 +1,16 @@
 //! By which schedule large operations of a group go, as far as their callers leave it open: around the ring, or by pairwise
-//! exchange over its mesh, where that is predicted to be faster by a tenth.
+//! exchange over its mesh, where that is predicted to be faster by a tenth. And how much of a tensor each member owns in an exchange:
+//! the same shares as before, unless others are faster by a tenth.
 //!
 //! This is decided when a ring is planned, from what is known of the edges then, and is a part of the ring plan.
 
 use super::MasterState;
 use super::client::Peer;
 use super::group::{EdgeEnds, Group, Severity};
-use crate::topology::{Interfaces, JobLink, Matrix, Schedules, pairwise_rate, to_link};
+use crate::topology::{Interfaces, JobLink, MIN_GAIN, Matrix, Schedules, pairwise_rate, to_link};
 use core::net::IpAddr;
 use pccl_protocol::{GroupId, PeerId};
+use std::collections::BTreeMap;
 
 impl MasterState {
     /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break again and
@@ -39,40 +41,69 @@ impl MasterState {
         peers.iter().filter_map(|id| self.peers.get(id)).map(&mut place).collect()
     }
 
-    /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order.
-    pub(super) fn schedules(&self, group: &Group, order: &[PeerId]) -> Option<Schedules> {
+    /// The edges between these peers, and their network interfaces.
+    fn network(&self, group: &Group, order: &[PeerId]) -> Option<(Matrix, Interfaces)> {
         let (links, places) = (self.known_links(group, order), self.places(order));
         if places.len() != order.len() {
             return None;
         }
         let links: Vec<_> = links.into_iter().map(|link| link.map(to_link)).collect();
         let matrix = Matrix::of_links(order.len(), &links).ok()?.with_places(&places);
-        let ring: Vec<usize> = (0..order.len()).collect();
         let mut interfaces = Interfaces::of(&matrix);
         interfaces.learn(&matrix, |from, to| {
             let kbit_s = self.measured.crowded((order[from], order[to]));
             kbit_s.map_or(0.0, |kbit_s| kbit_s as f64 / 1000.0)
         });
-        let found = Schedules::of(&matrix, &interfaces, &ring)?;
-        // Owners have equal chunks.
-        let pairwise = pairwise_rate(&matrix, &interfaces, &[]);
-        Some(Schedules { pairwise, shares: Vec::new(), ..found })
+        Some((matrix, interfaces))
     }
 
-    /// Whether large operations of a group with a ring in this order are to go by pairwise exchange.
-    pub(super) fn prefers_pairwise(&self, group: &Group, order: &[PeerId]) -> bool {
+    /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order. With the shares
+    /// that its members have, unless others are better by a tenth.
+    pub(super) fn schedules(&self, group: &Group, order: &[PeerId]) -> Option<Schedules> {
+        let (matrix, interfaces) = self.network(group, order)?;
+        let ring: Vec<usize> = (0..order.len()).collect();
+        let mut found = Schedules::of(&matrix, &interfaces, &ring)?;
+        if group.has_members(order) {
+            let used = group.shares_of(order);
+            let rate = pairwise_rate(&matrix, &interfaces, &used);
+            if rate > found.pairwise.map(|best| best / (1.0 + MIN_GAIN)) {
+                (found.pairwise, found.shares) = (rate, used);
+            }
+        }
+        Some(found)
+    }
+
+    /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its group has, in Mbit/s.
+    pub(super) fn exchange_mbit_s(&self, group: &Group, ends: EdgeEnds) -> Option<f64> {
+        let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let (matrix, interfaces) = self.network(group, &order)?;
+        let shares = group.shares_of(&order);
+        let tensor_mbit_s = pairwise_rate(&matrix, &interfaces, &shares)?;
+        let all: f64 = shares.iter().map(|share| f64::from(*share)).sum();
+        let part = |peer: PeerId| match group.shares.get(&peer) {
+            Some(share) => f64::from(*share) / all,
+            None => 1.0 / order.len() as f64,
+        };
+        // What one end contributes to the part of the other, and the result of its own.
+        Some(tensor_mbit_s * (part(ends.0) + part(ends.1)))
+    }
+
+    /// Whether large operations of a group with a ring in this order are to go by pairwise exchange, and the shares of its members.
+    pub(super) fn schedule_for(&self, group: &Group, order: &[PeerId]) -> (bool, BTreeMap<PeerId, u16>) {
+        if !group.mesh.is_possible(order, self.now) {
+            return (false, BTreeMap::new());
+        }
+        let Some(found) = self.schedules(group, order) else { return (false, BTreeMap::new()) };
         // Only for the same members is there something to change from.
-        let is_used = group.pairwise
-            && order.len() == group.ring.len()
-            && group.ring.iter().all(|place| order.contains(&place.peer));
-        group.mesh.is_possible(order, self.now)
-            && self.schedules(group, order).is_some_and(|found| found.prefers_pairwise(is_used))
+        let prefers = found.prefers_pairwise(group.pairwise && group.has_members(order));
+        (prefers, order.iter().copied().zip(found.shares).collect())
     }
 
-    /// Whether large operations of a group are to go by another schedule than its ring plan says.
+    /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan says.
     pub(super) fn schedule_is_outdated(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
         let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
-        self.prefers_pairwise(group, &order) != group.pairwise
+        let (pairwise, shares) = self.schedule_for(group, &order);
+        pairwise != group.pairwise || (pairwise && shares != group.shares)
     }
 }

@@ -162,6 +162,10 @@ impl MasterState {
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
             assert!(!group.pairwise || group.mesh.is_planned(), "group {id} has no edges for its schedule");
+            let shares = &group.shares;
+            let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
+                && shares.values().any(|share| *share > 0);
+            assert!(shares.is_empty() || is_shared, "group {id} has shares of others, or none that count");
             for (op, state) in &group.ops {
                 let mut peers = self.peers.keys().filter(|peer| state.involves(**peer));
                 assert!(peers.next().is_some(), "{op} belongs to nobody");

@@ -14,6 +14,8 @@ use super::{
 pub const SHARE_PARTS: u16 = 1000;
 /// So near to the best rate is as good. Memory and work of an owner grow with its share, and rates are not measured better.
 const GOOD: f64 = 0.97;
+/// An owner has memory for the contributions of all others, at most so many times as large as the tensor.
+const CONTRIBUTIONS_MAX: f64 = 2.0;
 /// Halvings of a range of shares: finer than the parts.
 const HALVINGS: usize = 12;
 
@@ -24,7 +26,7 @@ pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Ve
         return None;
     }
     let limits = limits(matrix, interfaces);
-    let good = GOOD * rates(&limits, 0.0, 1.0).iter().sum::<f64>();
+    let good = GOOD * rates(&limits, 0.0, largest(matrix.peers())).iter().sum::<f64>();
     let equal = pairwise_rate(matrix, interfaces, &[])?;
     if equal >= good {
         return Some(Vec::new());
@@ -32,6 +34,11 @@ pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Ve
     let shares = whole_parts(matrix, interfaces, &even_rates(&limits, good));
     let rate = pairwise_rate(matrix, interfaces, &shares);
     Some(shares).filter(|_| rate > Some(equal)).or_else(|| Some(Vec::new()))
+}
+
+/// The largest share of one of `n` peers.
+fn largest(n: usize) -> f64 {
+    (CONTRIBUTIONS_MAX / (n - 1) as f64).min(1.0)
 }
 
 /// What edges and interfaces carry.
@@ -75,7 +82,7 @@ fn even_rates(limits: &[Row], good: f64) -> Vec<f64> {
     let reach = |least: f64, most: f64| {
         Some(rates(limits, least, most)).filter(|rates| rates.iter().sum::<f64>() >= good)
     };
-    let (mut below, mut most) = (equal, 1.0);
+    let (mut below, mut most) = (equal, largest(limits[0].parts.len()));
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(below, most);
         *if reach(0.0, middle).is_some() { &mut most } else { &mut below } = middle;

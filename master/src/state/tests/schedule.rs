@@ -36,6 +36,19 @@ impl Rig {
         told[0]
     }
 
+    /// By client; nothing if they are equal.
+    fn shares(&self) -> Vec<(u64, u16)> {
+        let told: Vec<Vec<(u64, u16)>> = self.accepted().iter().map(|n| self.shares_told(*n)).collect();
+        assert!(told.windows(2).all(|two| two[0] == two[1]), "{told:?}");
+        if told[0].iter().all(|(_, share)| *share == 0) { Vec::new() } else { told[0].clone() }
+    }
+
+    fn shares_told(&self, n: u64) -> Vec<(u64, u16)> {
+        let plan = &self.plans[&n];
+        let share = |n: &u64| Some((*n, plan.ring.get(plan.rank_of(self.peers[n])?)?.share));
+        self.accepted().iter().filter_map(share).collect()
+    }
+
     fn all_meshed(&mut self) {
         for n in self.accepted() {
             let epoch = self.epoch(n);
@@ -93,10 +106,12 @@ fn every_ring_goes_by_what_is_known_of_its_members() {
     rig.die(5);
     assert!(rig.is_pairwise());
     rig.confirm_all();
+    assert_eq!(rig.shares(), []);
     // Of three, two are close to each other.
     rig.die(4);
     assert_eq!(rig.accepted(), [1, 2, 3]);
-    assert!(!rig.is_pairwise(), "the third has no faster edge");
+    assert!(rig.is_pairwise());
+    assert_eq!(rig.shares(), [(1, 485), (2, 485), (3, 30)], "the third has no faster edge");
     rig.confirm_all();
     rig.die(3);
     assert!(!rig.is_pairwise());
@@ -106,9 +121,9 @@ fn every_ring_goes_by_what_is_known_of_its_members() {
 fn a_change_has_to_gain_a_tenth_either_way() {
     let mut rig = Rig::world(4);
     assert!(rig.optimize(&pairs).pairwise);
-    // An edge beside the ring sets the rate of pairwise exchange, as a part of the ring's.
+    // The edges beside the ring set the rate of pairwise exchange, as a part of the ring's.
     let beside =
-        |part: u64| move |from: u64, to: u64| if (from, to) == (1, 3) { RATE * part / 300 } else { RATE };
+        |part: u64| move |from: u64, to: u64| if to == from % 4 + 1 { RATE } else { RATE * part / 300 };
     for (part, pairwise) in [(95, true), (85, false), (95, false), (100, false)] {
         rig.pass(601_000, &[1, 2, 3, 4]);
         let done = rig.optimize(&beside(part));
@@ -245,7 +260,29 @@ fn the_wait_for_the_mesh_ends() {
 }
 
 #[test]
-fn an_edge_that_holds_pairwise_exchange_up_brings_the_ring_back() {
+fn shares_follow_the_rates_of_edges_and_change_for_a_tenth() {
+    let mut rig = Rig::world(4);
+    let epoch = rig.epoch(1);
+    // One slow pair, beside the ring or not: its ends own nothing of what the others can own.
+    let slow_pair = |slow: u64| move |from: u64, to: u64| if from + to == 4 { slow } else { pairs(from, to) };
+    let done = rig.optimize(&slow_pair(RATE / 10));
+    assert!(done.pairwise && rig.is_pairwise() && rig.epoch(1) > epoch);
+    let shares = rig.shares();
+    assert_eq!(shares.iter().map(|(_, share)| share).sum::<u16>(), 1000);
+    assert!(shares[0].1 + shares[2].1 < 120 && shares[1].1 > 400 && shares[3].1 > 400, "{shares:?}");
+    // Noise changes nothing, nor the epoch.
+    let epoch = rig.epoch(1);
+    rig.pass(601_000, &[1, 2, 3, 4]);
+    assert!(rig.optimize(&slow_pair(RATE / 9)).pairwise);
+    assert_eq!((rig.epoch(1), rig.shares()), (epoch, shares));
+    rig.pass(601_000, &[1, 2, 3, 4]);
+    assert!(rig.optimize(&pairs).pairwise);
+    assert_eq!(rig.shares(), [], "equal ones");
+    assert!(rig.epoch(1) > epoch);
+}
+
+#[test]
+fn the_ends_of_an_edge_that_holds_pairwise_exchange_up_own_less() {
     let mut rig = Rig::world(4);
     rig.optimize(&pairs);
     rig.all_meshed();
@@ -257,17 +294,49 @@ fn an_edge_that_holds_pairwise_exchange_up_brings_the_ring_back() {
     // Slow, but no edge has bytes waiting all the time.
     (1..=9).for_each(|second| rig.beat_of_all(op, 9 + second, RATE / 5, &|from, _| (from + second) % 3 > 0));
     assert!(rig.jobs.is_empty());
-    let ring = rig.ring(0);
     (1..=9).for_each(|second| rig.beat_of_all(op, 20 + second, RATE / 5, &|from, to| (from, to) == (1, 3)));
     assert_eq!(rig.jobs.len(), 1);
     rig.plan();
-    assert!(rig.is_pairwise(), "the operation is not disturbed");
+    assert_eq!(rig.shares(), [], "the operation is not disturbed");
     rig.end(1);
-    assert!(!rig.is_pairwise());
-    assert_eq!(rig.ring(0), ring, "the ring does without that edge");
+    let shares = rig.shares();
+    assert!(rig.is_pairwise() && shares[0].1 + shares[2].1 < 200, "{shares:?}");
     rig.confirm_all();
     rig.all_meshed();
-    assert_eq!(rig.begin(2, Algorithm::Automatic), Some(Algorithm::Ring));
+    assert_eq!(rig.begin(2, Algorithm::Automatic), Some(Algorithm::Pairwise));
+    // With these shares that edge needs no more than it has, and the others need more.
+    let op = rig.op(1, 2, 0);
+    (1..=9).for_each(|second| rig.beat_of_all(op, 30 + second, RATE / 5, &|from, to| (from, to) == (1, 3)));
+    assert!(rig.jobs.is_empty());
+    (1..=9).for_each(|second| rig.beat_of_all(op, 40 + second, RATE / 5, &|from, to| (from, to) == (2, 4)));
+    assert_eq!(rig.jobs.len(), 1);
+}
+
+#[test]
+fn edges_that_hold_pairwise_exchange_up_bring_the_ring_back() {
+    let mut rig = Rig::world(4);
+    rig.optimize(&pairs);
+    let order = rig.ring(0);
+    let ring = |from: u64, to: u64| (0..4).any(|at| (order[at], order[(at + 1) % 4]) == (from, to));
+    rig.all_meshed();
+    for tag in 1.. {
+        let way = rig.begin(tag, Algorithm::Automatic);
+        if way == Some(Algorithm::Ring) {
+            break;
+        }
+        assert!(way == Some(Algorithm::Pairwise) && tag < 20, "all that is slow is beside the ring");
+        let op = rig.op(1, tag, 0);
+        (1..=9).for_each(|second| rig.beat_of_all(op, second, RATE / 50, &|from, to| !ring(from, to)));
+        // The way back of an edge that has become slow is not trusted until it is used.
+        (10..=19).for_each(|second| rig.beat_of_all(op, second, RATE, &ring));
+        if !rig.jobs.is_empty() {
+            rig.plan();
+        }
+        rig.end(tag);
+        rig.confirm_all();
+        rig.all_meshed();
+    }
+    assert_eq!(rig.ring(0), order);
 }
 
 impl Rig {

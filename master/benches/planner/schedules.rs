@@ -3,9 +3,12 @@
 use crate::instances::Dice;
 use pccl_master::{
     offline::{Kind, read},
-    topology::{Interfaces, Link, Matrix, Objective, Options, SCHEDULED_PEERS, Schedules, plan},
+    topology::{
+        Interfaces, Link, Matrix, Objective, Options, SCHEDULED_PEERS, SHARE_PARTS, Schedules, pairwise_rate,
+        plan,
+    },
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A schedule is worth its while from this gain on.
 const WORTH_IT: f64 = 1.1;
@@ -19,11 +22,12 @@ pub(crate) fn compare(path: &str, draws: u64) {
         ("its fastest edge of the whole table", true),
     ] {
         println!(
-            "\nan interface carries as much as {what}; {draws} draws; rates as parts of the best ring's"
+            "\nan interface carries as much as {what}; {draws} draws; each against the best of those before it:"
         );
+        println!("the best ring, pairwise exchange with equal shares, with the best shares, two rings");
+        let columns = "  >= 1.1, %   mean there   most";
         println!(
-            "peers  pairwise: >= 1.1, %  mean there  9 of 10  most   two rings: >= 1.1, %  mean there  9 of 10  most   \
-             >= 1.1 of ring and pairwise, %  mean there"
+            "peers |  equal:{columns} |   best:{columns}   largest share, %   found in, us | two rings:{columns}"
         );
         for n in SCHEDULED_PEERS {
             row(&table, n, draws, is_known);
@@ -34,8 +38,9 @@ pub(crate) fn compare(path: &str, draws: u64) {
 fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
     let mut dice = Dice::new(n as u64);
     let whole = Interfaces::of(table);
-    let (mut pairwise, mut two_rings, mut over_both) = (Vec::new(), Vec::new(), Vec::new());
-    while pairwise.len() < draws as usize {
+    let (mut equal, mut best, mut two_rings) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut took, mut largest) = (Duration::ZERO, 0.0);
+    while equal.len() < draws as usize {
         let peers = drawn(&mut dice, table.peers(), n);
         // A region to which there is no figure.
         let Some(matrix) = part(table, &peers) else { continue };
@@ -47,28 +52,38 @@ fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
         };
         let options = Options { objective: Objective::Bottleneck, ..Options::default() };
         let ring = plan(&matrix, &options, &mut || Duration::from_secs(60)).expect("every edge is possible");
+        let began = Instant::now();
         let found = Schedules::of(&matrix, &interfaces, &ring.order).expect("a ring");
+        took += began.elapsed();
+        let most = found.shares.iter().max().map(|parts| f64::from(*parts) / f64::from(SHARE_PARTS));
+        largest += most.unwrap_or(1.0 / n as f64);
         let found = found.with_two_rings(&matrix, &interfaces);
-        let (direct, two) = (found.pairwise.expect("all edges"), found.two_rings.expect("all edges"));
-        pairwise.push(direct / found.ring);
-        two_rings.push(two / found.ring);
-        over_both.extend(Some(two / direct.max(found.ring)).filter(|gain| *gain >= WORTH_IT));
+        let rates =
+            [Some(found.ring), pairwise_rate(&matrix, &interfaces, &[]), found.pairwise, found.two_rings]
+                .map(|rate| rate.expect("all edges"));
+        let gain = |at: usize| rates[at] / rates[..at].iter().copied().fold(0.0, f64::max);
+        equal.push(gain(1));
+        best.push(gain(2));
+        two_rings.push(gain(3));
     }
-    let share = |count: usize| count as f64 / draws as f64 * 100.0;
-    let mean = |gains: &[f64]| gains.iter().sum::<f64>() / gains.len().max(1) as f64;
-    let column = |gains: &mut Vec<f64>| {
-        gains.sort_by(f64::total_cmp);
-        let at = |part: f64| gains[((gains.len() - 1) as f64 * part).round() as usize];
-        let worth = &gains[gains.partition_point(|gain| *gain < WORTH_IT)..];
-        format!("{:20.1}  {:10.2}  {:7.2}  {:4.2}", share(worth.len()), mean(worth), at(0.9), at(1.0))
-    };
+    let of_all = |sum: f64| sum / draws as f64;
     println!(
-        "{n:5} {}  {}  {:29.1}  {:10.2}",
-        column(&mut pairwise),
-        column(&mut two_rings),
-        share(over_both.len()),
-        mean(&over_both)
+        "{n:5} |{} |{} {:18.0} {:14.0} |{}",
+        columns(19, &equal),
+        columns(19, &best),
+        of_all(largest * 100.0),
+        of_all(took.as_secs_f64() * 1e6),
+        columns(22, &two_rings)
     );
+}
+
+/// How often something is worth its while, by what it is faster there, and at most.
+fn columns(width: usize, gains: &[f64]) -> String {
+    let worth = || gains.iter().filter(|gain| **gain >= WORTH_IT);
+    let count = worth().count() as f64;
+    let mean = if count > 0.0 { format!("{:.2}", worth().sum::<f64>() / count) } else { "-".to_owned() };
+    let most = gains.iter().copied().fold(0.0, f64::max);
+    format!("{:width$.1} {mean:>12} {most:6.2}", count / gains.len() as f64 * 100.0)
 }
 
 fn drawn(dice: &mut Dice, of: usize, n: usize) -> Vec<usize> {

@@ -17,7 +17,7 @@ const GOOD: f64 = 0.97;
 /// An owner has memory for the contributions of all others, at most so many times as large as the tensor.
 const CONTRIBUTIONS_MAX: f64 = 2.0;
 /// Halvings of a range of shares: finer than the parts.
-const HALVINGS: usize = 12;
+const HALVINGS: usize = 10;
 
 /// Parts of [`SHARE_PARTS`] by number of peer, which sum up to all of them; empty for equal shares. Of all that are nearly as fast as
 /// possible, those whose largest is smallest, and of these those whose smallest is largest. None if there is no exchange.
@@ -116,3 +116,7 @@ fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u
     }
     shares
 }
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;

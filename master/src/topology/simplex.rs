@@ -110,3 +110,95 @@ fn subtract(parts: &mut [f64], chosen: &[f64], column: usize) -> f64 {
     parts.iter_mut().zip(chosen).for_each(|(part, chosen)| *part -= times * chosen);
     times
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::topology::chance::Chance;
+
+    /// The greatest sum, with a proof: prices of the conditions, each at least 0, such that every variable costs at least 1 and
+    /// that all limits together cost what the point is worth. So no point is worth more (duality).
+    pub(crate) fn proven_sum(variables: usize, rows: &[Row]) -> f64 {
+        let mut tableau = Tableau::of(variables, rows);
+        tableau.solve();
+        let point = tableau.point(variables);
+        let mut prices = vec![0.0; rows.len()];
+        for (variable, gain) in tableau.free.iter().zip(&tableau.gains).filter(|(v, _)| **v >= variables) {
+            prices[variable - variables] = -gain;
+        }
+        assert!(point.iter().all(|value| *value >= 0.0), "{point:?}");
+        assert!(prices.iter().all(|price| *price >= -1e-6), "{prices:?}");
+        for row in rows {
+            let used: f64 = row.parts.iter().zip(&point).map(|(part, value)| part * value).sum();
+            assert!(used <= row.most + tableau.scale * 1e-9, "{used} of {} in {rows:?}", row.most);
+        }
+        for variable in 0..variables {
+            let cost: f64 = rows.iter().zip(&prices).map(|(row, price)| row.parts[variable] * price).sum();
+            assert!(cost >= 1.0 - 1e-6, "variable {variable} costs {cost} in {rows:?}");
+        }
+        let sum: f64 = point.iter().sum();
+        let bound: f64 = rows.iter().zip(&prices).map(|(row, price)| row.most * price).sum();
+        assert!((sum - bound).abs() <= tableau.scale * 1e-9, "{sum} of {bound} in {rows:?}");
+        sum
+    }
+
+    fn row(parts: &[f64], most: f64) -> Row {
+        Row { parts: parts.to_vec(), most }
+    }
+
+    #[test]
+    fn a_corner_is_found() {
+        let rows = [row(&[2.0, 1.0], 4.0), row(&[1.0, 3.0], 6.0)];
+        assert!((proven_sum(2, &rows) - 2.8).abs() < 1e-12);
+        let point = greatest_sum(2, &rows);
+        assert!((point[0] - 1.2).abs() < 1e-12 && (point[1] - 1.6).abs() < 1e-12, "{point:?}");
+    }
+
+    #[test]
+    fn every_result_is_proven_with_ties_zeros_and_wide_ranges() {
+        let mut chance = Chance::new(3);
+        let mut zeros = 0;
+        for round in 0..3000 {
+            let n = 1 + chance.below(8);
+            let limit = |chance: &mut Chance| match round % 4 {
+                0 => chance.below(4) as f64,
+                1 => 10f64.powf(chance.unit() * 9.0 - 3.0),
+                2 => [0.0, 100.0][chance.below(2)],
+                _ => 1.0 + chance.unit(),
+            };
+            let mut rows: Vec<Row> = (0..chance.below(40))
+                .map(|_| {
+                    let parts = (0..n).map(|_| chance.below(3) as f64).collect();
+                    Row { parts, most: limit(&mut chance) }
+                })
+                .collect();
+            // Nothing is without a bound.
+            rows.push(Row { parts: vec![1.0; n], most: 10f64.powf(chance.unit() * 9.0 - 3.0) });
+            // No more and no less than such a part of all: these bind at once where all is 0.
+            for peer in 0..n {
+                let part = (1.0 + chance.unit()) / n as f64;
+                let of_all = |at: usize| f64::from(u8::from(at == peer)) - part;
+                rows.push(Row { parts: (0..n).map(of_all).collect(), most: 0.0 });
+                let floor = |at: usize| 0.5 / n as f64 - f64::from(u8::from(at == peer));
+                rows.push(Row { parts: (0..n).map(floor).collect(), most: 0.0 });
+            }
+            zeros += usize::from(proven_sum(n, &rows) == 0.0);
+        }
+        assert!((100..2000).contains(&zeros), "{zeros}");
+    }
+
+    #[test]
+    fn odd_limits_are_survived() {
+        let odd = [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0];
+        for most in odd {
+            assert_eq!(greatest_sum(2, &[row(&[1.0, 1.0], most), row(&[1.0, 0.0], 1.0)]), [0.0, 0.0]);
+        }
+        assert_eq!(greatest_sum(2, &[row(&[1.0, 1.0], f64::INFINITY), row(&[1.0, 1.0], 3.0)]), [3.0, 0.0]);
+        // Without a bound, without conditions, without variables, without sense.
+        assert_eq!(greatest_sum(2, &[row(&[0.0, 1.0], 3.0)]), [0.0, 0.0]);
+        assert_eq!(greatest_sum(2, &[]), [0.0, 0.0]);
+        assert!(greatest_sum(0, &[row(&[], 3.0)]).is_empty());
+        let point = greatest_sum(2, &[row(&[f64::NAN, 1.0], 3.0), row(&[1.0, 1.0], f64::MIN_POSITIVE)]);
+        assert_eq!(point.len(), 2);
+    }
+}

@@ -26,7 +26,7 @@ pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Ve
         return None;
     }
     let limits = limits(matrix, interfaces);
-    let good = GOOD * rates(&limits, 0.0, largest(matrix.peers())).iter().sum::<f64>();
+    let good = GOOD * rates(&limits, 0.0, largest_of(matrix.peers())).iter().sum::<f64>();
     let equal = pairwise_rate(matrix, interfaces, &[])?;
     if equal >= good {
         return Some(Vec::new());
@@ -37,7 +37,7 @@ pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Ve
 }
 
 /// The largest share of one of `n` peers.
-fn largest(n: usize) -> f64 {
+fn largest_of(n: usize) -> f64 {
     (CONTRIBUTIONS_MAX / (n - 1) as f64).min(1.0)
 }
 
@@ -63,6 +63,11 @@ fn limits(matrix: &Matrix, interfaces: &Interfaces) -> Vec<Row> {
 
 /// The best rates of all peers' parts, each of which is at least and at most such a part of all.
 fn rates(limits: &[Row], least: f64, most: f64) -> Vec<f64> {
+    greatest_sum(limits[0].parts.len(), &between(limits, least, most))
+}
+
+/// These conditions, and that each is at least and at most such a part of all.
+fn between(limits: &[Row], least: f64, most: f64) -> Vec<Row> {
     let n = limits[0].parts.len();
     let mut rows = limits.to_vec();
     for peer in 0..n {
@@ -73,7 +78,7 @@ fn rates(limits: &[Row], least: f64, most: f64) -> Vec<f64> {
         rows.extend((most < 1.0).then(|| of_all(1.0, most)));
         rows.extend((least > 0.0).then(|| of_all(-1.0, least)));
     }
-    greatest_sum(n, &rows)
+    rows
 }
 
 /// The most even rates whose sum is `good`.
@@ -82,7 +87,7 @@ fn even_rates(limits: &[Row], good: f64) -> Vec<f64> {
     let reach = |least: f64, most: f64| {
         Some(rates(limits, least, most)).filter(|rates| rates.iter().sum::<f64>() >= good)
     };
-    let (mut below, mut most) = (equal, largest(limits[0].parts.len()));
+    let (mut below, mut most) = (equal, largest_of(limits[0].parts.len()));
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(below, most);
         *if reach(0.0, middle).is_some() { &mut most } else { &mut below } = middle;
@@ -108,7 +113,8 @@ fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u
             pairwise_rate(matrix, interfaces, &shares).unwrap_or(0.0)
         };
         let remainder = |peer: usize| exact[peer] - f64::from(shares[peer]);
-        let next = (0..shares.len()).map(|peer| (peer, with_one_more(peer), remainder(peer)));
+        let less = (0..shares.len()).filter(|&peer| remainder(peer) > 0.0);
+        let next = less.map(|peer| (peer, with_one_more(peer), remainder(peer)));
         let best = next.reduce(|best, next| if (next.1, next.2) > (best.1, best.2) { next } else { best });
         if let Some((peer, ..)) = best {
             shares[peer] += 1;

@@ -25,5 +25,6 @@ mod nobody_lost;
 mod phase;
 mod proxies;
 mod quiet;
+mod shares;
 mod sources;
 mod topology;

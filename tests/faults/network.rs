@@ -66,6 +66,11 @@ impl Network {
         }
     }
 
+    /// So many bytes a second in both directions.
+    pub(crate) fn limit(&mut self, a: Node, b: Node, bytes_per_s: u64) {
+        self.proxies().throttle(a, b, bytes_per_s);
+    }
+
     /// Resets every connection between the two; if there is none, the next one from `a` to `b`.
     pub(crate) fn reset(&mut self, a: Node, b: Node) {
         self.proxies().reset(a, b);

@@ -27,15 +27,14 @@ impl PartDescriptor {
         Self { count, data_type, op, quantisation: None }
     }
 
-    /// No rank sends or receives more bytes of this tensor.
-    pub fn most_traffic_bytes(&self) -> u64 {
-        // In both halves of the ring each byte but the own chunk is sent once and received once. The smallest piece that
-        // is quantised is one element with its metadata.
+    /// Bytes of all elements as they travel, at most.
+    fn most_bytes(&self) -> u64 {
+        // The smallest piece that is quantised is one element with its metadata.
         let element_bytes = match self.quantisation {
             None => self.data_type.size_bytes() as u64,
             Some(_) => MOST_QUANTISED_BYTES,
         };
-        self.count.saturating_mul(element_bytes).saturating_mul(4)
+        self.count.saturating_mul(element_bytes)
     }
 }
 
@@ -118,13 +117,16 @@ impl Descriptor {
 
     /// Most bytes that one of `ranks` peers moves for this, sent and received together.
     pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
-        // Pairwise exchange moves as much as the ring.
+        // In both halves of the ring each byte but the own chunk is sent once and received once. In pairwise exchange who owns a
+        // byte gets it from all others and sends it to them, and somebody may own all.
+        let passes = if ranks <= limits::MAX_MESH_RANKS { 2 * (ranks as u64).saturating_sub(1) } else { 0 };
         match self.algorithm_for(ranks, false) {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
                 self.bytes().saturating_mul(2 * (ranks as u64 - 1))
             }
             Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise => {
-                self.parts.iter().map(PartDescriptor::most_traffic_bytes).fold(0, u64::saturating_add)
+                let bytes = self.parts.iter().map(PartDescriptor::most_bytes).fold(0, u64::saturating_add);
+                bytes.saturating_mul(passes.max(4))
             }
         }
     }

@@ -11,7 +11,7 @@ use super::{
     attempt::{Attempt, backup_bytes},
     exchange::{Exchange, exchange_bytes},
     large::Large,
-    ownership::Ownership,
+    ownership::{self, Ownership},
     pairwise::{Pairwise, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, local_fault},
@@ -174,9 +174,11 @@ impl Op {
             let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);
             return Running::AllGather(exchange);
         }
-        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank);
+        let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
+        let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
+        let plan = Plan::with_frame_bytes(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
-            let ownership = Ownership::new(&plan, &slot.shares);
+            let ownership = Ownership::new(&plan, shares);
             let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
             let (plans, room) = ((plan.clone(), ownership), (memory, self.backup.clone()));
             Pairwise::new(slot.id, plans, descriptor, raws, room, owner.clone())

@@ -4,8 +4,23 @@
 //! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A tensor
 //! that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
 
-use super::plan::{Frame, Plan, Unit};
+use super::plan::{FRAME_BYTES, Frame, Plan, Unit};
+use pccl_protocol::Descriptor;
 use std::ops::Range;
+
+/// Where shares are not equal there are about so many frames for each rank, so that owners can be given what they should have.
+const FRAMES_PER_RANK: usize = 32;
+/// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
+const SMALLEST_FRAME_BYTES: usize = 64 << 10;
+
+/// Payload bytes of a full frame, as [`Plan::with_frame_bytes`] wants them, of an operation among ranks with these shares.
+pub(crate) fn frame_bytes(descriptor: &Descriptor, ranks: usize, shares: &[u16]) -> usize {
+    if shares.is_empty() {
+        return FRAME_BYTES;
+    }
+    let wanted = usize::try_from(descriptor.bytes()).unwrap_or(usize::MAX) / (ranks * FRAMES_PER_RANK);
+    wanted.clamp(SMALLEST_FRAME_BYTES, FRAME_BYTES).next_multiple_of(8)
+}
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
@@ -107,7 +122,7 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::PartDescriptor;
+    use pccl_protocol::{Algorithm, PartDescriptor};
     use pccl_quant::{
         DataType, ReduceOp,
         quantise::{Block, Quantisation, Scheme},
@@ -185,6 +200,20 @@ mod tests {
             assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
             assert_eq!(own.frames(), plan.frames_in_chunk(plan.owned_chunk()));
         }
+    }
+
+    #[test]
+    fn frames_are_small_enough_to_be_shared_out() {
+        let bytes = |bytes: u64, shares: &[u16]| {
+            let parts = parts(&[bytes / 4, 0], None);
+            frame_bytes(&Descriptor { parts, algorithm: Algorithm::Automatic }, 5, shares)
+        };
+        let shares = [1, 0, 2, 1, 1];
+        assert_eq!(bytes(64 << 20, &[]), FRAME_BYTES);
+        assert_eq!(bytes(1 << 30, &shares), FRAME_BYTES);
+        assert_eq!(bytes(1000, &shares), SMALLEST_FRAME_BYTES);
+        let some = bytes(16 << 20, &shares);
+        assert!(some.is_multiple_of(8) && (100 << 10..110 << 10).contains(&some), "{some}");
     }
 
     #[test]

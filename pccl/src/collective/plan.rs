@@ -97,12 +97,7 @@ pub(crate) enum StageKind {
 }
 
 impl Plan {
-    /// The plan of `rank` among `ranks` for these tensors.
-    pub(crate) fn new(parts: &[PartDescriptor], ranks: usize, rank: usize) -> Self {
-        Self::with_frame_bytes(parts, ranks, rank, FRAME_BYTES)
-    }
-
-    /// As [`Plan::new`] with another frame size (a multiple of every element size).
+    /// The plan of `rank` among `ranks` for these tensors, with full frames of that size, a multiple of every element size.
     pub(crate) fn with_frame_bytes(
         parts: &[PartDescriptor],
         ranks: usize,
@@ -428,7 +423,7 @@ mod tests {
                 let mut owner = None;
                 let mut gathered = 0;
                 for rank in 0..ranks {
-                    let plan = Plan::new(&descriptors, ranks, rank);
+                    let plan = Plan::with_frame_bytes(&descriptors, ranks, rank, FRAME_BYTES);
                     for stage in 0..plan.stages() {
                         if plan.received_chunk(stage) == chunk {
                             match plan.stage_kind(stage) {

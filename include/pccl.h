@@ -129,7 +129,8 @@ typedef enum pcclSchedule_t {
     pcclScheduleDirect = 3,
     pcclScheduleReduceBroadcast = 4,
     /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around the
-     * ring, which is taken where a pair cannot connect within 2 s. Other groups choose as if it were automatic. */
+     * ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair cannot
+     * connect within 2 s. Other groups choose as if it were automatic. */
     pcclSchedulePairwise = 5
 } pcclSchedule_t;
 

@@ -107,7 +107,8 @@ class Communicator:
         """How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce.
 
         ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out more
-        accurate than around the ring. Which one it took says ``ReduceInfo.schedule``.
+        accurate than around the ring, but depends a little on which peer owns what, and so on measured rates. Which
+        schedule a reduce took says ``ReduceInfo.schedule``.
         """
         return self._schedule
 

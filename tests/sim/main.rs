@@ -51,16 +51,7 @@ const BOUND: u64 = 200_000 * MS;
 struct Summary {
     hash: u64,
     lines: u64,
-    inputs: u64,
-    steps: u64,
-    done: u64,
-    optimizations: u64,
-    rings_changed: u64,
-    begun: BTreeMap<String, u64>,
-    renewed_meshes: u64,
-    shared_plans: u64,
-    judged: BTreeMap<String, u64>,
-    look_alikes: BTreeMap<LookAlike, u64>,
+    sums: Sums,
 }
 
 fn converged(world: &World, goals: &[u64]) -> bool {
@@ -111,9 +102,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         fresh().snapshot(),
         "seed {seed}: an emptied master is not a fresh one"
     );
-    Summary {
-        hash: world.log.hash,
-        lines: world.log.lines,
+    let sums = Sums {
         inputs: world.inputs,
         steps,
         done: world.checker.done,
@@ -124,7 +113,8 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         shared_plans: world.checker.shared_plans,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
-    }
+    };
+    Summary { hash: world.log.hash, lines: world.log.lines, sums }
 }
 
 fn fresh() -> MasterState {
@@ -141,8 +131,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What many runs did.
-#[derive(Debug, Default)]
+/// What a run did, or many together.
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     inputs: u64,
     steps: u64,
@@ -178,36 +168,6 @@ impl Sums {
     }
 }
 
-impl From<Summary> for Sums {
-    fn from(run: Summary) -> Self {
-        let Summary {
-            inputs,
-            steps,
-            done,
-            optimizations,
-            rings_changed,
-            begun,
-            renewed_meshes,
-            shared_plans,
-            judged,
-            look_alikes,
-            ..
-        } = run;
-        Self {
-            inputs,
-            steps,
-            done,
-            optimizations,
-            rings_changed,
-            begun,
-            renewed_meshes,
-            shared_plans,
-            judged,
-            look_alikes,
-        }
-    }
-}
-
 /// Runs the seeds on all processors; a failure names its seed, and ends all.
 fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, model: Model) -> Sums {
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(1, 8);
@@ -216,7 +176,7 @@ fn run_all(seeds: impl Iterator<Item = u64> + Clone + Send, model: Model) -> Sum
         let mut sums = Sums::default();
         for seed in mine.take_while(|_| !failed.load(Ordering::Relaxed)) {
             match std::panic::catch_unwind(|| run(seed, model, Logging::Counted)) {
-                Ok(summary) => sums = sums.add(summary.into()),
+                Ok(summary) => sums = sums.add(summary.sums),
                 Err(cause) => {
                     failed.store(true, Ordering::Relaxed);
                     eprintln!("seed {seed} failed; replay it with PCCL_SIM_SEED={seed} ({model:?})");

@@ -95,8 +95,10 @@ wire_struct! {
 impl RingPlan {
     /// What each rank owns in pairwise exchange, in relation to the others; empty: equal chunks.
     pub fn shares(&self) -> Vec<u16> {
-        let shares: Vec<u16> = self.ring.iter().map(|member| member.share).collect();
-        if shares.iter().all(|share| *share == 0) { Vec::new() } else { shares }
+        if self.ring.iter().all(|member| member.share == 0) {
+            return Vec::new();
+        }
+        self.ring.iter().map(|member| member.share).collect()
     }
 
     /// Rank of `peer`, if it is a member.

@@ -93,7 +93,9 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let mut journal = Journal::create(&beginning.logs, began_us)?;
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
-    let peer_timeout_us = args.peer_timeout_ms * 1000;
+    // Whose edges are all cut is found out by one of them after the other, for at least two of its neighbours.
+    let edges_us = 2 * pccl::MasterConfig::default().edge_timeout.as_micros() as u64;
+    let patience_us = edges_us.max(args.peer_timeout_ms * 1000);
     let authority = Authority::start(args.peer_timeout_ms, &beginning.logs, &sender, &notices)?;
     let peer_args = peer_args(args, seed, authority.address());
     let links = Links::start(!args.no_proxy)?;
@@ -112,7 +114,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let mut supervisor = Supervisor {
         args,
         beginning,
-        oracle: Oracle::new(workload, peer_timeout_us),
+        oracle: Oracle::new(workload, patience_us),
         schedule,
         fleet: Fleet::new(authority, links, peer_args, clients, args.groups, sender),
         journal,

@@ -39,7 +39,8 @@ const MASTER_GONE: [&str; 3] = ["MasterLost", "OutcomeUnknown", "ConnectFailed"]
 
 /// See the module's documentation.
 pub(crate) struct Oracle {
-    peer_timeout_us: u64,
+    /// In which faults are found out.
+    patience_us: u64,
     limit_us: u64,
     /// Every process that there ever was.
     peers: BTreeMap<usize, Record>,
@@ -62,10 +63,10 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(workload: Workload, peer_timeout_us: u64) -> Self {
+    pub(crate) fn new(workload: Workload, patience_us: u64) -> Self {
         Self {
-            peer_timeout_us,
-            limit_us: peer_timeout_us + GRACE_US,
+            patience_us,
+            limit_us: patience_us + GRACE_US,
             peers: BTreeMap::new(),
             living: BTreeSet::new(),
             identities: BTreeMap::new(),
@@ -123,7 +124,7 @@ impl Oracle {
     }
 
     fn progress(&mut self, group: u32) -> &mut Progress {
-        self.progress.entry(group).or_insert_with(|| Progress::new(self.peer_timeout_us))
+        self.progress.entry(group).or_insert_with(|| Progress::new(self.patience_us))
     }
 
     fn progress_of(&mut self, peer: usize) -> &mut Progress {
@@ -362,19 +363,19 @@ impl Oracle {
         let settled = staying.all(|(_, record)| record.joined && record.revision.is_some());
         drop(staying);
         self.master.new &= self.master.down || !settled;
-        let patience_us = 2 * self.limit_us;
+        let most_us = 2 * self.limit_us;
         let mut hung = Vec::new();
         for peer in &self.living {
             let Some(record) = self.peers.get_mut(peer) else { continue };
             let waits = record.is_alive() && !record.stopped && !record.hung && !self.master.down;
             let others_us = others.get(&record.group).copied().unwrap_or(0);
-            if waits && now_us.saturating_sub(record.heard_us.max(others_us)) > patience_us {
+            if waits && now_us.saturating_sub(record.heard_us.max(others_us)) > most_us {
                 record.hung = true;
                 let silent_us = now_us.saturating_sub(record.heard_us);
                 hung.push(format!("peer {peer} has reported nothing for {} ms", silent_us / 1000));
             }
             let out_us = now_us.saturating_sub(record.out_since_us);
-            if waits && !record.joined && !record.leaving && out_us > patience_us {
+            if waits && !record.joined && !record.leaving && out_us > most_us {
                 record.hung = true;
                 hung.push(format!("peer {peer} has not been let in for {} ms", out_us / 1000));
             }

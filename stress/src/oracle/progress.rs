@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Time beyond the peer time-out after which an operation must have completed.
+/// An operation must have completed so long after the time in which a fault is found out.
 pub(crate) const GRACE_US: u64 = 5_000_000;
 /// Members without which nobody promises progress.
 const NEEDED: usize = 2;
@@ -54,9 +54,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(peer_timeout_us: u64) -> Self {
+    pub(super) fn new(patience_us: u64) -> Self {
         Self {
-            limit_us: peer_timeout_us + GRACE_US,
+            limit_us: patience_us + GRACE_US,
             enough_since_us: None,
             last_operation_us: 0,
             last_stop_us: 0,

@@ -161,20 +161,14 @@ impl Connection {
         }
     }
 
-    fn times(&self) -> impl Iterator<Item = u64> {
+    /// When it has something to do without an event; that may be over.
+    pub(super) fn due_us(&self) -> Option<u64> {
+        let takes = |end: Option<&End>| end.is_some_and(|end| end.writable);
+        // What a socket does not take waits for an event.
+        let forward = self.forward.due_us().filter(|_| takes(self.far.as_ref()));
+        let back = self.back.due_us().filter(|_| takes(Some(&self.near)));
         let losses = [self.near.loses_until_us, self.far.as_ref().and_then(|far| far.loses_until_us)];
-        [self.forward.due_us(), self.back.due_us()].into_iter().chain(losses).flatten()
-    }
-
-    /// When it will have something to do without an event.
-    pub(super) fn due_us(&self, now_us: u64) -> Option<u64> {
-        // What is due already waits for a socket.
-        self.times().filter(|time| *time > now_us).min()
-    }
-
-    /// Whether the time has come for something.
-    pub(super) fn is_due(&self, now_us: u64) -> bool {
-        self.times().any(|time| time <= now_us)
+        [forward, back].into_iter().chain(losses).flatten().min()
     }
 
     /// Moves what can be moved.

@@ -79,7 +79,7 @@ impl Net {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             let now_us = os::monotonic_us();
-            let due = self.connections.values().filter_map(|(_, c)| c.due_us(now_us)).min();
+            let due = self.connections.values().filter_map(|(_, c)| c.due_us()).min();
             // Rounded up: what is due in half a millisecond is not to be asked for without end until then.
             let wait = due.map(|due| Duration::from_millis(due.saturating_sub(now_us).div_ceil(1000)));
             if let Err(error) = self.poll.poll(&mut events, wait)
@@ -102,7 +102,8 @@ impl Net {
                 }
             }
             let now_us = os::monotonic_us();
-            let due = self.connections.iter().filter(|(_, (_, c))| c.is_due(now_us));
+            let is_due = |c: &Connection| c.due_us().is_some_and(|due| due <= now_us);
+            let due = self.connections.iter().filter(|(_, (_, c))| is_due(c));
             touched.extend(due.map(|(id, _)| *id));
             touched.sort_unstable();
             touched.dedup();

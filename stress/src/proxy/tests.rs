@@ -102,6 +102,21 @@ fn a_lost_segment_is_not_acknowledged_and_comes_when_the_loss_ends() {
 }
 
 #[test]
+fn what_is_due_passes_without_an_event_whatever_the_moment() {
+    let Through { mut near, mut far, proxy, link } = through();
+    // Among them those that end between a look at the sockets and the wait for the next event.
+    for delay_us in 0..100 {
+        proxy.harm(vec![link.id], Harm::Delay { way: Way::Forward, delay_us, until_us: until(600) });
+        for byte in 0..30 {
+            near.write_all(&[byte]).expect("open");
+            let mut one = [0];
+            far.read_exact(&mut one).expect("it arrives");
+            assert_eq!(one, [byte]);
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_arrives_flipped() {
     let Through { mut near, mut far, proxy, link } = through();
     proxy.harm(vec![link.id], Harm::Flip { way: Way::Back, in_bytes: 1000 });

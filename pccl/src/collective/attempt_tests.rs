@@ -94,8 +94,7 @@ impl Ring {
             .with(quantisation);
             tensor.check().expect("possible");
             let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
-            let plan = Plan::with_frame_bytes(&descriptor.parts, n, index, frame_bytes)
-                .at(levels[index % levels.len()]);
+            let plan = Plan::new(&descriptor.parts, n, index, frame_bytes).at(levels[index % levels.len()]);
             let raws = [tensor.raw];
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);

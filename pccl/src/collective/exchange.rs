@@ -114,7 +114,7 @@ impl Exchange {
         let parts: Vec<Part> = parts.collect();
         let hops = if contribution_bytes(descriptor) == 0 { 0 } else { ranks - 1 };
         let exchange = Arc::new_cyclic(|me| Self {
-            plan: Plan::with_frame_bytes(&descriptor.parts, ranks, rank, MAX_FRAME_BYTES),
+            plan: Plan::new(&descriptor.parts, ranks, rank, MAX_FRAME_BYTES),
             parts,
             bytes: contribution_bytes(descriptor),
             areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),

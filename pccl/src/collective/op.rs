@@ -176,7 +176,7 @@ impl Op {
         }
         let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
         let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let plan = Plan::with_frame_bytes(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
+        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
             let ownership = Ownership::new(&plan, shares);
             let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));

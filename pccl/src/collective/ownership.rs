@@ -13,7 +13,7 @@ const FRAMES_PER_RANK: usize = 32;
 /// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
 const SMALLEST_FRAME_BYTES: usize = 64 << 10;
 
-/// Payload bytes of a full frame, as [`Plan::with_frame_bytes`] wants them, of an operation among ranks with these shares.
+/// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks with these shares.
 pub(crate) fn frame_bytes(descriptor: &Descriptor, ranks: usize, shares: &[u16]) -> usize {
     if shares.is_empty() {
         return FRAME_BYTES;
@@ -40,7 +40,7 @@ impl Ownership {
     pub(crate) fn new(plan: &Plan, shares: &[u16]) -> Self {
         let mut owners: Vec<u8> = vec![0; plan.slots()];
         for frame in plan.all_frames() {
-            owners[frame.slot] = ring_owner(plan, frame.chunk) as u8;
+            owners[frame.slot] = plan.ring_owner(frame.chunk) as u8;
         }
         if shares.len() == plan.ranks() && shares.iter().any(|share| *share > 0) {
             share_out(plan, shares, &mut owners);
@@ -83,10 +83,6 @@ impl Ownership {
     }
 }
 
-fn ring_owner(plan: &Plan, chunk: usize) -> usize {
-    (chunk + plan.ranks() - 1) % plan.ranks()
-}
-
 /// Gives units to ranks so that each has about its part of all bytes.
 fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
     let units = || {
@@ -100,11 +96,11 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
     let mut room: Vec<i128> = shares.iter().map(part_of).collect();
     let uncut = |part: usize| plan.codec(part).is_some_and(|codec| codec.piece_elements().is_none());
     for (_, unit) in units().filter(|(part, _)| uncut(*part)) {
-        room[ring_owner(plan, unit.chunk)] -= unit.encoded.len() as i128;
+        room[plan.ring_owner(unit.chunk)] -= unit.encoded.len() as i128;
     }
     let mut left = Vec::new();
     for (_, unit) in units().filter(|(part, _)| !uncut(*part)) {
-        let (owner, bytes) = (ring_owner(plan, unit.chunk), unit.encoded.len() as i128);
+        let (owner, bytes) = (plan.ring_owner(unit.chunk), unit.encoded.len() as i128);
         if bytes <= room[owner] {
             room[owner] -= bytes;
         } else {
@@ -139,7 +135,7 @@ mod tests {
 
     fn of(counts: &[u64], quantisation: Option<Quantisation>, shares: &[u16]) -> Vec<(Plan, Ownership)> {
         let parts = parts(counts, quantisation);
-        let plans = (0..shares.len()).map(|rank| Plan::with_frame_bytes(&parts, shares.len(), rank, 4096));
+        let plans = (0..shares.len()).map(|rank| Plan::new(&parts, shares.len(), rank, 4096));
         plans.map(|plan| (plan.clone(), Ownership::new(&plan, shares))).collect()
     }
 
@@ -195,7 +191,7 @@ mod tests {
     fn equal_shares_leave_the_owners_of_the_ring() {
         for shares in [vec![], vec![0; 4]] {
             let parts = parts(&[10_001, 7], None);
-            let plan = Plan::with_frame_bytes(&parts, 4, 2, 4096);
+            let plan = Plan::new(&parts, 4, 2, 4096);
             let own = Ownership::new(&plan, &shares);
             assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
             assert_eq!(own.frames(), plan.frames_in_chunk(plan.owned_chunk()));

@@ -94,7 +94,7 @@ impl std::fmt::Debug for Pairwise {
 
 /// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums.
 fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
-    // Which stays with its owner on the ring.
+    // What is not cut stays with its owner on the ring, who adds up one chunk.
     let (elements, _) = plan.chunk(index, plan.owned_chunk());
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);

@@ -50,7 +50,7 @@ struct How {
 
 /// The tensors of one rank, as they are described.
 fn plan(descriptor: &Descriptor, ranks: usize, rank: usize, how: How) -> (Plan, Ownership) {
-    let plan = Plan::with_frame_bytes(&descriptor.parts, ranks, rank, how.frame_bytes);
+    let plan = Plan::new(&descriptor.parts, ranks, rank, how.frame_bytes);
     let ownership = Ownership::new(&plan, &how.shares[..ranks]);
     (plan, ownership)
 }

@@ -98,12 +98,7 @@ pub(crate) enum StageKind {
 
 impl Plan {
     /// The plan of `rank` among `ranks` for these tensors, with full frames of that size, a multiple of every element size.
-    pub(crate) fn with_frame_bytes(
-        parts: &[PartDescriptor],
-        ranks: usize,
-        rank: usize,
-        frame_bytes: usize,
-    ) -> Self {
+    pub(crate) fn new(parts: &[PartDescriptor], ranks: usize, rank: usize, frame_bytes: usize) -> Self {
         assert!(rank < ranks, "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
         let mut slots = 0;
@@ -210,6 +205,11 @@ impl Plan {
     /// The chunk that `rank` completes: on the ring it is the last one to add to it.
     pub(crate) fn chunk_owned_by(&self, rank: usize) -> usize {
         (rank + 1) % self.ranks
+    }
+
+    /// The rank that completes a chunk on the ring.
+    pub(crate) fn ring_owner(&self, chunk: usize) -> usize {
+        (chunk + self.ranks - 1) % self.ranks
     }
 
     /// The elements of a chunk, and its bytes as it travels.
@@ -372,7 +372,7 @@ mod tests {
         #[test]
         fn frames_tile_every_tensor(counts in prop::collection::vec(0u64..200, 1..5), ranks in 1usize..9, frame in 1usize..6) {
             let descriptors = parts(&counts);
-            let plan = Plan::with_frame_bytes(&descriptors, ranks, 0, frame * 8);
+            let plan = Plan::new(&descriptors, ranks, 0, frame * 8);
             let mut seen = vec![Vec::new(); counts.len()];
             let mut slots = Vec::new();
             for frame in plan.all_frames() {
@@ -402,7 +402,7 @@ mod tests {
         #[test]
         fn sends_mirror_receives(counts in prop::collection::vec(0u64..200, 1..4), ranks in 2usize..9, frame in 1usize..6) {
             let descriptors = parts(&counts);
-            let plans: Vec<_> = (0..ranks).map(|r| Plan::with_frame_bytes(&descriptors, ranks, r, frame * 8)).collect();
+            let plans: Vec<_> = (0..ranks).map(|r| Plan::new(&descriptors, ranks, r, frame * 8)).collect();
             for (rank, plan) in plans.iter().enumerate() {
                 let next = &plans[(rank + 1) % ranks];
                 prop_assert_eq!(plan.frames_sent(), next.frames_received());
@@ -423,7 +423,7 @@ mod tests {
                 let mut owner = None;
                 let mut gathered = 0;
                 for rank in 0..ranks {
-                    let plan = Plan::with_frame_bytes(&descriptors, ranks, rank, FRAME_BYTES);
+                    let plan = Plan::new(&descriptors, ranks, rank, FRAME_BYTES);
                     for stage in 0..plan.stages() {
                         if plan.received_chunk(stage) == chunk {
                             match plan.stage_kind(stage) {
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn headers_off_the_grid_are_not_in_the_plan() {
-        let plan = Plan::with_frame_bytes(&parts(&[64]), 2, 0, 32);
+        let plan = Plan::new(&parts(&[64]), 2, 0, 32);
         // Rank 0 of 2 receives chunk 1 (bytes 128..256) at stage 0.
         assert!(plan.received_frame(0, 0, 128, 32).is_some());
         for (part, stage, offset, len) in [

@@ -337,6 +337,23 @@ typedef enum pcclFrameChecksums_t {
     pcclFrameChecksumsNever = 2
 } pcclFrameChecksums_t;
 
+/* How urgent a line of the log is. */
+typedef enum pcclLogLevel_t {
+    /* What the environment asks for (PCCL_LOG_LEVEL, RUST_LOG), or warnings. */
+    pcclLogEnvironment = -1,
+    pcclLogOff = 0,
+    pcclLogError = 1,
+    pcclLogWarn = 2,
+    pcclLogInfo = 3,
+    pcclLogDebug = 4,
+    pcclLogTrace = 5
+} pcclLogLevel_t;
+
+/* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
+ * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. Any thread may call it,
+ * several at a time, also while the library holds locks: it must be short and must not call the library. */
+typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
+
 typedef struct pcclWorld_t {
     uint32_t global_size;
     uint32_t group_size;
@@ -359,6 +376,11 @@ PCCL_EXPORT const char *pcclGetLastError(void);
 
 /* What to do about the last failure of a call of this thread. */
 PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
+
+/* Hands the lines of the log that are at least as urgent as level to a function, instead of standard error; NULL brings
+ * them back there. May be called at any time, also before pcclInit. When it has returned, the function before is not
+ * called any more; so the program has to call it with NULL before user or the function are gone. */
+PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogLevel_t level, pcclLogCallback_t callback, void *user);
 
 /* One word for the last failure of a call of this thread, of those in docs/errors.md: the cause of a verdict, such as
  * "PeerDied"; the reason for which the master dropped this peer, such as "Silent"; otherwise the error, such as

@@ -5,6 +5,7 @@ use crate::{
     communicator::{check_initialized, enter},
     convert,
     failure::{self, Failure, call},
+    logging,
     master::prepare,
     masters::{self, MASTERS},
     raw,
@@ -12,7 +13,7 @@ use crate::{
 };
 use pccl::FrameChecksums;
 use std::{
-    ffi::{CStr, c_char, c_int},
+    ffi::{CStr, c_char, c_int, c_void},
     net::IpAddr,
     time::Duration,
 };
@@ -47,6 +48,19 @@ pub(crate) extern "C" fn pcclGetLastError() -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclGetLastRemedy() -> c_int {
     failure::last_remedy()
+}
+
+/// `pcclSetLogCallback`.
+///
+/// # Safety
+/// The callback is null or may be called with `user` from any thread until it has been replaced.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetLogCallback(
+    level: c_int,
+    callback: Option<logging::Callback>,
+    user: *mut c_void,
+) -> ResultCode {
+    call(|| logging::set_callback(level, callback, user))
 }
 
 /// `pcclGetLastCause`.

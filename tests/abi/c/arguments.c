@@ -330,6 +330,48 @@ static void masters(void) {
     EXPECT(pcclDestroyMaster(master), pcclSuccess);
 }
 
+typedef struct heard_t {
+    int lines;
+    pcclLogLevel_t level;
+    char origin[64];
+    char text[256];
+    pcclResult_t inside;
+} heard_t;
+
+static void hear(pcclLogLevel_t level, const char *origin, const char *text, void *user) {
+    heard_t *heard = user;
+    heard->lines++;
+    heard->level = level;
+    snprintf(heard->origin, sizeof heard->origin, "%s", origin);
+    snprintf(heard->text, sizeof heard->text, "%s", text);
+    /* What the rules forbid does not hang. */
+    heard->inside = pcclSetLogCallback(pcclLogOff, NULL, NULL);
+}
+
+/* The lines go to a function, at the level that was asked for, until it is taken away. */
+static void logs(void) {
+    heard_t heard;
+    memset(&heard, 0, sizeof heard);
+    EXPECT(pcclSetLogCallback((pcclLogLevel_t) 6, hear, &heard), pcclInvalidArgument);
+    EXPECT(pcclSetLogCallback((pcclLogLevel_t) -2, hear, &heard), pcclInvalidArgument);
+    EXPECT(pcclSetLogCallback(pcclLogDebug, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1 && heard.level == pcclLogDebug && heard.inside == pcclInvalidUsage);
+    CHECK(strstr(heard.text, "info is NULL") != NULL && strncmp(heard.origin, "pccl", 4) == 0);
+    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1);
+    EXPECT(pcclSetLogCallback(pcclLogTrace, hear, &heard), pcclSuccess);
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1);
+    /* What the environment asks for: the test runs this program with DEBUG and with nothing. */
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+}
+
 int main(void) {
     size_t count_of_culprits = 1;
     CHECK(strcmp(pcclGetLastError(), "") == 0 && pcclGetLastRemedy() == pcclRemedyNone);
@@ -340,6 +382,7 @@ int main(void) {
     EXPECT(pcclGetLastCulprits(NULL, 1, &count_of_culprits), pcclInvalidArgument);
     EXPECT(pcclGetLastCulprits(NULL, 0, &count_of_culprits), pcclSuccess);
     CHECK(count_of_culprits == 0 && strcmp(pcclGetLastCause(), "InvalidArgument") == 0);
+    logs();
     before_init();
     masters();
     handles();

@@ -2,10 +2,10 @@
 
 use crate::{
     calls::new_communicator,
-    communicator::{check_initialized, enter},
+    communicator::{COMMUNICATORS, check_initialized, enter},
     convert,
     failure::{self, Failure, call},
-    logging,
+    fork, logging,
     master::prepare,
     masters::{self, MASTERS},
     raw,
@@ -311,6 +311,19 @@ pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: 
 fn bounded(timeout_ms: u64) -> Duration {
     const YEAR_MS: u64 = 366 * 86_400_000;
     Duration::from_millis(timeout_ms.min(YEAR_MS))
+}
+
+/// `pcclRecover`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) -> ResultCode {
+    // What the program has to give up for is the failure before: its text stays.
+    if remedy == failure::GIVE_UP && !fork::is_child() && COMMUNICATORS.get(comm).is_ok() {
+        return code::INVALID_USAGE;
+    }
+    call(|| {
+        let comm = enter(comm)?;
+        convert::remedy(remedy)?.map_or(Ok(()), |remedy| comm.recover(remedy, peers))
+    })
 }
 
 /// `pcclGetStatus`.

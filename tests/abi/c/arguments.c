@@ -74,6 +74,8 @@ static void handles(void) {
         EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
         EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclWaitForWorld(comm, 2, 0), pcclInvalidArgument);
+        EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclInvalidArgument);
+        EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidArgument);
         EXPECT(pcclGetStatus(comm, false, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidArgument);
         EXPECT(pcclWaitAsyncReduce(&op, 0, &flag), pcclInvalidArgument);
@@ -105,14 +107,25 @@ static void unconnected(void) {
            pcclInvalidUsage);
     EXPECT(pcclGetWorld(comm, &shape), pcclInvalidUsage);
     EXPECT(pcclWaitForWorld(comm, 1, 0), pcclInvalidUsage);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
     EXPECT(pcclIsConnected(comm, &flag), pcclSuccess);
     CHECK(!flag);
     EXPECT(pcclClose(comm), pcclSuccess);
     EXPECT(pcclCloseWithin(comm, 10), pcclSuccess);
     /* Nobody listens there. */
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 300), pcclSuccess);
     EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
-    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "ConnectFailed") == 0);
     EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
+    EXPECT(pcclRecover(comm, pcclRemedyReconnect, 2), pcclMasterConnectionFailed);
+    EXPECT(pcclRecover(comm, pcclRemedyWaitForPeers, 2), pcclMasterConnectionFailed);
+    CHECK(strstr(pcclGetLastError(), "127.0.0.1:1: connection refused") != NULL);
+    /* What was the matter stays to be read. */
+    EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
+    CHECK(strstr(pcclGetLastError(), "connection refused") != NULL);
+    EXPECT(pcclRecover(comm, (pcclRemedy_t) 5, 2), pcclInvalidArgument);
+    EXPECT(pcclRecover(comm, pcclRemedyNone, 2), pcclSuccess);
+    EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
 }
 

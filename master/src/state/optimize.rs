@@ -418,7 +418,7 @@ impl MasterState {
     }
 
     /// What an optimisation waits for, in words.
-    pub(super) fn blocked_optimization(&self, since: Timestamp) -> String {
+    pub(super) fn blocked_optimization(&self) -> String {
         let reason = match self.optimization.as_ref().map(|optimization| &optimization.stage) {
             None => {
                 let silent = self.peers.iter().filter(|(_, p)| p.accepted() && p.optimize.is_none());
@@ -438,6 +438,6 @@ impl MasterState {
             Some(Stage::Planning { .. }) => "the planner".to_owned(),
             Some(Stage::Connecting) => self.ring_sentences().join("; "),
         };
-        format!("optimize_topology ({} s) waits for {reason}", self.now.since(since).as_secs())
+        format!("optimize_topology waits for {reason}")
     }
 }

@@ -15,6 +15,7 @@ mod mesh;
 mod probe;
 mod stall;
 pub(crate) mod status;
+mod waiting;
 
 use crate::{
     Error,
@@ -152,7 +153,7 @@ pub(crate) struct Shared {
     heard: Mutex<Instant>,
     /// When the last operation of some size began.
     operation_began: Mutex<Option<Instant>>,
-    blocked_on: Mutex<Option<(String, Instant)>>,
+    waiting: Mutex<waiting::WaitLog>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
     moved_bytes: AtomicU64,
@@ -434,7 +435,7 @@ impl Session {
             answer_world: Mutex::new(None),
             operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
-            blocked_on: Mutex::new(None),
+            waiting: Mutex::default(),
             end: Mutex::new(None),
             requests: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),

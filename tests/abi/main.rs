@@ -9,4 +9,5 @@ mod header;
 mod memory;
 mod original;
 mod programs;
+mod restart;
 mod symbols;

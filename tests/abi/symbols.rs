@@ -72,6 +72,7 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
 #[test]
 fn the_header_for_cpp_has_all_functions() {
     let header = fs::read_to_string(root().join("include/pccl.hpp")).expect("the header");
-    let missing: Vec<_> = declared().into_iter().filter(|name| !header.contains(&format!("{name}("))).collect();
+    let missing: Vec<_> =
+        declared().into_iter().filter(|name| !header.contains(&format!("{name}("))).collect();
     assert!(missing.is_empty(), "pccl.hpp lacks {missing:?}");
 }

@@ -14,6 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[path = "../tidy/readme_example.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
+mod readme_example;
+
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -146,6 +150,24 @@ fn free_port() -> String {
     listener.local_addr().expect("an address").port().to_string()
 }
 
+/// Waits until all but this peer are in a sync.
+fn await_sync(comm: &Communicator) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = comm.status().expect("a status");
+        let missing = status.waits.iter().find_map(|wait| {
+            let text = wait.text.as_str();
+            text.contains("shared-state sync of group 0 waits to begin")
+                .then(|| text.matches("peer ").count())
+        });
+        if missing == Some(1) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        std::thread::yield_now();
+    }
+}
+
 /// The master ends in the middle of a training: two peers of the example are in a step, a third one is not.
 fn in_the_middle(example: Example, name: &str) {
     let Some(program) = example.program(name) else { return };
@@ -160,16 +182,7 @@ fn in_the_middle(example: Example, name: &str) {
     for step in 0..5 {
         example.step(&third, step).expect("a step");
     }
-    let deadline = Instant::now() + PATIENCE;
-    while !third
-        .status()
-        .expect("a status")
-        .to_string()
-        .contains("shared-state sync of group 0 waits to begin")
-    {
-        assert!(Instant::now() < deadline, "{}", third.status().expect("a status"));
-        std::thread::yield_now();
-    }
+    await_sync(&third);
     let log = master.end(name);
     drop(third);
     for part in ["accepted", "group 0: ring"] {
@@ -200,6 +213,40 @@ fn the_example_in_cpp_goes_on_after_a_master_that_was_told_to_end() {
 #[test]
 fn the_example_in_cpp_goes_on_after_a_master_that_was_killed() {
     in_the_middle(Example::Curve, "KILL");
+}
+
+/// The loop of the README, in Rust: the master ends while one peer is in a step and the other one is not.
+fn the_loop_of_the_readme(name: &str) {
+    let untrained = || readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 };
+    let port = free_port();
+    let address = &format!("127.0.0.1:{port}");
+    let peer = || Communicator::builder(address).first_ports(0, 0).build().expect("valid settings");
+    let master = Running::master(&port);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let mut training = untrained();
+            readme_example::train(&peer(), &mut training).map(|()| training.weights)
+        });
+        let second = peer();
+        second.make_good(pccl::Remedy::Reconnect, 2).expect("two peers");
+        await_sync(&second);
+        master.end(name);
+        let _master = Running::master(&port);
+        let mut training = untrained();
+        readme_example::train(&second, &mut training).expect("it goes on");
+        assert!(training.weights[0] > 0.5, "{}", training.weights[0]);
+        assert_eq!(first.join().expect("no panic").expect("it goes on"), training.weights);
+    });
+}
+
+#[test]
+fn the_loop_of_the_readme_goes_on_after_a_master_that_was_told_to_end() {
+    the_loop_of_the_readme("TERM");
+}
+
+#[test]
+fn the_loop_of_the_readme_goes_on_after_a_master_that_was_killed() {
+    the_loop_of_the_readme("KILL");
 }
 
 /// Nothing is set that has to do with the log, and still nobody waits in silence.

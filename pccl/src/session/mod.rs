@@ -394,7 +394,7 @@ impl Session {
     fn open_control(&self, deadline: Instant) -> Result<(), Error> {
         let shared = &self.shared;
         let preamble = Preamble { group: shared.config.group.0, ..Preamble::new(Role::Control) };
-        let (stream, _) = tinysockets::dial::dial_with_preamble(&shared.config.master, &preamble, deadline)
+        let conn = tinysockets::dial::dial_with_preamble(&shared.config.master, &preamble, deadline)
             .map_err(|error| Error::ConnectFailed(error.to_string()))?;
         let (tap, on_close) = control::callbacks(shared);
         let config = QueuedConfig {
@@ -403,7 +403,7 @@ impl Session {
             inbox_limit: INBOX_LIMIT,
             on_close: Some(on_close),
         };
-        let socket = QueuedSocket::start(stream, config, tap)
+        let socket = QueuedSocket::start(conn, config, tap)
             .map_err(|error| Error::System(format!("control connection: {error}")))?;
         let _ = shared.control.set(socket);
         // The connection may have ended before it was visible to `finish`.

@@ -81,6 +81,8 @@ struct Conductor {
 
 struct Installed {
     plan: Arc<RingPlan>,
+    /// The first of the epochs up to this one that have the same ring and mesh over the same connections.
+    since: GroupEpoch,
     rank: usize,
     /// What has been told to the master about this plan.
     reported: Reported,
@@ -134,8 +136,10 @@ impl Conductor {
         }
         log::debug!("ring of epoch {}: rank {rank} of {}", plan.epoch, plan.ring.len());
         let epoch = plan.epoch;
-        let installed = Installed { plan: plan.clone(), rank, reported: Reported::Nothing };
-        self.plan = Some(installed);
+        let before = self.plan.take();
+        let continued = before.as_ref().filter(|before| plan.continues(&before.plan)).map(|it| it.since);
+        let since = continued.unwrap_or(epoch);
+        self.plan = Some(Installed { plan: plan.clone(), since, rank, reported: Reported::Nothing });
         if plan.ring.len() == 1 {
             self.drop_links();
             shared.links.clear(epoch);
@@ -168,7 +172,11 @@ impl Conductor {
             self.inbound = Some(In { edge, link: None });
         }
         self.connect_inbound(shared);
-        self.mesh.take_plan(shared, self.me, &plan);
+        if continued.is_some() {
+            self.mesh.go_on(&plan);
+        } else {
+            self.mesh.take_plan(shared, self.me, &plan);
+        }
         self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
         let awaited: Vec<Edge> = std::iter::once(edge).chain(self.mesh.inbound_edges()).collect();
         self.waiting.forget_before(epoch, &awaited);
@@ -299,7 +307,7 @@ impl Conductor {
                 return;
             }
             shared.links.install(
-                epoch,
+                (installed.since, epoch),
                 (out_link.clone(), out.edge.name()),
                 (in_link.clone(), inbound.edge.name()),
             );

@@ -23,6 +23,13 @@
 
 #include "ccoip_inet.h"
 
+/* The version of this header; pcclGetVersion() tells that of the library. As a number it grows with every version. */
+#define PCCL_VERSION_MAJOR 0
+#define PCCL_VERSION_MINOR 1
+#define PCCL_VERSION_PATCH 0
+#define PCCL_VERSION_STRING "0.1.0"
+#define PCCL_VERSION (PCCL_VERSION_MAJOR * 1000000 + PCCL_VERSION_MINOR * 1000 + PCCL_VERSION_PATCH)
+
 #if defined(_WIN32)
 #define PCCL_EXPORT
 #else

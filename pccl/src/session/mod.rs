@@ -36,7 +36,6 @@ use pccl_protocol::{
 };
 use std::{
     fmt,
-    net::TcpStream,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -47,6 +46,7 @@ use std::{
 use threadpark::Unparker;
 use tinysockets::{
     acceptor::Acceptor,
+    conn::Conn,
     dial::DialError,
     preamble::{Preamble, Role},
     queued::{QueuedConfig, QueuedSocket, RecvError},
@@ -384,10 +384,10 @@ impl From<Error> for Refused {
 }
 
 /// Connects to the master and introduces itself.
-fn dial_master(config: &Config, deadline: Instant) -> Result<TcpStream, Refused> {
+fn dial_master(config: &Config, deadline: Instant) -> Result<Conn, Refused> {
     let preamble = Preamble { group: config.group.0, ..Preamble::new(Role::Control) };
     let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, deadline);
-    dialled.map(|(stream, _)| stream).map_err(|error| Refused::dial(&error))
+    dialled.map_err(|error| Refused::dial(&error))
 }
 
 /// A session and its threads. Dropping it ends the session and joins them.
@@ -407,7 +407,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
-        let stream = dial_master(&config, deadline)?;
+        let conn = dial_master(&config, deadline)?;
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config)?;
@@ -443,13 +443,13 @@ impl Session {
         });
         let acceptor = listen::spawn(listeners, &shared)?;
         let mut session = Self { shared, acceptor, threads: Vec::new() };
-        session.open_control(stream)?;
+        session.open_control(conn)?;
         let registered = session.register(deadline, previous)?;
         session.start_threads(&registered, event_source)?;
         Ok(session)
     }
 
-    fn open_control(&self, stream: TcpStream) -> Result<(), Error> {
+    fn open_control(&self, conn: Conn) -> Result<(), Error> {
         let shared = &self.shared;
         let (tap, on_close) = control::callbacks(shared);
         let config = QueuedConfig {
@@ -458,7 +458,7 @@ impl Session {
             inbox_limit: INBOX_LIMIT,
             on_close: Some(on_close),
         };
-        let socket = QueuedSocket::start(stream, config, tap)
+        let socket = QueuedSocket::start(conn, config, tap)
             .map_err(|error| Error::System(format!("control connection: {error}")))?;
         let _ = shared.control.set(socket);
         // The connection may have ended before it was visible to `finish`.

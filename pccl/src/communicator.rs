@@ -247,6 +247,13 @@ impl Communicator {
     /// Reduces `data` over all peers of the group, in place. All of them have to call it with the same count, type,
     /// reduction and tag.
     ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut gradient = vec![0.5_f32; 1000];
+    /// comm.all_reduce(&mut gradient, pccl::ReduceOp::Avg)?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says whether
     /// to retry. `TooFewPeers` if there is no other peer; `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in
@@ -300,6 +307,16 @@ impl Communicator {
 
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
     /// differs. All peers of the group have to call it, with the same keys, types and counts. Works alone.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// # let (mut weights, mut revision) = (vec![0.0_f32; 1000], 0);
+    /// let mut state = pccl::SharedState::new(revision);
+    /// state.tensor("weights", &mut weights)?;
+    /// comm.sync_shared_state(&mut state, pccl::SyncStrategy::EnforcePopular)?;
+    /// revision = state.revision() + 1;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TooFewPeers` below the

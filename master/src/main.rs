@@ -176,7 +176,9 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         }
     }
     if port.is_some() {
-        log::warn!("there is no place to listen for an operator, so that `kick` is not possible: use --admin PATH");
+        log::warn!(
+            "there is no place to listen for an operator, so that `kick` is not possible: use --admin PATH"
+        );
     }
     launch(config)
 }

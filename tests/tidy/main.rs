@@ -26,7 +26,8 @@ fn dependencies_point_one_way() {
 #[test]
 fn users_of_the_library_get_no_command_line() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree = ["tree", "--offline", "--locked", "--package", "pccl", "--edges", "no-dev", "--prefix", "none"];
+    let tree =
+        ["tree", "--offline", "--locked", "--package", "pccl", "--edges", "no-dev", "--prefix", "none"];
     let output = std::process::Command::new(cargo).args(tree).current_dir(tree::root()).output();
     let output = output.expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -26,10 +26,10 @@ pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
         .parse()
         .map_err(|error: AddressError| format!("{master:?} is no address of a master: {error}"))?;
     let deadline = Instant::now() + timeout;
-    let (stream, _) = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
+    let conn = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
         .map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("no status from the master at {target}: {error}");
-    let mut stream = PacketStream::new(stream, MAX_PACKET_BYTES);
+    let mut stream = PacketStream::new(conn, MAX_PACKET_BYTES);
     stream.send_bytes(&C2m::StatusRequest(RequestId(1)).to_frame(), deadline).map_err(failed)?;
     let (kind, body) = stream.recv_packet(deadline).map_err(failed)?;
     match M2c::from_frame(kind, &body) {

@@ -8,7 +8,7 @@ mod process;
 
 use clap::{Parser, Subcommand};
 use pccl_master::{Master, MasterConfig, MasterError, default_admin_path, status_to_json};
-use pccl_protocol::limits;
+use pccl_protocol::{GroupId, limits};
 use std::{
     io::{self, Write},
     path::PathBuf,
@@ -71,6 +71,11 @@ struct Arguments {
     #[arg(long, requires = "status")]
     json: bool,
 
+    /// With --status: print what was measured between the members of a group (the first one if none is named) instead, in
+    /// Mbit/s, as the table that the subcommand `plan` reads. With --json: as JSON, with latencies.
+    #[arg(long, value_name = "GROUP", requires = "status", num_args = 0..=1)]
+    rates: Option<Option<u32>>,
+
     /// Have the running master behind --admin (or behind the port of --listen) drop the peer whose identity begins with
     /// these hexadecimal digits.
     #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status")]
@@ -110,8 +115,13 @@ fn run(arguments: Arguments) -> Result<(), String> {
         None => {}
     }
     if let Some(master) = &arguments.status {
-        let status = pccl_master::query_status(master, ASK_TIMEOUT)?;
-        let text = if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() };
+        let text = match arguments.rates {
+            Some(group) => rates(master, group, arguments.json)?,
+            None => {
+                let status = pccl_master::query_status(master, ASK_TIMEOUT)?;
+                if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() }
+            }
+        };
         return io::stdout()
             .write_all(text.as_bytes())
             .map_err(|error| format!("cannot write to stdout: {error}"));
@@ -123,6 +133,16 @@ fn run(arguments: Arguments) -> Result<(), String> {
         return Ok(());
     }
     lead(&arguments)
+}
+
+/// What was measured in a group, as a text.
+fn rates(master: &str, group: Option<u32>, json: bool) -> Result<String, String> {
+    let rates = pccl_master::query_rates(master, group.map(GroupId), ASK_TIMEOUT)?;
+    if rates.left_out > 0 {
+        // Not by the log, whose level may be NONE.
+        let _ = writeln!(io::stderr(), "pccl-master: {} more edges have a rate", rates.left_out);
+    }
+    if json { Ok(pccl_master::rates_to_json(&rates) + "\n") } else { pccl_master::rates_to_csv(&rates) }
 }
 
 /// The operator's socket that a kick goes to.

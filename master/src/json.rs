@@ -106,8 +106,8 @@ pub(crate) fn text(text: &str) -> String {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        CallKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId, Revision, RunId, Text, WorldEpoch,
-        WorldSizes,
+        CallKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId, Revision, RunId, Text,
+        WorldEpoch, WorldSizes,
     };
 
     #[test]

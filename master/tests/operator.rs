@@ -105,7 +105,8 @@ fn the_status_names_who_is_waited_for() {
 #[test]
 fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    for arguments in [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--rates"]]
+    for arguments in
+        [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--rates"]]
     {
         let output = program(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

@@ -7,8 +7,8 @@ use crate::{
     SyncOptions, Tensor, World,
     collective::op::Op,
     config::Config,
-    limit::Limit,
     flight,
+    limit::Limit,
     session::{Session, Shared},
     state::sync,
     world::Known,
@@ -214,10 +214,11 @@ impl Communicator {
         let call = self.exclusive(CallKind::OptimizeTopology, true)?;
         let request = call.shared.next_request();
         call.shared.send(&C2m::VoteOptimize(request));
-        let optimized = agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
-            M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
-            _ => None,
-        })?;
+        let optimized =
+            agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
+                M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
+                _ => None,
+            })?;
         log::info!("{optimized}");
         Ok(optimized)
     }
@@ -327,7 +328,8 @@ impl Communicator {
         let mut retries = options.retries;
         let limit = Limit::of(options.timeout.or(self.call_timeout()));
         loop {
-            let (shared, op) = self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
+            let (shared, op) =
+                self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
             match self.complete(&shared, &op, limit) {
                 Err(error) if error.is_retryable() && retries > 0 && !limit.is_over() => {
                     retries -= 1;
@@ -440,7 +442,8 @@ impl Communicator {
         let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
         let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
         let timeout = timeout.or(self.call_timeout());
-        let op = Op::new(&shared, (tag, timeout), Descriptor { parts, algorithm: schedule.algorithm() }, raws);
+        let op =
+            Op::new(&shared, (tag, timeout), Descriptor { parts, algorithm: schedule.algorithm() }, raws);
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;

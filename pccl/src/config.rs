@@ -36,7 +36,9 @@ fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
 fn default_name() -> String {
     let pid = format!(":{}", std::process::id());
     let host = flight::host_name();
-    let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len())).rev().find(|end| host.is_char_boundary(*end));
+    let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len()))
+        .rev()
+        .find(|end| host.is_char_boundary(*end));
     Name::new(&format!("{}{pid}", &host[..end.unwrap_or(0)])).as_str().to_owned()
 }
 
@@ -236,7 +238,8 @@ impl Builder {
         }
         let timeouts =
             [("connect", self.connect_timeout), ("master", self.master_timeout), ("dial", self.dial_timeout)];
-        for (name, timeout) in timeouts.into_iter().chain(self.call_timeout.map(|timeout| ("call", timeout))) {
+        for (name, timeout) in timeouts.into_iter().chain(self.call_timeout.map(|timeout| ("call", timeout)))
+        {
             if timeout.is_zero() || timeout > Duration::from_secs(86_400) {
                 return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
             }
@@ -271,7 +274,8 @@ mod tests {
 
     #[test]
     fn names_are_checked_and_there_is_always_one() {
-        let built = |name: &str| Builder::new("127.0.0.1:1").name(name).build().map(|comm| comm.name().to_owned());
+        let built =
+            |name: &str| Builder::new("127.0.0.1:1").name(name).build().map(|comm| comm.name().to_owned());
         let longest = "n".repeat(limits::MAX_NAME_BYTES);
         for good in ["gpu-7", "rack1/node:2", "größe", &longest] {
             assert_eq!(built(good).as_deref(), Ok(good));

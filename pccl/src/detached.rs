@@ -1,6 +1,8 @@
 //! All-reduces without a scope: of memory that is there for good.
 
-use crate::{Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, limit::Limit, session::Shared};
+use crate::{
+    Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, limit::Limit, session::Shared,
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},

@@ -1,7 +1,7 @@
 //! Options of all-reduces.
 
-use pccl_protocol::Algorithm;
 use crate::SyncStrategy;
+use pccl_protocol::Algorithm;
 use pccl_quant::{ReduceOp, quantise::Quantisation};
 use std::time::Duration;
 

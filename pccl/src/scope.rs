@@ -1,8 +1,8 @@
 //! Asynchronous all-reduces: several in flight, told apart by their tags.
 
 use crate::{
-    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op,
-    limit::Limit, session::Shared,
+    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op, limit::Limit,
+    session::Shared,
 };
 use parking_lot::Mutex;
 use pccl_quant::Element;

@@ -86,7 +86,8 @@ impl fmt::Display for Optimized {
         if self.unmeasured_edges > 0 {
             write!(f, ", {} edges could not be measured", self.unmeasured_edges)?;
         }
-        let schedule = if self.schedule == Schedule::Pairwise { "by pairwise exchange" } else { "around the ring" };
+        let schedule =
+            if self.schedule == Schedule::Pairwise { "by pairwise exchange" } else { "around the ring" };
         write!(f, ", large operations go {schedule}")?;
         if self.note.is_empty() { Ok(()) } else { write!(f, " ({})", self.note) }
     }

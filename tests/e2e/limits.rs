@@ -59,7 +59,8 @@ fn a_peer_that_does_not_reduce() {
 #[test]
 fn a_peer_that_does_not_sync() {
     let mut fleet = limited(3);
-    let states: Vec<String> = (0..3).map(|seed| sync_command(0, "popular", &[StateSpec::new("w", 1000, seed)])).collect();
+    let states: Vec<String> =
+        (0..3).map(|seed| sync_command(0, "popular", &[StateSpec::new("w", 1000, seed)])).collect();
     for (peer, command) in fleet.iter_mut().zip(&states).take(2) {
         peer.send(command);
     }

@@ -244,7 +244,7 @@ fn seeds() {
     assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     let limits = sums.judged.get("given up by a caller whose limit passed").copied().unwrap_or(0);
-    assert!(limits > count / 10 && sums.withdrawals > count, "hardly anybody's limit passed");
+    assert!(limits > count / 10 && sums.withdrawals > count / 4, "hardly anybody's limit passed");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
 

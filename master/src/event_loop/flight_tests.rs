@@ -1,7 +1,7 @@
 use super::*;
 use pccl_protocol::{
-    Cause, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome, Operation, Phase, Register, Registered,
-    RequestId, RunId, Text,
+    Cause, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome, Operation, Phase, Register,
+    Registered, RequestId, RunId, Text,
     flight::{Role, Settings},
 };
 use std::net::Ipv4Addr;

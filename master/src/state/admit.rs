@@ -54,7 +54,9 @@ impl MasterState {
             (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
 
             (C2m::StatusRequest(_) | C2m::RatesRequest(_), Peer(..)) => Ok(()),
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked)) if asked < limits::MAX_STRANGER_REQUESTS => {
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked))
+                if asked < limits::MAX_STRANGER_REQUESTS =>
+            {
                 Ok(())
             }
             (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked)) => {

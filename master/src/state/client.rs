@@ -2,7 +2,9 @@
 
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{Beat, Culprit, GroupEpoch, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes};
+use pccl_protocol::{
+    Beat, Culprit, GroupEpoch, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes,
+};
 
 /// One control connection.
 #[derive(Debug)]

@@ -15,7 +15,9 @@ impl MasterState {
         let slot = match packet.vote {
             VoteRef::Collective(op) => match group.ops.get_mut(&op) {
                 Some(Op::Voting { votes, given_up, .. }) if votes.contains_key(&id) => given_up,
-                Some(Op::Running { participants, given_up, .. }) if participants.contains_key(&id) => given_up,
+                Some(Op::Running { participants, given_up, .. }) if participants.contains_key(&id) => {
+                    given_up
+                }
                 // It has its outcome, or was voted for anew.
                 _ => return,
             },
@@ -51,7 +53,9 @@ impl MasterState {
         let others = || open.iter().copied().filter(|peer| *peer != by);
         let caller = self.name_of(by);
         let (cause, why) = match limit_ms {
-            Some(limit_ms) => (Cause::CallTimeout, format!("{caller} gave it up after {:.1} s", limit_ms as f64 / 1000.0)),
+            Some(limit_ms) => {
+                (Cause::CallTimeout, format!("{caller} gave it up after {:.1} s", limit_ms as f64 / 1000.0))
+            }
             None => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
         };
         let waited = if others().next().is_some() {

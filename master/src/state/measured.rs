@@ -55,9 +55,10 @@ impl Measured {
     /// Every edge that has a rate between these peers, by their places.
     pub(super) fn among(&self, peers: &[PeerId]) -> Vec<(u16, u16, ProbeRate)> {
         let places: BTreeMap<PeerId, u16> = peers.iter().copied().zip(0..).collect();
-        let known = self.edges.iter().filter_map(|((from, to), finding)| {
-            Some((*places.get(from)?, *places.get(to)?, finding.rate?))
-        });
+        let known = self
+            .edges
+            .iter()
+            .filter_map(|((from, to), finding)| Some((*places.get(from)?, *places.get(to)?, finding.rate?)));
         known.collect()
     }
 

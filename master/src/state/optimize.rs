@@ -104,7 +104,8 @@ impl MasterState {
         }
         self.measured.note((id, report.to), &report.result, now);
         if let ProbeResult::Failed(text) = report.result {
-            self.warn(format!("edge {id} -> {} cannot be measured: {text}", report.to));
+            let edge = self.name_of_edge((id, report.to));
+            self.warn(format!("{edge} cannot be measured: {text}"));
         }
     }
 
@@ -237,7 +238,8 @@ impl MasterState {
                 self.measured.note_crowded(ends, &result, self.now);
             } else {
                 self.measured.note(ends, &result, self.now);
-                self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
+                let edge = self.name_of_edge(ends);
+                self.warn(format!("{edge} cannot be measured: {text}"));
             }
         }
     }
@@ -359,7 +361,11 @@ impl MasterState {
         }
         let Some(optimization) = self.optimization.take_if(connecting) else { return false };
         let took = self.now.since(optimization.since).as_millis();
-        self.info(format!("optimisation {} is over after {took} ms{}", optimization.number, self.rings_in_words()));
+        self.info(format!(
+            "optimisation {} is over after {took} ms{}",
+            optimization.number,
+            self.rings_in_words()
+        ));
         let mut answers = Vec::new();
         for (id, peer) in &mut self.peers {
             answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
@@ -385,12 +391,13 @@ impl MasterState {
         for (id, group) in self.groups.iter().filter(|(_, group)| group.ring.len() > 1) {
             let slowest = match self.slowest_edge(group) {
                 Some(edge) => {
-                    let (from, to) = (self.name_of(edge.from), self.name_of(edge.to));
-                    format!("the slowest edge of {} is {from} -> {to} with {}", group.ring.len(), edge.rate())
+                    let ends = self.name_of_edge((edge.from, edge.to));
+                    format!("the slowest of {} edges is {ends} with {}", group.ring.len(), edge.rate())
                 }
                 None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
             };
-            let schedule = if group.pairwise { group.describe_schedule() } else { ", around the ring".into() };
+            let schedule =
+                if group.pairwise { group.describe_schedule() } else { ", around the ring".into() };
             text.push_str(&format!("; group {id}: {slowest}{schedule}"));
         }
         text

@@ -6,8 +6,8 @@ use super::client::{Peer, Phase};
 use super::group::Group;
 use super::types::ClientKey;
 use pccl_protocol::{
-    EdgeRate, GroupId, Host, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates, RatesRequest, RequestId, Status, StatusGroup, StatusPeer, StatusWait, Text,
-    WorldSizes, limits,
+    EdgeRate, GroupId, Host, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates, RatesRequest, RequestId,
+    Status, StatusGroup, StatusPeer, StatusWait, Text, WorldSizes, limits,
 };
 use std::time::Duration;
 

@@ -73,13 +73,12 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
         if vote.epoch == epoch {
-            let sync =
-                group.sync.get_or_insert_with(|| Sync::Voting {
-                    since,
-                    epoch,
-                    votes: BTreeMap::new(),
-                    given_up: None,
-                });
+            let sync = group.sync.get_or_insert_with(|| Sync::Voting {
+                since,
+                epoch,
+                votes: BTreeMap::new(),
+                given_up: None,
+            });
             if let Sync::Voting { votes, .. } = sync {
                 let SyncInitiate { request, revision, strategy, entries, .. } = vote;
                 votes.insert(id, SyncVote { request, revision, strategy, entries });

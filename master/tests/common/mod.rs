@@ -3,8 +3,8 @@
 
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
-    Beat, C2m, CallKind, GroupId, KickReason, M2c, Name, Register, Registered, RequestId, RingPlan, RingReport,
-    VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+    Beat, C2m, CallKind, GroupId, KickReason, M2c, Name, Register, Registered, RequestId, RingPlan,
+    RingReport, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{Read, Write},

@@ -223,7 +223,8 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
         // SAFETY: the same; the caller gets control back only after it was waited for.
         let tensor = unsafe { tensor(send, recv, &descriptor) }?;
         comm.launch(vec![tensor], descriptor.tag)?;
-        let info = comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
+        let info =
+            comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, reduce_info(&info)) };
         Ok(())
@@ -341,9 +342,9 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
 
 /// Whether a caller wanted the operation to end.
 fn was_given_up(error: &Error) -> bool {
-    error.verdict().is_some_and(|verdict| {
-        matches!(verdict.cause, pccl::Cause::CallerAbort | pccl::Cause::CallTimeout)
-    })
+    error
+        .verdict()
+        .is_some_and(|verdict| matches!(verdict.cause, pccl::Cause::CallerAbort | pccl::Cause::CallTimeout))
 }
 
 /// `pcclSynchronizeSharedState`.
@@ -369,10 +370,9 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
             // SAFETY: by the contract of this function; `shared` does not outlive this call.
             unsafe { add_tensor(&mut shared, info) }?;
         }
-        let result = comm.connected()?.sync_shared_state(
-            &mut shared,
-            SyncOptions { strategy, timeout: comm.call_timeout() },
-        );
+        let result = comm
+            .connected()?
+            .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
         let info = result.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe {

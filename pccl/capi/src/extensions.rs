@@ -275,7 +275,8 @@ pub(crate) unsafe extern "C" fn pcclGetPeerId(comm: Handle, peer_out: *mut [u8; 
     call(|| {
         let comm = enter(comm)?;
         raw::check(peer_out, "peer_out")?;
-        let id = comm.connected()?.id().ok_or_else(|| Failure::usage("not connected: call pcclConnect first"))?;
+        let id =
+            comm.connected()?.id().ok_or_else(|| Failure::usage("not connected: call pcclConnect first"))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(peer_out, id.0.to_be_bytes()) };
         Ok(())

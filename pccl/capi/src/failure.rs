@@ -217,10 +217,7 @@ mod tests {
             (kicked(pccl::KickCode::Unreachable), "Unreachable"),
             (Error::OutcomeUnknown(String::new()), "OutcomeUnknown"),
             (Error::System(String::new()), "System"),
-            (
-                Error::TimedOut { call: pccl::CallKind::Sync, text: String::new(), verdict: None },
-                "TimedOut",
-            ),
+            (Error::TimedOut { call: pccl::CallKind::Sync, text: String::new(), verdict: None }, "TimedOut"),
         ] {
             assert_eq!(Failure::of(&error, code::INVALID_USAGE).cause, word);
             assert!(document.contains(&format!("`{word}")), "{word}");

@@ -1,8 +1,8 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId,
-    PeerId, ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
+    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 

@@ -81,7 +81,11 @@ pub struct Named<'a>(pub PeerId, pub &'a Name, pub &'a str);
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(peer, name, host) = self;
-        if name.as_str().is_empty() { write!(f, "{peer} ({host})") } else { write!(f, "{peer} ({name}, {host})") }
+        if name.as_str().is_empty() {
+            write!(f, "{peer} ({host})")
+        } else {
+            write!(f, "{peer} ({name}, {host})")
+        }
     }
 }
 

@@ -75,7 +75,9 @@ const _: () = assert!(
 );
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
-    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64) + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16) + 256
+    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)
+        + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16)
+        + 256
         < MAX_PACKET_BYTES
 );
 // So must what is known of rates.

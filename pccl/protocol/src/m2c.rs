@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, RequestId,
-    RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates,
+    RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {

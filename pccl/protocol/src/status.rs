@@ -1,7 +1,8 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
 use crate::{
-    CallKind, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, OpId, PeerId, RequestId, Revision, RunId, Text, WorldSizes, limits,
+    CallKind, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, OpId, PeerId, RequestId, Revision, RunId,
+    Text, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -136,7 +137,13 @@ impl fmt::Display for Status {
                 None => write!(f, "no shared state yet, ")?,
             }
             if let Some(edge) = group.slowest {
-                write!(f, "slowest edge {} -> {} with {}, ", self.called(edge.from), self.called(edge.to), edge.rate())?;
+                write!(
+                    f,
+                    "slowest edge {} -> {} with {}, ",
+                    self.called(edge.from),
+                    self.called(edge.to),
+                    edge.rate()
+                )?;
             }
             let schedule = if group.pairwise { "by pairwise exchange" } else { "around the ring" };
             writeln!(f, "large operations go {schedule}")?;
@@ -144,7 +151,11 @@ impl fmt::Display for Status {
         for peer in &self.peers {
             let named = Named(peer.peer, &peer.name, peer.host.as_str());
             let ports = (peer.p2p_port, peer.state_port);
-            write!(f, "peer {named}, ports {} and {}, group {}, {}: ", ports.0, ports.1, peer.group, peer.stage)?;
+            write!(
+                f,
+                "peer {named}, ports {} and {}, group {}, {}: ",
+                ports.0, ports.1, peer.group, peer.stage
+            )?;
             match peer.call {
                 // How long a caller has been in no call is not known.
                 CallKind::None => write!(f, "in no call")?,

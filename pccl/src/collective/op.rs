@@ -27,8 +27,8 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId, Outcome,
-    TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId,
+    Outcome, TooFewPeers, VoteRef,
     flight::{Subject, What},
 };
 use state::{Phase, State, Vote};
@@ -285,7 +285,8 @@ impl Op {
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
-                let is_own_limit = matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
+                let is_own_limit =
+                    matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
                 Err(if is_own_limit {
                     let (call, text) = (CallKind::AllReduce, verdict.to_string());
                     Error::TimedOut { call, text, verdict: Some(Box::new(verdict)) }

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{Error, limit::Limit, session::Shared};
 use pccl_protocol::{
-    C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome, SyncPlan, SyncReport,
-    SyncTraffic, Text, VoteRef,
+    C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome,
+    SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
     flight::{Event, Subject, What},
 };
 use std::sync::{
@@ -77,7 +77,8 @@ fn vote_and_move(
         match ballot.answer()? {
             Answer::Plan(plan) => break (ballot, plan),
             Answer::Stale if ballot.given_up => {
-                let text = format!("given up after {:?}, before the peers of a new ring had voted", limit.time());
+                let text =
+                    format!("given up after {:?}, before the peers of a new ring had voted", limit.time());
                 return Err(Error::TimedOut { call: CallKind::Sync, text, verdict: None });
             }
             Answer::Stale => {}

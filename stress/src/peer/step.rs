@@ -37,12 +37,8 @@ impl Peer {
         let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
         while !many.is_done() {
             let before = self.ring();
-            let options = ManyOptions {
-                tag: MANY_TAG,
-                retries,
-                schedule: many.schedule(),
-                ..ManyOptions::default()
-            };
+            let options =
+                ManyOptions { tag: MANY_TAG, retries, schedule: many.schedule(), ..ManyOptions::default() };
             let result = self.comm.all_reduce_many(&mut many.tensors(), options);
             if let StepEnd::Alone = self.conclude(&mut many, &before, result)? {
                 return Ok(StepEnd::Alone);

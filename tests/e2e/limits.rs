@@ -5,6 +5,7 @@ use crate::{
     fleet::{Fleet, config, sync_command},
     peer::Answer,
 };
+use pccl::MasterConfig;
 use pccl_tests::spec::{Spec, StateSpec};
 use std::time::{Duration, Instant};
 
@@ -111,6 +112,36 @@ fn a_peer_that_stands_still_in_the_transfer() {
     assert_eq!(late.field("restored"), "true");
     fleet[0].ask("limit 60000").good();
     fleet.reduce(spec);
+}
+
+/// The source has stopped, and who fetches from it would be patient for 36 s. The one with a limit ends that for all.
+#[test]
+fn a_sync_whose_source_stands_still() {
+    let settings: &[&[&str]] = &[&["name=node-0"], &["name=node-1"], &["name=node-2"]];
+    let config = MasterConfig { peer_timeout: Duration::from_secs(60), ..config() };
+    let mut fleet = Fleet::with_each(config, settings);
+    fleet[0].ask(format!("limit {LIMIT_MS}")).good();
+    fleet[2].ask("trap stop 1 from master: SyncPlan").good();
+    let command = |revision: u64, seed| sync_command(revision, "popular", &[StateSpec::new("w", 1000, seed)]);
+    let states = [command(0, 1), command(0, 1), command(5, 2)];
+    for (peer, command) in fleet.iter_mut().zip(&states) {
+        peer.send(command);
+    }
+    fleet[2].await_stop();
+    let quitter = fleet[0].answer().bad("TimedOut:CallTimeout");
+    assert_eq!(quitter.field("restored"), "true");
+    let told = Instant::now();
+    let other = fleet[1].answer().bad("Aborted:CallTimeout");
+    assert!(told.elapsed() < Duration::from_secs(20), "it went on to fetch: {other:?}");
+    assert_eq!(other.field("restored"), "true");
+    fleet[2].signal(libc::SIGCONT);
+    fleet[2].answer().bad("Aborted:CallTimeout");
+    fleet[0].ask("limit 60000").good();
+    let answers = fleet.sync(&states);
+    let first = answers[0].clone().good();
+    for answer in answers {
+        assert_eq!((answer.field("digests"), answer.number("revision")), (first.field("digests"), 5));
+    }
 }
 
 #[test]

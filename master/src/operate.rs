@@ -24,7 +24,7 @@ const MAX_ANSWER_BYTES: u64 = 8192;
 pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
     ask(master, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
         M2c::Status(status) => Ok(status),
-        other => Err(other),
+        other => Err(other.name()),
     })
 }
 
@@ -36,7 +36,7 @@ pub fn query_rates(master: &str, group: Option<GroupId>, timeout: Duration) -> R
     let question = RatesRequest { request: RequestId(1), group };
     ask(master, timeout, &C2m::RatesRequest(question), |answer| match answer {
         M2c::Rates(rates) => Ok(rates),
-        other => Err(other),
+        other => Err(other.name()),
     })
 }
 
@@ -44,7 +44,7 @@ fn ask<T>(
     master: &str,
     timeout: Duration,
     question: &C2m,
-    take: impl FnOnce(M2c) -> Result<T, M2c>,
+    take: impl FnOnce(M2c) -> Result<T, &'static str>,
 ) -> Result<T, String> {
     let target: HostPort = master
         .parse()
@@ -58,10 +58,10 @@ fn ask<T>(
     let (kind, body) = stream.recv_packet(deadline).map_err(failed)?;
     let answer = M2c::from_frame(kind, &body)
         .map_err(|error| format!("the master at {target} sent a malformed packet: {error}"))?;
-    take(answer).map_err(|other| match other {
-        M2c::Kicked(reason) => format!("the master at {target} refused to answer: {reason}"),
-        other => format!("the master at {target} answered with {}", other.name()),
-    })
+    if let M2c::Kicked(reason) = &answer {
+        return Err(format!("the master at {target} refused to answer: {reason}"));
+    }
+    take(answer).map_err(|name| format!("the master at {target} answered with {name}"))
 }
 
 /// Has a running master drop the peer whose identity begins with the hexadecimal digits `peer`. The caller of that peer

@@ -32,7 +32,7 @@ struct Arguments {
     command: Option<Command>,
 
     /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
-    #[arg(long, value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
+    #[arg(long, alias = "listen-address", value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
     listen: String,
 
     /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the

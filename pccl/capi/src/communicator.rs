@@ -129,7 +129,7 @@ impl Comm {
         if self.was_connected.load(Ordering::Acquire) {
             return Ok(self.inner());
         }
-        Err(Failure::usage("not connected: call pcclConnect first"))
+        Err(Failure::of(&pccl::Error::NotConnected, code::INVALID_USAGE))
     }
 
     /// `pcclConnect`.

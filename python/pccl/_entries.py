@@ -1,6 +1,7 @@
 """What a shared state is made of, as it lies in memory at the moment of a sync."""
 
 import struct
+from functools import partial
 from typing import Any, Callable, Optional, Tuple
 
 from ._buffers import array_of_dlpack, check_tensor, dtype_of_format, is_tensor, view_of
@@ -83,16 +84,15 @@ def memory_entry(name: str, source: Any) -> Entry:
 
 def _of_tensor(name: str, tensor: Any) -> Entry:
     check_tensor(tensor)
-    plain, finish = tensor.detach(), None
+    plain = tensor.detach()
+    finish: Optional[Callable[[], None]] = None
     if not plain.is_contiguous() or plain.is_conj() or plain.is_neg():
         _check_strides(name, plain.shape, plain.stride())
         original = plain
         # A copy has the order of the indices, whatever the order in memory is, here and on other peers.
         plain = original.resolve_conj().resolve_neg().contiguous()
 
-        def finish() -> None:
-            original.copy_(plain)
-
+        finish = partial(original.copy_, plain)
     try:
         dtype, size = DataType.from_torch_dtype(plain.dtype), plain.numel()
     except ValueError:
@@ -104,19 +104,20 @@ def _of_tensor(name: str, tensor: Any) -> Entry:
 def _of_array(name: str, array: Any) -> Entry:
     import numpy
 
+    if isinstance(array, numpy.generic):
+        raise InvalidBuffer(f"{name} is a scalar of numpy, which cannot be written to: use an array, or a Box")
     array = numpy.asarray(array)
     if array.dtype.hasobject:
         raise InvalidBuffer(f"{name} is an array of Python objects, which have no bytes")
     if not array.flags.writeable:
         raise InvalidBuffer(f"{name} is an array that cannot be written to")
-    plain, finish = array, None
+    plain = array
+    finish: Optional[Callable[[], None]] = None
     if not array.flags.c_contiguous:
         _check_strides(name, array.shape, array.strides)
         plain = numpy.ascontiguousarray(array)
 
-        def finish() -> None:
-            array[...] = plain
-
+        finish = partial(numpy.copyto, array, plain)
     try:
         dtype, size = DataType.from_numpy_dtype(plain.dtype), plain.size
     except ValueError:

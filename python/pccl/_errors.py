@@ -86,6 +86,10 @@ class ConnectFailed(PCCLError):
     """The master cannot be reached, or it refused this peer."""
 
 
+class Refused(ConnectFailed):
+    """The master does not take this peer, however often it tries, or what answers is no master."""
+
+
 class Dropped(PCCLError):
     """The master dropped this peer; ``cause`` is the reason in one word."""
 
@@ -121,7 +125,7 @@ class InternalError(PCCLError):
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage,
+    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage,
                  PendingAsyncOps, System, InternalError)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, *_CLASSES.values())

@@ -48,7 +48,7 @@ class TensorInfo:
         entry = memory_entry(words(name, "name").decode(), source)
         info = cls(name, entry.pointer, numel=entry.count, dtype=entry.dtype, device_type=DeviceType.CPU,
                    allow_content_inequality=allow_content_inequality)
-        info._source, info._entry = source, entry
+        info._source = source
         return info
 
     from_torch = from_buffer
@@ -60,7 +60,8 @@ class TensorInfo:
             entry = Entry(self.name, self.data_ptr, self.numel, self.dtype, None)
         else:
             # Held until the next capture: memory that could move away, such as that of a bytearray, does not.
-            entry = self._entry = memory_entry(self.name, self._source)
+            entry = memory_entry(self.name, self._source)
+            self._entry = entry if entry.finish is None else None
             self.data_ptr, self.numel, self.dtype = entry.pointer, entry.count, entry.dtype
         entry.allow_content_inequality = self.allow_content_inequality
         return entry
@@ -157,7 +158,7 @@ def _distinct(entries: Iterator[Entry]) -> Iterator[Entry]:
         if entry.name in names:
             raise ValueError(f"two tensors of the shared state have the name {entry.name!r}")
         names.add(entry.name)
-        if entry.place[1] == 0 or entry.place not in places:
+        if entry.finish is not None or entry.place[1] == 0 or entry.place not in places:
             places.add(entry.place)
             yield entry
 

@@ -220,7 +220,7 @@ impl Checker {
             | M2c::Sizes(_)
             | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)
-            | M2c::TopologyWithdrawn(_)
+            | M2c::VoteWithdrawn(_)
             | M2c::TooFewPeers(_)
             | M2c::Echo(_)
             | M2c::Goodbye(_)

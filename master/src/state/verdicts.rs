@@ -2,7 +2,7 @@
 
 use super::MasterState;
 use super::client::Peer;
-use pccl_protocol::{CallKind, Culprit, GroupId, Host, PeerId, WorldSizes};
+use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 
 /// Names listed in one sentence; the rest is counted.
@@ -15,9 +15,10 @@ impl MasterState {
     }
 
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
-        self.peers
-            .get(&id)
-            .map_or_else(|| Culprit { peer: id, host: Host::default() }, |peer| peer.culprit(id))
+        self.peers.get(&id).map_or_else(
+            || Culprit { peer: id, host: Host::default(), name: Name::default() },
+            |peer| peer.culprit(id),
+        )
     }
 
     /// Accepted peers in the world.

@@ -38,7 +38,7 @@ impl Collective for Peer {
             return self.comm.update_topology().map_err(translate);
         }
         match self.comm.wait_for_world(2, Some(COMPANY_TIMEOUT)) {
-            Ok(_) | Err(Error::TimedOut(_)) => Ok(()),
+            Ok(_) | Err(Error::TimedOut { .. }) => Ok(()),
             Err(error) => Err(translate(error)),
         }
     }

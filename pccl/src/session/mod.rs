@@ -169,6 +169,11 @@ impl Shared {
         pccl_protocol::RequestId(self.requests.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// For whom something waits that this peer has voted for, by the last answer to a beat.
+    pub(crate) fn blocked_text(&self) -> Option<String> {
+        self.blocked_on.lock().as_ref().map(|(text, _)| text.clone())
+    }
+
     /// The world as the master last described it.
     pub(crate) fn world(&self) -> Arc<Known> {
         self.world.lock().clone()
@@ -249,15 +254,19 @@ impl Shared {
         found.map_err(|error| match self.end() {
             Some(end) => end.to_error(),
             None => match error {
-                RecvError::TimedOut => Error::TimedOut("no answer from the master yet".into()),
+                RecvError::TimedOut => Error::TimedOut {
+                    call: CallKind::None,
+                    text: "no answer from the master yet".into(),
+                    verdict: None,
+                },
                 RecvError::Closed(reason) => Error::MasterLost(reason.to_string()),
             },
         })
     }
 
     /// Waits until this peer is a full member of the ring. Before that no other call is possible.
-    pub(crate) fn wait_for_admission(&self) -> Result<(), Error> {
-        let admitted = self.receive(None, |packet| match packet {
+    pub(crate) fn wait_for_admission(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        let admitted = self.receive(deadline, |packet| match packet {
             pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
             _ => None,
         });
@@ -478,6 +487,7 @@ impl Session {
             p2p_port: port(listen::P2P)?,
             state_port: port(listen::STATE)?,
             pool_connections: shared.config.pool_connections,
+            name: shared.config.name.clone(),
             previous,
         }));
         shared
@@ -486,7 +496,7 @@ impl Session {
                 _ => None,
             })
             .map_err(|error| match error {
-                Error::TimedOut(_) => Refused::ForNow(format!(
+                Error::TimedOut { .. } => Refused::ForNow(format!(
                     "the master at {} does not answer the registration",
                     shared.config.master
                 )),
@@ -505,7 +515,8 @@ impl Session {
         events: crossbeam_channel::Receiver<conductor::Event>,
     ) -> Result<(), Error> {
         let shared = &self.shared;
-        log::info!("registered as peer {} in run {}", registered.peer, registered.run);
+        let name = &shared.config.name;
+        log::info!("registered as peer {} ({name}) in run {}", registered.peer, registered.run);
         let interval = Duration::from_millis(registered.beat_interval_ms.clamp(10, 60_000));
         let parker = threadpark::Parker::new();
         let _ = shared.beat.set(parker.unparker());

@@ -24,7 +24,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             received: Vec::new(),
         }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
-        C2m::WithdrawTopology(RequestId(1)),
+        C2m::WithdrawVote(RequestId(1)),
         C2m::VotePending(RequestId(1)),
         C2m::RingReport(RingReport { epoch, faults: vec![] }),
         C2m::EdgeBroken(EdgeFault { from: me, to: me, generation: LinkGeneration(0), text }),

@@ -1,7 +1,8 @@
 """The enums of the header, with its numbers, and how arguments become members of them."""
 
+import importlib
 from enum import Enum
-from typing import Any, Dict, Type, TypeVar, cast
+from typing import Any, Dict, Optional, Type, TypeVar, cast
 
 _Member = TypeVar("_Member", bound="Choice")
 
@@ -29,7 +30,7 @@ class Choice(Enum):
         raise (ValueError if isinstance(value, str) else TypeError)(f"{value!r} is no {cls._described()}")
 
     @classmethod
-    def _foreign_name(cls, value: Any) -> "str | None":
+    def _foreign_name(cls, value: Any) -> Optional[str]:
         """The name of a value of another package that means the same."""
         return None
 
@@ -82,7 +83,7 @@ class ReduceOp(Choice):
     MIN = 4
 
     @classmethod
-    def _foreign_name(cls, value: Any) -> "str | None":
+    def _foreign_name(cls, value: Any) -> Optional[str]:
         kind = type(value)
         if not kind.__module__.startswith("torch.") or kind.__name__ not in ("ReduceOp", "RedOpType"):
             return None
@@ -178,8 +179,7 @@ class DataType(Choice):
 
     def to_torch_dtype(self) -> Any:
         """The ``torch.dtype``."""
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         return getattr(torch, _NAMES[self])
 
     @classmethod
@@ -208,7 +208,7 @@ class DataType(Choice):
         raise ValueError(f"elements of type {dtype} cannot be reduced")
 
     @classmethod
-    def _foreign_name(cls, value: Any) -> "str | None":
+    def _foreign_name(cls, value: Any) -> Optional[str]:
         module = type(value).__module__.partition(".")[0]
         if module == "torch" and type(value).__name__ == "dtype":
             return str(value).rpartition(".")[2]

@@ -150,7 +150,6 @@ def _load() -> Library:
         raise ImportError(f"{path} is missing: install the package, which builds it")
     loaded = Library(path)
     for function, arguments in _FUNCTIONS.items():
-        if not hasattr(loaded, function): continue  # TODO(merge)
         getattr(loaded, function).argtypes = arguments
         getattr(loaded, function).restype = c_int
     for function in ("pcclGetVersion", "pcclGetLastError", "pcclGetLastCause"):

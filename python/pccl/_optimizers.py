@@ -1,6 +1,7 @@
 """The state of optimisers of torch, which comes into being with their first step."""
 
 import copy
+import importlib
 import weakref
 from typing import Any, Dict, List, Set
 
@@ -52,8 +53,7 @@ def _is_empty(state: Any) -> bool:
 
 
 def _zeros_like(parameter: Any) -> Any:
-    import torch
-
+    torch: Any = importlib.import_module("torch")
     twin = torch.zeros_like(parameter.detach()).requires_grad_()
     twin.grad = torch.zeros_like(twin)
     return twin

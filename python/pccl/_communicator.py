@@ -175,10 +175,8 @@ class Communicator(Training):
             while not handle.done():
                 if timeout_ms != NO_TIMEOUT and 1000 * (time.monotonic() - began) >= timeout_ms:
                     return False
-                try:
-                    handle._is_over(20)
-                except PCCLError:
-                    break
+                handle._is_over(20)
+            handle.wait()
         return True
 
     # ---- What is known

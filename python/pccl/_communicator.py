@@ -172,10 +172,13 @@ class Communicator(Training):
         none of them. What became of each says its handle."""
         timeout_ms, began = limit_ms(timeout), time.monotonic()
         for handle in list(self._in_flight.values()):
-            while not handle.done():
-                if timeout_ms != NO_TIMEOUT and 1000 * (time.monotonic() - began) >= timeout_ms:
-                    return False
-                handle._is_over(20)
+            try:
+                while not handle._is_over(20):
+                    if timeout_ms != NO_TIMEOUT and 1000 * (time.monotonic() - began) >= timeout_ms:
+                        return False
+            except PCCLError:
+                # Waiting for it says the same, or that it is over.
+                pass
             handle.wait()
         return True
 

@@ -1,7 +1,7 @@
 """The loop of a training."""
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
 from ._arguments import U32, integer
 from ._descriptors import SharedStateSyncInfo, World
@@ -35,7 +35,7 @@ class Training:
         def _begin_tags(self) -> None: ...
 
     def run(self, step: Callable[[], Any], *, state: SharedState, steps: Optional[int] = None,
-            more: Optional[Callable[[], bool]] = None, min_world: int = 2,
+            more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
             strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
         """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is started
         again. Peers may be started before their master.
@@ -45,7 +45,8 @@ class Training:
         returns False; give one of the two. All peers have to decide alike, so decide by what is in the state.
 
         A ``step`` computes, reduces, and changes the state at its end, when all its reduces have succeeded: if one of them
-        fails, the whole turn is made again, from the sync on. Reduces that are then in flight are given up. Exceptions other
+        fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked before each
+        turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight are given up. Exceptions other
         than ``PCCLError``, and those whose remedy is to give up, are raised.
         """
         if not callable(step):
@@ -54,11 +55,14 @@ class Training:
             raise TypeError(f"state is a SharedState, not a {type(state).__name__}")
         if (steps is None) == (more is None):
             raise TypeError("give steps or more, one of the two")
-        peers, chosen = integer(min_world, "min_world", 1, U32), SharedStateSyncStrategy.of(strategy)
+        chosen = SharedStateSyncStrategy.of(strategy)
+        if not callable(min_world):
+            integer(min_world, "min_world", 1, U32)
         goes_on = more if more is not None else _until(state, integer(steps, "steps", 0, (1 << 64) - 1))
         failures = 0
         error: Optional[PCCLError] = None
         while goes_on():
+            peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
             try:
                 if error is not None:
                     self.recover(error, min_world=peers)

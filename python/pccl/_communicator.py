@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from ctypes import byref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
 from ._calls import blocking, text
@@ -46,7 +46,7 @@ class Communicator(Training):
                  first_ports: Optional[Tuple[int, int]] = None, strict_ports: bool = False,
                  connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
                  dial_timeout: Optional[float] = None, call_timeout: Optional[float] = None,
-                 frame_checksums: Optional[bool] = None, schedule: Schedule = Schedule.AUTOMATIC):
+                 frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
@@ -184,7 +184,7 @@ class Communicator(Training):
 
     # ---- What is known
 
-    def get_attribute(self, attribute: Attribute) -> int:
+    def get_attribute(self, attribute: Union[Attribute, str]) -> int:
         """A size, as of the last call that agreed with others."""
         value = ctypes.c_int()
         self._call("Communicator.get_attribute", "pcclGetAttribute", Attribute.of(attribute).value, byref(value))
@@ -243,7 +243,7 @@ class Communicator(Training):
     # ---- Data
 
     def sync_shared_state(self, shared_state: SharedState,
-                          strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
+                          strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
                           timeout: Optional[float] = None) -> SharedStateSyncInfo:
         """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as before."""
         if not isinstance(shared_state, SharedState):
@@ -258,7 +258,7 @@ class Communicator(Training):
         self._begin_tags()
         return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes)
 
-    def all_reduce(self, send: Any, recv: Any = None, *, op: ReduceOp, tag: Optional[int] = None,
+    def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                    operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                    quantization_options: Optional[QuantizationOptions] = None,
                    timeout: Optional[float] = None) -> ReduceInfo:
@@ -273,14 +273,14 @@ class Communicator(Training):
         limit_ms(timeout)
         return self._launch("all_reduce", send, recv, op, tag, operand_descriptor, quantization_options).result(timeout)
 
-    def all_reduce_async(self, send: Any, recv: Any = None, *, op: ReduceOp, tag: Optional[int] = None,
+    def all_reduce_async(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                          operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                          quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a reduce, with the arguments of ``all_reduce``. The buffers are kept alive until it is over; leave them alone
         until ``result()`` of what this returns has returned."""
         return self._launch("all_reduce_async", send, recv, op, tag, operand_descriptor, quantization_options)
 
-    def _launch(self, call: str, send: Any, recv: Any, op: ReduceOp, tag: Optional[int],
+    def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
                 operand: Optional[ReduceOperandDescriptor], quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
         given, taken = pair(send, recv, operand)
         describe(given, op, 0, operand, quantization)
@@ -291,7 +291,7 @@ class Communicator(Training):
                                                               byref(c_op)))
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
 
-    def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: ReduceOp,
+    def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
                         tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None,
                         timeout: Optional[float] = None) -> ReduceInfo:
         """Reduces several buffers as one operation: all of them are reduced, or none. Arguments as those of ``all_reduce``, with
@@ -299,13 +299,13 @@ class Communicator(Training):
         limit_ms(timeout)
         return self._launch_many("all_reduce_many", sends, recvs, op, tag, quantization_options).result(timeout)
 
-    def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: ReduceOp,
+    def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
                               tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None
                               ) -> AsyncReduceHandle:
         """Begins a reduce of several buffers as one operation, with the arguments of ``all_reduce_many``."""
         return self._launch_many("all_reduce_many_async", sends, recvs, op, tag, quantization_options)
 
-    def _launch_many(self, call: str, sends: Sequence[Any], recvs: Optional[Sequence[Any]], op: ReduceOp,
+    def _launch_many(self, call: str, sends: Sequence[Any], recvs: Optional[Sequence[Any]], op: Union[ReduceOp, str],
                      tag: Optional[int], quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
         sends = list(sends)
         takers: List[Any] = [None] * len(sends) if recvs is None else list(recvs)

@@ -1,7 +1,7 @@
 """What is reduced, and what came of calls."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
 from ._arguments import U64, integer
 from ._buffers import Buffer, buffer_of
@@ -203,10 +203,10 @@ def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tu
     return given, taken
 
 
-def describe(buffer: Buffer, op: ReduceOp, tag: int, operand: Optional[ReduceOperandDescriptor],
+def describe(buffer: Buffer, op: Union[ReduceOp, str], tag: int, operand: Optional[ReduceOperandDescriptor],
              quantization: Optional[QuantizationOptions]) -> ReduceDescriptor:
     """The descriptor of a reduce, with what was left out."""
     operand = operand or ReduceOperandDescriptor(buffer.dtype)
     if quantization is None:
         quantization = QuantizationOptions(operand.datatype, QuantizationAlgorithm.NONE)
-    return ReduceDescriptor(buffer.count, op, tag, operand, quantization)
+    return ReduceDescriptor(buffer.count, ReduceOp.of(op), tag, operand, quantization)

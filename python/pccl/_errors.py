@@ -123,6 +123,7 @@ class InternalError(PCCLError):
 
 
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
+_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
     for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage,
@@ -135,14 +136,16 @@ for _kind in CLASSES:
 
 
 def _class_of(cause: str, remedy: Remedy) -> Type[PCCLError]:
-    """The class of a cause. Some words are the cause of a verdict as well as a reason for being dropped."""
+    """The class of a cause. What is no cause of a verdict is the reason of a drop; one word is both."""
     if cause in _CLASSES:
         return _CLASSES[cause]
-    if remedy is Remedy.RECONNECT:
-        return Dropped
     if cause in _LOST_PEERS:
         return PeerLost
-    return Mismatch if cause == "MismatchedCall" else Aborted
+    if cause == "MismatchedCall":
+        return Mismatch
+    if cause in _ABORTED or (cause == "MasterStopping" and remedy is not Remedy.RECONNECT):
+        return Aborted
+    return Dropped
 
 
 def _culprits() -> Tuple[bytes, ...]:

@@ -28,7 +28,7 @@ class Training:
         def wait_for_world(self, peers: int, timeout: Optional[float] = None) -> World: ...
         def are_peers_pending(self, timeout: Optional[float] = None) -> bool: ...
         def update_topology(self, timeout: Optional[float] = None) -> None: ...
-        def sync_shared_state(self, shared_state: SharedState, strategy: SharedStateSyncStrategy = ...,
+        def sync_shared_state(self, shared_state: SharedState, strategy: Union[SharedStateSyncStrategy, str] = ...,
                               timeout: Optional[float] = None) -> SharedStateSyncInfo: ...
         def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None,
                       keep: Any = None) -> None: ...
@@ -36,7 +36,7 @@ class Training:
 
     def run(self, step: Callable[[], Any], *, state: SharedState, steps: Optional[int] = None,
             more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
-            strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
+            strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
         """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is started
         again. Peers may be started before their master.
 

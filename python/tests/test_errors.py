@@ -48,12 +48,23 @@ def test_each_class_is_in_the_document():
         assert kind.__name__ in named and getattr(pccl, kind.__name__) is kind and kind.__name__ in pccl.__all__, kind
 
 
+def test_each_cause_of_a_verdict_is_known():
+    with open(DOCUMENT) as file:
+        text = file.read()
+    begin = text.index("## Verdicts")
+    causes = re.findall(r"^\| `(\w+)` \|", text[begin:text.index("\n## ", begin + 1)], re.M)
+    assert "PeerDied" in causes
+    for cause in causes:
+        assert issubclass(_class_of(cause, Remedy.RETRY), pccl.Aborted), cause
+
+
 def test_each_cause_has_its_class():
     for cause, remedy, kind in (
             ("PeerDied", Remedy.RETRY, pccl.PeerLost), ("PeerLeft", Remedy.RETRY, pccl.PeerLost),
             ("EdgeBroken", Remedy.RETRY, pccl.Aborted), ("MismatchedCall", Remedy.GIVE_UP, pccl.Mismatch),
             ("MasterStopping", Remedy.RETRY, pccl.Aborted), ("MasterStopping", Remedy.RECONNECT, pccl.Dropped),
-            ("Straggler", Remedy.RECONNECT, pccl.Dropped), ("MasterLost", Remedy.RECONNECT, pccl.MasterLost),
+            ("Straggler", Remedy.RECONNECT, pccl.Dropped), ("Operator", Remedy.GIVE_UP, pccl.Dropped),
+            ("CallTimeout", Remedy.RETRY, pccl.Aborted), ("MasterLost", Remedy.RECONNECT, pccl.MasterLost),
             ("OutcomeUnknown", Remedy.RECONNECT, pccl.MasterLost), ("TooFewPeers", Remedy.WAIT_FOR_PEERS, pccl.TooFewPeers),
             ("Refused", Remedy.GIVE_UP, pccl.ConnectFailed), ("InvalidArgument", Remedy.GIVE_UP, ValueError),
             ("PendingAsyncOps", Remedy.GIVE_UP, pccl.InvalidUsage)):

@@ -1,5 +1,6 @@
 """Reduces as users write them, limits of calls, and the loop that survives its peers and its master."""
 
+import os
 import re
 import signal
 import socket
@@ -9,7 +10,8 @@ import sys
 import pytest
 
 pytest.importorskip("numpy")
-#: The loop of docs/python.md, told how many steps to make and to say each.
+DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
+#: A training that says each step.
 LOOP = """
 weights = numpy.zeros(1000, numpy.float32)
 state = SharedState.of(weights=weights)
@@ -209,24 +211,39 @@ def test_peers_may_be_started_before_their_master(start, lead):
         peer.finish()
 
 
+def documented():
+    """The loops of docs/python.md, with more steps, and told to say each."""
+    with open(DOCUMENT) as file:
+        whole, own = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:2]
+    for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error")):
+        assert wanted in part
+    begin, _, _ = whole.partition("with Communicator(")
+    programs = whole, begin + 'comm = Communicator("master.example:48148")\n' + own
+    changes = (('"master.example:48148"', "address, first_ports=(0, 0)"), ("steps=20", "steps=400"), ("< 20", "< 400"),
+               ("weights[:] += change", "weights[:] += change; say(f'step {state.revision}')"))
+    for program in programs:
+        for old, new in changes:
+            assert old in program or "20" in old
+            program = program.replace(old, new)
+        assert "400" in program
+        yield program + "say(f'end {state.revision} {weights.tobytes().hex()[:16]}')\n"
+
+
+@pytest.mark.parametrize("program", list(documented()), ids=["run", "recover"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_the_loop_survives_its_master(start, lead, how):
+def test_the_documented_loops_survive_their_master(start, lead, how, program):
     address = f"127.0.0.1:{free_port()}"
-    master = lead(address)
-    program = LOOP + """
-comm.run(step, state=state, more=lambda: state.revision < 400)
-say(f"end {state.revision} {weights.tobytes().hex()[:16]}")
-"""
     peers = [start(program, address, 2, index) for index in range(2)]
+    master = lead(address)
     for peer in peers:
-        until(peer, "^step 10 ")
+        until(peer, "^step 10$")
     for _ in range(2):
         master.send_signal(how)
         master.wait(60)
         master = lead(address)
         for peer in peers:
             seen = int(until(peer, "^step ").split()[1])
-            until(peer, f"^step {seen + 20} ")
+            until(peer, f"^step {seen + 20}$")
     assert len({until(peer, "^end 400 ") for peer in peers}) == 1
     for peer in peers:
         peer.finish()

@@ -23,6 +23,13 @@
 
 #include "ccoip_inet.h"
 
+/* The version of this header; pcclGetVersion() tells that of the library. As a number it grows with every version. */
+#define PCCL_VERSION_MAJOR 0
+#define PCCL_VERSION_MINOR 1
+#define PCCL_VERSION_PATCH 0
+#define PCCL_VERSION_STRING "0.1.0"
+#define PCCL_VERSION (PCCL_VERSION_MAJOR * 1000000 + PCCL_VERSION_MINOR * 1000 + PCCL_VERSION_PATCH)
+
 #if defined(_WIN32)
 #define PCCL_EXPORT
 #else
@@ -481,12 +488,12 @@ PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t pee
  * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
  * asks for is done, for up to the connect time-out. So a loop is
  *
- *     while (more to do)
- *         if (step(comm) != pcclSuccess && pcclRecover(comm, pcclGetLastRemedy(), 2) != pcclSuccess)
- *             give up, and print pcclGetLastError();
+ *     pcclRemedy_t remedy = pcclRemedyReconnect;
+ *     while (there is more to do && pcclRecover(comm, remedy, 2) == pcclSuccess)
+ *         remedy = step(comm) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
  *
- * pcclRemedyReconnect connects only if that is needed, so it may also begin a loop. peers is how many there have to be at
- * least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
+ * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that is
+ * needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
  * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
  * reached in time, does not take this peer, or drops it again and again. */
 PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);

@@ -12,6 +12,8 @@ mod rust_source;
 mod sources;
 mod tree;
 
+use std::collections::BTreeSet;
+
 fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }
@@ -19,6 +21,21 @@ fn assert_none(problems: &[String]) {
 #[test]
 fn dependencies_point_one_way() {
     assert_none(&manifests::problems(&tree::read()));
+}
+
+#[test]
+fn users_of_the_library_get_no_command_line() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree =
+        ["tree", "--offline", "--locked", "--package", "pccl", "--edges", "no-dev", "--prefix", "none"];
+    let output = std::process::Command::new(cargo).args(tree).current_dir(tree::root()).output();
+    let output = output.expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    let packages: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(packages.contains("pccl-master") && packages.contains("mio"), "{packages:?}");
+    let foreign = ["clap", "env_logger", "anstream", "jiff"].map(|name| packages.contains(name));
+    assert_eq!(foreign, [false; 4], "{packages:?}");
 }
 
 #[test]

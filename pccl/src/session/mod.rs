@@ -15,6 +15,7 @@ mod mesh;
 mod probe;
 mod stall;
 pub(crate) mod status;
+mod waiting;
 
 use crate::{
     Error,
@@ -35,7 +36,6 @@ use pccl_protocol::{
 };
 use std::{
     fmt,
-    net::TcpStream,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -46,6 +46,7 @@ use std::{
 use threadpark::Unparker;
 use tinysockets::{
     acceptor::Acceptor,
+    conn::Conn,
     dial::DialError,
     preamble::{Preamble, Role},
     queued::{QueuedConfig, QueuedSocket, RecvError},
@@ -152,7 +153,7 @@ pub(crate) struct Shared {
     heard: Mutex<Instant>,
     /// When the last operation of some size began.
     operation_began: Mutex<Option<Instant>>,
-    blocked_on: Mutex<Option<(String, Instant)>>,
+    waiting: Mutex<waiting::WaitLog>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
     moved_bytes: AtomicU64,
@@ -167,11 +168,6 @@ impl Shared {
     /// A number for a new request.
     pub(crate) fn next_request(&self) -> pccl_protocol::RequestId {
         pccl_protocol::RequestId(self.requests.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// For whom something waits that this peer has voted for, by the last answer to a beat.
-    pub(crate) fn blocked_text(&self) -> Option<String> {
-        self.blocked_on.lock().as_ref().map(|(text, _)| text.clone())
     }
 
     /// The world as the master last described it.
@@ -392,10 +388,10 @@ impl From<Error> for Refused {
 }
 
 /// Connects to the master and introduces itself.
-fn dial_master(config: &Config, deadline: Instant) -> Result<TcpStream, Refused> {
+fn dial_master(config: &Config, deadline: Instant) -> Result<Conn, Refused> {
     let preamble = Preamble { group: config.group.0, ..Preamble::new(Role::Control) };
     let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, deadline);
-    dialled.map(|(stream, _)| stream).map_err(|error| Refused::dial(&error))
+    dialled.map_err(|error| Refused::dial(&error))
 }
 
 /// A session and its threads. Dropping it ends the session and joins them.
@@ -415,7 +411,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
-        let stream = dial_master(&config, deadline)?;
+        let conn = dial_master(&config, deadline)?;
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config)?;
@@ -443,7 +439,7 @@ impl Session {
             answer_world: Mutex::new(None),
             operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
-            blocked_on: Mutex::new(None),
+            waiting: Mutex::default(),
             end: Mutex::new(None),
             requests: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
@@ -451,13 +447,13 @@ impl Session {
         });
         let acceptor = listen::spawn(listeners, &shared)?;
         let mut session = Self { shared, acceptor, threads: Vec::new() };
-        session.open_control(stream)?;
+        session.open_control(conn)?;
         let registered = session.register(deadline, previous)?;
         session.start_threads(&registered, event_source)?;
         Ok(session)
     }
 
-    fn open_control(&self, stream: TcpStream) -> Result<(), Error> {
+    fn open_control(&self, conn: Conn) -> Result<(), Error> {
         let shared = &self.shared;
         let (tap, on_close) = control::callbacks(shared);
         let config = QueuedConfig {
@@ -466,7 +462,7 @@ impl Session {
             inbox_limit: INBOX_LIMIT,
             on_close: Some(on_close),
         };
-        let socket = QueuedSocket::start(stream, config, tap)
+        let socket = QueuedSocket::start(conn, config, tap)
             .map_err(|error| Error::System(format!("control connection: {error}")))?;
         let _ = shared.control.set(socket);
         // The connection may have ended before it was visible to `finish`.

@@ -503,6 +503,12 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
 
+/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the first
+ * descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
+PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                                const pcclComm_t *communicator,
+                                                pcclAsyncReduceOp_t *reduce_handle_out);
+
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
 
@@ -520,6 +526,12 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator
 
 /* Gives an all-reduce up, for all peers, unless its outcome is decided. It still has to be awaited. */
 PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
+
+/* Writes what the flight recorder holds into a new file in a directory, which is made if it is not there, and its path
+ * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file cannot
+ * be written. */
+PCCL_EXPORT pcclResult_t pcclDumpFlight(const pcclComm_t *communicator, const char *directory, char *buffer,
+                                        size_t capacity, size_t *length_out);
 
 /* Leaves the run at once: calls of other threads fail. The communicator may connect again. */
 PCCL_EXPORT pcclResult_t pcclClose(pcclComm_t *communicator);

@@ -75,9 +75,13 @@ impl MasterState {
     }
 
     fn blocked_pending(&self) -> String {
-        let missing =
-            self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none()).map(|(id, _)| *id);
-        format!("are_peers_pending waits for {}", self.list_peers(missing))
+        format!("are_peers_pending waits for {}", self.missing_for_pending())
+    }
+
+    /// Who keeps the pending query from being answered.
+    pub(super) fn missing_for_pending(&self) -> String {
+        let missing = self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none());
+        self.list_peers(missing.map(|(id, _)| *id))
     }
 
     fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {

@@ -2,7 +2,8 @@
 
 use super::MasterState;
 use super::client::Peer;
-use pccl_protocol::{CallKind, Culprit, GroupId, Host, PeerId, WorldSizes};
+use super::group::EdgeEnds;
+use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 
 /// Names listed in one sentence; the rest is counted.
@@ -14,10 +15,16 @@ impl MasterState {
         self.peers.get(&id).map_or_else(|| id.to_string(), |peer| peer.name(id))
     }
 
+    /// Both ends of an edge, for sentences.
+    pub(super) fn name_of_edge(&self, (from, to): EdgeEnds) -> String {
+        format!("edge {} -> {}", self.name_of(from), self.name_of(to))
+    }
+
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
-        self.peers
-            .get(&id)
-            .map_or_else(|| Culprit { peer: id, host: Host::default() }, |peer| peer.culprit(id))
+        self.peers.get(&id).map_or_else(
+            || Culprit { peer: id, host: Host::default(), name: Name::default() },
+            |peer| peer.culprit(id),
+        )
     }
 
     /// Accepted peers in the world.

@@ -75,7 +75,13 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
         M2c::Echo(echo) => shared.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
         M2c::TopologyProgress(_) | M2c::SyncPlan(_) => return Tap::Keep,
-        M2c::TopologyWithdrawn(_) | M2c::PendingAnswer(_) | M2c::SyncOutcome(_) => return shared.answered(),
+        M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) => return shared.answered(),
+        M2c::SyncOutcome(_) => {
+            shared.source.stop();
+            return shared.answered();
+        }
+        // No peer asks for them.
+        M2c::Rates(_) => {}
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.
         M2c::Goodbye(_) => shared.finish(End::Closed),
     }

@@ -61,6 +61,11 @@ impl WaitLog {
 }
 
 impl Shared {
+    /// For whom the oldest call that is under way waits, by what the master said last.
+    pub(crate) fn blocked_text(&self) -> Option<String> {
+        self.waiting.lock().wait.as_ref().map(|wait| wait.text.clone())
+    }
+
     /// The master has said what this peer waits for, if it does. It says so once a second.
     pub(super) fn note_wait(&self, text: Option<String>) {
         let wait = text.zip(self.oldest_call());

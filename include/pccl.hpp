@@ -1,8 +1,9 @@
-// PCCL for C++17: the C interface of pccl.h with objects that release what they hold, and exceptions. Header only; link with
-// libpccl. What each call does, and what all peers have to do alike, stands in pccl.h.
+// PCCL for C++17: the C interface of pccl.h with objects that release what they hold, and exceptions. Header only; link
+// with libpccl. What each call does, and what all peers have to do alike, stands in pccl.h.
 //
-// Rules: a failed call throws pccl::Error. Objects can be moved, not copied; one that was moved from may only be destroyed or
-// assigned to. What a Communicator or a Reduce was given to read or write has to live until the Reduce is over.
+// Rules: a failed call throws pccl::Error. Objects can be moved, not copied; one that was moved from may only be
+// destroyed or assigned to. What a Communicator or a Reduce was given to read or write has to live until the Reduce is
+// over.
 #pragma once
 
 #include <pccl.h>
@@ -63,7 +64,8 @@ inline void check(pcclResult_t result, const char *call) {
         throw Error(result, call);
 }
 
-// Types of elements. For 16-bit floats, which C++17 does not have, the functions that take pointers take the type as well.
+// Types of elements. For 16-bit floats, which C++17 does not have, the functions that take pointers take the type as
+// well.
 template <typename T> struct DataType;
 template <> struct DataType<std::uint8_t> { static constexpr pcclDataType_t value = pcclUint8; };
 template <> struct DataType<std::int8_t> { static constexpr pcclDataType_t value = pcclInt8; };
@@ -76,6 +78,16 @@ template <> struct DataType<std::int64_t> { static constexpr pcclDataType_t valu
 template <> struct DataType<float> { static constexpr pcclDataType_t value = pcclFloat; };
 template <> struct DataType<double> { static constexpr pcclDataType_t value = pcclDouble; };
 
+// Limit of the calls of the calling thread, whatever their communicators have; PCCL_DEFAULT_TIMEOUT takes it back.
+inline void thread_call_timeout(std::uint64_t milliseconds) {
+    check(pcclSetThreadCallTimeout(milliseconds), "set call time-out of the thread");
+}
+
+// A time as the C interface has it.
+inline std::uint64_t milliseconds_of(Milliseconds time) {
+    return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());
+}
+
 // Whether this build of the library works on memory of GPUs.
 inline bool has_cuda_support() {
     pcclBuildInfo_t info{};
@@ -83,8 +95,9 @@ inline bool has_cuda_support() {
     return info.has_cuda_support;
 }
 
-// Hands the lines of the log to a function instead of standard error, for as long as it lives; there may be one at a time.
-// Any thread may call the function, several at a time. It must be short, must not call the library and must not throw.
+// Hands the lines of the log to a function instead of standard error, for as long as it lives; there may be one at a
+// time. Any thread may call the function, several at a time. It must be short, must not call the library and must not
+// throw.
 class LogSink {
 public:
     using Function = std::function<void(pcclLogLevel_t level, const char *origin, const char *text)>;
@@ -138,7 +151,8 @@ template <typename T> pcclReduceOpDescriptor_t describe(std::vector<T> &data, co
     return describe(data.data(), data.data(), data.size(), DataType<T>::value, reduction);
 }
 
-// An all-reduce in flight. Its destructor gives it up and waits: nothing writes into the buffer any more when it has returned.
+// An all-reduce in flight. Its destructor gives it up and waits: nothing writes into the buffer any more when it has
+// returned.
 class Reduce {
 public:
     Reduce(Reduce &&other) noexcept : op_(std::exchange(other.op_, {})) {}
@@ -161,6 +175,14 @@ public:
         return info;
     }
 
+    // The same with a limit: when the time is over, it is given up for all peers.
+    pcclReduceInfo_t wait(Milliseconds timeout) {
+        pcclReduceInfo_t info{};
+        const pcclAsyncReduceOp_t op = std::exchange(op_, {});
+        check(pcclAwaitAsyncReduceFor(&op, milliseconds_of(timeout), &info), "all-reduce");
+        return info;
+    }
+
     // Whether wait would return at once.
     bool done() const {
         bool done = false;
@@ -175,7 +197,7 @@ public:
         return done;
     }
 
-    // Gives it up for all peers, unless it is complete here; wait says what came of it.
+    // Gives it up for all peers, unless its outcome is decided; wait says what came of it.
     void abort() { check(pcclAbortAsyncReduce(&op_), "abort all-reduce"); }
 
 private:
@@ -226,8 +248,8 @@ private:
 // A peer of a run. It leaves the run at the end of its life, which ends all its calls and reduces.
 class Communicator {
 public:
-    // For a master at "host:port", "1.2.3.4:port" or "[::1]:port". No connection is made yet. 0 connections to the next peer
-    // lets the library choose.
+    // For a master at "host:port", "1.2.3.4:port" or "[::1]:port". No connection is made yet. 0 connections to the next
+    // peer lets the library choose.
     explicit Communicator(const std::string &master, std::uint32_t peer_group = 0, std::uint32_t connections = 0) {
         check(pcclInit(), "init");
         pcclComm_t *comm = nullptr;
@@ -263,8 +285,23 @@ public:
         check(pcclSetFirstPorts(get(), p2p, shared_state), "set first ports");
         return *this;
     }
+    // A port that is taken is an error of connect, instead of a warning and the next one.
+    Communicator &strict_ports(bool strict = true) {
+        check(pcclSetStrictPorts(get(), strict), "set strict ports");
+        return *this;
+    }
+    // In status, logs and verdicts.
+    Communicator &name(const std::string &name) {
+        check(pcclSetName(get(), name.c_str()), "set name");
+        return *this;
+    }
     Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
         check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
+        return *this;
+    }
+    // At any time: how long calls that begin from then on may wait for other peers.
+    Communicator &call_timeout(Milliseconds time) {
+        check(pcclSetCallTimeout(get(), milliseconds_of(time)), "set call time-out");
         return *this;
     }
     // At any time, for the reduces that begin from then on.
@@ -275,9 +312,9 @@ public:
 
     // The loop around the steps of a training, and its parts.
 
-    // Makes steps for as long as there is more to do, and makes good what fails: connects (first of all, too), waits for
-    // peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are at
-    // least so many peers; 2 is right for most. A step begins with synchronise and ends with admit.
+    // Makes steps for as long as there is more to do, and makes good what fails: connects (first of all, too), waits
+    // for peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are
+    // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit.
     template <typename More, typename Step> void run(std::uint32_t peers, More more, Step step) {
         pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
         while (more()) {
@@ -289,7 +326,8 @@ public:
                 step();
                 remedy = pcclRemedyNone;
             } catch (const Error &error) {
-                // The second comes from recover, which has tried for long enough; the third after close in another thread.
+                // The second comes from recover, which has tried for long enough; the third after close in another
+                // thread.
                 if (error.remedy() == pcclRemedyGiveUp || error.result() == pcclMasterConnectionFailed ||
                     error.cause() == "NotConnected")
                     throw;
@@ -298,8 +336,8 @@ public:
         }
     }
 
-    // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made good;
-    // that may be the error itself.
+    // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made
+    // good; that may be the error itself.
     void recover(const Error &error, std::uint32_t peers) {
         if (error.remedy() == pcclRemedyGiveUp)
             throw error;
@@ -327,6 +365,18 @@ public:
         check(pcclGetWorld(get(), &world), "world");
         return world;
     }
+    // What this peer is called.
+    std::string name() const {
+        return text("name", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclGetName(get(), buffer, capacity, length);
+        });
+    }
+    // Another one after each connect.
+    pcclRankUuid_t id() const {
+        pcclRankUuid_t id{};
+        check(pcclGetPeerId(get(), &id), "identity");
+        return id;
+    }
     int attribute(pcclAttribute_t attribute) const {
         int value = 0;
         check(pcclGetAttribute(get(), attribute, &value), "attribute");
@@ -343,9 +393,7 @@ public:
         return ring;
     }
     void wait_for_world(std::uint32_t peers, Milliseconds timeout = no_timeout) {
-        const bool for_ever = timeout == no_timeout;
-        const std::uint64_t time = for_ever ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(timeout.count());
-        check(pcclWaitForWorld(get(), peers, time), "wait for world");
+        check(pcclWaitForWorld(get(), peers, milliseconds_of(timeout)), "wait for world");
     }
     bool are_peers_pending() const {
         bool pending = false;
@@ -358,12 +406,23 @@ public:
         if (are_peers_pending())
             update_topology();
     }
-    void optimize_topology() { check(pcclOptimizeTopology(get()), "optimise topology"); }
+    // pcclOptimizeTopology(comm) is the same without the answer.
+    pcclOptimized_t optimize_topology() {
+        pcclOptimized_t optimized{};
+        check(pcclOptimizeTopologyInfo(get(), &optimized), "optimise topology");
+        return optimized;
+    }
     // The run as the master sees it, as a text or as JSON.
     std::string status(bool as_json = false) const {
         return text("status", [&](char *buffer, std::size_t capacity, std::size_t *length) {
             return pcclGetStatus(get(), as_json, buffer, capacity, length);
         });
+    }
+    // Writes what the flight recorder holds into a new file of a directory, and returns its path.
+    std::string dump_flight(const std::string &directory) const {
+        char path[4096];
+        check(pcclDumpFlight(get(), directory.c_str(), path, sizeof path, nullptr), "dump flight");
+        return path;
     }
     // Why the last operation failed on all peers; empty if none has.
     std::string last_verdict() const {
@@ -401,6 +460,13 @@ public:
     [[nodiscard]] Reduce all_reduce_async(const pcclReduceOpDescriptor_t &one) {
         pcclAsyncReduceOp_t handle{};
         check(pcclAllReduceAsync(one.sendbuf, one.recvbuf, &one.descriptor, get(), &handle), "begin all-reduce");
+        return Reduce(handle);
+    }
+
+    // Begins one of several buffers, which are all reduced or none; the tag of the first names it.
+    [[nodiscard]] Reduce all_reduce_many_async(const std::vector<pcclReduceOpDescriptor_t> &all) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllReduceManyAsync(all.data(), all.size(), get(), &handle), "begin all-reduce");
         return Reduce(handle);
     }
 
@@ -455,6 +521,16 @@ public:
     }
     Master &peer_timeout(Milliseconds time) {
         check(pcclMasterSetPeerTimeout(get(), static_cast<std::uint64_t>(time.count())), "set peer time-out");
+        return *this;
+    }
+
+    // For no_timeout, which is the default, never.
+    Master &straggler_timeout(Milliseconds time) {
+        check(pcclMasterSetStragglerTimeout(get(), milliseconds_of(time)), "set straggler time-out");
+        return *this;
+    }
+    Master &edge_timeout(Milliseconds time) {
+        check(pcclMasterSetEdgeTimeout(get(), milliseconds_of(time)), "set edge time-out");
         return *this;
     }
 

@@ -187,7 +187,7 @@ fn the_example_of_the_readme_goes_on_with_its_step_at_another_master() {
 #[test]
 fn a_loop_of_ones_own_outlives_its_master() {
     fn own_loop(comm: &pccl::Communicator, steps: &mut u32) -> Result<(), pccl::Error> {
-        let mut step = || comm.all_reduce(&mut [1.0_f32; 4], pccl::ReduceOp::Sum);
+        let step = || comm.all_reduce(&mut [1.0_f32; 4], pccl::ReduceOp::Sum);
         let mut failure = Some(pccl::Error::NotConnected);
         while *steps < 3 {
             if let Some(error) = failure.take() {

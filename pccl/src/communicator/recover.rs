@@ -67,7 +67,7 @@ impl Communicator {
     /// ```no_run
     /// # use pccl::{Communicator, Error, ReduceOp};
     /// # let comm = Communicator::builder("127.0.0.1:48148").build()?;
-    /// # let mut step = || comm.all_reduce(&mut [1.0_f32; 4], ReduceOp::Sum);
+    /// # let step = || comm.all_reduce(&mut [1.0_f32; 4], ReduceOp::Sum);
     /// let (mut steps, mut failure) = (0, Some(Error::NotConnected));
     /// while steps < 10 {
     ///     if let Some(error) = failure.take() {

@@ -16,5 +16,5 @@ pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
-pub use operate::{default_admin_path, query_rates, query_status, remove_peer};
+pub use operate::{query_rates, query_status, remove_peer};
 pub use rates::{rates_to_csv, rates_to_json};

@@ -1,6 +1,8 @@
 //! The communicator: the calls that a training process makes.
 
+mod join;
 mod operate;
+mod recover;
 
 use crate::{
     Builder, Error, LaunchOptions, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo,
@@ -36,6 +38,7 @@ use std::{
 pub struct Communicator {
     config: Config,
     flight: Arc<Recorder>,
+    door: join::Door,
     session: Mutex<Option<Session>>,
     /// Of calls that name no limit of their own.
     call_timeout: Mutex<Option<Duration>>,
@@ -58,6 +61,7 @@ impl Communicator {
             call_timeout: Mutex::new(config.call_timeout),
             config,
             flight: Arc::new(flight),
+            door: join::Door::default(),
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),
             previous: Mutex::new(None),
@@ -69,34 +73,48 @@ impl Communicator {
     /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the connection
     /// to the master was lost or this peer was dropped.
     ///
+    /// A master that cannot be reached is tried again, with pauses of up to 2 s, until `connect_timeout` (60 s) has passed:
+    /// a refused connection, no way to its address, a name that is not known, a master that stops. So peers may be started
+    /// before the master. [`Communicator::close`] in another thread ends the attempts.
+    ///
     /// # Errors
-    /// `ConnectFailed` if the master cannot be reached or refuses; `Kicked` or `MasterLost` if that happens while waiting;
-    /// `TimedOut` if this peer was not let in within the call time-out, which begins after the registration; `InvalidUsage` if
-    /// already connected.
+    /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer, or is
+    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer was not let in
+    /// within the call time-out; `NotConnected` after `close` in another thread; `InvalidUsage` if already connected.
     pub fn connect(&self) -> Result<(), Error> {
         self.connect_within(self.call_timeout())
     }
 
-    /// As [`Communicator::connect`]; `timeout` is how long this peer waits to be let in, `None` for ever. Then it leaves the run.
+    /// As [`Communicator::connect`]; `timeout` is how long this peer waits to be let in, once it is registered, `None` for ever.
+    /// Then it leaves the run.
     ///
     /// # Errors
     /// As [`Communicator::connect`].
     pub fn connect_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let mut slot = self.session.lock();
-        if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
-            return Err(Error::InvalidUsage("already connected".into()));
+        let at = self.door.enter()?;
+        {
+            let mut slot = self.session.lock();
+            if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
+                return Err(Error::InvalidUsage("already connected".into()));
+            }
+            if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
+                return Err(Error::InvalidUsage(
+                    "wait for the all-reduces of the lost connection first".into(),
+                ));
+            }
+            // The old session goes first: its listeners free their ports.
+            *slot = None;
         }
-        if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
-            return Err(Error::InvalidUsage("wait for the all-reduces of the lost connection first".into()));
-        }
-        // The old session goes first: its listeners free their ports.
-        *slot = None;
-        let session =
-            Session::connect(self.config.clone(), self.previous.lock().clone(), self.flight.clone())?;
+        // Not under the lock: both may take long, and another thread may want to close.
+        let session = self.reach(&at)?;
         let shared = session.shared.clone();
-        *slot = Some(session);
-        // Not under the lock: admission may take long, and another thread may want to close.
-        drop(slot);
+        {
+            let mut slot = self.session.lock();
+            // Under the lock: whoever closes from now on finds the session.
+            at.check()?;
+            *slot = Some(session);
+        }
+        drop(at);
         self.await_admission(&shared, Limit::of(timeout))?;
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.take_answer_world() {
@@ -120,11 +138,10 @@ impl Communicator {
             return admitted;
         }
         let waits = shared.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
-        {
-            let mut slot = self.session.lock();
-            if let Some(session) = slot.take_if(|session| Arc::ptr_eq(&session.shared, shared)) {
-                session.leave();
-            }
+        // Not under the lock: another thread may want to close.
+        let session = self.session.lock().take_if(|session| Arc::ptr_eq(&session.shared, shared));
+        if let Some(session) = session {
+            session.leave();
         }
         let text = format!("not let in after {:?}: {waits}", limit.time());
         Err(Error::TimedOut { call: CallKind::Connect, text, verdict: None })
@@ -297,7 +314,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
+        self.reduce(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Reduces `send` over all peers of the group into `recv`, which has the same length. See
@@ -312,7 +329,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
+        self.reduce(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
@@ -370,6 +387,7 @@ impl Communicator {
     /// Leaves the run: tells the master, closes every connection, and ends every thread. All-reduces in flight fail, here
     /// and on the other peers; [`Communicator::close_within`] lets them finish first. The communicator may connect again.
     pub fn close(&self) {
+        self.door.call_back();
         let session = self.session.lock().take();
         if let Some(session) = session {
             session.leave();
@@ -419,7 +437,11 @@ impl Communicator {
         Ok(Exclusive { comm: self, shared })
     }
 
-    fn run(&self, options: impl Into<LaunchOptions>, tensors: Vec<Tensor<'_>>) -> Result<ReduceInfo, Error> {
+    fn reduce(
+        &self,
+        options: impl Into<LaunchOptions>,
+        tensors: Vec<Tensor<'_>>,
+    ) -> Result<ReduceInfo, Error> {
         let (shared, op) = self.launch(options.into(), tensors)?;
         self.complete(&shared, &op, Limit::of(op.timeout()))
     }

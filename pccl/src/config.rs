@@ -98,7 +98,7 @@ impl Builder {
             first_state_port: limits::FIRST_STATE_PORT,
             strict_ports: false,
             name: None,
-            connect_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(60),
             call_timeout: None,
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
@@ -164,8 +164,9 @@ impl Builder {
         self
     }
 
-    /// How long reaching and registering with the master may take. Default 10 s. Waiting to be admitted is not bounded by
-    /// it.
+    /// For how long [`Communicator::connect`] tries to reach the master and to register with it. Default 60 s: as long as
+    /// a master that is started again may take, or one that is started after its peers. Waiting to be admitted is not
+    /// bounded by it.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -16,6 +16,7 @@ mod election;
 mod flow;
 mod giving_up;
 mod group;
+mod history;
 mod liveness;
 mod measured;
 mod mesh;

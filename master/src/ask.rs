@@ -1,0 +1,83 @@
+//! `pccl-master status` and `pccl-master kick`: what an operator asks of a running master.
+
+use crate::admin_place::Surroundings;
+use clap::Args;
+use pccl_master::{rates_to_csv, rates_to_json, status_to_json};
+use pccl_protocol::{GroupId, limits::DEFAULT_MASTER_PORT};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Time for a running master to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Address of the master.
+    #[arg(value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_MASTER_PORT}"))]
+    pub(crate) master: String,
+
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print what was measured between the members of a group (the first one if none is named) instead, in Mbit/s, as the table
+    /// that `plan` reads; with --json as JSON, with latencies.
+    #[arg(long, value_name = "GROUP", num_args = 0..=1)]
+    pub(crate) rates: Option<Option<u32>>,
+}
+
+/// Arguments of `kick`.
+#[derive(Debug, Args)]
+pub(crate) struct Kick {
+    /// The first hexadecimal digits of the peer's identity, as `status` prints it.
+    pub(crate) peer: String,
+
+    /// Why; the caller of the peer sees it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
+/// Prints the state of a run.
+pub(crate) fn status(arguments: &Status) -> Result<(), String> {
+    if let Some(group) = arguments.rates {
+        return print(&rates(arguments, group)?);
+    }
+    let status = pccl_master::query_status(&arguments.master, TIMEOUT)?;
+    print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
+}
+
+/// What was measured in a group, as a text.
+fn rates(arguments: &Status, group: Option<u32>) -> Result<String, String> {
+    let rates = pccl_master::query_rates(&arguments.master, group.map(GroupId), TIMEOUT)?;
+    if rates.left_out > 0 {
+        // Not by the log, whose level may be NONE.
+        let _ = writeln!(io::stderr(), "pccl-master: {} more edges have a rate", rates.left_out);
+    }
+    if arguments.json { Ok(rates_to_json(&rates) + "\n") } else { rates_to_csv(&rates) }
+}
+
+/// Has a peer removed and prints what was done.
+pub(crate) fn kick(arguments: &Kick) -> Result<(), String> {
+    let admin = match &arguments.admin {
+        Some(path) => path.clone(),
+        None => Surroundings::here().find(arguments.port)?,
+    };
+    print(&(pccl_master::remove_peer(&admin, &arguments.peer, &arguments.reason, TIMEOUT)? + "\n"))
+}
+
+fn print(text: &str) -> Result<(), String> {
+    let written = io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| format!("cannot write to stdout: {error}"))
+}

@@ -24,8 +24,8 @@ pub(crate) struct Status {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print what was measured between the members of a group (the first one if none is named) instead, in Mbit/s, as the table
-    /// that `plan` reads; with --json as JSON, with latencies.
+    /// Print what was measured between the members of a group (the first one if none is named) instead, in Mbit/s,
+    /// as the table that `plan` reads; with --json as JSON, with latencies.
     #[arg(long, value_name = "GROUP", num_args = 0..=1)]
     pub(crate) rates: Option<Option<u32>>,
 }

@@ -492,12 +492,12 @@ PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t pee
  * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
  * asks for is done, for up to the connect time-out. So a loop is
  *
- *     while (more to do)
- *         if (step(comm) != pcclSuccess && pcclRecover(comm, pcclGetLastRemedy(), 2) != pcclSuccess)
- *             give up, and print pcclGetLastError();
+ *     pcclRemedy_t remedy = pcclRemedyReconnect;
+ *     while (there is more to do && pcclRecover(comm, remedy, 2) == pcclSuccess)
+ *         remedy = step(comm) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
  *
- * pcclRemedyReconnect connects only if that is needed, so it may also begin a loop. peers is how many there have to be at
- * least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
+ * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that is
+ * needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
  * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
  * reached in time, does not take this peer, or drops it again and again. */
 PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);
@@ -506,6 +506,12 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
  * text of several lines. May be called beside any other call. */
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
+
+/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the first
+ * descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
+PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                                const pcclComm_t *communicator,
+                                                pcclAsyncReduceOp_t *reduce_handle_out);
 
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
@@ -524,6 +530,12 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator
 
 /* Gives an all-reduce up, for all peers, unless its outcome is decided. It still has to be awaited. */
 PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
+
+/* Writes what the flight recorder holds into a new file in a directory, which is made if it is not there, and its path
+ * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file cannot
+ * be written. */
+PCCL_EXPORT pcclResult_t pcclDumpFlight(const pcclComm_t *communicator, const char *directory, char *buffer,
+                                        size_t capacity, size_t *length_out);
 
 /* Leaves the run at once: calls of other threads fail. The communicator may connect again. */
 PCCL_EXPORT pcclResult_t pcclClose(pcclComm_t *communicator);

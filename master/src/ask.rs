@@ -2,7 +2,7 @@
 
 use crate::admin_place::Surroundings;
 use clap::Args;
-use pccl_master::{rates_to_csv, rates_to_json, status_to_json};
+use pccl_master::status_to_json;
 use pccl_protocol::{GroupId, limits::DEFAULT_MASTER_PORT};
 use std::{
     io::{self, Write},
@@ -24,10 +24,14 @@ pub(crate) struct Status {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print what was measured between the members of a group (the first one if none is named) instead, in Mbit/s,
-    /// as the table that `plan` reads; with --json as JSON, with latencies.
-    #[arg(long, value_name = "GROUP", num_args = 0..=1)]
-    pub(crate) rates: Option<Option<u32>>,
+    /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan` reads.
+    /// With --json: as JSON, with latencies.
+    #[arg(long)]
+    pub(crate) rates: bool,
+
+    /// With --rates: the group; the first one if none is named.
+    #[arg(long, requires = "rates")]
+    pub(crate) group: Option<u32>,
 }
 
 /// Arguments of `kick`.
@@ -51,21 +55,25 @@ pub(crate) struct Kick {
 
 /// Prints the state of a run.
 pub(crate) fn status(arguments: &Status) -> Result<(), String> {
-    if let Some(group) = arguments.rates {
-        return print(&rates(arguments, group)?);
+    if arguments.rates {
+        return print(&rates(arguments)?);
     }
     let status = pccl_master::query_status(&arguments.master, TIMEOUT)?;
     print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
 }
 
 /// What was measured in a group, as a text.
-fn rates(arguments: &Status, group: Option<u32>) -> Result<String, String> {
-    let rates = pccl_master::query_rates(&arguments.master, group.map(GroupId), TIMEOUT)?;
+fn rates(arguments: &Status) -> Result<String, String> {
+    let rates = pccl_master::query_rates(&arguments.master, arguments.group.map(GroupId), TIMEOUT)?;
     if rates.left_out > 0 {
         // Not by the log, whose level may be NONE.
         let _ = writeln!(io::stderr(), "pccl-master: {} more edges have a rate", rates.left_out);
     }
-    if arguments.json { Ok(rates_to_json(&rates) + "\n") } else { rates_to_csv(&rates) }
+    if arguments.json {
+        Ok(pccl_master::rates_to_json(&rates) + "\n")
+    } else {
+        pccl_master::rates_to_csv(&rates)
+    }
 }
 
 /// Has a peer removed and prints what was done.

@@ -87,12 +87,12 @@ fn the_status_names_who_is_waited_for() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("2 peers in 1 group (") && text.contains("all-reduce tag 7"), "{text}");
     // Nothing has been measured.
-    let rates = program(&["--status", &address, "--rates"]);
+    let rates = program(&["status", &address, "--rates"]);
     assert_eq!(rates.status.code(), Some(1));
     assert!(String::from_utf8(rates.stderr).unwrap().contains("nothing has been measured in group 0"));
     let rates = program(&["--status", &address, "--rates", "--json"]);
     assert!(String::from_utf8(rates.stdout).unwrap().starts_with("{\"group\":0,\"peers\":[{\"peer\":\""));
-    let rates = program(&["--status", &address, "--rates", "77"]);
+    let rates = program(&["status", &address, "--rates", "--group", "77"]);
     assert!(String::from_utf8(rates.stderr).unwrap().contains("no such group"));
     let json = program(&["--status", &address, "--json"]);
     assert!(json.status.success());

@@ -78,7 +78,7 @@ impl Drop for Program {
 }
 
 /// Sends a signal without calling the system directly.
-fn signal(process: &str, name: &str) {
+pub(crate) fn signal(process: &str, name: &str) {
     let status =
         Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
     assert!(status.success());

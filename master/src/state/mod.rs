@@ -312,6 +312,12 @@ impl MasterState {
         }
     }
 
+    /// For what happens in each step of a training.
+    fn debug(&mut self, text: String) {
+        self.out.push(Action::Log { level: log::Level::Debug, text });
+    }
+
+    /// For what an operator wants to know: who comes and goes, rings, plans.
     fn info(&mut self, text: String) {
         self.out.push(Action::Log { level: log::Level::Info, text });
     }

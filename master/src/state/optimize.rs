@@ -441,7 +441,7 @@ impl MasterState {
     }
 
     /// What an optimisation waits for, in words.
-    pub(super) fn blocked_optimization(&self, since: Timestamp) -> String {
+    pub(super) fn blocked_optimization(&self) -> String {
         let reason = match self.optimization.as_ref().map(|optimization| &optimization.stage) {
             None => self.missing_for_optimization(),
             Some(Stage::Probing { round, rounds, open, .. }) => {
@@ -457,6 +457,6 @@ impl MasterState {
             Some(Stage::Planning { .. }) => "the planner".to_owned(),
             Some(Stage::Connecting) => self.ring_sentences().join("; "),
         };
-        format!("optimize_topology ({} s) waits for {reason}", self.now.since(since).as_secs())
+        format!("optimize_topology waits for {reason}")
     }
 }

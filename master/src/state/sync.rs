@@ -260,7 +260,7 @@ impl MasterState {
                 group.committed = group.committed.max(Some(*revision));
                 group.holders = voters.keys().copied().collect();
                 let revision = *revision;
-                self.info(format!("group {group_id}: sync {sync} committed revision {revision}"));
+                self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {
                 let text = format!("group {group_id}: {verdict}");

@@ -69,7 +69,10 @@ impl MasterState {
 
     fn last_seen(&self, id: PeerId) -> String {
         let Some(peer) = self.peers.get(&id) else { return id.to_string() };
-        format!("peer {}, {}", peer.name(id), self.call_of(peer))
+        let Some((beat, at)) = &peer.beat else { return format!("peer {}, no beat yet", peer.name(id)) };
+        let call = if beat.call == CallKind::None { "no call".to_owned() } else { beat.call.to_string() };
+        let late = self.now.since(*at) > self.options.suspicion();
+        format!("peer {}, in {call}{}", peer.name(id), if late { ", no beat lately" } else { "" })
     }
 
     pub(super) fn call_of(&self, peer: &Peer) -> String {

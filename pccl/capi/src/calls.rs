@@ -340,6 +340,38 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
     })
 }
 
+/// `pcclAllReduceManyAsync`.
+///
+/// # Safety
+/// As [`pcclGetBuildInfo`]; the buffers stay as they are until the all-reduce was awaited.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
+    descriptors: *const ReduceOpDescriptor,
+    count: usize,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    call(|| {
+        let entered = enter(comm)?;
+        raw::check(handle_out, "reduce_handle_out")?;
+        if count == 0 {
+            return Err(Failure::argument("count must be positive"));
+        }
+        // SAFETY: by the contract of this function.
+        let descriptors = unsafe { raw::items(descriptors, count, "descriptors") }?;
+        let tag = descriptors[0].descriptor.tag;
+        let tensors = descriptors.iter().map(|it| {
+            // SAFETY: by the contract of this function.
+            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+        });
+        entered.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+        entered.reduce(tag)?.goes_on_alone();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };
+        Ok(())
+    })
+}
+
 /// Whether a caller wanted the operation to end.
 fn was_given_up(error: &Error) -> bool {
     error

@@ -505,6 +505,29 @@ pub(crate) unsafe extern "C" fn pcclGetStatus(
     })
 }
 
+/// `pcclDumpFlight`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDumpFlight(
+    comm: Handle,
+    directory: *const c_char,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let directory = unsafe { raw::text(directory, "directory") }?;
+        let path = comm.inner().dump_flight(directory);
+        let path = path.map_err(|error| Failure::of(&error, code::INTERNAL_ERROR))?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(&path.to_string_lossy(), buffer, capacity, length_out) }
+    })
+}
+
 /// `pcclTestAsyncReduce`.
 ///
 /// # Safety

@@ -1,8 +1,6 @@
 //! Files of the flight recorder: what is written is read back, and nothing that is read can do harm.
 
-mod arbitrary;
-
-use arbitrary::arb;
+use crate::arbitrary::arb;
 use pccl_protocol::{
     Cause, GroupId, Name, PeerId, RunId,
     flight::{Entry, Event, File, Header, Options, Role, Subject, What, explain},

@@ -15,6 +15,7 @@ mod mesh;
 mod probe;
 mod stall;
 pub(crate) mod status;
+mod waiting;
 
 use crate::{
     Error,
@@ -152,7 +153,7 @@ pub(crate) struct Shared {
     heard: Mutex<Instant>,
     /// When the last operation of some size began.
     operation_began: Mutex<Option<Instant>>,
-    blocked_on: Mutex<Option<(String, Instant)>>,
+    waiting: Mutex<waiting::WaitLog>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
     moved_bytes: AtomicU64,
@@ -167,11 +168,6 @@ impl Shared {
     /// A number for a new request.
     pub(crate) fn next_request(&self) -> pccl_protocol::RequestId {
         pccl_protocol::RequestId(self.requests.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// For whom something waits that this peer has voted for, by the last answer to a beat.
-    pub(crate) fn blocked_text(&self) -> Option<String> {
-        self.blocked_on.lock().as_ref().map(|(text, _)| text.clone())
     }
 
     /// The world as the master last described it.
@@ -443,7 +439,7 @@ impl Session {
             answer_world: Mutex::new(None),
             operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
-            blocked_on: Mutex::new(None),
+            waiting: Mutex::default(),
             end: Mutex::new(None),
             requests: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),

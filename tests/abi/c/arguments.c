@@ -87,6 +87,8 @@ static void handles(void) {
         EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclInvalidArgument);
         EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidArgument);
         EXPECT(pcclGetStatus(comm, false, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclDumpFlight(comm, "/tmp", NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclAllReduceManyAsync(&many, 1, comm, &op), pcclInvalidArgument);
         EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidArgument);
         EXPECT(pcclWaitAsyncReduce(&op, 0, &flag), pcclInvalidArgument);
         EXPECT(pcclAbortAsyncReduce(&op), pcclInvalidArgument);
@@ -113,6 +115,7 @@ static void unconnected(void) {
     EXPECT(pcclOptimizeTopology(comm), pcclInvalidUsage);
     EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclInvalidUsage);
     EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidUsage);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
     EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidUsage);
     EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclInvalidUsage);
@@ -268,6 +271,12 @@ static void connected(unsigned port) {
     EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, -1), pcclInvalidArgument);
     EXPECT(pcclAllReduceMultipleWithRetry(many, 2, comm, NULL, 1), pcclInvalidArgument);
     EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 1), pcclTooFewPeers);
+    EXPECT(pcclAllReduceManyAsync(NULL, 1, comm, &op), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 0, comm, &op), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 1, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 1, comm, &op), pcclTooFewPeers);
+    EXPECT(pcclDumpFlight(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
+    EXPECT(pcclDumpFlight(comm, "/proc/nobody/can/write/here", NULL, 0, &length), pcclInternalError);
 
     EXPECT(pcclSynchronizeSharedState(comm, NULL, popular, NULL), pcclInvalidArgument);
     EXPECT(pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t) 3, NULL), pcclInvalidArgument);

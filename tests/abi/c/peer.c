@@ -135,6 +135,7 @@ static void many(pcclComm_t *comm) {
     static float floats[COUNT];
     static int16_t integers[3];
     pcclReduceOpDescriptor_t descriptors[2];
+    pcclAsyncReduceOp_t op;
     pcclReduceInfo_t info;
     int i;
     for (i = 0; i < COUNT; i++)
@@ -150,6 +151,13 @@ static void many(pcclComm_t *comm) {
     for (i = 0; i < COUNT; i++)
         CHECK(floats[i] == (float) (peers - 1) / 2);
     CHECK(integers[0] == 0 && integers[2] == 0);
+    for (i = 0; i < COUNT; i++)
+        floats[i] = (float) own_index;
+    integers[0] = integers[1] = integers[2] = (int16_t) own_index;
+    EXPECT(pcclAllReduceManyAsync(descriptors, 2, comm, &op), pcclSuccess);
+    CHECK(op.tag == 10);
+    EXPECT(pcclAwaitAsyncReduce(&op, &info), pcclSuccess);
+    CHECK(floats[0] == (float) (peers - 1) / 2 && floats[COUNT - 1] == floats[0] && integers[1] == 0);
 }
 
 /* A sum by the schedule that was chosen; which one it took is the same on all peers. */

@@ -379,7 +379,8 @@ typedef struct pcclWorld_t {
 typedef struct pcclOptimized_t {
     /* Peers of the group. */
     uint32_t group_size;
-    /* How large reduces go whose callers leave it open: pcclScheduleRing, or pcclSchedulePairwise while all pairs are connected. */
+    /* How large reduces go whose callers leave it open: pcclScheduleRing, or pcclSchedulePairwise while all pairs
+     * are connected. */
     pcclSchedule_t schedule;
     /* The ring is another one than before. */
     bool changed;
@@ -389,7 +390,8 @@ typedef struct pcclOptimized_t {
     bool has_slowest;
     /* Whether pairwise_gain_pct is known; it is 0 otherwise. */
     bool has_pairwise_gain;
-    /* How many per cent faster than around the ring reduces are predicted to be by pairwise exchange; below 0 if slower. */
+    /* How many per cent faster than around the ring reduces are predicted to be by pairwise exchange; below 0 if
+     * slower. */
     int32_t pairwise_gain_pct;
     pcclRankUuid_t slowest_from;
     pcclRankUuid_t slowest_to;
@@ -447,8 +449,8 @@ PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
 /* A first port that is taken makes pcclConnect fail, instead of a warning and another port. Default false. */
 PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool strict);
-/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and "-_.:@/+=~".
- * Default "hostname:pid". */
+/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
+ * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
 
@@ -456,13 +458,15 @@ PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFra
  * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
 PCCL_EXPORT pcclResult_t pcclSetSchedule(pcclComm_t *communicator, pcclSchedule_t schedule);
 
-/* How long a call that begins from now on may wait for other peers. Then it gives up, for all peers where that is possible: this
- * one gets the result of a failed call with the cause "TimedOut", the others the verdict "CallTimeout", and all of them may go on.
- * Of asynchronous reduces it is the wait that has the limit. May be called at any time. PCCL_NO_TIMEOUT, which is the default: for
- * ever. It has to be longer than the longest step of the slowest peer. pcclWaitForWorld has a limit of its own. */
+/* How long a call that begins from now on may wait for other peers. Then it gives up, for all peers where that is
+ * possible: this one gets the result of a failed call with the cause "TimedOut", the others the verdict
+ * "CallTimeout", and all of them may go on. Of asynchronous reduces it is the wait that has the limit. May be called
+ * at any time. PCCL_NO_TIMEOUT, which is the default: for ever. It has to be longer than the longest step of the
+ * slowest peer. pcclWaitForWorld has a limit of its own. */
 PCCL_EXPORT pcclResult_t pcclSetCallTimeout(pcclComm_t *communicator, uint64_t milliseconds);
 
-/* The same for the calls of the calling thread, whatever their communicator has; PCCL_DEFAULT_TIMEOUT: as that has it. */
+/* The same for the calls of the calling thread, whatever their communicator has; PCCL_DEFAULT_TIMEOUT: as that has
+ * it. */
 PCCL_EXPORT pcclResult_t pcclSetThreadCallTimeout(uint64_t milliseconds);
 
 /* What this peer is called. */
@@ -516,8 +520,8 @@ PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_h
 PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                              bool *done_out);
 
-/* As pcclAwaitAsyncReduce. When the time is over, the reduce is given up for all peers, as pcclSetCallTimeout says. The buffers are
- * the caller's again when it returns, whatever it returns. */
+/* As pcclAwaitAsyncReduce. When the time is over, the reduce is given up for all peers, as pcclSetCallTimeout says.
+ * The buffers are the caller's again when it returns, whatever it returns. */
 PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                                  pcclReduceInfo_t *reduce_info_out);
 

@@ -3,8 +3,9 @@
 use crate::json::{list, object, text};
 use pccl_protocol::Rates;
 
-/// A table of rates in Mbit/s as `pccl-master plan` reads it: the names of all members in the first line, then a row for each
-/// sending end. A blank is an edge without a rate. Names that two members share have the identity of the member behind them.
+/// A table of rates in Mbit/s as `pccl-master plan` reads it: the names of all members in the first line, then a row
+/// for each sending end. A blank is an edge without a rate. Names that two members share have the identity of the
+/// member behind them.
 ///
 /// # Errors
 /// One sentence: why there is nothing to show.

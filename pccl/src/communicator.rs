@@ -79,14 +79,15 @@ impl Communicator {
     ///
     /// # Errors
     /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer, or is
-    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer was not let in
-    /// within the call time-out, which begins after the registration; `NotConnected` after `close` in another thread;
-    /// `InvalidUsage` if already connected.
+    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer was
+    /// not let in within the call time-out; `NotConnected` after `close` in another thread; `InvalidUsage` if
+    /// already connected.
     pub fn connect(&self) -> Result<(), Error> {
         self.connect_within(self.call_timeout())
     }
 
-    /// As [`Communicator::connect`]; `timeout` is how long this peer waits to be let in, `None` for ever. Then it leaves the run.
+    /// As [`Communicator::connect`]; `timeout` is how long this peer waits to be let in, once it is registered,
+    /// `None` for ever. Then it leaves the run.
     ///
     /// # Errors
     /// As [`Communicator::connect`].
@@ -138,11 +139,10 @@ impl Communicator {
             return admitted;
         }
         let waits = shared.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
-        {
-            let mut slot = self.session.lock();
-            if let Some(session) = slot.take_if(|session| Arc::ptr_eq(&session.shared, shared)) {
-                session.leave();
-            }
+        // Not under the lock: another thread may want to close.
+        let session = self.session.lock().take_if(|session| Arc::ptr_eq(&session.shared, shared));
+        if let Some(session) = session {
+            session.leave();
         }
         let text = format!("not let in after {:?}: {waits}", limit.time());
         Err(Error::TimedOut { call: CallKind::Connect, text, verdict: None })
@@ -163,8 +163,8 @@ impl Communicator {
         self.config.name.as_str()
     }
 
-    /// The identity of this peer in the run: a new one after each connect. `None` before the first registration, and after
-    /// [`Communicator::close`].
+    /// The identity of this peer in the run: a new one after each connect. `None` before the first registration, and
+    /// after [`Communicator::close`].
     pub fn id(&self) -> Option<PeerId> {
         let slot = self.session.lock();
         slot.as_ref().and_then(|session| session.shared.identity()).map(|identity| identity.peer)
@@ -191,15 +191,15 @@ impl Communicator {
     /// Lets in all peers that wait, and returns when all rings are connected. All peers of the run have to call it.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed; `NotConnected`, `Kicked`,
-    /// `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
+    /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn update_topology(&self) -> Result<(), Error> {
         self.update_topology_within(self.call_timeout())
     }
 
-    /// As [`Communicator::update_topology`], with a limit of its own; `None` waits for ever. When it has passed, this peer's vote is
-    /// taken back, so that it may make other calls; those who have voted go on waiting for it. A round that has begun ends first, and
-    /// then the call succeeds.
+    /// As [`Communicator::update_topology`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back, so that it may make other calls; those who have voted go on waiting for it. A
+    /// round that has begun ends first, and then the call succeeds.
     ///
     /// # Errors
     /// As [`Communicator::update_topology`].
@@ -216,14 +216,15 @@ impl Communicator {
     /// meanwhile is left out, which is no error.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed; `NotConnected`, `Kicked`,
-    /// `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
+    /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn optimize_topology(&self) -> Result<Optimized, Error> {
         self.optimize_topology_within(self.call_timeout())
     }
 
-    /// As [`Communicator::optimize_topology`], with a limit of its own; `None` waits for ever. When it has passed, this peer's vote
-    /// is taken back. Once all peers have voted, the optimisation goes on to its end, and the call succeeds.
+    /// As [`Communicator::optimize_topology`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back. Once all peers have voted, the optimisation goes on to its end, and the call
+    /// succeeds.
     ///
     /// # Errors
     /// As [`Communicator::optimize_topology`].
@@ -250,8 +251,8 @@ impl Communicator {
         self.are_peers_pending_within(self.call_timeout())
     }
 
-    /// As [`Communicator::are_peers_pending`], with a limit of its own; `None` waits for ever. When it has passed, this peer's vote
-    /// is taken back.
+    /// As [`Communicator::are_peers_pending`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back.
     ///
     /// # Errors
     /// As [`Communicator::are_peers_pending`].
@@ -266,8 +267,8 @@ impl Communicator {
         })
     }
 
-    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever, whatever the
-    /// call time-out is. While it waits the log says who is missing.
+    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever,
+    /// whatever the call time-out is. While it waits the log says who is missing.
     ///
     /// # Errors
     /// `TimedOut` when `timeout` has passed; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
@@ -313,9 +314,9 @@ impl Communicator {
     ///
     /// # Errors
     /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says whether
-    /// to retry. `TimedOut` when the limit has passed: the same for this peer, and the others get the verdict `CallTimeout`, which
-    /// names this peer and those for whom it waited. `TooFewPeers` if there is no other peer; `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in
-    /// flight; `NotConnected`, `Kicked`, `MasterLost`.
+    /// to retry. `TimedOut` when the limit has passed: the same for this peer, and the others get the verdict
+    /// `CallTimeout`, which names this peer and those for whom it waited. `TooFewPeers` if there is no other peer;
+    /// `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in flight; `NotConnected`, `Kicked`, `MasterLost`.
     pub fn all_reduce<T: Element>(
         &self,
         data: &mut [T],
@@ -379,8 +380,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the limit has passed:
-    /// the same for this peer, and the others get the verdict. `TooFewPeers` below the minimum world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the
+    /// limit has passed: the same for this peer, and the others get the verdict. `TooFewPeers` below the minimum
+    /// world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,
@@ -580,9 +582,9 @@ fn vote_topology(
     }
 }
 
-/// Waits for the answer to a vote for the whole run. When the limit passes, the vote is taken back, unless others have counted on
-/// it: then it is answered, they go on with what follows, and so must this peer. Bounded by the end of the round or of the
-/// optimisation, if one is running.
+/// Waits for the answer to a vote for the whole run. When the limit passes, the vote is taken back, unless others
+/// have counted on it: then it is answered, they go on with what follows, and so must this peer. Bounded by the end
+/// of the round or of the optimisation, if one is running.
 fn agree<T>(
     shared: &Shared,
     call: CallKind,

@@ -142,23 +142,24 @@ impl Builder {
         self
     }
 
-    /// A listener whose first port is taken is an error of `connect`, instead of a warning and another port: for firewalls
-    /// with a rule for each port. Default false.
+    /// A listener whose first port is taken is an error of `connect`, instead of a warning and another port: for
+    /// firewalls with a rule for each port. Default false.
     pub fn strict_ports(mut self, strict: bool) -> Self {
         self.strict_ports = strict;
         self
     }
 
-    /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a new one
-    /// after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
+    /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
+    /// new one after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// How long a call may wait for other peers, unless it names a limit of its own. Then it gives up: for all peers where that is
-    /// possible, see [`Error::TimedOut`]. It has to be longer than the longest step of the slowest peer, as whoever computes keeps
-    /// the others waiting. Default: no limit. [`Communicator::set_call_timeout`] changes it later.
+    /// How long a call may wait for other peers, unless it names a limit of its own. Then it gives up: for all peers
+    /// where that is possible, see [`Error::TimedOut`]. It has to be longer than the longest step of the slowest
+    /// peer, as whoever computes keeps the others waiting. Default: no limit. [`Communicator::set_call_timeout`]
+    /// changes it later.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = Some(timeout);
         self

@@ -60,8 +60,8 @@ impl Communicator {
         Ok(DetachedReduce { shared, op })
     }
 
-    /// Blocks until a detached all-reduce is over, or until the limit with which it was launched has passed, from now: then it is
-    /// given up for all peers. Nothing uses its memory any more then.
+    /// Blocks until a detached all-reduce is over, or until the limit with which it was launched has passed, from
+    /// now: then it is given up for all peers. Nothing uses its memory any more then.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; `InvalidUsage` if it was waited for before.

@@ -47,8 +47,8 @@ pub struct ReduceOptions {
     pub quantisation: Option<Quantisation>,
     /// How it travels. Default: automatic.
     pub schedule: Schedule,
-    /// How long the call may block, or, of an asynchronous all-reduce, the wait for it. Then it is given up for all peers
-    /// ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
+    /// How long the call may block, or, of an asynchronous all-reduce, the wait for it. Then it is given up for all
+    /// peers ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
     pub timeout: Option<Duration>,
 }
 
@@ -145,8 +145,8 @@ impl From<ManyOptions> for LaunchOptions {
 pub struct SyncOptions {
     /// Which part this peer takes.
     pub strategy: SyncStrategy,
-    /// How long the call may block. Then it is given up for all peers ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the
-    /// call time-out of the communicator.
+    /// How long the call may block. Then it is given up for all peers ([`Error::TimedOut`](crate::Error::TimedOut)).
+    /// Default: the call time-out of the communicator.
     pub timeout: Option<Duration>,
 }
 

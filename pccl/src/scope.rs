@@ -80,8 +80,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl AsyncReduce<'_> {
-    /// Blocks until the all-reduce is over, or until the limit with which it was launched has passed, from now: then it is given up
-    /// for all peers.
+    /// Blocks until the all-reduce is over, or until the limit with which it was launched has passed, from now: then
+    /// it is given up for all peers.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

@@ -1,5 +1,5 @@
-//! Callers with limits among processes: a peer that does not make the call, or stands still in it, costs the others the limit
-//! and nothing else.
+//! Callers with limits among processes: a peer that does not make the call, or stands still in it, costs the others
+//! the limit and nothing else.
 
 use crate::{
     fleet::{Fleet, config, sync_command},

@@ -93,8 +93,8 @@ impl World {
         self.limit(slot, request);
     }
 
-    /// The caller has a limit for this call, now and then. Whether it does comes from numbers of its own, so that the rest of a
-    /// seed stays as it was.
+    /// The caller has a limit for this call, now and then. Whether it does comes from numbers of its own, so that
+    /// the rest of a seed stays as it was.
     pub(crate) fn limit(&mut self, slot: usize, request: RequestId) {
         let life = u64::from(self.clients[slot].life);
         let mut rng = Rng::new(self.seed ^ (slot as u64) << 32 ^ request.0 << 40 ^ life << 20 ^ 0x5eed_000a);

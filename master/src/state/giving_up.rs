@@ -1,5 +1,5 @@
-//! A caller gives up what it has voted for: because its limit has passed, or because it wants no result. The outcome is one for all,
-//! unless it has been decided before; those who vote for that attempt later learn it.
+//! A caller gives up what it has voted for: because its limit has passed, or because it wants no result. The outcome
+//! is one for all, unless it has been decided before; those who vote for that attempt later learn it.
 
 use super::MasterState;
 use super::group::{GivenUp, Group, Op, Sync};

@@ -23,8 +23,9 @@ impl MasterState {
         }
     }
 
-    /// A round or an optimisation that has begun counts on everybody who voted for it, so a withdrawal waits for its end: then the
-    /// vote has been answered, or is gone. The peer hears one or the other, so that it knows whether it took part.
+    /// A round or an optimisation that has begun counts on everybody who voted for it, so a withdrawal waits for its
+    /// end: then the vote has been answered, or is gone. The peer hears one or the other, so that it knows whether
+    /// it took part.
     pub(super) fn record_withdrawal(&mut self, id: PeerId, request: RequestId) {
         let (in_round, in_optimization) = (self.round.is_some(), self.optimization.is_some());
         let Some(peer) = self.peers.get_mut(&id) else { return };

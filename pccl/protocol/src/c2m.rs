@@ -15,8 +15,8 @@ packets! {
         Beat(Beat) = 2,
         /// Vote to admit those who wait.
         VoteTopology(VoteTopology) = 3,
-        /// Take a vote back that is for the whole run: of topology, of an optimisation, or of the pending query (the caller's
-        /// limit passed).
+        /// Take a vote back that is for the whole run: of topology, of an optimisation, or of the pending query (the
+        /// caller's limit passed).
         WithdrawVote(RequestId) = 4,
         /// Vote of the pending query.
         VotePending(RequestId) = 5,
@@ -216,7 +216,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The caller gives a collective or a sync up that it has voted for. Unless its outcome is decided, it fails for all.
+    /// The caller gives a collective or a sync up that it has voted for. Unless its outcome is decided, it fails for
+    /// all.
     #[derive(Copy)]
     pub struct GiveUp {
         /// Its vote.

@@ -99,8 +99,9 @@ wire_struct! {
     pub struct Verdict {
         /// First cause.
         pub cause: Cause,
-        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ, for a limit that
-        /// passed those for whom the caller waited (who gave up stands in the details), or the caller if it waited for nobody.
+        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ, for a
+        /// limit that passed those for whom the caller waited (who gave up stands in the details), or the caller if
+        /// it waited for nobody.
         pub culprits: Vec<Culprit>,
         /// What failed.
         pub operation: Operation,

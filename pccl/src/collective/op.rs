@@ -200,8 +200,8 @@ impl Op {
         }
     }
 
-    /// The caller gives the operation up, because its limit has passed or because it wants no result: the present attempt fails for
-    /// all, whether it has begun or not, unless its outcome is decided. The first reason counts.
+    /// The caller gives the operation up, because its limit has passed or because it wants no result: the present
+    /// attempt fails for all, whether it has begun or not, unless its outcome is decided. The first reason counts.
     pub(crate) fn give_up(&self, limit: Option<Limit>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
@@ -323,8 +323,8 @@ impl Op {
         }
     }
 
-    /// Sleeps until there is a result, takes the memory back, and restores it after a failure. When the limit passes, the operation
-    /// is given up; the master's answer to that is the result.
+    /// Sleeps until there is a result, takes the memory back, and restores it after a failure. When the limit
+    /// passes, the operation is given up; the master's answer to that is the result.
     pub(crate) fn wait(&self, limit: Limit) -> Result<ReduceInfo, Error> {
         if let Some(deadline) = limit.deadline()
             && !self.wait_until_done(deadline)

@@ -140,8 +140,8 @@ struct Ballot<'a> {
 }
 
 impl Ballot<'_> {
-    /// Waits for a packet of the master. When the limit passes, the sync is given up for all, and the master's answer to that is
-    /// waited for.
+    /// Waits for a packet of the master. When the limit passes, the sync is given up for all, and the master's
+    /// answer to that is waited for.
     fn receive<T>(&mut self, mut pick: impl FnMut(&M2c) -> Option<T>) -> Result<T, Error> {
         let deadline = self.limit.deadline().filter(|_| !self.given_up);
         match self.shared.receive(deadline, &mut pick) {

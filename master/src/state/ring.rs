@@ -6,8 +6,8 @@ use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Seve
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, fewest_removals, ring_order};
 use pccl_protocol::{
-    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan,
-    RingReport, StalledEdge, Text, limits,
+    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan, RingReport,
+    StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -87,7 +87,7 @@ pub(crate) fn forgotten_tests(tree: &Tree) -> Vec<String> {
         let main = tree.get(&format!("{tests}main.rs")).map_or("", String::as_str);
         for path in tree.keys() {
             let Some(file) = path.strip_prefix(&tests) else { continue };
-            let name = file.strip_suffix(".rs").or_else(|| file.strip_suffix("/mod.rs"));
+            let name = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"));
             let Some(name) = name.filter(|name| !name.contains('/') && *name != "main") else { continue };
             let is_module = main.lines().any(|line| line == format!("mod {name};"));
             let is_target = text.lines().any(|line| line == format!("name = \"{name}\""));

@@ -39,6 +39,11 @@ fn users_of_the_library_get_no_command_line() {
 }
 
 #[test]
+fn every_test_is_run() {
+    assert_none(&manifests::forgotten_tests(&tree::read()));
+}
+
+#[test]
 fn sources_keep_the_rules() {
     assert_none(&sources::problems(&tree::read()));
 }

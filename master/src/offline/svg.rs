@@ -134,7 +134,7 @@ fn numbers(out: &mut String, input: &Input, cell: f64) {
         // With a rim, so that it can be read on every colour and over the ring.
         let _ = writeln!(
             out,
-            r##"<text font-size="{size:.1}" text-anchor="middle" x="{x:.1}" y="{y:.1}" fill="#000" stroke="#fff" stroke-width="3" paint-order="stroke">{value}</text>"##
+            r##"<text font-size="{size:.1}" text-anchor="middle" x="{x:.1}" y="{y:.1}" fill="#000" stroke="#fff" stroke-width="2" paint-order="stroke">{value}</text>"##
         );
     }
 }

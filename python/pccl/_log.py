@@ -19,8 +19,9 @@ _writer: Optional[threading.Thread] = None
 
 
 def attach() -> None:
-    """Hands lines of the library over that the logger is interested in now; called for each communicator and master that is
-    made. Where the environment sets the log of the library, lines go to standard error, as they do in other languages."""
+    """Hands lines of the library over that the logger is interested in now; called for each communicator and master
+    that is made. Where the environment sets the log of the library, lines go to standard error, as they do in other
+    languages."""
     global _writer
     if any(os.environ.get(name) is not None for name in _ENVIRONMENT):
         return

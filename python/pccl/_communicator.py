@@ -344,8 +344,8 @@ class Communicator(Training):
         handle = self._handle
         limit = None if timeout is None else limit_ms(timeout)
         blocking("Communicator.all_reduce_multiple_with_retry", "pcclAllReduceMultipleWithRetry", array,
-                 len(descriptors), handle, byref(info), most, on_interrupt=lambda: library.pcclClose(handle), limit_ms=limit,
-                 keep=(self, descriptors, array, info))
+                 len(descriptors), handle, byref(info), most, on_interrupt=lambda: library.pcclClose(handle),
+                 limit_ms=limit, keep=(self, descriptors, array, info))
         return ReduceInfo.from_c(info)
 
     # ---- Reduces in flight

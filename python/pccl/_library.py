@@ -46,8 +46,8 @@ class structs:
         _fields_ = [
             ("group_size", c_uint32), ("schedule", c_int), ("changed", c_bool), ("proven", c_bool),
             ("has_slowest", c_bool), ("has_pairwise_gain", c_bool), ("pairwise_gain_pct", c_int32),
-            ("slowest_from", c_uint8 * 16), ("slowest_to", c_uint8 * 16), ("slowest_mbit_s", c_double), ("bound_mbit_s", c_double),
-            ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
+            ("slowest_from", c_uint8 * 16), ("slowest_to", c_uint8 * 16), ("slowest_mbit_s", c_double),
+            ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
         ]
 
     # With structures inside, see below.

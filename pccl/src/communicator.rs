@@ -346,8 +346,8 @@ impl Communicator {
         let mut retries = options.retries;
         let limit = Limit::of(options.timeout.or(self.call_timeout()));
         loop {
-            let launched = self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect());
-            let (shared, op) = launched?;
+            let (shared, op) =
+                self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
             match self.complete(&shared, &op, limit) {
                 Err(error) if error.is_retryable() && retries > 0 && !limit.is_over() => {
                     retries -= 1;

@@ -175,6 +175,24 @@ fn a_peer_gives_up_and_calls_do_not_match() {
 }
 
 #[test]
+fn a_limit_that_passes_frees_all_peers() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, "limits", 3);
+    peers[0].expect("limited");
+    for peer in &mut peers {
+        peer.go();
+    }
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
+        peer.finish();
+    }
+}
+
+#[test]
 fn a_killed_peer_is_noticed_although_its_forked_child_lives() {
     let program = peer_program(Language::C99).expect("a C compiler");
     let (_master, port) = master();

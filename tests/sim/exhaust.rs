@@ -308,6 +308,7 @@ impl Table {
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
             | M2c::VoteWithdrawn(_)
+            | M2c::Rates(_)
             | M2c::ProbePlan(_)
             | M2c::OptimizeDone(_)
             | M2c::Echo(_)

@@ -104,7 +104,8 @@ impl MasterState {
         }
         self.measured.note((id, report.to), &report.result, now);
         if let ProbeResult::Failed(text) = report.result {
-            self.warn(format!("edge {id} -> {} cannot be measured: {text}", report.to));
+            let edge = self.name_of_edge((id, report.to));
+            self.warn(format!("{edge} cannot be measured: {text}"));
         }
     }
 
@@ -237,7 +238,8 @@ impl MasterState {
                 self.measured.note_crowded(ends, &result, self.now);
             } else {
                 self.measured.note(ends, &result, self.now);
-                self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
+                let edge = self.name_of_edge(ends);
+                self.warn(format!("{edge} cannot be measured: {text}"));
             }
         }
     }
@@ -389,8 +391,8 @@ impl MasterState {
         for (id, group) in self.groups.iter().filter(|(_, group)| group.ring.len() > 1) {
             let slowest = match self.slowest_edge(group) {
                 Some(edge) => {
-                    let (from, to) = (self.name_of(edge.from), self.name_of(edge.to));
-                    format!("the slowest edge of {} is {from} -> {to} with {}", group.ring.len(), edge.rate())
+                    let ends = self.name_of_edge((edge.from, edge.to));
+                    format!("the slowest of {} edges is {ends} with {}", group.ring.len(), edge.rate())
                 }
                 None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
             };

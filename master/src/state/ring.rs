@@ -228,7 +228,8 @@ impl MasterState {
         }
         group.rebuild.insert(ends);
         group.replan = true;
-        self.warn(format!("edge {} -> {} failed ({severity:?}): {text}", ends.0, ends.1));
+        let edge = self.name_of_edge(ends);
+        self.warn(format!("{edge} failed ({severity:?}): {text}"));
     }
 
     /// Rule: every group has a ring of exactly its members.

@@ -2,6 +2,7 @@
 
 use super::MasterState;
 use super::client::Peer;
+use super::group::EdgeEnds;
 use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 
@@ -12,6 +13,11 @@ impl MasterState {
     /// Identity and address of a peer, or its identity alone if it has gone.
     pub(super) fn name_of(&self, id: PeerId) -> String {
         self.peers.get(&id).map_or_else(|| id.to_string(), |peer| peer.name(id))
+    }
+
+    /// Both ends of an edge, for sentences.
+    pub(super) fn name_of_edge(&self, (from, to): EdgeEnds) -> String {
+        format!("edge {} -> {}", self.name_of(from), self.name_of(to))
     }
 
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {

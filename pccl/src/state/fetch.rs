@@ -60,6 +60,7 @@ pub(crate) fn fetch(
         let job = Job { shared, me, plan, tensors, deadline };
         match fetch_from(&job, source, &watch, &mut fetched) {
             Ok(()) => return Ok(fetched),
+            Err(_) if shared.source.is_stopped() => return Err("the sync is over".into()),
             Err(error) => {
                 let error = if watch.is_gone() { "the run has lost it".to_owned() } else { error };
                 log::warn!("shared state from peer {} ({}): {error}", source.peer, source.host);

@@ -371,6 +371,12 @@ public:
             return pcclGetLastVerdict(get(), buffer, capacity, length);
         });
     }
+    // Writes what the flight recorder holds into a new file in a directory, and returns its path.
+    std::string dump_flight(const std::string &directory) const {
+        return text("dump flight", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclDumpFlight(get(), directory.c_str(), buffer, capacity, length);
+        });
+    }
 
     // Data.
 
@@ -401,6 +407,13 @@ public:
     [[nodiscard]] Reduce all_reduce_async(const pcclReduceOpDescriptor_t &one) {
         pcclAsyncReduceOp_t handle{};
         check(pcclAllReduceAsync(one.sendbuf, one.recvbuf, &one.descriptor, get(), &handle), "begin all-reduce");
+        return Reduce(handle);
+    }
+
+    // Begins one of several buffers, as one operation: all of them are reduced, or none. The tag of the first names it.
+    [[nodiscard]] Reduce all_reduce_many_async(const std::vector<pcclReduceOpDescriptor_t> &all) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllReduceManyAsync(all.data(), all.size(), get(), &handle), "begin all-reduce");
         return Reduce(handle);
     }
 

@@ -418,16 +418,16 @@ public:
             return pcclGetStatus(get(), as_json, buffer, capacity, length);
         });
     }
-    // Writes what the flight recorder holds into a new file of a directory, and returns its path.
-    std::string dump_flight(const std::string &directory) const {
-        char path[4096];
-        check(pcclDumpFlight(get(), directory.c_str(), path, sizeof path, nullptr), "dump flight");
-        return path;
-    }
     // Why the last operation failed on all peers; empty if none has.
     std::string last_verdict() const {
         return text("last verdict", [&](char *buffer, std::size_t capacity, std::size_t *length) {
             return pcclGetLastVerdict(get(), buffer, capacity, length);
+        });
+    }
+    // Writes what the flight recorder holds into a new file in a directory, and returns its path.
+    std::string dump_flight(const std::string &directory) const {
+        return text("dump flight", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclDumpFlight(get(), directory.c_str(), buffer, capacity, length);
         });
     }
 
@@ -463,7 +463,7 @@ public:
         return Reduce(handle);
     }
 
-    // Begins one of several buffers, which are all reduced or none; the tag of the first names it.
+    // Begins one of several buffers, as one operation: all of them are reduced, or none. The tag of the first names it.
     [[nodiscard]] Reduce all_reduce_many_async(const std::vector<pcclReduceOpDescriptor_t> &all) {
         pcclAsyncReduceOp_t handle{};
         check(pcclAllReduceManyAsync(all.data(), all.size(), get(), &handle), "begin all-reduce");

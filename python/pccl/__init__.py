@@ -67,8 +67,8 @@ def get_include() -> str:
 
 __all__ = [
     "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Communicator", "ConnectFailed", "DataType", "DeviceType",
-    "DistributionHint", "Dropped", "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "MasterLost", "MasterNode",
-    "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost", "PendingAsyncOps",
+    "DistributionHint", "Dropped", "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "MasterLost",
+    "MasterNode", "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost", "PendingAsyncOps",
     "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo", "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
     "SharedStateSyncStrategy", "System", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",

@@ -13,7 +13,8 @@ U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 
 def _is_bool(value: Any) -> bool:
     """Whether it is a bool, of Python or of another package."""
-    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") or "bool" in str(getattr(value, "dtype", ""))
+    named = type(value).__name__ in ("bool", "bool_")
+    return isinstance(value, bool) or named or "bool" in str(getattr(value, "dtype", ""))
 
 
 def integer(value: Any, what: str, low: int, high: int) -> int:

@@ -52,7 +52,8 @@ ctypes.pythonapi.PyBuffer_Release.restype = None
 
 
 def buffer_of(source: Any, *, writable: bool) -> Buffer:
-    """The memory of a torch tensor, a numpy array, an object with the buffer protocol, or one with DLPack, for a reduce."""
+    """The memory of a torch tensor, a numpy array, an object with the buffer protocol, or one with DLPack, for a
+    reduce."""
     if is_tensor(source):
         check_tensor(source)
         if not source.is_contiguous():
@@ -60,7 +61,8 @@ def buffer_of(source: Any, *, writable: bool) -> Buffer:
         return Buffer(source.data_ptr(), source.numel(), DataType.from_torch_dtype(source.dtype), source)
     source = array_of_dlpack(source, writable)
     view = view_of(source, writable)
-    return Buffer(view.pointer, view.bytes // view.itemsize, dtype_of_format(view.format, view.itemsize), (source, view))
+    dtype = dtype_of_format(view.format, view.itemsize)
+    return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
 
 
 def is_tensor(source: Any) -> bool:

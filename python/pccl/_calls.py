@@ -17,11 +17,11 @@ DEFAULT_LIMIT = (1 << 64) - 2
 
 def blocking(call: str, name: str, *arguments: Any, on_interrupt: Callable[[], Any], limit_ms: Optional[int] = None,
              keep: Any = None) -> None:
-    """Calls the function ``name`` of the library for ``call``. In the main thread, which alone hears of signals, another thread
-    makes it.
+    """Calls the function ``name`` of the library for ``call``. In the main thread, which alone hears of signals,
+    another thread makes it.
 
-    When an exception interrupts the wait, ``on_interrupt`` is to end the call; ``keep`` lives until it has ended. ``limit_ms``
-    is for this call only.
+    When an exception interrupts the wait, ``on_interrupt`` is to end the call; ``keep`` lives until it has ended.
+    ``limit_ms`` is for this call only.
     """
     function = getattr(library, name)
 

@@ -36,9 +36,10 @@ _I32 = (1 << 31) - 1
 class Communicator(Training):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
 
-    A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call raises a
-    ``PCCLError`` if it fails, and has ``timeout`` in seconds: then it gives up, for all peers where that is possible, and raises
-    ``TimedOut``. ``None`` stands for the ``call_timeout`` of the communicator, ``math.inf`` for no limit.
+    A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call
+    raises a ``PCCLError`` if it fails, and has ``timeout`` in seconds: then it gives up, for all peers where that is
+    possible, and raises ``TimedOut``. ``None`` stands for the ``call_timeout`` of the communicator, ``math.inf`` for no
+    limit.
     """
 
     def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0, *,
@@ -52,16 +53,17 @@ class Communicator(Training):
         - ``peer_group``: reduces and syncs run among the peers of a group.
         - ``p2p_connection_pool_size``: connections to the next peer of the ring, up to 64; 0 lets the library choose.
         - ``name``: what this peer is called in status, logs and verdicts; default ``hostname:pid``.
-        - ``advertised_host``: name or address under which others reach this peer; default: the address that the master sees.
+        - ``advertised_host``: name or address under which others reach this peer; default: the address that the master
+          sees.
         - ``bind_address``: address that the listeners of this peer bind to, in digits; default: all.
-        - ``first_ports``: first ports that the listeners try, for tensors and for shared state; default 48150 and 48149. 0 takes
-          any free one.
+        - ``first_ports``: first ports that the listeners try, for tensors and for shared state; default 48150 and
+          48149. 0 takes any free one.
         - ``strict_ports``: a first port that is taken makes ``connect`` fail, instead of a warning and another port.
         - ``connect_timeout``: for as many seconds ``connect`` tries to reach the master; default 60.
         - ``master_timeout``: after as many seconds of silence the master counts as lost; default 30.
         - ``dial_timeout``: seconds for connecting to another peer; default 3.
-        - ``call_timeout``: limit of all calls that wait for other peers, in seconds; default none. It has to be longer than the
-          longest step of the slowest peer.
+        - ``call_timeout``: limit of all calls that wait for other peers, in seconds; default none. It has to be longer
+          than the longest step of the slowest peer.
         - ``frame_checksums``: whether data carry checksums on their way; ``None``: unless both ends are on one host.
         - ``schedule``: see the property.
         """
@@ -72,7 +74,8 @@ class Communicator(Training):
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
         settings = _settings(name, advertised_host, bind_address, first_ports, strict_ports, frame_checksums)
-        times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout), ("dial_timeout", dial_timeout))
+        times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
+                 ("dial_timeout", dial_timeout))
         for number, (what, seconds) in enumerate(times):
             if seconds is not None:
                 settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=0.001))))
@@ -80,9 +83,9 @@ class Communicator(Training):
             settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
         chosen = Schedule.of(schedule)
         attach()
-        code = library.pcclCreateCommunicatorByName(encoded, integer(peer_group, "peer_group", 0, U32),
-                                                    integer(p2p_connection_pool_size, "p2p_connection_pool_size", 0, 64),
-                                                    byref(self._handle))
+        group, pool = (integer(peer_group, "peer_group", 0, U32),
+                       integer(p2p_connection_pool_size, "p2p_connection_pool_size", 0, 64))
+        code = library.pcclCreateCommunicatorByName(encoded, group, pool, byref(self._handle))
         if code == Result.INVALID_ARGUMENT.value:
             raise ValueError(PCCLError.of(code, "Communicator").message)
         PCCLError.check(code, "Communicator")
@@ -95,7 +98,8 @@ class Communicator(Training):
         """A function of the library that does not wait."""
         PCCLError.check(getattr(library, name)(self._handle, *arguments), call)
 
-    def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None, keep: Any = None) -> None:
+    def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None,
+                  keep: Any = None) -> None:
         """A function of the library that waits. On Ctrl-C the connection is closed, which ends it."""
         handle = self._handle
         limit = None if timeout is None else limit_ms(timeout)
@@ -104,11 +108,12 @@ class Communicator(Training):
 
     @property
     def schedule(self) -> Schedule:
-        """How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce.
+        """How the data of reduces travels that begin from now on; all peers have to choose the same for the same
+        reduce.
 
-        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out more
-        accurate than around the ring, but depends a little on which peer owns what, and so on measured rates. Which
-        schedule a reduce took says ``ReduceInfo.schedule``.
+        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out
+        more accurate than around the ring, but depends a little on which peer owns what, and so on measured rates.
+        Which schedule a reduce took says ``ReduceInfo.schedule``.
         """
         return self._schedule
 
@@ -121,8 +126,8 @@ class Communicator(Training):
     # ---- Membership
 
     def connect(self, n_attempts: int = 1) -> None:
-        """Joins the run. Tries to reach the master for ``connect_timeout``, also if nobody listens yet, and returns when the others
-        have let this peer in. With ``n_attempts`` it does so as often, if the master was not there.
+        """Joins the run. Tries to reach the master for ``connect_timeout``, also if nobody listens yet, and returns
+        when the others have let this peer in. With ``n_attempts`` it does so as often, if the master was not there.
         """
         attempts = integer(n_attempts, "n_attempts", 1, _I32)
         for attempt in range(attempts):
@@ -146,7 +151,8 @@ class Communicator(Training):
         return pending.value
 
     def optimize_topology(self, timeout: Optional[float] = None) -> Optimized:
-        """Measures the ways between the peers and chooses the best ring. All peers have to call it; there have to be two."""
+        """Measures the ways between the peers and chooses the best ring. All peers have to call it; there have to be
+        two."""
         info = structs.Optimized()
         self._blocking("optimize_topology", "pcclOptimizeTopologyInfo", ctypes.byref(info), timeout=timeout, keep=info)
         self._begin_tags()
@@ -168,8 +174,8 @@ class Communicator(Training):
         self._blocking("close_within", "pcclCloseWithin", milliseconds(timeout, "timeout"))
 
     def drain(self, timeout: Optional[float] = None) -> bool:
-        """Waits until the reduces in flight are over, however they end; whether they are, after ``timeout`` seconds. It ends
-        none of them. What became of each says its handle."""
+        """Waits until the reduces in flight are over, however they end; whether they are, after ``timeout`` seconds. It
+        ends none of them. What became of each says its handle."""
         timeout_ms, began = limit_ms(timeout), time.monotonic()
         for handle in list(self._in_flight.values()):
             try:
@@ -236,8 +242,8 @@ class Communicator(Training):
         return connected.value
 
     def dump_flight(self, directory: str) -> str:
-        """Writes what the flight recorder holds into a new file in ``directory``, and returns its path. ``pccl-master explain
-        DIR`` reads the files of several peers together."""
+        """Writes what the flight recorder holds into a new file in ``directory``, and returns its path. ``pccl-master
+        explain DIR`` reads the files of several peers together."""
         return text("Communicator.dump_flight", "pcclDumpFlight", self._handle, words(str(directory), "directory"))
 
     # ---- Data
@@ -245,7 +251,8 @@ class Communicator(Training):
     def sync_shared_state(self, shared_state: SharedState,
                           strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
                           timeout: Optional[float] = None) -> SharedStateSyncInfo:
-        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as before."""
+        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as
+        before."""
         if not isinstance(shared_state, SharedState):
             raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
         chosen = SharedStateSyncStrategy.of(strategy)
@@ -265,8 +272,8 @@ class Communicator(Training):
         """Reduces ``send`` over all peers of the group into ``recv``, or into ``send`` itself if there is no ``recv``.
 
         - ``op``: a ``ReduceOp`` or its name: ``op="avg"``.
-        - ``tag``: names the reduce among those in flight, the same on all peers. Without one tags count up by themselves, and
-          begin again with each sync and each call that lets peers in.
+        - ``tag``: names the reduce among those in flight, the same on all peers. Without one tags count up by
+          themselves, and begin again with each sync and each call that lets peers in.
         - ``operand_descriptor``: the type of the elements, where it is not that of the buffer.
         - ``quantization_options``: floats travel in fewer bits.
         """
@@ -276,31 +283,34 @@ class Communicator(Training):
     def all_reduce_async(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                          operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                          quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
-        """Begins a reduce, with the arguments of ``all_reduce``. The buffers are kept alive until it is over; leave them alone
-        until ``result()`` of what this returns has returned."""
+        """Begins a reduce, with the arguments of ``all_reduce``. The buffers are kept alive until it is over; leave
+        them alone until ``result()`` of what this returns has returned."""
         return self._launch("all_reduce_async", send, recv, op, tag, operand_descriptor, quantization_options)
 
     def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
-                operand: Optional[ReduceOperandDescriptor], quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+                operand: Optional[ReduceOperandDescriptor],
+                quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
         given, taken = pair(send, recv, operand)
         describe(given, op, 0, operand, quantization)
         descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
         c_op = structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        self._call_to_launch(call, library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle,
-                                                              byref(c_op)))
+        code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
+        PCCLError.check(code, call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
 
     def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
                         tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None,
                         timeout: Optional[float] = None) -> ReduceInfo:
-        """Reduces several buffers as one operation: all of them are reduced, or none. Arguments as those of ``all_reduce``, with
-        sequences of buffers, of any types: ``comm.all_reduce_many([p.grad for p in model.parameters()], op="avg")``."""
+        """Reduces several buffers as one operation: all of them are reduced, or none. Arguments as those of
+        ``all_reduce``, with sequences of buffers, of any types: ``comm.all_reduce_many([p.grad for p in
+        model.parameters()], op="avg")``."""
         limit_ms(timeout)
         return self._launch_many("all_reduce_many", sends, recvs, op, tag, quantization_options).result(timeout)
 
-    def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
-                              tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None
+    def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *,
+                              op: Union[ReduceOp, str], tag: Optional[int] = None,
+                              quantization_options: Optional[QuantizationOptions] = None
                               ) -> AsyncReduceHandle:
         """Begins a reduce of several buffers as one operation, with the arguments of ``all_reduce_many``."""
         return self._launch_many("all_reduce_many_async", sends, recvs, op, tag, quantization_options)
@@ -314,11 +324,12 @@ class Communicator(Training):
         pairs = [pair(send, recv, None) for send, recv in zip(sends, takers)]
         ReduceOp.of(op)
         number = self._tag(tag)
-        parts = [ReduceOpDescriptor(given.pointer, taken.pointer, describe(given, op, number, None, quantization)).to_c()
-                 for given, taken in pairs]
+        described = [describe(given, op, number, None, quantization) for given, _ in pairs]
+        parts = [ReduceOpDescriptor(given.pointer, taken.pointer, one).to_c()
+                 for (given, taken), one in zip(pairs, described)]
         array, c_op = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        self._call_to_launch(call, library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)))
+        PCCLError.check(library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)), call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (pairs, array)))
 
     def all_reduce_multiple_with_retry(self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4,
@@ -332,15 +343,16 @@ class Communicator(Training):
         info = structs.ReduceInfo()
         handle = self._handle
         limit = None if timeout is None else limit_ms(timeout)
-        blocking("Communicator.all_reduce_multiple_with_retry", "pcclAllReduceMultipleWithRetry", array, len(descriptors), handle,
-                 byref(info), most, on_interrupt=lambda: library.pcclClose(handle), limit_ms=limit,
-                 keep=(self, descriptors, array, info))
+        blocking("Communicator.all_reduce_multiple_with_retry", "pcclAllReduceMultipleWithRetry", array,
+                 len(descriptors), handle, byref(info), most, on_interrupt=lambda: library.pcclClose(handle),
+                 limit_ms=limit, keep=(self, descriptors, array, info))
         return ReduceInfo.from_c(info)
 
     # ---- Reduces in flight
 
     def _begin_tags(self) -> None:
-        """After a call that all peers make together, and after which nothing is in flight: newcomers count alike from here."""
+        """After a call that all peers make together, and after which nothing is in flight: newcomers count alike from
+        here."""
         self._next_tag = 0
 
     def _tag(self, tag: Optional[int]) -> int:
@@ -348,10 +360,6 @@ class Communicator(Training):
             return integer(tag, "tag", 0, U64)
         number, self._next_tag = self._next_tag, (self._next_tag + 1) % _TAGS
         return number
-
-    def _call_to_launch(self, call: str, code: int) -> None:
-        if code != 0:
-            raise PCCLError.of(code, call)
 
     def _launched(self, handle: AsyncReduceHandle) -> AsyncReduceHandle:
         self._in_flight[handle.tag] = handle
@@ -395,7 +403,8 @@ _Setting = Tuple[str, Tuple[Any, ...]]
 
 
 def _settings(name: Optional[str], advertised_host: Optional[str], bind_address: Optional[str],
-              first_ports: Optional[Tuple[int, int]], strict_ports: bool, frame_checksums: Optional[bool]) -> List[_Setting]:
+              first_ports: Optional[Tuple[int, int]], strict_ports: bool,
+              frame_checksums: Optional[bool]) -> List[_Setting]:
     """The functions of the library that set what was given, with their arguments."""
     settings: List[_Setting] = []
     texts = (("pcclSetName", name, "name"), ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
@@ -407,7 +416,8 @@ def _settings(name: Optional[str], advertised_host: Optional[str], bind_address:
     if first_ports is not None:
         if not isinstance(first_ports, (tuple, list)) or len(first_ports) != 2:
             raise TypeError("first_ports are two ports: for tensors and for shared state")
-        settings.append(("pcclSetFirstPorts", tuple(integer(port, "a port of first_ports", 0, U16) for port in first_ports)))
+        ports = tuple(integer(port, "a port of first_ports", 0, U16) for port in first_ports)
+        settings.append(("pcclSetFirstPorts", ports))
     if flag(strict_ports, "strict_ports"):
         settings.append(("pcclSetStrictPorts", (True,)))
     if frame_checksums is not None:

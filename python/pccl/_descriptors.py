@@ -69,7 +69,8 @@ class Optimized:
     proven: bool
     #: How large reduces go whose callers leave it open.
     schedule: Schedule
-    #: The slowest edge of the ring, as two identities of ``Communicator.ring()``, and its rate; ``None`` if it is not known.
+    #: The slowest edge of the ring, as two identities of ``Communicator.ring()``, and its rate; ``None`` if it is not
+    #: known.
     slowest_edge: Optional[Tuple[bytes, bytes]]
     slowest_mbit_s: Optional[float]
     #: No ring has a faster slowest edge than this; ``None`` if no ring was planned.
@@ -189,7 +190,8 @@ def _instance(value: Any, kind: type, what: str) -> None:
 
 
 def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tuple[Buffer, Buffer]:
-    """The memory of both buffers of a reduce, which have to fit. Without ``recv`` the result takes the place of ``send``."""
+    """The memory of both buffers of a reduce, which have to fit. Without ``recv`` the result takes the place of
+    ``send``."""
     given = buffer_of(send, writable=recv is None)
     taken = given if recv is None else buffer_of(recv, writable=True)
     if given.count != taken.count:

@@ -65,8 +65,8 @@ def _unpacked(memory: bytearray) -> Any:
 
 
 def memory_entry(name: str, source: Any) -> Entry:
-    """A tensor, an array, or anything else that has writable memory. Types that cannot be reduced are bytes here; what is not
-    contiguous travels as a copy."""
+    """A tensor, an array, or anything else that has writable memory. Types that cannot be reduced are bytes here; what
+    is not contiguous travels as a copy."""
     if not name:
         raise ValueError("a tensor of the shared state needs a name")
     if is_tensor(source):

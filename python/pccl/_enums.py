@@ -14,8 +14,8 @@ class Choice(Enum):
     def of(cls: Type[_Member], value: Any) -> _Member:
         """The member that ``value`` is, or that the text ``value`` names (``"avg"``, ``"AVG"``).
 
-        Raises ``TypeError`` for members of other enums and for numbers, whose meaning would be a guess, and ``ValueError``
-        for a text that is no name.
+        Raises ``TypeError`` for members of other enums and for numbers, whose meaning would be a guess, and
+        ``ValueError`` for a text that is no name.
         """
         if isinstance(value, cls):
             return value
@@ -73,8 +73,8 @@ class Remedy(Enum):
 
 
 class ReduceOp(Choice):
-    """What a reduce computes. Where one is an argument, a name does as well (``"sum"``, ``"avg"``, ``"mean"``), and so does
-    a ``torch.distributed.ReduceOp``: its name counts, not its number, which means something else."""
+    """What a reduce computes. Where one is an argument, a name does as well (``"sum"``, ``"avg"``, ``"mean"``), and so
+    does a ``torch.distributed.ReduceOp``: its name counts, not its number, which means something else."""
 
     SUM = 0
     AVG = 1
@@ -88,7 +88,8 @@ class ReduceOp(Choice):
         if not kind.__module__.startswith("torch.") or kind.__name__ not in ("ReduceOp", "RedOpType"):
             return None
         # A ReduceOp with parameters of its own wraps a RedOpType.
-        return str(getattr(value if hasattr(value, "name") else getattr(value, "op", value), "name", value)).rpartition(".")[2]
+        plain = value if hasattr(value, "name") else getattr(value, "op", value)
+        return str(getattr(plain, "name", plain)).rpartition(".")[2]
 
     @classmethod
     def _aliases(cls) -> Dict[str, str]:

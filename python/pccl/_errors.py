@@ -99,7 +99,8 @@ class MasterLost(PCCLError):
 
 
 class OutcomeUnknown(MasterLost):
-    """The master was lost after this peer had its result, which is in the buffer; whether the others have it is not known."""
+    """The master was lost after this peer had its result, which is in the buffer; whether the others have it is not
+    known."""
 
 
 class InvalidArgument(PCCLError, ValueError):
@@ -126,8 +127,8 @@ _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage,
-                 PendingAsyncOps, System, InternalError)
+    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
+                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, *_CLASSES.values())
 for _kind in CLASSES:
@@ -157,4 +158,5 @@ def _culprits() -> Tuple[bytes, ...]:
 
 
 class InvalidBuffer(ValueError, AssertionError):
-    """A tensor, array or buffer that cannot be used: not contiguous, not writable, not in main memory, of other sizes."""
+    """A tensor, array or buffer that cannot be used: not contiguous, not writable, not in main memory, of other
+    sizes."""

@@ -3,8 +3,8 @@
 import ctypes
 import os
 import sys
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t, c_uint8,
-                    c_uint16, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
+                    c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, List
 
 
@@ -44,10 +44,10 @@ class structs:
 
     class Optimized(Structure):
         _fields_ = [
-            ("group_size", c_uint32), ("schedule", c_int), ("changed", c_bool), ("proven", c_bool), ("has_slowest", c_bool),
-            ("has_pairwise_gain", c_bool), ("pairwise_gain_pct", c_int32), ("slowest_from", c_uint8 * 16),
-            ("slowest_to", c_uint8 * 16), ("slowest_mbit_s", c_double), ("bound_mbit_s", c_double),
-            ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
+            ("group_size", c_uint32), ("schedule", c_int), ("changed", c_bool), ("proven", c_bool),
+            ("has_slowest", c_bool), ("has_pairwise_gain", c_bool), ("pairwise_gain_pct", c_int32),
+            ("slowest_from", c_uint8 * 16), ("slowest_to", c_uint8 * 16), ("slowest_mbit_s", c_double),
+            ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
         ]
 
     # With structures inside, see below.

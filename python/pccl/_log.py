@@ -19,14 +19,13 @@ _writer: Optional[threading.Thread] = None
 
 
 def attach() -> None:
-    """Hands lines of the library over that the logger is interested in now; called for each communicator and master that is
-    made. Where the environment sets the log of the library, lines go to standard error, as they do in other languages."""
+    """Hands lines of the library over that the logger is interested in now; called for each communicator and master
+    that is made. Where the environment sets the log of the library, lines go to standard error, as they do in other
+    languages."""
     global _writer
     if any(os.environ.get(name) is not None for name in _ENVIRONMENT):
         return
     if _writer is None or not _writer.is_alive():
-        if _writer is None:
-            atexit.register(_detach)
         _writer = threading.Thread(target=_write, daemon=True, name="pccl log")
         _writer.start()
     library.pcclSetLogCallback(_wanted(), _take, None)
@@ -55,9 +54,12 @@ def _write() -> None:
                    extra={"origin": origin.decode(errors="replace")})
 
 
+# After the wait for masters at the end of a script, which was imported later.
+@atexit.register
 def _detach() -> None:
     """Before Python ends: no thread of the library may call into it then."""
+    if _writer is None:
+        return
     library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None)
     _lines.put(None)
-    if _writer is not None:
-        _writer.join(1)
+    _writer.join(1)

@@ -27,8 +27,8 @@ _left_behind: "List[MasterNode]" = []
 class MasterNode:
     """A master that will listen on ``listen_address``. As a context manager it runs inside, and ends with it.
 
-    A script that starts one, or calls a function that does and returns, and comes to its last line stays until the master
-    ends, which it does when somebody interrupts it. A program that fails, or calls ``sys.exit``, does not wait.
+    A script that starts one, or calls a function that does and returns, and comes to its last line stays until the
+    master ends, which it does when somebody interrupts it. A program that fails, or calls ``sys.exit``, does not wait.
     """
 
     def __init__(self, listen_address: str = "0.0.0.0:48148", *, min_world_size: Optional[int] = None,
@@ -39,10 +39,10 @@ class MasterNode:
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
         - ``min_world_size``: reduces and syncs need as many peers; default 1.
         - ``peer_timeout``: a peer that is silent for as many seconds is dropped; default 10.
-        - ``straggler_timeout``: a peer is dropped whose program alone makes all others wait for a call for as many seconds;
-          default never. It has to be longer than the longest step of the slowest peer.
-        - ``edge_timeout``: a connection between two peers on which bytes wait and none has moved for as many seconds is built
-          anew; default 4.
+        - ``straggler_timeout``: a peer is dropped whose program alone makes all others wait for a call for as many
+          seconds; default never. It has to be longer than the longest step of the slowest peer.
+        - ``edge_timeout``: a connection between two peers on which bytes wait and none has moved for as many seconds is
+          built anew; default 4.
         """
         self._handle = ctypes.c_void_p()
         self._main: Optional[FrameType] = None
@@ -139,7 +139,8 @@ def _main_frame() -> Optional[FrameType]:
 
 
 def _came_to_its_end(frame: FrameType) -> bool:
-    """Whether the last that a frame did was to return. An exception, such as that of ``sys.exit``, leaves it elsewhere."""
+    """Whether the last that a frame did was to return. An exception, such as that of ``sys.exit``, leaves it
+    elsewhere."""
     return 0 <= frame.f_lasti and dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
 

@@ -12,11 +12,11 @@ IMPLEMENTATION = ("params", "param_names", "foreach", "fused", "capturable", "di
 
 
 def materialise_optimizer(optimizer: Any) -> None:
-    """Gives an optimiser of torch the state that it otherwise makes in its first step, as it is before that step. What is there
-    already stays as it is. ``SharedState.of`` does this by itself.
+    """Gives an optimiser of torch the state that it otherwise makes in its first step, as it is before that step. What
+    is there already stays as it is. ``SharedState.of`` does this by itself.
 
-    Another optimiser of the same class makes a step with gradients of zero on parameters of zero, and its state is taken
-    over, with the counts of steps and what depends on them set back.
+    Another optimiser of the same class makes a step with gradients of zero on parameters of zero, and its state is
+    taken over, with the counts of steps and what depends on them set back.
     """
     without = _WITHOUT.setdefault(optimizer, set())
     groups: List[Dict[str, Any]] = []
@@ -27,8 +27,8 @@ def materialise_optimizer(optimizer: Any) -> None:
         if missing:
             twins = [_zeros_like(one) for one in missing]
             copies += zip(missing, twins, [group] * len(missing))
-            options = {key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")}
-            groups.append({**options, "params": twins})
+            options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            groups.append({**copy.deepcopy(options), "params": twins})
     if not groups:
         return
     if type(optimizer).__name__ == "LBFGS":
@@ -37,8 +37,8 @@ def materialise_optimizer(optimizer: Any) -> None:
         scratch = type(optimizer)(groups)
         scratch.step()
     except Exception as error:
-        raise TypeError(f"the state of {type(optimizer).__name__} cannot be made before its first step ({error}): let all peers "
-                        "make a step with gradients of zero before the first sync") from error
+        raise TypeError(f"the state of {type(optimizer).__name__} cannot be made before its first step ({error}): let "
+                        "all peers make a step with gradients of zero before the first sync") from error
     for parameter, twin, group in copies:
         state = scratch.state.get(twin)
         if _is_empty(state):

@@ -27,8 +27,8 @@ class TensorInfo:
                  allow_content_inequality: bool = False):
         """From an address, whose memory the caller keeps.
 
-        ``numel`` is the number of elements. With ``allow_content_inequality`` the content may differ between peers; it moves
-        only to peers whose revision is outdated.
+        ``numel`` is the number of elements. With ``allow_content_inequality`` the content may differ between peers; it
+        moves only to peers whose revision is outdated.
         """
         words(name, "name")
         self.name = name
@@ -42,8 +42,8 @@ class TensorInfo:
     def from_buffer(cls, source: Any, name: str, *, allow_content_inequality: bool = False) -> "TensorInfo":
         """From a tensor, an array, or anything else that has writable memory.
 
-        Give the tensor or parameter itself, not ``parameter.data``: that is another tensor, which does not notice when the
-        parameter gets other memory.
+        Give the tensor or parameter itself, not ``parameter.data``: that is another tensor, which does not notice when
+        the parameter gets other memory.
         """
         entry = memory_entry(words(name, "name").decode(), source)
         info = cls(name, entry.pointer, numel=entry.count, dtype=entry.dtype, device_type=DeviceType.CPU,
@@ -73,20 +73,20 @@ Source = Union[Sequence[TensorInfo], Mapping[str, Any], Callable[[], Any]]
 class SharedState:
     """What all peers of a group hold alike, and its revision.
 
-    It is looked at anew at each sync: a tensor that has got other memory, an entry of a dict that was replaced, a checkpoint
-    that was loaded in the meantime are all seen.
+    It is looked at anew at each sync: a tensor that has got other memory, an entry of a dict that was replaced, a
+    checkpoint that was loaded in the meantime are all seen.
     """
 
     def __init__(self, source: Source, *, revision: int = 0):
         """From a sequence of ``TensorInfo``, from a mapping, or from a callable that returns either.
 
         A mapping has tensors, arrays, numbers, ``Box``, or mappings and lists of these; a number that a sync changes is
-        written back into the mapping. Modules, optimisers, and whatever else has ``state_dict`` and ``load_state_dict`` may
-        be in it, too: see ``SharedState.of``. ``revision`` is that of the content.
+        written back into the mapping. Modules, optimisers, and whatever else has ``state_dict`` and ``load_state_dict``
+        may be in it, too: see ``SharedState.of``. ``revision`` is that of the content.
         """
         if not callable(source) and not isinstance(source, (Mapping, list, tuple)):
-            raise TypeError(f"a shared state is made from a sequence of TensorInfo, a mapping or a callable, not from a "
-                            f"{type(source).__name__}; for a module write SharedState.of(model=model)")
+            raise TypeError("a shared state is made from a sequence of TensorInfo, a mapping or a callable, not from "
+                            f"a {type(source).__name__}; for a module write SharedState.of(model=model)")
         if _is_module(source):
             raise TypeError("write SharedState.of(model=model)")
         if not callable(source) and not source:
@@ -100,10 +100,11 @@ class SharedState:
     def of(cls, *, revision: int = 0, **parts: Any) -> "SharedState":
         """From parts with names: ``SharedState.of(model=model, optimizer=optimizer, extra={"step": Box(0)})``.
 
-        A part is a module of torch (parameters and buffers), an optimiser of torch (its state and the numbers of its groups,
-        such as learning rates), anything else with ``state_dict`` and ``load_state_dict`` (a scheduler), a tensor, an array, a
-        ``Box``, a mapping or list of these, or a callable that returns any of these. Names of entries begin with the
-        name of the part. The state of an optimiser that has not made a step yet is made: ``materialise_optimizer``.
+        A part is a module of torch (parameters and buffers), an optimiser of torch (its state and the numbers of its
+        groups, such as learning rates), anything else with ``state_dict`` and ``load_state_dict`` (a scheduler), a
+        tensor, an array, a ``Box``, a mapping or list of these, or a callable that returns any of these. Names of
+        entries begin with the name of the part. The state of an optimiser that has not made a step yet is made:
+        ``materialise_optimizer``.
         """
         return cls(dict(parts), revision=revision)
 
@@ -172,7 +173,8 @@ def _top(source: Any) -> Iterator[Entry]:
         return
     for info in source:
         if not isinstance(info, TensorInfo):
-            raise TypeError(f"a {type(info).__name__} is no TensorInfo; a mapping has names: SharedState({{'weights': weights}})")
+            raise TypeError(f"a {type(info).__name__} is no TensorInfo; a mapping has names: "
+                            "SharedState({'weights': weights})")
         yield info._capture()
 
 
@@ -187,7 +189,8 @@ class _Walk:
 def _mapping(prefix: str, mapping: Mapping[Any, Any], walk: _Walk) -> Iterator[Entry]:
     if not walk.fixed and (hasattr(mapping, "_metadata") or set(mapping) == {"state", "param_groups"}):
         raise TypeError("a state_dict shows what was there when it was made, and no later change: write "
-                        "SharedState.of(model=model, optimizer=optimizer), or SharedState(model.state_dict), without the call")
+                        "SharedState.of(model=model, optimizer=optimizer), or SharedState(model.state_dict), without "
+                        "the call")
     for key, value in list(mapping.items()):
         setter: Optional[Setter] = None
         if isinstance(mapping, MutableMapping) and not walk.fixed:
@@ -226,7 +229,7 @@ def _tuple_setter(current: List[Any], index: int, setter: Optional[Setter]) -> O
 
 def _value(name: str, value: Any, setter: Optional[Setter], walk: _Walk) -> Iterator[Entry]:
     if isinstance(value, TensorInfo):
-        raise TypeError(f"{name} is a TensorInfo, which has a name of its own: give the tensor, or a list of TensorInfo")
+        raise TypeError(f"{name} is a TensorInfo, which has a name of its own: give the tensor, or a list of them")
     if isinstance(value, Box):
         yield number_entry(name, value.value, lambda number: setattr(value, "value", number))
     elif _is_number(value):
@@ -282,7 +285,8 @@ def _optimizer(prefix: str, optimizer: Any) -> Iterator[Entry]:
             state = optimizer.state.get(parameter) or {}
             for key, value in list(state.items()):
                 if isinstance(value, (list, dict)):
-                    raise TypeError(f"{prefix}: the state {key!r} of {type(optimizer).__name__} may grow, and cannot be shared")
+                    raise TypeError(f"{prefix}: the state {key!r} of {type(optimizer).__name__} may grow, and cannot "
+                                    "be shared")
                 yield from _value(f"{prefix}.state.{index}.{key}", value, _item_setter(state, key), walk)
             index += 1
 

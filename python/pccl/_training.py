@@ -37,17 +37,18 @@ class Training:
     def run(self, step: Callable[[], Any], *, state: SharedState, steps: Optional[int] = None,
             more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
             strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
-        """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is started
-        again. Peers may be started before their master.
+        """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is
+        started again. Peers may be started before their master.
 
-        Each turn waits until there are ``min_world`` peers, syncs ``state``, calls ``step()``, raises the revision, and lets
-        in who waits. It ends when the revision has come to ``steps``, or when ``more()``, which is asked before each turn,
-        returns False; give one of the two. All peers have to decide alike, so decide by what is in the state.
+        Each turn waits until there are ``min_world`` peers, syncs ``state``, calls ``step()``, raises the revision, and
+        lets in who waits. It ends when the revision has come to ``steps``, or when ``more()``, which is asked before
+        each turn, returns False; give one of the two. All peers have to decide alike, so decide by what is in the
+        state.
 
-        A ``step`` computes, reduces, and changes the state at its end, when all its reduces have succeeded: if one of them
-        fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked before each
-        turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight are given up. Exceptions other
-        than ``PCCLError``, and those whose remedy is to give up, are raised.
+        A ``step`` computes, reduces, and changes the state at its end, when all its reduces have succeeded: if one of
+        them fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked
+        before each turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight
+        are given up. Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised.
         """
         if not callable(step):
             raise TypeError(f"step is a function, not a {type(step).__name__}")
@@ -92,15 +93,16 @@ class Training:
             return
         step()
         state.push_revision()
-        # At the end of a step: a newcomer begins with the sync, and so do the others after this. Nobody is let in at the end.
+        # At the end of a step: a newcomer begins with the sync, and so do the others after this. Nobody is let in at
+        # the end.
         if goes_on() and self.are_peers_pending():
             self.update_topology()
 
     def recover(self, error: PCCLError, *, min_world: int = 2) -> None:
-        """Does what ``error`` asks for, so that the step in which it happened can be made again, from its sync on: nothing, a wait
-        until there are ``min_world`` peers, or ``connect`` and a wait for peers. If that fails, what that failure asks for is
-        done, for up to ``connect_timeout``. Reduces that are in flight are given up before. Raises ``error`` if nothing can
-        be done about it. For loops of one's own; ``run`` holds the usual one.
+        """Does what ``error`` asks for, so that the step in which it happened can be made again, from its sync on:
+        nothing, a wait until there are ``min_world`` peers, or ``connect`` and a wait for peers. If that fails, what
+        that failure asks for is done, for up to ``connect_timeout``. Reduces that are in flight are given up before.
+        Raises ``error`` if nothing can be done about it. For loops of one's own; ``run`` holds the usual one.
         """
         peers = integer(min_world, "min_world", 1, U32)
         if not isinstance(error, PCCLError):

@@ -1,5 +1,5 @@
-"""The program ``pccl-master``: ``python -m pccl.master --listen 0.0.0.0:48148``. It is the one that cargo builds, which the
-package brings along; ``--help`` explains its arguments."""
+"""The program ``pccl-master``: ``python -m pccl.master --listen 0.0.0.0:48148``. It is the one that cargo builds, which
+the package brings along; ``--help`` explains its arguments."""
 
 import os
 import sys

@@ -165,3 +165,14 @@ def test_the_master_program_ends_by_a_signal():
         program.send_signal(number)
         assert program.wait(60) == 0
         program.stdout.close()
+
+
+def test_without_cargo_a_build_says_so_in_one_sentence(tmp_path):
+    setuptools = pytest.importorskip("setuptools")
+    if int(setuptools.__version__.partition(".")[0]) < 77:
+        pytest.skip("this setuptools is older than the package wants")
+    source = os.path.join(os.path.dirname(__file__), "..")
+    built = subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "setup.py", "-q", "build_py", "--build-lib",
+                            str(tmp_path)], cwd=source, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert built.returncode != 0 and not os.listdir(tmp_path)
+    assert built.stderr.strip().startswith("error: PCCL is written in Rust") and len(built.stderr.splitlines()) == 1, built.stderr

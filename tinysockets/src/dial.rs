@@ -97,12 +97,16 @@ pub fn dial(target: &HostPort, deadline: Instant) -> Result<TcpStream, DialError
             }
         }
     }
+    Err(not_connected(target, last))
+}
+
+pub(crate) fn not_connected(target: &HostPort, source: io::Error) -> DialError {
     let target = target.clone();
-    Err(match last.kind() {
+    match source.kind() {
         io::ErrorKind::ConnectionRefused => DialError::ConnectionRefused { target },
         io::ErrorKind::TimedOut => DialError::TimedOut { target, doing: "connecting" },
-        _ => DialError::Io { target, source: last },
-    })
+        _ => DialError::Io { target, source },
+    }
 }
 
 /// [`dial`], then [`introduce`]. Also returns the [`round_trip`] of the path.
@@ -147,7 +151,7 @@ pub fn round_trip(stream: &TcpStream) -> Duration {
     }
 }
 
-fn no_answer(target: &HostPort, source: io::Error) -> DialError {
+pub(crate) fn no_answer(target: &HostPort, source: io::Error) -> DialError {
     let target = target.clone();
     match source.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
@@ -161,31 +165,39 @@ fn no_answer(target: &HostPort, source: io::Error) -> DialError {
 }
 
 fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    let socket = begin_connect(address)?;
+    if !sys::poll_fd(socket.as_fd(), Interest::Write, Some(deadline))?.any() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    configure(TcpStream::from(socket))
+}
+
+/// A socket that does not block and is about to be connected; it is writable when that is over.
+pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<Socket> {
     // `Socket::new` sets close-on-exec in the same step.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     ledger::enter(&socket);
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(address)) {
-        Ok(()) => {}
         // A connect that a signal interrupts goes on in the background, like one that does not wait.
-        Err(error) if is_in_progress(&error) => {
-            if !sys::poll_fd(socket.as_fd(), Interest::Write, Some(deadline))?.any() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if let Some(error) = socket.take_error()? {
-                return Err(error);
-            }
-        }
-        Err(error) => return Err(error),
+        Err(error) if !is_in_progress(&error) => Err(error),
+        _ => Ok(socket),
     }
-    configure(TcpStream::from(socket))
 }
 
-fn configure(stream: TcpStream) -> io::Result<TcpStream> {
-    // A connect to a free port of this machine can meet itself, when the system happens to pick that port as its own.
+/// A connect to a free port of this machine can meet itself, when the system happens to pick that port as its own.
+pub(crate) fn refuse_itself(stream: &TcpStream) -> io::Result<()> {
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
+    Ok(())
+}
+
+fn configure(stream: TcpStream) -> io::Result<TcpStream> {
+    refuse_itself(&stream)?;
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -74,6 +74,12 @@ impl MasterState {
             .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
             .collect();
         let who = self.list_peers(missing);
+        if let Some(check) = &group.check {
+            let asked = self.now.since(check.since).as_secs();
+            let faults = faults.concat();
+            let what = format!("ring {} of group {id} ({age} s) waits for what its members reach", group.epoch);
+            return Some(format!("{what} (asked {asked} s ago), and for {who}{faults}"));
+        }
         Some(format!("ring {} of group {id} ({age} s) waits for {who}{}", group.epoch, faults.concat()))
     }
 
@@ -147,6 +153,7 @@ impl MasterState {
         all.extend(first.map(|since| (since, self.blocked_optimization(since))));
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, self.blocked_pending(since))));
+        all.extend(self.closed_waits());
         for (id, group) in &self.groups {
             let sync = group.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,

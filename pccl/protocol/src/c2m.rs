@@ -2,7 +2,7 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, limits,
+    ProbeReport, ReachReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -41,6 +41,8 @@ packets! {
         ProbeReport(ProbeReport) = 15,
         /// Whether the edges beside the ring stand.
         MeshReport(MeshReport) = 16,
+        /// Whom this peer does not reach.
+        ReachReport(ReachReport) = 17,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, RequestId,
-    RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, ReachPlan,
+    RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {
@@ -48,6 +48,10 @@ packets! {
         ProbePlan(ProbePlan) = 19,
         /// Answer to a vote for an optimisation.
         OptimizeDone(OptimizeDone) = 20,
+        /// Find out who can be reached.
+        ReachPlan(ReachPlan) = 21,
+        /// What whoever runs this peer has to know and put right, in words.
+        Warning(Text) = 22,
     }
 }
 

@@ -85,6 +85,8 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, stream))),
         Role::State => shared.server.serve(shared, stream, remote),
         Role::Probe => shared.probes.serve(stream, remote),
+        // The reply was all.
+        Role::Check => {}
         // The acceptor lets only the roles of the two listeners through.
         Role::Control => {}
     }

@@ -44,6 +44,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             result: ProbeResult::Failed(Text::default()),
         }),
         C2m::MeshReport(MeshReport { epoch, fault: None }),
+        C2m::ReachReport(ReachReport { check: 0, epoch, unreached: vec![] }),
     ]
 }
 
@@ -53,8 +54,8 @@ fn what_each_client_may_send() {
     let legal: [(&str, &[u16]); 4] = [
         ("stranger", &[1, 13]),
         ("pending", &[2, 12, 13]),
-        ("connecting", &[2, 6, 7, 12, 13, 16]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+        ("connecting", &[2, 6, 7, 12, 13, 16, 17]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {

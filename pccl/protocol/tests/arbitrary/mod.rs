@@ -198,6 +198,10 @@ arb_struct! {
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }
+    ReachTarget { peer, host, p2p_port, state_port }
+    ReachPlan { check, limit_ms, targets }
+    Unreached { peer, is_state, text }
+    ReachReport { check, epoch, unreached }
     OptimizeDone {
         request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, pairwise, pairwise_pct, note
     }
@@ -223,12 +227,13 @@ arb_struct! {
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport
+        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport,
+        ReachReport
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, TopologyWithdrawn,
-        ProbePlan, OptimizeDone
+        ProbePlan, OptimizeDone, ReachPlan, Warning
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

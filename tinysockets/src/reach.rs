@@ -6,15 +6,18 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     os::fd::AsFd,
     time::{Duration, Instant},
 };
 
+use socket2::Socket;
+
 use crate::{
     address::HostPort,
+    conn::Conn,
     dial::{self, DialError},
-    preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply},
+    preamble::{Preamble, REPLY_BYTES, Refusal, Reply},
     sys::{self, Interest, PollEntry},
 };
 
@@ -63,11 +66,16 @@ pub fn reach_all(targets: &[Target], timeout: Duration) -> Vec<Reach> {
     work.results.into_iter().map(|result| result.unwrap_or_else(unknown)).collect()
 }
 
+enum Line {
+    Connecting(Socket),
+    /// The preamble has been sent.
+    Open(Conn),
+}
+
 struct Attempt {
     target: usize,
-    stream: TcpStream,
+    line: Line,
     deadline: Instant,
-    introduced: bool,
     answer: [u8; REPLY_BYTES],
     have: usize,
 }
@@ -97,9 +105,8 @@ impl Work<'_> {
             match dial::begin_connect(address) {
                 Ok(socket) => self.running.push(Attempt {
                     target,
-                    stream: TcpStream::from(socket),
+                    line: Line::Connecting(socket),
                     deadline: Instant::now() + self.timeout,
-                    introduced: false,
                     answer: [0; REPLY_BYTES],
                     have: 0,
                 }),
@@ -134,12 +141,7 @@ impl Work<'_> {
     /// Waits until an attempt gets further, or its time is over.
     fn wait(&mut self) {
         let deadline = self.running.iter().map(|attempt| attempt.deadline).min();
-        let interest = |attempt: &Attempt| if attempt.introduced { Interest::Read } else { Interest::Write };
-        let mut entries: Vec<PollEntry<'_>> = self
-            .running
-            .iter()
-            .map(|attempt| PollEntry::new(attempt.stream.as_fd(), interest(attempt)))
-            .collect();
+        let mut entries: Vec<PollEntry<'_>> = self.running.iter().map(Attempt::poll_entry).collect();
         if let Err(error) = sys::poll_many(&mut entries, deadline) {
             log::debug!("waiting for answers: {error}");
             std::thread::park_timeout(PAUSE);
@@ -147,64 +149,71 @@ impl Work<'_> {
         let ready: Vec<bool> = entries.iter().map(|entry| entry.readiness().any()).collect();
         drop(entries);
         let now = Instant::now();
-        for (mut attempt, ready) in std::mem::take(&mut self.running).into_iter().zip(ready) {
-            let target = &self.targets[attempt.target];
-            let result = match if ready { attempt.go_on(target) } else { Ok(None) } {
-                Ok(None) if attempt.deadline <= now => {
-                    let doing = if attempt.introduced { "waiting for an answer" } else { "connecting" };
-                    let target = target.address.clone();
-                    Err(DialError::TimedOut { target, doing })
-                }
-                result => result,
+        for (attempt, ready) in std::mem::take(&mut self.running).into_iter().zip(ready) {
+            let at = attempt.target;
+            let target = &self.targets[at];
+            let result = match ready {
+                true => attempt.go_on(target),
+                false if attempt.deadline <= now => Err(attempt.timed_out(target)),
+                false => Ok(Some(attempt)),
             };
             match result {
-                Ok(None) => self.running.push(attempt),
-                Ok(Some(reach)) => self.results[attempt.target] = Some(reach),
-                Err(error) => self.results[attempt.target] = Some(Reach::Failed(error.to_string())),
+                Ok(Some(attempt)) => self.running.push(attempt),
+                Ok(None) => self.results[at] = Some(Reach::Reached),
+                Err(error) => self.results[at] = Some(Reach::Failed(error.to_string())),
             }
         }
     }
 }
 
 impl Attempt {
-    fn go_on(&mut self, target: &Target) -> Result<Option<Reach>, DialError> {
-        if !self.introduced {
-            self.introduce(target)?;
-            return Ok(None);
-        }
-        match sys::recv(self.stream.as_fd(), &mut self.answer[self.have..], true) {
-            Ok(0) => return Err(DialError::NoAnswer { target: target.address.clone() }),
-            Ok(n) => self.have += n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(dial::no_answer(&target.address, error)),
-        }
-        if self.have < REPLY_BYTES {
-            return Ok(None);
-        }
-        match Reply::decode(&self.answer) {
-            // Whom it belongs to was looked at before these.
-            Ok(Reply::Accepted | Reply::Refused(Refusal::NotExpected | Refusal::Full)) => {
-                Ok(Some(Reach::Reached))
-            }
-            Ok(Reply::Refused(reason)) => Err(DialError::Refused { target: target.address.clone(), reason }),
-            Err(source) => Err(DialError::Foreign { target: target.address.clone(), source }),
+    fn poll_entry(&self) -> PollEntry<'_> {
+        match &self.line {
+            Line::Connecting(socket) => PollEntry::new(socket.as_fd(), Interest::Write),
+            Line::Open(conn) => conn.poll_entry(Interest::Read),
         }
     }
 
-    fn introduce(&mut self, target: &Target) -> Result<(), DialError> {
-        let connected = self.stream.take_error().and_then(|error| match error {
-            Some(error) => Err(error),
-            None => dial::refuse_itself(&self.stream),
-        });
-        connected.map_err(|error| dial::not_connected(&target.address, error))?;
-        // The send buffer of a fresh connection holds these few bytes.
-        match sys::send(self.stream.as_fd(), &target.preamble.encode(), true) {
-            Ok(PREAMBLE_BYTES) => self.introduced = true,
-            Ok(_) => return Err(DialError::NoAnswer { target: target.address.clone() }),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(dial::no_answer(&target.address, error)),
+    fn timed_out(&self, target: &Target) -> DialError {
+        let doing = match self.line {
+            Line::Connecting(_) => "connecting",
+            Line::Open(_) => "waiting for an answer",
+        };
+        DialError::TimedOut { target: target.address.clone(), doing }
+    }
+
+    /// What is left to be done; nothing if it was reached.
+    fn go_on(mut self, target: &Target) -> Result<Option<Self>, DialError> {
+        match self.line {
+            Line::Connecting(socket) => {
+                let conn =
+                    dial::end_connect(socket).map_err(|error| dial::not_connected(&target.address, error))?;
+                // The send buffer of a fresh connection holds these few bytes.
+                conn.send_all(&target.preamble.encode(), Some(Instant::now()))
+                    .map_err(|error| dial::no_answer(&target.address, error))?;
+                self.line = Line::Open(conn);
+                Ok(Some(self))
+            }
+            Line::Open(ref conn) => {
+                match conn.try_recv(&mut self.answer[self.have..]) {
+                    Ok(0) => return Err(DialError::NoAnswer { target: target.address.clone() }),
+                    Ok(n) => self.have += n,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(dial::no_answer(&target.address, error)),
+                }
+                if self.have < REPLY_BYTES { Ok(Some(self)) } else { judge(&self.answer, target).map(|()| None) }
+            }
         }
-        Ok(())
+    }
+}
+
+fn judge(answer: &[u8; REPLY_BYTES], target: &Target) -> Result<(), DialError> {
+    let target = target.address.clone();
+    match Reply::decode(answer) {
+        // Whom it belongs to was looked at before these.
+        Ok(Reply::Accepted | Reply::Refused(Refusal::NotExpected | Refusal::Full)) => Ok(()),
+        Ok(Reply::Refused(reason)) => Err(DialError::Refused { target, reason }),
+        Err(source) => Err(DialError::Foreign { target, source }),
     }
 }
 

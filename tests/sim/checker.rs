@@ -113,6 +113,7 @@ impl Checker {
             | Input::LoopGap(_)
             | Input::Kick { .. }
             | Input::Planned { .. }
+            | Input::Reached { .. }
             | Input::Stop => {}
         }
     }
@@ -217,6 +218,8 @@ impl Checker {
             M2c::ProbePlan(plan) => self.probe(client, plan),
             M2c::OptimizeDone(_)
             | M2c::Kicked(_)
+            | M2c::ReachPlan(_)
+            | M2c::Warning(_)
             | M2c::Sizes(_)
             | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)

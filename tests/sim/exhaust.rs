@@ -211,6 +211,7 @@ impl Table {
             match action {
                 Action::Send { client: ClientKey(key), packet } => self.receive(key, packet),
                 Action::Close { client } => panic!("{client} was dropped"),
+                Action::Reach { .. } => {}
                 Action::Plan { .. } | Action::DropPlan { .. } => panic!("nobody optimises"),
                 Action::Log { .. } => {}
             }
@@ -308,6 +309,8 @@ impl Table {
             | M2c::TopologyProgress(_)
             | M2c::TopologyWithdrawn(_)
             | M2c::ProbePlan(_)
+            | M2c::ReachPlan(_)
+            | M2c::Warning(_)
             | M2c::OptimizeDone(_)
             | M2c::Echo(_)
             | M2c::Status(_)

@@ -140,6 +140,9 @@ impl Work<'_> {
 
     /// Waits until an attempt gets further, or its time is over.
     fn wait(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
         let deadline = self.running.iter().map(|attempt| attempt.deadline).min();
         let mut entries: Vec<PollEntry<'_>> = self.running.iter().map(Attempt::poll_entry).collect();
         if let Err(error) = sys::poll_many(&mut entries, deadline) {

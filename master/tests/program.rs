@@ -71,7 +71,9 @@ impl Drop for Program {
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
-    for variable in ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"] {
+    for variable in
+        ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"]
+    {
         command.env_remove(variable);
     }
     command.stdin(Stdio::null());

@@ -14,7 +14,9 @@ fn main() {
         _ => {
             println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");
             if let Err(error) = link_beside_library() {
-                println!("cargo::warning=programs linked with the library where it was built need {SONAME}: {error}");
+                println!(
+                    "cargo::warning=programs linked with the library where it was built need {SONAME}: {error}"
+                );
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Peers as threads of one process: the whole client library against a real master, over loopback.
 
 use pccl::{
-    Algorithm, Communicator, Master, MasterConfig, ReduceOp, ReduceOptions, Schedule, SharedState, SyncStrategy,
+    Algorithm, Communicator, Master, MasterConfig, ReduceOp, ReduceOptions, Schedule, SharedState,
+    SyncStrategy,
 };
 use std::{sync::Barrier, time::Duration};
 

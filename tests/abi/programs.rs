@@ -78,7 +78,7 @@ impl Drop for Program {
 }
 
 /// Sends a signal without calling the system directly.
-fn signal(process: &str, name: &str) {
+pub(crate) fn signal(process: &str, name: &str) {
     let status =
         Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
     assert!(status.success());
@@ -170,6 +170,24 @@ fn a_peer_gives_up_and_calls_do_not_match() {
         peer.go();
     }
     for peer in &mut peers {
+        peer.finish();
+    }
+}
+
+#[test]
+fn a_limit_that_passes_frees_all_peers() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, "limits", 3);
+    peers[0].expect("limited");
+    for peer in &mut peers {
+        peer.go();
+    }
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
         peer.finish();
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Ledger {
     acts: BTreeSet<(OpId, PeerId, Act)>,
     /// Fetches that failed because that was injected.
     fetches: BTreeSet<(PeerId, RequestId)>,
+    /// Peers that gave a sync up.
+    sync_quitters: BTreeSet<PeerId>,
     /// Peers that were dropped.
     kicks: BTreeMap<PeerId, KickReason>,
     /// How the loss of a peer was explained, to whichever operation.
@@ -141,6 +143,10 @@ impl Ledger {
 
     pub(crate) fn fetch_failed(&mut self, peer: PeerId, request: RequestId) {
         self.fetches.insert((peer, request));
+    }
+
+    pub(crate) fn gave_up_sync(&mut self, peer: PeerId) {
+        self.sync_quitters.insert(peer);
     }
 
     pub(crate) fn master_gap(&mut self, from: u64, until: u64) {
@@ -216,6 +222,7 @@ impl Ledger {
                 self.judge_act(verdict, by.unwrap_or(first), Act::Corrupt)?;
             }
             Cause::CallerAbort => self.judge_act(verdict, first, Act::GaveUp)?,
+            Cause::CallTimeout => self.judge_limit(verdict)?,
             Cause::LocalFault => self.judge_act(verdict, first, Act::Local)?,
             // Judged against the votes, by the checker.
             Cause::MismatchedCall | Cause::NoSource => {}
@@ -233,6 +240,22 @@ impl Ledger {
         let Operation::AllReduce(op) = verdict.operation else { return Err("of no all-reduce".into()) };
         let did = self.acts.contains(&(op, by, act));
         if did { Ok(()) } else { Err(format!("{by} did nothing of that kind ({act:?})")) }
+    }
+
+    /// The details begin with whoever gave up, who is blamed only if it waited for nobody else.
+    fn judge_limit(&self, verdict: &Verdict) -> Result<(), String> {
+        let named = |peer: &PeerId| verdict.detail.as_str().starts_with(&peer.to_string());
+        let by = match verdict.operation {
+            Operation::AllReduce(op) => {
+                let mut acts = self.acts.iter().filter(|act| act.0 == op && act.2 == Act::GaveUp);
+                acts.find(|act| named(&act.1)).map(|act| act.1)
+            }
+            Operation::Sync(_) => self.sync_quitters.iter().copied().find(|peer| named(peer)),
+            Operation::Topology(_) => None,
+        };
+        let by = by.ok_or("nobody whom it names gave up")?;
+        let blamed = verdict.culprits.iter().any(|culprit| culprit.peer == by);
+        if blamed && verdict.culprits.len() > 1 { Err("it blames who gave up".into()) } else { Ok(()) }
     }
 
     fn judge_edge(&mut self, verdict: &Verdict, scene: &Scene<'_>) -> Result<(), String> {

@@ -12,6 +12,9 @@ use pccl_hash::Digest128;
 use pccl_protocol::*;
 use pccl_quant::DataType;
 
+/// What model clients say that their limits are.
+const LIMIT_MS: u64 = 1_234;
+
 impl World {
     pub(crate) fn woken(&mut self, slot: usize, wake: Wake) {
         match wake {
@@ -80,9 +83,25 @@ impl World {
 
     fn next_step(&mut self, slot: usize) {
         if self.clients[slot].call == Call::Thinking {
-            let request = self.clients[slot].request();
-            self.clients[slot].call = Call::Pending(request);
-            self.send(slot, C2m::VotePending(request));
+            self.ask_pending(slot);
+        }
+    }
+
+    fn ask_pending(&mut self, slot: usize) {
+        let request = self.clients[slot].request();
+        self.clients[slot].call = Call::Pending(request);
+        self.send(slot, C2m::VotePending(request));
+        self.limit(slot, request);
+    }
+
+    /// The caller has a limit for this call, now and then. Whether it does comes from numbers of its own, so that the rest of a
+    /// seed stays as it was.
+    pub(crate) fn limit(&mut self, slot: usize, request: RequestId) {
+        let life = u64::from(self.clients[slot].life);
+        let mut rng = Rng::new(self.seed ^ (slot as u64) << 32 ^ request.0 << 40 ^ life << 20 ^ 0x5eed_000a);
+        if !self.healing && rng.percent(self.swarm.limits) {
+            let patience = rng.range(MS, 3_000 * MS);
+            self.wake(slot, patience, Wake::Deadline(request));
         }
     }
 
@@ -115,10 +134,20 @@ impl World {
         }
     }
 
-    /// The caller gives up. Whether a round had counted on the vote is for the master to say.
+    /// The caller gives up. Whether others had counted on the vote is for the master to say.
     fn deadline(&mut self, slot: usize, request: RequestId) {
-        if matches!(self.clients[slot].call, Call::Topology(mine, _) if mine == request) {
-            self.send(slot, C2m::WithdrawTopology(request));
+        match self.clients[slot].call {
+            Call::Topology(mine, _) | Call::Pending(mine) | Call::Optimizing(mine, _) if mine == request => {
+                self.send(slot, C2m::WithdrawVote(request));
+            }
+            Call::SyncVoting(mine) | Call::Syncing { request: mine, .. } if mine == request => {
+                if let Some(me) = self.clients[slot].peer {
+                    self.ledger.gave_up_sync(me);
+                }
+                let vote = VoteRef::Sync(request);
+                self.send(slot, C2m::GiveUp(GiveUp { vote, limit_ms: Some(LIMIT_MS) }));
+            }
+            _ => {}
         }
     }
 
@@ -157,19 +186,9 @@ impl World {
                     self.after_topology(slot);
                 }
             }
-            M2c::TopologyWithdrawn(request) => {
-                // The caller calls again: to go on with something else would leave the others waiting.
-                if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
-                    && mine == request
-                {
-                    match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
-                        WrongCall::InsteadOfSync => self.begin_sync(slot),
-                        WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
-                        WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
-                    }
-                }
-            }
+            M2c::VoteWithdrawn(answer) => self.taken_back(slot, answer.request),
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
+            M2c::Rates(_) => {}
             M2c::PendingAnswer(answer) => {
                 if self.clients[slot].call == Call::Pending(answer.request) && !self.optimizes(slot, answer) {
                     self.after_query(slot, answer.pending);
@@ -183,6 +202,23 @@ impl World {
             M2c::Outcome(outcome) => self.outcome(slot, outcome),
             M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
             M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
+        }
+    }
+
+    /// A vote is gone. The caller calls again: to go on with something else would leave the others waiting.
+    fn taken_back(&mut self, slot: usize, request: RequestId) {
+        self.withdrawals += 1;
+        match self.clients[slot].call {
+            Call::Topology(mine, wait_for_world) if mine == request => {
+                match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
+                    WrongCall::InsteadOfSync => self.begin_sync(slot),
+                    WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
+                    WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
+                }
+            }
+            Call::Pending(mine) if mine == request => self.ask_pending(slot),
+            Call::Optimizing(mine, pending) if mine == request => self.vote_optimize(slot, pending),
+            _ => {}
         }
     }
 
@@ -253,6 +289,7 @@ impl World {
         let strict = vote.entries.iter().filter(|entry| !entry.allow_inequality);
         self.clients[slot].strict = strict.map(|entry| entry.key.as_str().to_owned()).collect();
         self.send(slot, C2m::SyncInitiate(vote));
+        self.limit(slot, request);
     }
 
     fn sync_plan(&mut self, slot: usize, plan: SyncPlanFor) {
@@ -362,13 +399,12 @@ impl World {
 
     fn give_up(&mut self, slot: usize, op: OpId) {
         let stage = self.clients[slot].work.get(&op.tag).filter(|work| work.op == op).map(|work| &work.stage);
-        if matches!(stage, Some(TagStage::Voting | TagStage::Running { .. })) {
+        if stage.is_some_and(|stage| !matches!(stage, TagStage::Finished(_))) {
             if let Some(me) = self.clients[slot].peer {
                 self.ledger.acted(op, me, Act::GaveUp);
             }
-            let text = Text::new("deadline");
-            let kind = OpFaultKind::CallerAbort;
-            self.complete(slot, op, Some(OpFault { kind, peer: None, generation: LinkGeneration(0), text }));
+            let limit_ms = (op.tag ^ u64::from(op.attempt)).is_multiple_of(2).then_some(LIMIT_MS);
+            self.send(slot, C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms }));
         }
     }
 
@@ -395,7 +431,6 @@ impl World {
             self.seed,
             work.prepared
         );
-        // It may have given up meanwhile.
         if work.stage == TagStage::Voting {
             let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();
             work.stage = TagStage::Running { algorithm, edges: edges.clone(), members: members.clone() };

@@ -158,6 +158,13 @@ impl Checker {
                     Some(_) => {}
                 }
             }
+            C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), .. }) => {
+                let Some(key) = self.key(client, *op) else { return };
+                let takes_part = self.begun.get(&key).is_some_and(|members| members.contains(&client));
+                if takes_part && !self.outcomes.contains_key(&key) {
+                    self.owed.insert(key);
+                }
+            }
             C2m::SyncInitiate(vote) => {
                 if let Some(peer) = self.peer_of(client) {
                     self.sync_votes.insert(peer, vote.clone());
@@ -223,10 +230,11 @@ impl Checker {
             | M2c::Sizes(_)
             | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)
-            | M2c::TopologyWithdrawn(_)
+            | M2c::VoteWithdrawn(_)
             | M2c::TooFewPeers(_)
             | M2c::Echo(_)
             | M2c::Goodbye(_)
+            | M2c::Rates(_)
             | M2c::Status(_) => {}
         }
     }

@@ -169,6 +169,7 @@ impl Table {
             p2p_port: 1,
             state_port: 1,
             pool_connections: 1,
+            name: Name::default(),
             previous: None,
         };
         self.send(key, C2m::Register(register));
@@ -307,7 +308,8 @@ impl Table {
             M2c::Sizes(_)
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
-            | M2c::TopologyWithdrawn(_)
+            | M2c::VoteWithdrawn(_)
+            | M2c::Rates(_)
             | M2c::ProbePlan(_)
             | M2c::ReachPlan(_)
             | M2c::Warning(_)

@@ -179,7 +179,7 @@ impl World {
         let packet = match kind {
             0 | 1 => C2m::VotePending(request),
             2 => C2m::VoteTopology(VoteTopology { request, wait_for_world: b as u32 }),
-            3 => C2m::WithdrawTopology(request),
+            3 => C2m::WithdrawVote(request),
             4 | 5 => C2m::RingReport(RingReport { epoch, faults: vec![] }),
             6 | 7 => C2m::Initiate(Initiate { op, descriptor }),
             8 => C2m::Complete(Complete { op, fault: None, moved_bytes: u64::MAX }),

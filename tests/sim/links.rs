@@ -66,6 +66,7 @@ impl World {
             p2p_port: slot as u16,
             state_port: slot as u16,
             pool_connections: 1,
+            name: Name::default(),
             previous: client.before.clone(),
         }
     }

@@ -16,8 +16,10 @@ pub(crate) enum Model {
     Strikes,
     /// Clients connect with each other beside the ring.
     Mesh,
-    /// Everything: there are large operations, too, and callers that choose a schedule.
+    /// There are large operations, too, and callers that choose a schedule.
     Large,
+    /// Everything: callers have limits for all of their calls, too.
+    Limits,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -120,6 +122,8 @@ pub(crate) struct Swarm {
     pub(crate) wait_for_world: u32,
     /// Topology votes are withdrawn after a random time up to this; 0 for never.
     pub(crate) topology_deadline: u64,
+    /// Percentage of the other calls that have a limit.
+    pub(crate) limits: u64,
     pub(crate) tag_history: usize,
     /// Longest time that an application computes.
     pub(crate) think: u64,
@@ -188,6 +192,7 @@ impl Swarm {
             },
             tag_history: sometimes(100, 1, 6) as usize,
             think: sometimes(100, 0, 400 * MS),
+            limits: 0,
             straggler: 0,
             strike_weights: [0; STRIKES.len()],
             strike_gap: 0,

@@ -142,6 +142,8 @@ pub(crate) struct World {
     pub(crate) inputs: u64,
     /// Optimisations that clients came through, and those that gave them another ring.
     pub(crate) optimizations: u64,
+    /// Votes that callers took back.
+    pub(crate) withdrawals: u64,
     pub(crate) rings_changed: u64,
 }
 
@@ -219,6 +221,10 @@ impl World {
         if model >= Model::Large && of_sizes.percent(80) {
             swarm.large = of_sizes.range(20, 100);
         }
+        let mut of_limits = Rng::new(seed ^ 0x5eed_000b);
+        if model >= Model::Limits && of_limits.percent(40) {
+            swarm.limits = of_limits.range(1, 20);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
@@ -251,6 +257,7 @@ impl World {
             log: Log { logging, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
             inputs: 0,
             optimizations: 0,
+            withdrawals: 0,
             rings_changed: 0,
             rng,
             strikes: of_strikes,

@@ -49,11 +49,15 @@ impl Crowd {
             for _ in 0..come {
                 self.connect();
             }
-            assert!(self.run(PATIENCE, |crowd| crowd.members().all(|peer| peer.accepted || have > 0)), "joins");
+            assert!(
+                self.run(PATIENCE, |crowd| crowd.members().all(|peer| peer.accepted || have > 0)),
+                "joins"
+            );
             if have > 0 {
                 self.requests += 1;
                 let request = RequestId(self.requests);
-                let vote = C2m::VoteTopology(VoteTopology { request, wait_for_world: have as u32 + come as u32 });
+                let vote =
+                    C2m::VoteTopology(VoteTopology { request, wait_for_world: have as u32 + come as u32 });
                 let accepted = |peer: &&mut Peer| peer.accepted && !peer.gone && !peer.leaving;
                 self.peers.values_mut().filter(accepted).for_each(|peer| peer.send(&vote));
             }

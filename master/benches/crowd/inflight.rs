@@ -4,8 +4,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::{
-    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, OpId, PartDescriptor, PeerId,
-    Register, RequestId, RingReport, RunId, VoteTopology,
+    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, Name, OpId, PartDescriptor,
+    PeerId, Register, RequestId, RingReport, RunId, VoteTopology,
 };
 use pccl_quant::{DataType, ReduceOp};
 use std::{
@@ -79,8 +79,15 @@ fn world() -> Bench {
         bench.input(Input::Connected { client: key, remote: host, local: host });
         let (p2p_port, state_port) = (1, 2);
         let (group, advertised_host, previous) = (GroupId(0), None, None);
-        let register =
-            Register { group, advertised_host, p2p_port, state_port, pool_connections: 1, previous };
+        let register = Register {
+            group,
+            advertised_host,
+            p2p_port,
+            state_port,
+            pool_connections: 1,
+            name: Name::default(),
+            previous,
+        };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };
         (1..client).for_each(|member| bench.send(ClientKey(member), C2m::VoteTopology(vote.clone())));

@@ -1,7 +1,7 @@
 //! One light peer: a control connection without a thread, whose owner hands it what arrives.
 
 use mio::net::TcpStream;
-use pccl_protocol::{Beat, C2m, CallKind, GroupId, M2c, Register, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{Beat, C2m, CallKind, GroupId, M2c, Name, Register, limits::MAX_PACKET_BYTES};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
@@ -65,6 +65,7 @@ impl Peer {
             p2p_port: 1,
             state_port: 2,
             pool_connections: 1,
+            name: Name::default(),
             previous: None,
         }));
         peer

@@ -3,7 +3,7 @@
 
 use crate::state::{ClientKey, Input};
 use pccl_protocol::{
-    C2m, GroupEpoch, GroupId, M2c, Outcome, PeerId, SyncOutcome, Verdict,
+    C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, SyncOutcome, Verdict,
     flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
 };
 use std::{
@@ -21,6 +21,7 @@ struct Known {
     remote: IpAddr,
     group: GroupId,
     host: Option<String>,
+    name: Name,
     peer: Option<PeerId>,
 }
 
@@ -42,7 +43,13 @@ impl Observer {
     pub(super) fn input(&mut self, input: &Input) {
         match input {
             Input::Connected { client, remote, .. } => {
-                let known = Known { remote: *remote, group: GroupId(0), host: None, peer: None };
+                let known = Known {
+                    remote: *remote,
+                    group: GroupId(0),
+                    host: None,
+                    name: Name::default(),
+                    peer: None,
+                };
                 self.clients.insert(*client, known);
             }
             Input::Packet { client, packet } => self.packet(*client, packet),
@@ -67,6 +74,7 @@ impl Observer {
         if let C2m::Register(register) = packet {
             known.group = register.group;
             known.host = register.advertised_host.as_ref().map(|host| host.as_str().to_owned());
+            known.name = register.name.clone();
         }
         // Others than peers must not be able to push out what was recorded.
         if let Some(peer) = known.peer {
@@ -83,6 +91,10 @@ impl Observer {
         if let M2c::Registered(registered) = packet {
             known.peer = Some(registered.peer);
             let host = known.host.take().unwrap_or_else(|| known.remote.to_string());
+            let host = match known.name.as_str() {
+                "" => host,
+                name => format!("{name}, {host}"),
+            };
             let group = u64::from(known.group.0);
             self.recorder.record_with(|| {
                 Event::new(What::PeerRegistered).peer(registered.peer).count(group).text(host)

@@ -154,10 +154,11 @@ impl Report<'_> {
         if let Some(bottleneck) = self.plan.bottleneck {
             let bound = bottleneck.bound / self.input.cost_scale;
             let best = if self.objective == Objective::Balanced && bottleneck.bound != bottleneck.value {
+                // Balanced gives up a little here for a better sum.
                 format!(
-                    "; no ring has more than {}, at least {} % of the best found counts as equal",
+                    "; the best possible is {} or less, and within {:.0} % of the best the sum decides",
                     short(bound),
-                    EQUALLY_FAST * 100.0
+                    (1.0 - EQUALLY_FAST) * 100.0
                 )
             } else if bottleneck.is_proven() {
                 "; no ring does better".into()

@@ -3,7 +3,9 @@
 use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{Beat, Culprit, GroupEpoch, GroupId, Host, PeerId, Register, RequestId, WorldSizes};
+use pccl_protocol::{
+    Beat, Culprit, GroupEpoch, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes,
+};
 
 /// One control connection.
 #[derive(Debug)]
@@ -107,12 +109,16 @@ impl Peer {
 
     /// How verdicts name this peer.
     pub(super) fn culprit(&self, id: PeerId) -> Culprit {
-        Culprit { peer: id, host: Host::new(self.remote.to_canonical().to_string()) }
+        Culprit {
+            peer: id,
+            host: Host::new(self.remote.to_canonical().to_string()),
+            name: self.info.name.clone(),
+        }
     }
 
-    /// Identity and address in one phrase, for sentences.
+    /// Identity, name and address in one phrase, for sentences.
     pub(super) fn name(&self, id: PeerId) -> String {
-        format!("{id} ({})", self.remote.to_canonical())
+        Named(id, &self.info.name, &self.remote.to_canonical().to_string()).to_string()
     }
 
     /// Host under which `viewer` reaches this peer.

@@ -1,6 +1,6 @@
 //! Collectives: votes, commencement, outcomes.
 
-use super::group::{BrokenEdge, Completion, Group, Loss, Op, Participant};
+use super::group::{BrokenEdge, Completion, GivenUp, Group, Loss, Op, Participant};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
@@ -45,19 +45,14 @@ impl MasterState {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         match group.ops.get_mut(&complete.op) {
-            Some(Op::Voting { votes, given_up, .. }) => {
-                // Given up before it began. The attempt ends for all; those who vote for it later learn the outcome.
-                if let (true, Some(fault)) = (votes.contains_key(&id) && given_up.is_none(), complete.fault) {
-                    *given_up = Some((id, fault));
-                }
-            }
             Some(Op::Running { participants, .. }) => {
                 if let Some(part) = participants.get_mut(&id) {
                     part.reported_bytes = Some(complete.moved_bytes);
                     part.complete = Some(Completion { fault: complete.fault, at: now });
                 }
             }
-            None => {}
+            // Not admitted before it has begun.
+            Some(Op::Voting { .. }) | None => {}
         }
     }
 
@@ -65,8 +60,9 @@ impl MasterState {
     pub(super) fn lose_participant(group: &mut Group, id: PeerId, moved_bytes: u64, loss: &Loss) {
         for op in group.ops.values_mut() {
             match op {
-                Op::Voting { votes, .. } => {
+                Op::Voting { votes, given_up, .. } => {
                     votes.remove(&id);
+                    given_up.take_if(|given_up| given_up.by == id);
                 }
                 Op::Running { participants, lost, lost_bytes, most_bytes, .. } => {
                     if let Some(part) = participants.remove(&id) {
@@ -103,16 +99,18 @@ impl MasterState {
                     Step::TooFew(few)
                 } else if id.epoch != group.epoch {
                     Step::Stale
-                } else if let Some((who, fault)) = given_up {
-                    Step::Decide(Outcome::Aborted(self.fault_verdict(id, Phase::Voting, 0, *who, fault)))
+                } else if let Some(given_up) = given_up {
+                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let operation = (Operation::AllReduce(id), Phase::Voting, 0);
+                    Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, *given_up, &missing)))
                 } else if votes.len() == group.ring.len() && self.ring_ready(group) {
                     self.begin_or_mismatch(group, id, votes)
                 } else {
                     Step::Wait
                 }
             }
-            Some(Op::Running { participants, lost, broken, .. }) => {
-                self.running_step(id, group, participants, lost, broken)
+            Some(Op::Running { participants, lost, broken, given_up, .. }) => {
+                self.running_step(id, group, (participants, *given_up), lost, broken)
             }
             None => Step::Wait,
         }
@@ -158,7 +156,7 @@ impl MasterState {
         &self,
         id: OpId,
         group: &Group,
-        participants: &BTreeMap<PeerId, Participant>,
+        (participants, given_up): (&BTreeMap<PeerId, Participant>, Option<GivenUp>),
         lost: &[Loss],
         broken: &[BrokenEdge],
     ) -> Step {
@@ -182,6 +180,12 @@ impl MasterState {
                 detail: loss.detail.clone(),
             };
             return Step::Decide(Outcome::Aborted(verdict));
+        }
+        if let Some(given_up) = given_up {
+            let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(peer, _)| *peer);
+            let open: Vec<PeerId> = open.collect();
+            let operation = (Operation::AllReduce(id), phase, bytes);
+            return Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, given_up, &open)));
         }
         // Nobody has seen an edge break that stands still, so this alone ends the attempt.
         if let Some(edge) = broken.iter().find(|edge| edge.stalled_ms > 0) {
@@ -302,6 +306,7 @@ impl MasterState {
             lost_bytes: 0,
             most_bytes,
             broken: Vec::new(),
+            given_up: None,
         };
         for peer in everybody {
             self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
@@ -339,7 +344,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn fault_verdict(
+    fn fault_verdict(
         &self,
         id: OpId,
         phase: Phase,
@@ -352,7 +357,6 @@ impl MasterState {
             OpFaultKind::InboundLost => (Cause::EdgeBroken, [other, Some(who)]),
             OpFaultKind::OutboundLost => (Cause::EdgeBroken, [Some(who), other]),
             OpFaultKind::Corrupt | OpFaultKind::Violation => (Cause::Corruption, [other, Some(who)]),
-            OpFaultKind::CallerAbort => (Cause::CallerAbort, [Some(who), None]),
             OpFaultKind::Local => (Cause::LocalFault, [Some(who), None]),
         };
         let reporter = self.name_of(who);
@@ -385,8 +389,6 @@ fn faults_of(
 const fn is_edge_fault(fault: &OpFault) -> bool {
     match fault.kind {
         OpFaultKind::InboundLost | OpFaultKind::OutboundLost => true,
-        OpFaultKind::Corrupt | OpFaultKind::Violation | OpFaultKind::CallerAbort | OpFaultKind::Local => {
-            false
-        }
+        OpFaultKind::Corrupt | OpFaultKind::Violation | OpFaultKind::Local => false,
     }
 }

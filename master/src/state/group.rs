@@ -77,6 +77,14 @@ pub(super) struct Loss {
     pub(super) detail: Text,
 }
 
+/// A caller gave up what it had voted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GivenUp {
+    pub(super) by: PeerId,
+    /// Its limit, if that has passed, in milliseconds. `None`: it wanted no result.
+    pub(super) limit_ms: Option<u64>,
+}
+
 /// A vote to complete a collective.
 #[derive(Debug)]
 pub(super) struct Completion {
@@ -92,7 +100,7 @@ pub(super) enum Op {
         since: Timestamp,
         votes: BTreeMap<PeerId, Descriptor>,
         /// A voter gave the attempt up before it began.
-        given_up: Option<(PeerId, OpFault)>,
+        given_up: Option<GivenUp>,
     },
     /// It runs; the participants are frozen.
     Running {
@@ -108,6 +116,8 @@ pub(super) enum Op {
         /// Edges of its ring that were judged broken, in this order. One that stood still ends the attempt. The others
         /// explain what their ring's replacement breaks for those who still move data.
         broken: Vec<BrokenEdge>,
+        /// A participant gave it up.
+        given_up: Option<GivenUp>,
     },
 }
 
@@ -144,7 +154,13 @@ pub(super) struct SyncVote {
 #[derive(Debug)]
 pub(super) enum Sync {
     /// Votes are collected.
-    Voting { since: Timestamp, epoch: GroupEpoch, votes: BTreeMap<PeerId, SyncVote> },
+    Voting {
+        since: Timestamp,
+        epoch: GroupEpoch,
+        votes: BTreeMap<PeerId, SyncVote>,
+        /// A voter gave it up before all had voted.
+        given_up: Option<GivenUp>,
+    },
     /// Content is elected; those who need it fetch it.
     Running {
         since: Timestamp,
@@ -152,6 +168,8 @@ pub(super) enum Sync {
         revision: Revision,
         voters: BTreeMap<PeerId, SyncVoter>,
         lost: Vec<Loss>,
+        /// A voter gave it up.
+        given_up: Option<GivenUp>,
     },
 }
 
@@ -175,7 +193,19 @@ pub(super) enum VoterReport {
     Failed { text: Text, at: Timestamp },
 }
 
+impl SyncVoter {
+    /// One that has reported nothing.
+    pub(super) const fn new(request: RequestId) -> Self {
+        Self { request, sources: BTreeSet::new(), report: VoterReport::Awaited }
+    }
+}
+
 impl Sync {
+    /// One that is about to fail without a plan.
+    pub(super) const fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
+        Self::Running { since, sync, revision: Revision(0), voters, lost: Vec::new(), given_up: None }
+    }
+
     /// Whether `peer` waits for this sync.
     pub(super) fn involves(&self, peer: PeerId) -> bool {
         match self {

@@ -14,6 +14,7 @@ mod client;
 mod collective;
 mod election;
 mod flow;
+mod giving_up;
 mod group;
 mod history;
 mod liveness;
@@ -197,6 +198,7 @@ impl MasterState {
     fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
         match (who, packet) {
             (who, C2m::StatusRequest(request)) => self.record_status_request(client, who, request),
+            (who, C2m::RatesRequest(asked)) => self.record_rates_request(client, who, asked),
             (Standing::Stranger(_), C2m::Register(register)) => self.register(client, register),
             // The table admits nothing else from a stranger.
             (Standing::Stranger(_), _) => {}
@@ -207,7 +209,7 @@ impl MasterState {
     fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
         match packet {
             // Recorded before.
-            C2m::Register(_) | C2m::StatusRequest(_) => {}
+            C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}
             C2m::Beat(beat) => {
                 let stalled = beat.stalled.clone();
                 let before = self.peers.get(&id).and_then(|peer| peer.beat.as_ref()).map(|(_, at)| *at);
@@ -217,7 +219,7 @@ impl MasterState {
                 self.look_at_paces(id, group);
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
-            C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),
+            C2m::WithdrawVote(request) => self.record_withdrawal(id, request),
             C2m::VotePending(request) => {
                 let since = self.now;
                 if let Some(peer) = self.peers.get_mut(&id) {
@@ -230,6 +232,7 @@ impl MasterState {
             C2m::MeshReport(report) => self.record_mesh_report(id, group, report),
             C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
             C2m::Complete(complete) => self.record_complete(id, group, complete),
+            C2m::GiveUp(given_up) => self.record_give_up(id, group, given_up),
             C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
             C2m::SyncComplete(complete) => {
                 self.record_sync_complete(id, group, complete.sync, complete.report);
@@ -322,6 +325,12 @@ impl MasterState {
         }
     }
 
+    /// For what happens in each step of a training.
+    fn debug(&mut self, text: String) {
+        self.out.push(Action::Log { level: log::Level::Debug, text });
+    }
+
+    /// For what an operator wants to know: who comes and goes, rings, plans.
     fn info(&mut self, text: String) {
         self.out.push(Action::Log { level: log::Level::Info, text });
     }

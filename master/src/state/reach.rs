@@ -28,7 +28,7 @@ const EDGES_MAX: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) is_state: bool,
-    pub(super) since: Timestamp,
+    since: Timestamp,
     pub(super) why: String,
     /// The others have been asked.
     asked: bool,
@@ -56,7 +56,7 @@ enum Reason {
 #[derive(Debug)]
 pub(super) struct Check {
     number: u64,
-    pub(super) since: Timestamp,
+    since: Timestamp,
     due: Timestamp,
     reason: Reason,
     /// Who was asked, and what came back.

@@ -6,8 +6,8 @@ use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Seve
 use super::{MasterState, Timestamp};
 use crate::topology::ring_order;
 use pccl_protocol::{
-    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan,
-    RingReport, StalledEdge, Text, limits,
+    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan, RingReport,
+    StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -231,7 +231,8 @@ impl MasterState {
         }
         group.rebuild.insert(ends);
         group.replan = true;
-        self.warn(format!("edge {} -> {} failed ({severity:?}): {text}", ends.0, ends.1));
+        let edge = self.name_of_edge(ends);
+        self.warn(format!("{edge} failed ({severity:?}): {text}"));
     }
 
     /// Rule: every group has a ring of exactly its members.

@@ -8,7 +8,7 @@ use pccl_protocol::{
     SyncId, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncPlan, SyncPlanFor, SyncReport, Text, TooFewPeers,
     Verdict, VoteRef,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What is to be done about a sync now.
 enum Step {
@@ -17,6 +17,8 @@ enum Step {
     TooFew(TooFewPeers),
     Stale,
     Elect,
+    /// It fails for those who have voted, before it has begun.
+    Refuse(SyncId, Verdict),
     Decide(SyncOutcome),
 }
 
@@ -71,8 +73,12 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
         if vote.epoch == epoch {
-            let sync =
-                group.sync.get_or_insert_with(|| Sync::Voting { since, epoch, votes: BTreeMap::new() });
+            let sync = group.sync.get_or_insert_with(|| Sync::Voting {
+                since,
+                epoch,
+                votes: BTreeMap::new(),
+                given_up: None,
+            });
             if let Sync::Voting { votes, .. } = sync {
                 let SyncInitiate { request, revision, strategy, entries, .. } = vote;
                 votes.insert(id, SyncVote { request, revision, strategy, entries });
@@ -106,11 +112,13 @@ impl MasterState {
     /// Takes a lost peer out of the sync of its group.
     pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
         match &mut group.sync {
-            Some(Sync::Voting { votes, .. }) => {
+            Some(Sync::Voting { votes, given_up, .. }) => {
                 votes.remove(&id);
+                given_up.take_if(|given_up| given_up.by == id);
             }
-            Some(Sync::Running { voters, lost, .. }) => {
+            Some(Sync::Running { voters, lost, given_up, .. }) => {
                 lost.extend(voters.remove(&id).map(|_| loss.clone()));
+                given_up.take_if(|given_up| given_up.by == id);
             }
             None => {}
         }
@@ -132,25 +140,37 @@ impl MasterState {
     fn next_sync_step(&self, group_id: GroupId) -> Step {
         let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
         match &group.sync {
-            Some(Sync::Voting { epoch, votes, .. }) => {
+            Some(Sync::Voting { epoch, votes, given_up, .. }) => {
                 let any = votes.values().next().map(|vote| VoteRef::Sync(vote.request));
                 let Some(any) = any else { return Step::Forget };
                 if let Some(few) = self.too_few(group, any, 1) {
                     Step::TooFew(few)
                 } else if *epoch != group.epoch {
                     Step::Stale
+                } else if let Some(given_up) = given_up {
+                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let sync = SyncId(self.last_sync.0 + 1);
+                    let operation = (Operation::Sync(sync), Phase::Voting, 0);
+                    Step::Refuse(sync, self.given_up_verdict(operation, *given_up, &missing))
                 } else if votes.len() == group.ring.len() && self.all_accepted(group) {
                     Step::Elect
                 } else {
                     Step::Wait
                 }
             }
-            Some(Sync::Running { sync, revision, voters, lost, .. }) => {
+            Some(Sync::Running { sync, revision, voters, lost, given_up, .. }) => {
                 if voters.is_empty() {
                     return Step::Forget;
                 }
                 if voters.values().all(|voter| voter.report == VoterReport::Ready) {
                     return Step::Decide(SyncOutcome::Committed(*revision));
+                }
+                if let Some(given_up) = given_up {
+                    let open = voters.iter().filter(|(_, voter)| voter.report == VoterReport::Awaited);
+                    let open: Vec<PeerId> = open.map(|(peer, _)| *peer).collect();
+                    let operation = (Operation::Sync(*sync), Phase::Transfer, 0);
+                    let verdict = self.given_up_verdict(operation, *given_up, &open);
+                    return Step::Decide(SyncOutcome::Failed(verdict));
                 }
                 match voters.iter().find(|(_, voter)| self.failure_due(voter)) {
                     Some((id, voter)) => {
@@ -210,6 +230,13 @@ impl MasterState {
             Step::Wait => {}
             Step::Forget => group.sync = None,
             Step::Elect => self.run_election(group_id),
+            Step::Refuse(sync, verdict) => {
+                let Some(Sync::Voting { since, votes, .. }) = group.sync.take() else { return };
+                let voters = votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
+                self.last_sync = sync;
+                group.sync = Some(Sync::refused(since, sync, voters));
+                self.end_sync(group_id, SyncOutcome::Failed(verdict));
+            }
             Step::Decide(outcome) => self.end_sync(group_id, outcome),
             Step::TooFew(_) | Step::Stale => {
                 let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
@@ -233,7 +260,7 @@ impl MasterState {
                 group.committed = group.committed.max(Some(*revision));
                 group.holders = voters.keys().copied().collect();
                 let revision = *revision;
-                self.info(format!("group {group_id}: sync {sync} committed revision {revision}"));
+                self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {
                 let text = format!("group {group_id}: {verdict}");
@@ -253,14 +280,12 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
         let elected = elect(&votes, &group.holders);
-        let empty = |request| SyncVoter { request, sources: BTreeSet::new(), report: VoterReport::Awaited };
         let mut voters: BTreeMap<PeerId, SyncVoter> =
-            votes.iter().map(|(id, vote)| (*id, empty(vote.request))).collect();
+            votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
         let (revision, parts) = match elected {
             Ok(election) => (election.revision, election.parts),
             Err(conflict) => {
-                group.sync =
-                    Some(Sync::Running { since: now, sync, revision: Revision(0), voters, lost: vec![] });
+                group.sync = Some(Sync::refused(now, sync, voters));
                 let verdict = self.conflict_verdict(sync, &conflict);
                 return self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
@@ -274,7 +299,8 @@ impl MasterState {
             plans.push((id, M2c::SyncPlan(SyncPlanFor { request: voter.request, plan })));
         }
         if let Some(group) = self.groups.get_mut(&group_id) {
-            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost: Vec::new() });
+            let (lost, given_up) = (Vec::new(), None);
+            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost, given_up });
         }
         for (id, plan) in plans {
             self.send_peer(id, plan);

@@ -110,7 +110,9 @@ impl<'a> Supervisor<'a> {
                     Action::Spawn(peer) => self.spawn(peer)?,
                     Action::Finish => {
                         // The last of them have not been shown yet.
-                        run.take_events().iter().try_for_each(|event| progress.line(&format!("  {event}")))?;
+                        run.take_events()
+                            .iter()
+                            .try_for_each(|event| progress.line(&format!("  {event}")))?;
                         return Ok(());
                     }
                 }

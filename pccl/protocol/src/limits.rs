@@ -24,12 +24,16 @@ pub const MAX_STATE_ENTRIES: usize = 16_384;
 pub const MAX_KEY_BYTES: usize = 256;
 /// Longest host name or address text, in bytes.
 pub const MAX_HOST_BYTES: usize = 255;
+/// Longest name of a peer, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
 /// Longest explanatory text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 /// Largest packet (kind and body) on a control or state connection, in bytes.
 pub const MAX_PACKET_BYTES: usize = 8 << 20;
 /// Largest packet that a client may send before it is registered, in bytes.
 pub const MAX_FIRST_PACKET_BYTES: usize = 4096;
+/// Most edges in one answer about rates.
+pub const MAX_RATES: usize = 400_000;
 /// Most entries in the list of what waits in one status.
 pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
@@ -71,9 +75,13 @@ const _: () = assert!(
 );
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
-    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + 64 + 24) + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16) + 256
+    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)
+        + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16)
+        + 256
         < MAX_PACKET_BYTES
 );
+// So must what is known of rates.
+const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 256 < MAX_PACKET_BYTES);
 // So must the question whom a peer reaches of all others, and the longest answer.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);

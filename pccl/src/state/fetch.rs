@@ -43,6 +43,7 @@ pub(crate) fn fetch(
     me: Identity,
     plan: &SyncPlan,
     tensors: &[StateTensor],
+    deadline: Option<Instant>,
 ) -> Result<Fetched, String> {
     let mut fetched = Fetched::new();
     let mut failures = Vec::new();
@@ -53,8 +54,13 @@ pub(crate) fn fetch(
         if shared.end().is_some() {
             return Err("the session ended".into());
         }
-        match fetch_from(shared, me, plan, tensors, source, &watch, &mut fetched) {
+        if shared.source.is_stopped() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err("the sync is over".into());
+        }
+        let job = Job { shared, me, plan, tensors, deadline };
+        match fetch_from(&job, source, &watch, &mut fetched) {
             Ok(()) => return Ok(fetched),
+            Err(_) if shared.source.is_stopped() => return Err("the sync is over".into()),
             Err(error) => {
                 let error = if watch.is_gone() { "the run has lost it".to_owned() } else { error };
                 log::warn!("shared state from peer {} ({}): {error}", source.peer, source.host);
@@ -65,16 +71,28 @@ pub(crate) fn fetch(
     Err(if failures.is_empty() { "no source was named".into() } else { failures.join("; ") })
 }
 
-fn fetch_from(
-    shared: &Shared,
+/// What one fetch needs.
+struct Job<'a> {
+    shared: &'a Shared,
     me: Identity,
-    plan: &SyncPlan,
-    tensors: &[StateTensor],
+    plan: &'a SyncPlan,
+    tensors: &'a [StateTensor],
+    /// The caller's limit.
+    deadline: Option<Instant>,
+}
+
+fn earlier(deadline: Instant, limit: Option<Instant>) -> Instant {
+    limit.map_or(deadline, |limit| limit.min(deadline))
+}
+
+fn fetch_from(
+    job: &Job<'_>,
     source: &StateSource,
     watch: &Watch<'_>,
     fetched: &mut Fetched,
 ) -> Result<(), String> {
-    let mut stream = connect(shared, me, source, watch)?;
+    let Job { shared, me, plan, tensors, deadline } = *job;
+    let mut stream = connect(shared, me, source, (watch, deadline))?;
     watch.connected(stream.breaker());
     for item in &plan.fetch {
         if fetched.contains_key(&item.key) {
@@ -84,7 +102,7 @@ fn fetch_from(
             .binary_search_by(|tensor| tensor.key.cmp(&item.key))
             .map_err(|_| format!("the plan names a tensor {} that this peer does not have", item.key))?;
         let len = tensors[position].memory.bytes();
-        let content = fetch_tensor(&mut stream, plan.sync, item, len, Patience::of(me))?;
+        let content = fetch_tensor(&mut stream, plan.sync, item, len, (Patience::of(me), deadline))?;
         fetched.insert(item.key.clone(), content);
     }
     Ok(())
@@ -95,7 +113,7 @@ fn connect(
     shared: &Shared,
     me: Identity,
     source: &StateSource,
-    watch: &Watch<'_>,
+    (watch, latest): (&Watch<'_>, Option<Instant>),
 ) -> Result<PacketStream, String> {
     let preamble = Preamble {
         run: me.run.0,
@@ -106,7 +124,7 @@ fn connect(
         ..Preamble::new(Role::State)
     };
     let address = HostPort::new(source.host.as_str(), source.port);
-    let deadline = Instant::now() + shared.config.dial_timeout;
+    let deadline = earlier(Instant::now() + shared.config.dial_timeout, latest);
     let (result, dialed) = crossbeam_channel::bounded(1);
     // Not waited for: it ends by its deadline and holds nothing of this session.
     spawn("pccl-fetch", move || {
@@ -126,12 +144,12 @@ fn fetch_tensor(
     sync: SyncId,
     item: &FetchItem,
     len: usize,
-    patience: Patience,
+    (patience, latest): (Patience, Option<Instant>),
 ) -> Result<Vec<u8>, String> {
     let request = P2p::StateRequest(StateRequest { sync, key: item.key.clone() });
     let text = |error: std::io::Error| error.to_string();
-    stream.send_bytes(&request.to_frame(), Instant::now() + patience.stall).map_err(text)?;
-    let (kind, body) = stream.recv_packet(Instant::now() + patience.answer).map_err(text)?;
+    stream.send_bytes(&request.to_frame(), earlier(Instant::now() + patience.stall, latest)).map_err(text)?;
+    let (kind, body) = stream.recv_packet(earlier(Instant::now() + patience.answer, latest)).map_err(text)?;
     match P2p::from_frame(kind, &body).map_err(|error| error.to_string())? {
         P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == len as u64 => {}
         P2p::StateAnswer(StateAnswer::Bytes(bytes)) => {
@@ -143,7 +161,7 @@ fn fetch_tensor(
     }
     log::trace!("fetching {} bytes of {}", len, item.key);
     let mut content = vec![0; len];
-    stream.recv_exact_progress(&mut content, patience.stall).map_err(text)?;
+    stream.recv_exact_progress(&mut content, patience.stall, latest).map_err(text)?;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let digest = pccl_hash::tree_hash_parallel(&content, threads);
     if digest != item.digest {

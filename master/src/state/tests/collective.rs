@@ -194,7 +194,6 @@ fn faults_of_one_peer_abort_at_once() {
     let table = [
         (OpFaultKind::Corrupt, Cause::Corruption),
         (OpFaultKind::Violation, Cause::Corruption),
-        (OpFaultKind::CallerAbort, Cause::CallerAbort),
         (OpFaultKind::Local, Cause::LocalFault),
     ];
     for (kind, cause) in table {
@@ -272,8 +271,7 @@ fn giving_up_before_the_beginning_ends_the_attempt_for_all() {
     let op = rig.op(1, 1, 0);
     rig.initiate(1, op);
     rig.initiate(2, op);
-    let fault = rig.fault(OpFaultKind::CallerAbort, None);
-    rig.complete(1, op, Some(fault));
+    rig.give_up(1, VoteRef::Collective(op), None);
     let first = rig.answer(1);
     assert_eq!(aborted(first.clone()).cause, Cause::CallerAbort);
     assert_eq!(rig.answer(2), first);
@@ -290,8 +288,7 @@ fn who_comes_late_walks_through_all_attempts_that_ended_without_it() {
     let mut op = first;
     for _ in 0..5 {
         rig.initiate(1, op);
-        let fault = rig.fault(OpFaultKind::CallerAbort, None);
-        rig.complete(1, op, Some(fault));
+        rig.give_up(1, VoteRef::Collective(op), None);
         rig.take(1);
         op = op.next_attempt();
     }

@@ -28,6 +28,7 @@ pub(super) fn register(group: u32) -> Register {
         p2p_port: 1000,
         state_port: 2000,
         pool_connections: 2,
+        name: Name::default(),
         previous: None,
     }
 }
@@ -300,6 +301,17 @@ impl Rig {
     pub(super) fn ring(&self, group: u32) -> Vec<u64> {
         let number = |peer: &PeerId| *self.peers.iter().find(|(_, id)| *id == peer).expect("known").0;
         self.group(group).ring.iter().map(number).collect()
+    }
+
+    /// A caller gives up; after its limit if there is one.
+    pub(super) fn give_up(&mut self, n: u64, vote: VoteRef, limit_ms: Option<u64>) {
+        self.send(n, C2m::GiveUp(GiveUp { vote, limit_ms }));
+    }
+
+    /// How sentences name a peer.
+    pub(super) fn name(&self, n: u64) -> String {
+        let id = self.peers[&n];
+        Named(id, &Name::default(), &ip(n).to_string()).to_string()
     }
 
     pub(super) fn fault(&self, kind: OpFaultKind, peer: Option<u64>) -> OpFault {

@@ -20,8 +20,12 @@ impl World {
 
     /// A process tries all ports at the same time.
     pub(crate) fn try_to_reach(&mut self, slot: usize, plan: ReachPlan) {
-        let reached: BTreeSet<PeerId> =
-            plan.targets.iter().map(|target| target.peer).filter(|peer| self.is_reached(slot, *peer)).collect();
+        let reached: BTreeSet<PeerId> = plan
+            .targets
+            .iter()
+            .map(|target| target.peer)
+            .filter(|peer| self.is_reached(slot, *peer))
+            .collect();
         let all = plan.targets.iter().all(|target| reached.contains(&target.peer));
         let time = if all { self.reach.range(MS, 100 * MS) } else { u64::from(plan.limit_ms) * MS };
         self.wake(slot, time, Wake::Found(plan, reached));
@@ -29,11 +33,14 @@ impl World {
 
     /// A port is reached if it was there at the beginning or came in time.
     pub(crate) fn found(&mut self, slot: usize, plan: &ReachPlan, reached: &BTreeSet<PeerId>) {
-        let missing = |target: &&ReachTarget| {
-            !reached.contains(&target.peer) && !self.is_reached(slot, target.peer)
-        };
+        let missing =
+            |target: &&ReachTarget| !reached.contains(&target.peer) && !self.is_reached(slot, target.peer);
         let ports = plan.targets.iter().filter(missing).flat_map(|target| {
-            [false, true].map(|is_state| Unreached { peer: target.peer, is_state, text: Text::new("no answer") })
+            [false, true].map(|is_state| Unreached {
+                peer: target.peer,
+                is_state,
+                text: Text::new("no answer"),
+            })
         });
         let (check, unreached) = (plan.check, ports.collect());
         let epoch = self.clients[slot].epoch();

@@ -437,7 +437,9 @@ impl World {
 
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
-            Event::Planned(..) | Event::Tried(_) if self.master_busy_until > self.now => self.master_backlog.push(event),
+            Event::Planned(..) | Event::Tried(_) if self.master_busy_until > self.now => {
+                self.master_backlog.push(event)
+            }
             Event::Planned(plan, result) => self.input(Input::Planned { plan, result }),
             // Whether the listeners of a peer are reached says nothing about the faults of a run.
             Event::Tried(peer) => self.input(Input::Reached { peer, closed: Vec::new() }),

@@ -204,7 +204,11 @@ impl Attempt {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(dial::no_answer(&target.address, error)),
                 }
-                if self.have < REPLY_BYTES { Ok(Some(self)) } else { judge(&self.answer, target).map(|()| None) }
+                if self.have < REPLY_BYTES {
+                    Ok(Some(self))
+                } else {
+                    judge(&self.answer, target).map(|()| None)
+                }
             }
         }
     }
@@ -284,7 +288,10 @@ mod tests {
         let mut unknown = target(1, 7);
         unknown.address.host = "no..such..host".to_owned();
         let results = reach_all(&[unknown], Duration::from_secs(20));
-        assert!(matches!(&results[..], [Reach::Failed(why)] if why.contains("no..such..host")), "{results:?}");
+        assert!(
+            matches!(&results[..], [Reach::Failed(why)] if why.contains("no..such..host")),
+            "{results:?}"
+        );
         assert_eq!(reach_all(&[], Duration::ZERO), []);
     }
 }

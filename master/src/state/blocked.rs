@@ -73,7 +73,8 @@ impl MasterState {
         let who = self.list_peers(missing);
         if group.check.is_some() {
             let faults = faults.concat();
-            let what = format!("ring {} of group {id} waits until its members know whom they reach", group.epoch);
+            let what =
+                format!("ring {} of group {id} waits until its members know whom they reach", group.epoch);
             return Some(format!("{what}, and for {who}{faults}"));
         }
         Some(format!("ring {} of group {id} waits for {who}{}", group.epoch, faults.concat()))

@@ -131,7 +131,8 @@ impl MasterState {
     /// Ports that nobody is known to reach: since when, and the sentence.
     pub(super) fn closed_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |id: &PeerId| {
-            let since = self.peers.get(id).into_iter().flat_map(|peer| &peer.closed).map(|closed| closed.since);
+            let since =
+                self.peers.get(id).into_iter().flat_map(|peer| &peer.closed).map(|closed| closed.since);
             since.zip(self.closed_ports(*id, &format!("peer {}", self.name_of(*id)))).collect::<Vec<_>>()
         };
         self.peers.keys().flat_map(of).collect()
@@ -154,10 +155,14 @@ impl MasterState {
     /// ring does not stand in time, and when the master does not reach one of them.
     pub(super) fn begin_checks(&mut self) -> bool {
         let mut due: Vec<(GroupId, Reason, BTreeSet<PeerId>)> = Vec::new();
-        for (id, group) in self.groups.iter().filter(|(_, group)| group.check.is_none() && group.ring.len() > 1) {
+        for (id, group) in
+            self.groups.iter().filter(|(_, group)| group.check.is_none() && group.ring.len() > 1)
+        {
             let members: BTreeSet<PeerId> = group.ring.iter().map(|place| place.peer).collect();
-            let fails =
-                group.held.values().any(|held| held.unbuildable && held.since + self.options.edge_grace <= self.tick);
+            let fails = group
+                .held
+                .values()
+                .any(|held| held.unbuildable && held.since + self.options.edge_grace <= self.tick);
             let overdue = self.overdue_since(group).is_some_and(|at| at <= self.tick);
             if fails || overdue {
                 let reason = if overdue { Reason::Overdue(group.epoch) } else { Reason::Fault };
@@ -226,7 +231,9 @@ impl MasterState {
     }
 
     pub(super) fn record_reach_report(&mut self, id: PeerId, group_id: GroupId, report: ReachReport) {
-        let Some(check) = self.groups.get_mut(&group_id).and_then(|group| group.check.as_mut()) else { return };
+        let Some(check) = self.groups.get_mut(&group_id).and_then(|group| group.check.as_mut()) else {
+            return;
+        };
         if check.number != report.check {
             return;
         }
@@ -319,7 +326,9 @@ impl MasterState {
         for target in &check.targets {
             for is_state in [false, true] {
                 let reaches = |(id, answer): (&PeerId, &Option<Answer>)| {
-                    id != target && answer.is_some() && !check.failed.contains_key(&((*id, *target), is_state))
+                    id != target
+                        && answer.is_some()
+                        && !check.failed.contains_key(&((*id, *target), is_state))
                 };
                 if check.asked.iter().any(reaches) {
                     self.note_reached(*target, is_state);
@@ -417,8 +426,9 @@ impl MasterState {
     /// For how many edges that cannot be built each end is the likelier cause: the one that is to be reached if the
     /// master does not reach it either, and the one that dials if the master does.
     fn blame(&self, forbidden: &BTreeSet<EdgeEnds>) -> BTreeMap<PeerId, u32> {
-        let is_closed =
-            |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.closed.iter().any(|closed| !closed.is_state));
+        let is_closed = |id: &PeerId| {
+            self.peers.get(id).is_some_and(|peer| peer.closed.iter().any(|closed| !closed.is_state))
+        };
         let mut blame = BTreeMap::new();
         for (from, to) in forbidden {
             let was_tried = self.peers.get(to).is_some_and(|peer| peer.tried);
@@ -438,8 +448,10 @@ impl MasterState {
         forbidden: &BTreeSet<EdgeEnds>,
     ) -> String {
         let others = || members.iter().copied().filter(|other| *other != id);
-        let inbound: Vec<EdgeEnds> = others().map(|o| (o, id)).filter(|ends| forbidden.contains(ends)).collect();
-        let outbound: Vec<EdgeEnds> = others().map(|o| (id, o)).filter(|ends| forbidden.contains(ends)).collect();
+        let inbound: Vec<EdgeEnds> =
+            others().map(|o| (o, id)).filter(|ends| forbidden.contains(ends)).collect();
+        let outbound: Vec<EdgeEnds> =
+            others().map(|o| (id, o)).filter(|ends| forbidden.contains(ends)).collect();
         let all = others().count();
         let mut text = String::new();
         let mut edges = [inbound.clone(), outbound.clone()].concat();
@@ -447,7 +459,10 @@ impl MasterState {
             text = self.nobody_reaches(id, &format!("peer {}", self.name_of(id)), false);
             edges = inbound;
         } else if outbound.len() == all {
-            text = format!("peer {} reaches nobody: let it connect to the ports of the others", self.name_of(id));
+            text = format!(
+                "peer {} reaches nobody: let it connect to the ports of the others",
+                self.name_of(id)
+            );
             edges = outbound;
         }
         let listed: Vec<String> =
@@ -460,11 +475,13 @@ impl MasterState {
 
     fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {
         let why = self.groups.get(&group_id).and_then(|group| group.marks.get(&ends)).map(|mark| &mark.text);
-        let why = why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
-        let target = self.peers.get(&ends.0).zip(self.peers.get(&ends.1)).map_or(String::new(), |(from, to)| {
-            let target = to.reach_target(ends.1, from);
-            format!(" at {}:{}", target.host, target.p2p_port)
-        });
+        let why =
+            why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
+        let target =
+            self.peers.get(&ends.0).zip(self.peers.get(&ends.1)).map_or(String::new(), |(from, to)| {
+                let target = to.reach_target(ends.1, from);
+                format!(" at {}:{}", target.host, target.p2p_port)
+            });
         format!("the edge {} -> {}{target}{why}", self.name_of(ends.0), self.name_of(ends.1))
     }
 }

@@ -53,7 +53,8 @@ impl<'a> Graph<'a> {
         let allowed = members
             .iter()
             .map(|from| {
-                let works = |to: &Candidate| from.peer != to.peer && !forbidden.contains(&(from.peer, to.peer));
+                let works =
+                    |to: &Candidate| from.peer != to.peer && !forbidden.contains(&(from.peer, to.peer));
                 members.iter().map(works).collect()
             })
             .collect();
@@ -61,7 +62,8 @@ impl<'a> Graph<'a> {
     }
 
     fn worth(&self, set: &[usize]) -> Worth {
-        let count = |wanted: fn(&Candidate) -> bool| set.iter().filter(|at| wanted(&self.members[**at])).count();
+        let count =
+            |wanted: fn(&Candidate) -> bool| set.iter().filter(|at| wanted(&self.members[**at])).count();
         let blame = set.iter().map(|at| u64::from(self.members[*at].blame)).sum();
         (count(|m| m.established), set.len(), count(|m| m.holds_state), Reverse(blame))
     }
@@ -206,7 +208,9 @@ impl<'a> Graph<'a> {
     fn exact(&self, part: &[usize]) -> Vec<usize> {
         let n = part.len();
         let into: Vec<u32> = (0..n)
-            .map(|to| (0..n).filter(|from| self.allowed[part[*from]][part[to]]).fold(0, |bits, i| bits | 1 << i))
+            .map(|to| {
+                (0..n).filter(|from| self.allowed[part[*from]][part[to]]).fold(0, |bits, i| bits | 1 << i)
+            })
             .collect();
         let mut ends = vec![0_u32; 1 << n];
         let mut best: Option<(Worth, u32)> = None;
@@ -215,7 +219,8 @@ impl<'a> Graph<'a> {
             let mut found = 0;
             for last in bits(set) {
                 let before = set & !(1 << last);
-                let reached = if before == 0 { true } else { last != first && ends[before as usize] & into[last] != 0 };
+                let reached =
+                    if before == 0 { true } else { last != first && ends[before as usize] & into[last] != 0 };
                 found |= u32::from(reached) << last;
             }
             ends[set as usize] = found;
@@ -343,12 +348,18 @@ mod tests {
             for percent in [20, 50, 70, 85] {
                 for _ in 0..20 {
                     let mut fails = || {
-                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
                         (state >> 33) % 100 < percent
                     };
                     let all = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).filter(|(a, b)| a != b);
                     let forbidden = edges(all.filter(|_| fails()));
-                    assert_eq!(kept(&members(0, n), &forbidden).len(), by_force(n, &forbidden), "{forbidden:?}");
+                    assert_eq!(
+                        kept(&members(0, n), &forbidden).len(),
+                        by_force(n, &forbidden),
+                        "{forbidden:?}"
+                    );
                 }
             }
         }
@@ -368,7 +379,8 @@ mod tests {
             assert_eq!(kept(&members(n, 0), &dead), expected);
             // Two halves.
             let split = edges(all().filter(|(a, b)| (a < &(n / 2)) != (b < &(n / 2))));
-            let larger: Vec<u128> = if n.is_multiple_of(2) { (0..n / 2).collect() } else { (n / 2..n).collect() };
+            let larger: Vec<u128> =
+                if n.is_multiple_of(2) { (0..n / 2).collect() } else { (n / 2..n).collect() };
             assert_eq!(kept(&members(n, 0), &split), larger);
             assert!(began.elapsed() < Duration::from_secs(60), "{n}: {:?}", began.elapsed());
         }

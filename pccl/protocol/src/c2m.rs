@@ -2,8 +2,8 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, ReachReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef,
-    limits,
+    ProbeReport, ReachReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
+    VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 

@@ -2,8 +2,7 @@
 
 use crate::{
     Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates,
-    ReachPlan,
-    RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    ReachPlan, RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {

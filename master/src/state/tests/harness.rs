@@ -200,7 +200,8 @@ impl Rig {
 
     /// What a client has received, without plans, sizes and echoes.
     pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
-        let noise = |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
+        let noise =
+            |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
         self.take(n).into_iter().filter(|p| !noise(p)).collect()
     }
 

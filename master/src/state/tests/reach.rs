@@ -141,12 +141,16 @@ impl Model {
                 let epoch = if self.net.mute.contains_key(&n) { GroupEpoch(0) } else { self.rig.epoch(n) };
                 let fails = |target: &ReachTarget| {
                     let to = self.numbers[&target.peer];
-                    [(false, (self.net.reaches)(n, to)), (true, (self.net.reaches)(n, to) && (self.net.state)(to))]
-                        .map(|(is_state, works)| (!works).then_some((target.peer, is_state)))
+                    [
+                        (false, (self.net.reaches)(n, to)),
+                        (true, (self.net.reaches)(n, to) && (self.net.state)(to)),
+                    ]
+                    .map(|(is_state, works)| (!works).then_some((target.peer, is_state)))
                 };
                 let failed = plan.targets.iter().flat_map(fails).flatten();
                 let text = Text::new(self.net.text());
-                let unreached = failed.map(|(peer, is_state)| Unreached { peer, is_state, text: text.clone() });
+                let unreached =
+                    failed.map(|(peer, is_state)| Unreached { peer, is_state, text: text.clone() });
                 let (check, unreached) = (plan.check, unreached.collect());
                 self.rig.send(n, C2m::ReachReport(ReachReport { check, epoch, unreached }));
             }
@@ -281,8 +285,9 @@ fn check(model: &Model, time: Duration, expected: &BTreeSet<u64>, what: &str) {
 fn the_largest_possible_ring_stands_soon_whoever_cannot_be_reached() {
     for n in sizes() {
         for slow in [true, false] {
-            for (kind, bad) in
-                [Kind::Inbound, Kind::Outbound].into_iter().flat_map(|k| bad_ones(n).into_iter().map(move |b| (k, b)))
+            for (kind, bad) in [Kind::Inbound, Kind::Outbound]
+                .into_iter()
+                .flat_map(|k| bad_ones(n).into_iter().map(move |b| (k, b)))
             {
                 let (dead, closed) = (bad.clone(), bad.clone());
                 let mut net = Net::new(slow, move |from, to| {

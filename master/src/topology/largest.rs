@@ -27,12 +27,12 @@ pub struct Candidate {
 
 /// How good a set of members is; the greater, the better. Of sets that are equal in all of this, the one with the
 /// members that came first is taken.
-type Worth = (usize, usize, usize, Reverse<u64>);
+type Worth = (usize, usize, Reverse<u64>, usize);
 
 /// A ring of as many members as possible in which no member is followed by one that it cannot reach.
 ///
-/// Established members come first: as many of them as possible stay. Then the size counts, then who holds state, then
-/// who is to blame for the fewest edges, then who came earlier. Exact where at most 16 members are left when those are set
+/// Established members come first: as many of them as possible stay. Then the size counts, then who is to blame for the
+/// fewest edges, then who holds state, then who came earlier. Exact where at most 16 members are left when those are set
 /// aside that cannot reach the others or be reached by them; beyond that, one whose edges fail most is given up after the
 /// other. Never empty, unless there are no members.
 pub fn largest_ring(members: &[Candidate], forbidden: &BTreeSet<(PeerId, PeerId)>) -> Vec<PeerId> {
@@ -65,7 +65,7 @@ impl<'a> Graph<'a> {
         let count =
             |wanted: fn(&Candidate) -> bool| set.iter().filter(|at| wanted(&self.members[**at])).count();
         let blame = set.iter().map(|at| u64::from(self.members[*at].blame)).sum();
-        (count(|m| m.established), set.len(), count(|m| m.holds_state), Reverse(blame))
+        (count(|m| m.established), set.len(), Reverse(blame), count(|m| m.holds_state))
     }
 
     /// The best ring within `set`: every ring lies within members that all reach each other.
@@ -160,7 +160,7 @@ impl<'a> Graph<'a> {
         };
         let value = |at: usize| {
             let member = &self.members[at];
-            (member.established, ways(at), member.holds_state, Reverse(member.blame), Reverse(at))
+            (member.established, ways(at), Reverse(member.blame), member.holds_state, Reverse(at))
         };
         kept.iter().copied().min_by_key(|at| value(*at))
     }

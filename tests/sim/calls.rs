@@ -29,6 +29,7 @@ impl World {
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
             Wake::Probed(round, to) => self.probed(slot, round, to),
+            Wake::Found(plan, reached) => self.found(slot, &plan, &reached),
             Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),
@@ -157,13 +158,15 @@ impl World {
             packet,
             M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_) | M2c::Kicked(_) | M2c::Goodbye(_)
         );
-        if deaf && !ears {
+        let asks = matches!(packet, M2c::ReachPlan(_)) && !self.clients[slot].hostile;
+        if deaf && !ears && !asks {
             return;
         }
         match packet {
             M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
             M2c::Kicked(_) | M2c::Goodbye(_) => self.clients[slot].told = true,
-            M2c::Status(_) => {}
+            M2c::Status(_) | M2c::Warning(_) => {}
+            M2c::ReachPlan(plan) => self.try_to_reach(slot, plan),
             M2c::RingPlan(plan) => self.take_plan(slot, plan),
             M2c::Sizes(sizes) => self.clients[slot].sizes = sizes,
             M2c::Admitted(sizes) => {

@@ -212,6 +212,7 @@ impl Table {
             match action {
                 Action::Send { client: ClientKey(key), packet } => self.receive(key, packet),
                 Action::Close { client } => panic!("{client} was dropped"),
+                Action::Reach { .. } => {}
                 Action::Plan { .. } | Action::DropPlan { .. } => panic!("nobody optimises"),
                 Action::Log { .. } => {}
             }
@@ -310,6 +311,8 @@ impl Table {
             | M2c::VoteWithdrawn(_)
             | M2c::Rates(_)
             | M2c::ProbePlan(_)
+            | M2c::ReachPlan(_)
+            | M2c::Warning(_)
             | M2c::OptimizeDone(_)
             | M2c::Echo(_)
             | M2c::Status(_)

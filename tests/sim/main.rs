@@ -23,6 +23,7 @@ mod faults;
 mod links;
 mod mesh;
 mod probes;
+mod reach;
 mod rng;
 mod strikes;
 mod swarm;

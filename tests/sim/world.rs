@@ -31,6 +31,8 @@ pub(crate) enum Event {
     Resume(usize, u32),
     /// The planner answers the master.
     Planned(PlanKey, Result<Answer, String>),
+    /// The master hears that it reaches the listeners of a peer.
+    Tried(PeerId),
     /// The next fault is due.
     Inject,
     /// The next of the faults that came later is due.
@@ -54,6 +56,8 @@ pub(crate) enum Wake {
     Fetch(SyncId, usize, u32),
     /// A probe of this round is over.
     Probed(ProbeRound, PeerId),
+    /// All ports of a check were tried; these peers were reached when it began.
+    Found(ReachPlan, BTreeSet<PeerId>),
     /// The caller goes on after computing.
     Continue,
     /// The caller's patience with a topology vote is over.
@@ -98,6 +102,8 @@ pub(crate) struct World {
     pub(crate) probes: Rng,
     /// Choices of the mesh.
     pub(crate) mesh: Rng,
+    /// Choices of what is found about who reaches whom.
+    pub(crate) reach: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -257,6 +263,7 @@ impl World {
             strikes: of_strikes,
             probes: of_probes,
             mesh: of_mesh,
+            reach: Rng::new(seed ^ 0x5eed_000a),
             swarm,
         };
         if logging == Logging::Printed {
@@ -380,6 +387,7 @@ impl World {
                     self.send_down(key, Event::EndAtClient(key));
                 }
                 Action::Plan { plan, job, .. } => self.plan(plan, &job),
+                Action::Reach { target, .. } => self.try_listeners(target.peer),
                 // Its answer may be on its way.
                 Action::DropPlan { plan } => self.note(format_args!("> drop {plan:?}")),
                 Action::Log { text, .. } => self.note(format_args!("  {text}")),
@@ -429,8 +437,12 @@ impl World {
 
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
-            Event::Planned(..) if self.master_busy_until > self.now => self.master_backlog.push(event),
+            Event::Planned(..) | Event::Tried(_) if self.master_busy_until > self.now => {
+                self.master_backlog.push(event)
+            }
             Event::Planned(plan, result) => self.input(Input::Planned { plan, result }),
+            // Whether the listeners of a peer are reached says nothing about the faults of a run.
+            Event::Tried(peer) => self.input(Input::Reached { peer, closed: Vec::new() }),
             Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
                 if self.master_busy_until > self.now =>
             {

@@ -7,6 +7,7 @@
 //! | hold a connection, whoever made it | [`conn`] |
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
+//! | know who can be reached, of many at once | [`reach`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
@@ -25,6 +26,7 @@ pub mod link;
 pub mod listener;
 pub mod preamble;
 pub mod queued;
+pub mod reach;
 pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;

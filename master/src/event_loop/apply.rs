@@ -48,6 +48,10 @@ impl EventLoop {
                 self.planner.plan(plan, *job, background);
                 None
             }
+            Action::Reach { target, group, limit } => {
+                self.reacher.reach(target, group, limit);
+                None
+            }
             Action::DropPlan { plan } => {
                 self.planner.drop_plan(plan);
                 None

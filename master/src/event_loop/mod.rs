@@ -13,6 +13,7 @@ mod inbox;
 mod listeners;
 mod planner;
 mod queue;
+mod reach;
 mod read;
 
 pub(crate) use admin::AdminSocket;
@@ -29,6 +30,7 @@ use pccl_protocol::{
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;
+use reach::Reacher;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
@@ -88,6 +90,7 @@ pub(crate) struct EventLoop {
     state: MasterState,
     observer: flight::Observer,
     planner: Planner,
+    reacher: Reacher,
     run: RunId,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
@@ -139,6 +142,7 @@ impl EventLoop {
             state: setup.state,
             observer: flight::Observer::new(setup.recorder),
             planner: Planner::new(Arc::clone(&waker)),
+            reacher: Reacher::new(setup.run, Arc::clone(&waker)),
             run: setup.run,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
@@ -168,6 +172,7 @@ impl EventLoop {
             self.accept_turn();
             self.read_turn();
             self.planner.take_answers().into_iter().for_each(|answer| self.input(answer));
+            self.reacher.take_answers().into_iter().for_each(|answer| self.input(answer));
             self.admin_turn();
             self.tick(&mut events)?;
             self.expire();

@@ -76,8 +76,9 @@ impl MasterState {
             (C2m::MeshReport(report), Peer(id, group, Connecting | Accepted)) => {
                 self.admit_mesh_report(id, group, report)
             }
+            (C2m::ReachReport(_), Peer(_, _, Connecting | Accepted)) => Ok(()),
             (
-                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_),
+                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_) | C2m::ReachReport(_),
                 Stranger(_) | Peer(_, _, Pending),
             ) => illegal(),
 

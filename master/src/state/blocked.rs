@@ -71,6 +71,12 @@ impl MasterState {
             .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
             .collect();
         let who = self.list_peers(missing);
+        if group.check.is_some() {
+            let faults = faults.concat();
+            let what =
+                format!("ring {} of group {id} waits until its members know whom they reach", group.epoch);
+            return Some(format!("{what}, and for {who}{faults}"));
+        }
         Some(format!("ring {} of group {id} waits for {who}{}", group.epoch, faults.concat()))
     }
 
@@ -140,6 +146,7 @@ impl MasterState {
         all.extend(first.map(|since| (since, self.blocked_optimization())));
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, self.blocked_pending())));
+        all.extend(self.closed_waits());
         for (id, group) in &self.groups {
             let sync = group.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,

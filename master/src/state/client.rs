@@ -1,5 +1,6 @@
 //! A connection and the peer behind it.
 
+use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{
@@ -80,6 +81,10 @@ pub(super) struct Peer {
     pub(super) reported: Option<(GroupEpoch, bool)>,
     /// The last ring epoch in which all of its edges beside the ring stood.
     pub(super) meshed: Option<GroupEpoch>,
+    /// Ports of it that the master did not reach, and of which nobody else said that it did.
+    pub(super) closed: Vec<Closed>,
+    /// The master has tried its ports.
+    pub(super) tried: bool,
     /// The sizes that this peer was told last.
     pub(super) sizes_told: Option<WorldSizes>,
 }

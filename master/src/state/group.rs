@@ -5,6 +5,7 @@ use super::history::History;
 use super::mesh::Mesh;
 use super::plans::Better;
 use super::rates::Pace;
+use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
@@ -237,6 +238,10 @@ pub(super) struct Group {
     pub(super) rebuild: BTreeSet<EdgeEnds>,
     pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+    /// Its members are being asked whom they reach.
+    pub(super) check: Option<Check>,
+    /// The last ring whose members were asked because it did not stand in time.
+    pub(super) overdue_checked: GroupEpoch,
     pub(super) flows: BTreeMap<EdgeEnds, Flow>,
     /// The order that the next ring is to have, if its members are these.
     pub(super) next_order: Option<Vec<PeerId>>,

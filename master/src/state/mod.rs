@@ -23,6 +23,7 @@ mod mesh;
 mod optimize;
 mod plans;
 mod rates;
+mod reach;
 mod ring;
 mod round;
 mod schedule;
@@ -71,6 +72,8 @@ pub struct MasterState {
     world_epoch: WorldEpoch,
     last_sync: SyncId,
     registrations: u64,
+    /// Questions to groups so far.
+    checks: u64,
     /// Who alone holds up which vote.
     stragglers: BTreeMap<straggler::Vote, straggler::Straggler>,
 }
@@ -95,6 +98,7 @@ impl MasterState {
             world_epoch: WorldEpoch(0),
             last_sync: SyncId(0),
             registrations: 0,
+            checks: 0,
             stragglers: BTreeMap::new(),
         }
     }
@@ -123,6 +127,7 @@ impl MasterState {
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
             Input::Planned { plan, result } => self.record_plan(plan, result),
+            Input::Reached { peer, closed } => self.record_reached(peer, closed),
             Input::Stop => self.stop(),
         }
         self.settle();
@@ -140,6 +145,8 @@ impl MasterState {
     fn settle(&mut self) {
         const RULES: &[fn(&mut MasterState) -> bool] = &[
             MasterState::judge_faults,
+            MasterState::judge_checks,
+            MasterState::begin_checks,
             MasterState::roll_history,
             MasterState::renew_meshes,
             MasterState::answer_satisfied_waits,
@@ -175,10 +182,11 @@ impl MasterState {
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.standing(client) else { return };
-        if let Standing::Peer(id, ..) = who
+        if let Standing::Peer(id, group, _) = who
             && let Some(peer) = self.peers.get_mut(&id)
         {
-            peer.heard_at = self.now;
+            let before = std::mem::replace(&mut peer.heard_at, self.now);
+            self.note_silence(id, group, self.now.since(before));
         }
         match self.admit(who, &packet) {
             Ok(()) => self.record(client, who, packet),
@@ -220,6 +228,7 @@ impl MasterState {
             }
             C2m::RingReport(report) => self.record_ring_report(id, group, report),
             C2m::EdgeBroken(fault) => self.record_edge_broken(group, fault),
+            C2m::ReachReport(report) => self.record_reach_report(id, group, report),
             C2m::MeshReport(report) => self.record_mesh_report(id, group, report),
             C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
             C2m::Complete(complete) => self.record_complete(id, group, complete),
@@ -252,6 +261,8 @@ impl MasterState {
             optimize: None,
             reported: None,
             meshed: None,
+            closed: Vec::new(),
+            tried: false,
             sizes_told: None,
             info,
         };
@@ -269,6 +280,7 @@ impl MasterState {
             peer_timeout_ms: millis(self.options.peer_timeout),
         };
         self.send(client, M2c::Registered(answer));
+        self.try_listeners(id);
     }
 
     fn record_beat(&mut self, id: PeerId, beat: Beat) {
@@ -299,6 +311,7 @@ impl MasterState {
         self.world_epoch = WorldEpoch(0);
         self.last_sync = SyncId(0);
         self.registrations = 0;
+        self.checks = 0;
         true
     }
 

@@ -1,6 +1,7 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
 use super::client::{Phase, TopologyVote};
+use super::group::Group;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     M2c, PeerId, PendingAnswer, RequestId, Text, TopologyDone, TopologyProgress, VoteTopology, VoteWithdrawn,
@@ -101,7 +102,8 @@ impl MasterState {
 
     /// Rule: a round ends when every ring stands. Newcomers are accepted and votes are answered.
     pub(super) fn end_round(&mut self) -> bool {
-        if self.round.is_none() || !self.groups.values().all(|group| self.ring_confirmed(group)) {
+        let is_ready = |group: &Group| group.check.is_none() && self.ring_confirmed(group);
+        if self.round.is_none() || !self.groups.values().all(is_ready) {
             return false;
         }
         self.round = None;

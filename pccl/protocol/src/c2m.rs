@@ -2,7 +2,8 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    ProbeReport, ReachReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
+    VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -46,6 +47,8 @@ packets! {
         GiveUp(GiveUp) = 17,
         /// Ask what was measured of the edges of a group. A client may send it instead of registering.
         RatesRequest(RatesRequest) = 18,
+        /// Whom this peer does not reach.
+        ReachReport(ReachReport) = 19,
     }
 }
 

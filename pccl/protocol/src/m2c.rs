@@ -2,7 +2,7 @@
 
 use crate::{
     Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates,
-    RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    ReachPlan, RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {
@@ -50,6 +50,10 @@ packets! {
         OptimizeDone(OptimizeDone) = 20,
         /// What was measured of the edges of a group.
         Rates(Rates) = 21,
+        /// Find out who can be reached.
+        ReachPlan(ReachPlan) = 22,
+        /// What whoever runs this peer has to know and put right, in words.
+        Warning(Text) = 23,
     }
 }
 

@@ -55,6 +55,8 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
             return shared.answered();
         }
         M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
+        M2c::ReachPlan(plan) => drop(shared.conductor.send(Event::Reach(plan))),
+        M2c::Warning(text) => log::warn!("{text}"),
         M2c::Commence(commence) => {
             with_op(&shared, commence.op, |op| op.commence(&commence));
             shared.operation_begins(commence.algorithm);

@@ -39,7 +39,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
 fn what_for(role: Role) -> &'static str {
     match role {
         Role::State => "shared state",
-        Role::Data | Role::Probe | Role::Control => "tensors",
+        Role::Data | Role::Probe | Role::Check | Role::Control => "tensors",
     }
 }
 
@@ -102,6 +102,8 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
         Role::State => shared.server.serve(shared, conn, remote),
         Role::Probe => shared.probes.serve(conn, remote),
+        // The reply was all.
+        Role::Check => {}
         // The acceptor lets only the roles of the two listeners through.
         Role::Control => {}
     }

@@ -13,6 +13,7 @@ pub(crate) mod links;
 mod listen;
 mod mesh;
 mod probe;
+mod reach;
 mod stall;
 pub(crate) mod status;
 mod waiting;

@@ -47,6 +47,10 @@ pub(super) struct Rig {
     pub(super) plans: BTreeMap<u64, RingPlan>,
     /// Rings that are to be planned.
     pub(super) jobs: BTreeMap<PlanKey, (Job, bool)>,
+    /// Peers whose listeners are to be tried.
+    pub(super) tried: Vec<ReachTarget>,
+    /// Edges that these clients find missing when they are asked whom they reach; others do not answer.
+    pub(super) missing: Option<(BTreeSet<(u64, u64)>, Vec<u64>)>,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
 }
@@ -67,6 +71,8 @@ impl Rig {
             peers: BTreeMap::new(),
             plans: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            tried: Vec::new(),
+            missing: None,
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
         }
@@ -81,6 +87,7 @@ impl Rig {
 
     pub(super) fn input(&mut self, input: Input) {
         let mut out = Vec::new();
+        let mut asked = Vec::new();
         self.state.handle(self.now, input, &mut out);
         for action in out {
             match action {
@@ -89,6 +96,7 @@ impl Rig {
                     match &packet {
                         M2c::Registered(r) => drop(self.peers.insert(n, r.peer)),
                         M2c::RingPlan(plan) => drop(self.plans.insert(n, plan.clone())),
+                        M2c::ReachPlan(plan) => asked.push((n, plan.clone())),
                         _ => {}
                     }
                     self.mail.entry(n).or_default().push_back(packet);
@@ -97,11 +105,29 @@ impl Rig {
                 Action::Plan { plan, job, background } => {
                     assert!(self.jobs.insert(plan, (*job, background)).is_none(), "a number was used twice");
                 }
+                Action::Reach { target, .. } => self.tried.push(target),
                 Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
                 Action::Log { .. } => {}
             }
         }
         self.state.check_invariants();
+        for (n, plan) in asked {
+            self.say_whom_it_reaches(n, &plan);
+        }
+    }
+
+    fn say_whom_it_reaches(&mut self, n: u64, plan: &ReachPlan) {
+        let Some((missing, who)) = self.missing.clone() else { return };
+        if !who.contains(&n) || self.closed.contains(&n) {
+            return;
+        }
+        let fails = |peer: &PeerId| missing.iter().any(|(from, to)| *from == n && self.peers[to] == *peer);
+        let failed = plan.targets.iter().filter(|target| fails(&target.peer));
+        let text = Text::new("connection refused");
+        let unreached = failed.map(|t| Unreached { peer: t.peer, is_state: false, text: text.clone() });
+        let (check, unreached) = (plan.check, unreached.collect());
+        let epoch = self.epoch(n);
+        self.send(n, C2m::ReachReport(ReachReport { check, epoch, unreached }));
     }
 
     pub(super) fn connect(&mut self, n: u64) {
@@ -174,7 +200,8 @@ impl Rig {
 
     /// What a client has received, without plans, sizes and echoes.
     pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
-        let noise = |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_));
+        let noise =
+            |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
         self.take(n).into_iter().filter(|p| !noise(p)).collect()
     }
 

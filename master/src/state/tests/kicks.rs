@@ -46,6 +46,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         C2m::MeshReport(MeshReport { epoch, fault: None }),
         C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms: Some(1) }),
         C2m::RatesRequest(RatesRequest { request: RequestId(1), group: None }),
+        C2m::ReachReport(ReachReport { check: 0, epoch, unreached: vec![] }),
     ]
 }
 
@@ -55,8 +56,8 @@ fn what_each_client_may_send() {
     let legal: [(&str, &[u16]); 4] = [
         ("stranger", &[1, 13, 18]),
         ("pending", &[2, 12, 13, 18]),
-        ("connecting", &[2, 6, 7, 12, 13, 16, 18]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]),
+        ("connecting", &[2, 6, 7, 12, 13, 16, 18, 19]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {

@@ -8,6 +8,7 @@ mod kicks;
 mod liveness;
 mod mesh;
 mod optimize;
+mod reach;
 mod ring;
 mod schedule;
 mod status;

@@ -205,6 +205,10 @@ arb_struct! {
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }
+    ReachTarget { peer, host, p2p_port, state_port }
+    ReachPlan { check, limit_ms, targets }
+    Unreached { peer, is_state, text }
+    ReachReport { check, epoch, unreached }
     OptimizeDone {
         request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, pairwise, pairwise_pct, note
     }
@@ -239,12 +243,12 @@ arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport, GiveUp,
-        RatesRequest
+        RatesRequest, ReachReport
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
-        ProbePlan, OptimizeDone, Rates
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

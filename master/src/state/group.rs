@@ -1,5 +1,6 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
+use super::fetches::Fetches;
 use super::flow::Flow;
 use super::mesh::Mesh;
 use super::plans::Better;
@@ -7,7 +8,7 @@ use super::rates::Pace;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
-    RequestId, Revision, StateEntry, SyncId, SyncStrategy, Text,
+    RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,8 +176,10 @@ pub(super) enum Sync {
 #[derive(Debug)]
 pub(super) struct SyncVoter {
     pub(super) request: RequestId,
-    /// Peers that were named to it as sources.
-    pub(super) sources: BTreeSet<PeerId>,
+    /// Peers that were named to it as sources, in this order.
+    pub(super) sources: Vec<PeerId>,
+    /// The one that gave it what was missing.
+    pub(super) gave: Option<PeerId>,
     pub(super) report: VoterReport,
 }
 
@@ -188,7 +191,14 @@ pub(super) enum VoterReport {
     /// It has everything.
     Ready,
     /// It could not get what it needs.
-    Failed { text: Text, at: Timestamp },
+    Failed {
+        text: Text,
+        at: Timestamp,
+        /// Sources that failed it, as far as they were alive then.
+        failures: Vec<(PeerId, SourceFault)>,
+        /// A source was silent then, which explains the failure.
+        excused: bool,
+    },
 }
 
 impl Sync {
@@ -239,6 +249,7 @@ pub(super) struct Group {
     pub(super) committed: Option<Revision>,
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
+    pub(super) fetches: Fetches,
 }
 
 impl Group {

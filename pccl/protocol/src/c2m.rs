@@ -2,7 +2,8 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, limits,
+    ProbeReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy,
+    limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -231,5 +232,8 @@ wire_struct! {
         pub sync: SyncId,
         /// How it ended here.
         pub report: SyncReport,
+        /// Sources that were asked in vain, in this order. If the report is good, the next one gave everything that was
+        /// still missing.
+        pub failures: Vec<SourceFailure>,
     }
 }

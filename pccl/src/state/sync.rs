@@ -2,7 +2,7 @@
 
 use super::{
     SharedState, SyncInfo, SyncStrategy,
-    fetch::{self, Fetched},
+    fetch::{self, Contents, Fetched},
     server::Offer,
 };
 use crate::{Error, session::Shared};
@@ -55,7 +55,7 @@ fn vote_and_move(
     state: &SharedState<'_>,
     strategy: SyncStrategy,
     entries: Vec<StateEntry>,
-) -> Result<(u64, Fetched), Error> {
+) -> Result<(u64, Contents), Error> {
     let (request, plan) = loop {
         let request = shared.next_request();
         shared.flight.record_with(|| {
@@ -75,7 +75,7 @@ fn vote_and_move(
             Answer::Plan(plan) => break (request, plan),
             Answer::Stale => {}
             Answer::TooFew(error) => return Err(error),
-            Answer::Over(outcome) => return committed(outcome).map(|revision| (revision, Fetched::new())),
+            Answer::Over(outcome) => return committed(outcome).map(|revision| (revision, Contents::new())),
         }
     };
     shared.flight.record_with(|| {
@@ -83,33 +83,25 @@ fn vote_and_move(
     });
     shared.server.begin(plan.sync);
     let identity = shared.identity().ok_or(Error::NotConnected)?;
-    let (report, fetched) = match fetch_all(shared, identity, &plan, state) {
-        Ok(fetched) => {
-            let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
+    let Fetched { contents, failures, error } = match plan.fetch.is_empty() {
+        true => Fetched::default(),
+        false => fetch::fetch(shared, identity, &plan, &state.tensors),
+    };
+    let report = match error {
+        None => {
+            let rx_bytes = contents.values().map(|content| content.len() as u64).sum();
             let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
             shared.flight.record(event);
-            (SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }), fetched)
+            SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes })
         }
-        Err(text) => (SyncReport::Failed(Text::new(text)), Fetched::new()),
+        Some(text) => SyncReport::Failed(Text::new(text)),
     };
-    shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report }));
+    shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures }));
     let outcome = shared.receive(None, |packet| match packet {
         M2c::SyncOutcome(outcome) if outcome.request == request => Some(outcome.outcome.clone()),
         _ => None,
     })?;
-    committed(outcome).map(|revision| (revision, fetched))
-}
-
-fn fetch_all(
-    shared: &Shared,
-    identity: crate::session::Identity,
-    plan: &SyncPlan,
-    state: &SharedState<'_>,
-) -> Result<Fetched, String> {
-    if plan.fetch.is_empty() {
-        return Ok(Fetched::new());
-    }
-    fetch::fetch(shared, identity, plan, &state.tensors)
+    committed(outcome).map(|revision| (revision, contents))
 }
 
 fn answer(shared: &Shared, request: RequestId) -> Result<Answer, Error> {

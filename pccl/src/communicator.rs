@@ -281,11 +281,13 @@ impl Communicator {
     }
 
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
-    /// differs. All peers of the group have to call it, with the same keys, types and counts. Works alone.
+    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of those
+    /// have who hold the committed state counts. Works alone.
     ///
     /// # Errors
-    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TooFewPeers` below the
-    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `Kicked`: this peer has other
+    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `TooFewPeers` below the
+    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,

@@ -16,6 +16,7 @@ mod election;
 mod fetches;
 mod flow;
 mod group;
+mod history;
 mod liveness;
 mod measured;
 mod mesh;

@@ -2,6 +2,7 @@
 
 mod admission;
 mod collective;
+mod fetches;
 mod harness;
 mod kicks;
 mod liveness;

@@ -285,7 +285,9 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
                                                         pcclReduceInfo_t *reduce_info_out, int max_in_flight);
 
 /* Makes the content of all tensors, and the revision, the same on all peers of the group. Each peer passes the revision
- * after the last one, or 0 in the beginning. pcclInvalidUsage for every failure. sync_info_out may be NULL. */
+ * after the last one, or 0 in the beginning. A peer whose tensors are not those of its group, that skips a revision, or
+ * that can fetch from nobody is dropped, and the others go on. pcclInvalidUsage for every failure. sync_info_out may be
+ * NULL. */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,
                                                     pcclSharedStateSyncInfo_t *sync_info_out);

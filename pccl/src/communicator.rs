@@ -367,7 +367,8 @@ impl Communicator {
     }
 
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
-    /// differs. All peers of the group have to call it, with the same keys, types and counts. Works alone.
+    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of those
+    /// have who hold the committed state counts. Works alone.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -381,8 +382,9 @@ impl Communicator {
     ///
     /// # Errors
     /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the
-    /// limit has passed: the same for this peer, and the others get the verdict. `TooFewPeers` below the minimum
-    /// world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    /// limit has passed: the same for this peer, and the others get the verdict. `Kicked`: this peer has other
+    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `TooFewPeers` below the
+    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,

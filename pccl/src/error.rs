@@ -90,7 +90,9 @@ impl Error {
         match self {
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
-            Self::Kicked(reason) if reason.code == KickCode::Operator => Remedy::GiveUp,
+            Self::Kicked(reason) if matches!(reason.code, KickCode::Operator | KickCode::StateMismatch) => {
+                Remedy::GiveUp
+            }
             Self::TooFewPeers { .. } | Self::TimedOut { call: CallKind::WaitForWorld, .. } => {
                 Remedy::WaitForPeers
             }

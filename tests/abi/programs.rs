@@ -174,6 +174,30 @@ fn a_peer_gives_up_and_calls_do_not_match() {
     }
 }
 
+/// Three peers, of which the first one differs in its shared state.
+fn one_deviates(scenario: &str) {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, scenario, 3);
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
+        peer.finish();
+    }
+}
+
+#[test]
+fn a_deviating_key_costs_its_peer_the_run_and_the_others_nothing() {
+    one_deviates("deviate");
+}
+
+#[test]
+fn a_revision_that_skips_costs_its_peer_the_run_and_the_others_nothing() {
+    one_deviates("skip");
+}
+
 #[test]
 fn a_limit_that_passes_frees_all_peers() {
     let program = peer_program(Language::C99).expect("a C compiler");

@@ -299,45 +299,9 @@ impl World {
         client.call = Call::Syncing { request: plan.request, sync, fetched: false };
         client.serving = plan.plan.serve.then_some(sync);
         client.sync_plan = Some(plan.plan);
+        client.fetch_failures.clear();
         let delay = self.delay();
         self.wake(slot, delay, Wake::Fetch(sync, 0, 0));
-    }
-
-    fn fetch(&mut self, slot: usize, sync: SyncId, source: usize, tries: u32) {
-        let fails =
-            !self.healing && tries == 0 && self.rng.percent(self.swarm.fetch_failure) && self.rng.percent(20);
-        let client = &self.clients[slot];
-        let Call::Syncing { request, sync: mine, fetched: false } = client.call else { return };
-        let Some(plan) = client.sync_plan.clone().filter(|_| mine == sync) else { return };
-        if fails && let Some(me) = client.peer {
-            self.ledger.fetch_failed(me, request);
-        }
-        let report = if plan.fetch.is_empty() {
-            SyncReport::Ready(SyncTraffic::default())
-        } else if fails || source >= plan.sources.len() {
-            SyncReport::Failed(Text::new("no source answers"))
-        } else {
-            let peer = plan.sources[source].peer;
-            assert_ne!(Some(peer), client.peer, "seed {}: told to fetch from itself", self.seed);
-            let giver = self.alive(peer).map(|slot| &self.clients[slot]).filter(|giver| giver.running());
-            match giver {
-                Some(giver) if giver.serving == Some(sync) => {
-                    for item in &plan.fetch {
-                        let held = Digest128::from_u128(giver.content[item.key.as_str()]);
-                        assert_eq!(held, item.digest, "seed {}: a source holds something else", self.seed);
-                    }
-                    self.clients[slot].staged = plan.fetch;
-                    SyncReport::Ready(SyncTraffic::default())
-                }
-                // Its plan may still be on the way.
-                Some(_) if tries < 60 => {
-                    return self.wake(slot, 50 * MS, Wake::Fetch(sync, source, tries + 1));
-                }
-                _ => return self.wake(slot, 20 * MS, Wake::Fetch(sync, source + 1, 1)),
-            }
-        };
-        self.clients[slot].call = Call::Syncing { request, sync, fetched: true };
-        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report }));
     }
 
     fn sync_outcome(&mut self, slot: usize, answer: SyncOutcomeFor) {

@@ -71,6 +71,8 @@ pub(crate) struct Checker {
     sync_outcomes: BTreeMap<SyncKey, SyncOutcome>,
     contents: BTreeMap<SyncKey, (Revision, Vec<(String, u128)>)>,
     committed: BTreeMap<(GroupId, u64), Revision>,
+    /// The last committed sync of each group, and who took part.
+    holders: BTreeMap<(GroupId, u64), (SyncKey, BTreeSet<u64>)>,
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
@@ -170,7 +172,7 @@ impl Checker {
                     self.sync_votes.insert(peer, vote.clone());
                 }
             }
-            C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_) }) => {
+            C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_), .. }) => {
                 self.ready.insert((client, (self.worlds, *sync)));
             }
             _ => {}
@@ -386,6 +388,13 @@ impl Checker {
         let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
         assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
         if matches!(packet.outcome, SyncOutcome::Committed(_)) {
+            let group = self.clients[&client].group;
+            let place = (group, self.life(group));
+            let holders = self.holders.entry(place).or_insert_with(|| (sync, BTreeSet::new()));
+            if holders.0 != sync {
+                *holders = (sync, BTreeSet::new());
+            }
+            holders.1.insert(client);
             assert!(
                 self.ready.contains(&(client, sync)),
                 "sync {} committed for somebody who is not ready",
@@ -464,10 +473,36 @@ impl Checker {
         ring.into_iter().flatten().map(|member| member.0).collect()
     }
 
-    /// The sync vote of a peer, and the sources that it was given.
-    pub(crate) fn fetch_of(&self, peer: PeerId) -> Option<(RequestId, Vec<PeerId>)> {
-        let sources = self.sources.get(&peer).cloned().unwrap_or_default();
-        Some((self.sync_votes.get(&peer)?.request, sources))
+    /// The last sync vote of a peer, and those of the peers that were to fetch from it.
+    pub(crate) fn fetch_of(&self, peer: PeerId) -> (RequestId, Vec<(PeerId, RequestId)>) {
+        let vote = |peer: &PeerId| self.sync_votes.get(peer).map_or(RequestId(0), |vote| vote.request);
+        let fetch = |(other, sources): (&PeerId, &Vec<PeerId>)| {
+            sources.contains(&peer).then(|| (*other, vote(other)))
+        };
+        (vote(&peer), self.sources.iter().filter_map(fetch).collect())
+    }
+
+    /// The sources that a peer was given last.
+    pub(crate) fn sources_of(&self, peer: PeerId) -> Vec<PeerId> {
+        self.sources.get(&peer).cloned().unwrap_or_default()
+    }
+
+    /// Who is dropped for its tensors has others than somebody in its group, and of those who hold the committed state
+    /// only who has others than another one of them.
+    pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
+        let shape = |peer: PeerId| {
+            let entries = &self.sync_votes.get(&peer)?.entries;
+            let of = |e: &StateEntry| (e.key.clone(), e.count, e.data_type, e.allow_inequality);
+            Some(entries.iter().map(of).collect::<Vec<_>>())
+        };
+        let group = self.clients[&client].group;
+        let holders = self.holders.get(&(group, self.life(group)));
+        let holds = |client: &u64| holders.is_some_and(|(_, holders)| holders.contains(client));
+        let any = self.members(group).any(|(number, _)| holds(number));
+        let other = self.members(group).any(|(number, seen)| {
+            (!any || holds(number)) && seen.peer.is_some_and(|other| shape(other) != shape(peer))
+        });
+        if other { Ok(()) } else { Err("its tensors are those of the others".into()) }
     }
 
     /// For each vote of a collective that is open: who has not voted.

@@ -298,7 +298,11 @@ impl Table {
             M2c::Commence(commence) if !setup => self.commence(key, &commence),
             M2c::SyncPlan(plan) => {
                 let report = SyncReport::Ready(SyncTraffic::default());
-                peer.queue.push_back(C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report }));
+                peer.queue.push_back(C2m::SyncComplete(SyncComplete {
+                    sync: plan.plan.sync,
+                    report,
+                    failures: vec![],
+                }));
             }
             M2c::Outcome(_) | M2c::SyncOutcome(_) | M2c::TopologyDone(_) | M2c::PendingAnswer(_) => {
                 assert_eq!(peer.answer.replace(packet), None, "answered twice");

@@ -192,7 +192,7 @@ impl World {
             }),
             10 => {
                 let report = SyncReport::Failed(Text::new("mischief"));
-                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report })
+                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report, failures: vec![] })
             }
             11 => {
                 let generation = LinkGeneration(b);
@@ -228,6 +228,7 @@ impl World {
         for client in &mut self.clients {
             client.slow_until = 0;
         }
+        self.open_state_ports();
         self.note(format_args!("! heal"));
         for slot in 0..self.clients.len() {
             let client = &self.clients[slot];

@@ -27,6 +27,7 @@ impl World {
             let who = (slot, client.life);
             self.ledger.done(who, Deed::Returned, self.now, u64::MAX);
         }
+        self.close_state_ports(slot);
         self.connect(slot);
     }
 

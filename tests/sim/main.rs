@@ -20,6 +20,7 @@ mod client;
 mod descriptors;
 mod exhaust;
 mod faults;
+mod fetches;
 mod links;
 mod mesh;
 mod probes;
@@ -213,14 +214,15 @@ fn seeds() {
             () if without("PCCL_SIM_MESH") => Model::Strikes,
             () if without("PCCL_SIM_LARGE") => Model::Mesh,
             () if without("PCCL_SIM_LIMITS") => Model::Large,
-            () => Model::Limits,
+            () if without("PCCL_SIM_STATE") => Model::Limits,
+            () => Model::State,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Limits);
+    let sums = run_all(first..first + count, Model::State);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
         first + count - 1,
@@ -256,8 +258,9 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    // Many of them failed before there were strikes, or a mesh, or large operations.
-    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits] {
+    // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of shared
+    // state.
+    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State] {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -265,8 +268,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Limits, Logging::Hashed);
+        let once = || run(seed, Model::State, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Limits, Logging::Hashed).hash, run(2, Model::Limits, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::State, Logging::Hashed).hash, run(2, Model::State, Logging::Hashed).hash);
 }

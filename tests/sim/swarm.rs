@@ -18,8 +18,10 @@ pub(crate) enum Model {
     Mesh,
     /// There are large operations, too, and callers that choose a schedule.
     Large,
-    /// Everything: callers have limits for all of their calls, too.
+    /// Callers have limits for all of their calls, too.
     Limits,
+    /// Everything: shared state cannot be fetched from some processes, or by some.
+    State,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -150,6 +152,8 @@ pub(crate) struct Swarm {
     pub(crate) one_host: bool,
     /// Percentage of operations that are large, or for which the callers choose a schedule.
     pub(crate) large: u64,
+    /// Percentage of processes whose port of shared state is closed, and of those that can fetch from nobody.
+    pub(crate) state_faults: u64,
 }
 
 impl Swarm {
@@ -205,6 +209,7 @@ impl Swarm {
             mesh: false,
             one_host: false,
             large: 0,
+            state_faults: 0,
         }
     }
 

@@ -225,6 +225,10 @@ impl World {
         if model >= Model::Limits && of_limits.percent(40) {
             swarm.limits = of_limits.range(1, 20);
         }
+        let mut of_state = Rng::new(seed ^ 0x5eed_000a);
+        if model >= Model::State && of_state.percent(35) {
+            swarm.state_faults = of_state.range(5, 40);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =

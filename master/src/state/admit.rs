@@ -116,7 +116,7 @@ impl MasterState {
                 self.admit_sync(group, vote)
             }
             (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {
-                self.admit_sync_complete(id, group, complete.sync)
+                self.admit_sync_complete(id, group, complete)
             }
             (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
                 illegal()

@@ -1,5 +1,6 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
+use super::fetches::Fetches;
 use super::flow::Flow;
 use super::history::History;
 use super::mesh::Mesh;
@@ -9,7 +10,7 @@ use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
-    RequestId, Revision, StateEntry, SyncId, SyncStrategy, Text,
+    RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,8 +178,10 @@ pub(super) enum Sync {
 #[derive(Debug)]
 pub(super) struct SyncVoter {
     pub(super) request: RequestId,
-    /// Peers that were named to it as sources.
-    pub(super) sources: BTreeSet<PeerId>,
+    /// Peers that were named to it as sources, in this order.
+    pub(super) sources: Vec<PeerId>,
+    /// The one that gave it what was missing.
+    pub(super) gave: Option<PeerId>,
     pub(super) report: VoterReport,
 }
 
@@ -190,13 +193,20 @@ pub(super) enum VoterReport {
     /// It has everything.
     Ready,
     /// It could not get what it needs.
-    Failed { text: Text, at: Timestamp },
+    Failed {
+        text: Text,
+        at: Timestamp,
+        /// Sources that failed it, as far as they were alive then.
+        failures: Vec<(PeerId, SourceFault)>,
+        /// A source was silent then, which explains the failure.
+        excused: bool,
+    },
 }
 
 impl SyncVoter {
     /// One that has reported nothing.
     pub(super) const fn new(request: RequestId) -> Self {
-        Self { request, sources: BTreeSet::new(), report: VoterReport::Awaited }
+        Self { request, sources: Vec::new(), gave: None, report: VoterReport::Awaited }
     }
 }
 
@@ -257,6 +267,7 @@ pub(super) struct Group {
     pub(super) committed: Option<Revision>,
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
+    pub(super) fetches: Fetches,
 }
 
 impl Group {

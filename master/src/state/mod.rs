@@ -13,6 +13,7 @@ mod blocked;
 mod client;
 mod collective;
 mod election;
+mod fetches;
 mod flow;
 mod giving_up;
 mod group;
@@ -31,6 +32,7 @@ mod snapshot;
 mod status;
 mod straggler;
 mod sync;
+mod sync_end;
 mod types;
 mod verdicts;
 
@@ -234,9 +236,7 @@ impl MasterState {
             C2m::Complete(complete) => self.record_complete(id, group, complete),
             C2m::GiveUp(given_up) => self.record_give_up(id, group, given_up),
             C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
-            C2m::SyncComplete(complete) => {
-                self.record_sync_complete(id, group, complete.sync, complete.report);
-            }
+            C2m::SyncComplete(complete) => self.record_sync_complete(id, group, complete),
             C2m::VoteOptimize(request) => self.record_optimize_vote(id, request),
             C2m::ProbeReport(report) => self.record_probe(id, report),
             C2m::Leave(_) => self.leave(id),

@@ -1,12 +1,11 @@
 //! Shared-state syncs: votes, plans, outcomes.
 
-use super::election::{Conflict, elect};
+use super::MasterState;
+use super::election::{Conflict, Deviation, deviants, elect};
 use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
-use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, StateSource,
-    SyncId, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncPlan, SyncPlanFor, SyncReport, Text, TooFewPeers,
-    Verdict, VoteRef,
+    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::BTreeMap;
 
@@ -19,6 +18,7 @@ enum Step {
     Elect,
     /// It fails for those who have voted, before it has begun.
     Refuse(SyncId, Verdict),
+    Drop(Vec<(PeerId, KickReason)>),
     Decide(SyncOutcome),
 }
 
@@ -49,25 +49,6 @@ impl MasterState {
         }
     }
 
-    pub(super) fn admit_sync_complete(
-        &self,
-        id: PeerId,
-        group: GroupId,
-        complete: SyncId,
-    ) -> Result<(), KickReason> {
-        match self.groups.get(&group).and_then(|group| group.sync.as_ref()) {
-            Some(Sync::Running { sync, voters, .. })
-                if *sync == complete && voters.get(&id).is_some_and(|v| v.report != VoterReport::Awaited) =>
-            {
-                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} twice")))
-            }
-            _ if complete > self.last_sync => {
-                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} before it began")))
-            }
-            _ => Ok(()),
-        }
-    }
-
     pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
         let since = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
@@ -88,29 +69,9 @@ impl MasterState {
         self.send_peer(id, M2c::Stale(Stale { vote: VoteRef::Sync(vote.request), epoch }));
     }
 
-    pub(super) fn record_sync_complete(
-        &mut self,
-        id: PeerId,
-        group_id: GroupId,
-        complete: SyncId,
-        report: SyncReport,
-    ) {
-        let at = self.now;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = &mut group.sync else { return };
-        if *sync != complete {
-            return;
-        }
-        if let Some(voter) = voters.get_mut(&id) {
-            voter.report = match report {
-                SyncReport::Ready(_) => VoterReport::Ready,
-                SyncReport::Failed(text) => VoterReport::Failed { text, at },
-            };
-        }
-    }
-
     /// Takes a lost peer out of the sync of its group.
     pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
+        group.fetches.forget(id);
         match &mut group.sync {
             Some(Sync::Voting { votes, given_up, .. }) => {
                 votes.remove(&id);
@@ -172,7 +133,14 @@ impl MasterState {
                     let verdict = self.given_up_verdict(operation, *given_up, &open);
                     return Step::Decide(SyncOutcome::Failed(verdict));
                 }
-                match voters.iter().find(|(_, voter)| self.failure_due(voter)) {
+                if !self.failures_due(voters) {
+                    return Step::Wait;
+                }
+                let culprits = self.culprits_of_fetches(group, voters, lost);
+                if !culprits.is_empty() {
+                    return Step::Drop(culprits);
+                }
+                match voters.iter().find(|(_, voter)| voter.report != VoterReport::Ready) {
                     Some((id, voter)) => {
                         Step::Decide(SyncOutcome::Failed(self.no_source(*sync, *id, voter, lost)))
                     }
@@ -180,46 +148,6 @@ impl MasterState {
                 }
             }
             None => Step::Wait,
-        }
-    }
-
-    /// A failed fetch is held back for the same time as a broken edge: the death of a source may explain it.
-    fn failure_due(&self, voter: &SyncVoter) -> bool {
-        matches!(voter.report, VoterReport::Failed { at, .. } if at + self.options.edge_grace <= self.tick)
-    }
-
-    /// When a sync has to be looked at again.
-    pub(super) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
-        let Sync::Running { voters, .. } = sync else { return None };
-        let due = voters.values().filter_map(|voter| match voter.report {
-            VoterReport::Failed { at, .. } => Some(at + self.options.edge_grace),
-            VoterReport::Awaited | VoterReport::Ready => None,
-        });
-        due.min()
-    }
-
-    fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
-        let reporter = self.name_of(id);
-        let detail = match &voter.report {
-            VoterReport::Failed { text, .. } => format!("{reporter} could not fetch: {text}"),
-            VoterReport::Awaited | VoterReport::Ready => String::new(),
-        };
-        let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));
-        let (cause, culprit, silent_ms) = match source {
-            Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
-            None => (Cause::NoSource, self.culprit_of(id), 0),
-        };
-        // Why the source went comes first; that somebody missed it is what follows.
-        let why = source.map(|loss| loss.detail.as_str()).filter(|why| !why.is_empty());
-        let detail = why.map_or_else(|| detail.clone(), |why| format!("{why}; {detail}"));
-        Verdict {
-            cause,
-            culprits: vec![culprit],
-            operation: Operation::Sync(sync),
-            phase: Phase::Transfer,
-            bytes_done: 0,
-            silent_ms,
-            detail: Text::new(detail),
         }
     }
 
@@ -237,6 +165,8 @@ impl MasterState {
                 group.sync = Some(Sync::refused(since, sync, voters));
                 self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
+            // What they leave behind is looked at again.
+            Step::Drop(reasons) => reasons.into_iter().for_each(|(id, reason)| self.kick(id, reason)),
             Step::Decide(outcome) => self.end_sync(group_id, outcome),
             Step::TooFew(_) | Step::Stale => {
                 let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
@@ -252,34 +182,29 @@ impl MasterState {
         }
     }
 
-    fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = group.sync.take() else { return };
-        match &outcome {
-            SyncOutcome::Committed(revision) => {
-                group.committed = group.committed.max(Some(*revision));
-                group.holders = voters.keys().copied().collect();
-                let revision = *revision;
-                self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
-            }
-            SyncOutcome::Failed(verdict) => {
-                let text = format!("group {group_id}: {verdict}");
-                self.warn(text);
-            }
+    /// Drops voters whose state is none of the group's. The others vote again, on the ring without them.
+    fn drop_deviants(&mut self, group_id: GroupId) -> bool {
+        let Some(group) = self.groups.get(&group_id) else { return false };
+        let Some(Sync::Voting { votes, .. }) = &group.sync else { return false };
+        let (all, deviants) = (votes.len(), deviants(votes, &group.holders));
+        for (id, Deviation { theirs, own, agree }) in &deviants {
+            let text =
+                format!("the shared state of its group has {theirs} ({agree} of {all} peers); it has {own}");
+            self.kick(*id, KickReason::new(KickCode::StateMismatch, text));
         }
-        for (id, voter) in voters {
-            let outcome = outcome.clone();
-            self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }));
-        }
+        !deviants.is_empty()
     }
 
     fn run_election(&mut self, group_id: GroupId) {
+        if self.drop_deviants(group_id) {
+            return;
+        }
         let sync = SyncId(self.last_sync.0 + 1);
         self.last_sync = sync;
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
-        let elected = elect(&votes, &group.holders);
+        let elected = elect(&votes, &group.holders, |source| group.fetches.in_vain(source));
         let mut voters: BTreeMap<PeerId, SyncVoter> =
             votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
         let (revision, parts) = match elected {
@@ -307,7 +232,7 @@ impl MasterState {
         }
     }
 
-    fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
+    pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
         let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
         Some(StateSource { peer: source, host: peer.host_for(viewer), port: peer.info.state_port })
     }

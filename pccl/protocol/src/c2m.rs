@@ -2,8 +2,8 @@
 
 use crate::{
     Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, ReachReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy,
-    VoteRef, limits,
+    ProbeReport, ReachReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport,
+    SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -264,5 +264,8 @@ wire_struct! {
         pub sync: SyncId,
         /// How it ended here.
         pub report: SyncReport,
+        /// Sources that were asked in vain, in this order. If the report is good, the next one gave everything that was
+        /// still missing.
+        pub failures: Vec<SourceFailure>,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     SharedState, SyncInfo, SyncStrategy,
-    fetch::{self, Fetched},
+    fetch::{self, Contents, Fetched},
     server::Offer,
 };
 use crate::{Error, limit::Limit, session::Shared};
@@ -57,7 +57,7 @@ fn vote_and_move(
     state: &SharedState<'_>,
     (strategy, limit): (SyncStrategy, Limit),
     entries: Vec<StateEntry>,
-) -> Result<(u64, Fetched), Error> {
+) -> Result<(u64, Contents), Error> {
     let (mut ballot, plan) = loop {
         let request = shared.next_request();
         let mut ballot = Ballot { shared, request, limit, given_up: false };
@@ -84,7 +84,7 @@ fn vote_and_move(
             Answer::Stale => {}
             Answer::TooFew(error) => return Err(error),
             Answer::Over(outcome) => {
-                return ballot.committed(outcome).map(|revision| (revision, Fetched::new()));
+                return ballot.committed(outcome).map(|revision| (revision, Contents::new()));
             }
         }
     };
@@ -93,41 +93,32 @@ fn vote_and_move(
     });
     shared.server.begin(plan.sync);
     let identity = shared.identity().ok_or(Error::NotConnected)?;
-    let mut fetched = Fetched::new();
+    let mut fetched = Fetched::default();
     // Who has given up waits for the verdict only.
     if !ballot.given_up {
-        let result = fetch_all(shared, identity, &plan, state, limit);
-        let report = match result {
-            Ok(contents) => {
-                fetched = contents;
-                let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
+        if !plan.fetch.is_empty() {
+            fetched = fetch::fetch(shared, identity, &plan, &state.tensors, limit.deadline());
+        }
+        let report = match &fetched.error {
+            None => {
+                let rx_bytes = fetched.contents.values().map(|content| content.len() as u64).sum();
                 let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
                 shared.flight.record(event);
                 Some(SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }))
             }
-            Err(_) if limit.is_over() => None,
-            Err(text) => Some(SyncReport::Failed(Text::new(text))),
+            Some(_) if limit.is_over() => None,
+            Some(text) => Some(SyncReport::Failed(Text::new(text))),
         };
         match report {
-            Some(report) => shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report })),
+            Some(report) => {
+                let failures = std::mem::take(&mut fetched.failures);
+                shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures }));
+            }
             None => ballot.give_up(),
         }
     }
     let outcome = ballot.outcome()?;
-    ballot.committed(outcome).map(|revision| (revision, fetched))
-}
-
-fn fetch_all(
-    shared: &Shared,
-    identity: crate::session::Identity,
-    plan: &SyncPlan,
-    state: &SharedState<'_>,
-    limit: Limit,
-) -> Result<Fetched, String> {
-    if plan.fetch.is_empty() {
-        return Ok(Fetched::new());
-    }
-    fetch::fetch(shared, identity, plan, &state.tensors, limit.deadline())
+    ballot.committed(outcome).map(|revision| (revision, fetched.contents))
 }
 
 /// One vote for a sync, until its outcome.

@@ -314,6 +314,52 @@ static void survive(pcclComm_t *comm) {
     await_go();
 }
 
+/* One sync of one tensor. */
+static pcclResult_t sync_once(pcclComm_t *comm, const char *name, uint64_t *revision) {
+    static double data[COUNT];
+    pcclTensorInfo_t tensor = {"", NULL, COUNT, pcclDouble, pcclDeviceCpu, false};
+    pcclSharedState_t state;
+    pcclResult_t result;
+    tensor.name = name;
+    tensor.data = data;
+    state.revision = *revision;
+    state.count = 1;
+    state.infos = &tensor;
+    result = pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, NULL);
+    *revision = state.revision;
+    return result;
+}
+
+/* The first peer has another tensor than the others, or skips a revision: it is dropped, they go on in the same call. */
+static void deviate(pcclComm_t *comm, bool skips) {
+    uint64_t revision = 3;
+    EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+    revision++;
+    if (own_index > 0) {
+        EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+        CHECK(revision == 4 && world(comm) == peers - 1);
+        revision++;
+        EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+        say("done");
+        await_go();
+        return;
+    }
+    revision += skips ? 1 : 0;
+    EXPECT(sync_once(comm, skips ? "weights" : "wheigts", &revision), pcclInvalidUsage);
+    CHECK(revision == (skips ? 5u : 4u));
+    if (skips)
+        CHECK(strcmp(pcclGetLastCause(), "RevisionJump") == 0 && strstr(pcclGetLastError(), "revision 5") != NULL);
+    else {
+        CHECK(strcmp(pcclGetLastCause(), "StateMismatch") == 0 && pcclGetLastRemedy() == pcclRemedyGiveUp);
+        CHECK(strstr(pcclGetLastError(), "\"weights\": 1000 elements of f64 (2 of 3 peers)") != NULL);
+        CHECK(strstr(pcclGetLastError(), "it has no \"weights\"") != NULL);
+    }
+    EXPECT(pcclUpdateTopology(comm), pcclUpdateTopologyFailed);
+    EXPECT(sync_once(comm, "weights", &revision), pcclInvalidUsage);
+    say("done");
+    await_go();
+}
+
 /* Who gives an all-reduce up frees everybody. */
 static void give_up(pcclComm_t *comm) {
     static float data[COUNT];
@@ -496,6 +542,10 @@ int main(int count, char **arguments) {
         survive(comm);
     else if (strcmp(scenario, "give-up") == 0)
         give_up(comm);
+    else if (strcmp(scenario, "deviate") == 0)
+        deviate(comm, false);
+    else if (strcmp(scenario, "skip") == 0)
+        deviate(comm, true);
     else
         CHECK(!"a known scenario");
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);

@@ -2,6 +2,7 @@
 
 mod admission;
 mod collective;
+mod fetches;
 mod giving_up;
 mod harness;
 mod kicks;

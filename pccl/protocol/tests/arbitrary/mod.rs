@@ -110,7 +110,7 @@ arb_id!(
     PeerId,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, Cause, Phase, PeerStage);
+arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
 impl Arb for Name {
@@ -184,7 +184,8 @@ arb_struct! {
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
-    SyncComplete { sync, report }
+    SyncComplete { sync, report, failures }
+    SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
     Descriptor { parts, algorithm }
     OpFault { kind, peer, generation, text }

@@ -47,7 +47,11 @@ fn gone(some: usize, all: usize, politely: bool) {
     let before = master.usage();
     crowd.forget_measures();
     let began = Instant::now();
-    if politely { crowd.leave(some) } else { crowd.die(some) }
+    if politely {
+        crowd.leave(some)
+    } else {
+        crowd.die(some)
+    }
     let rest = all - some;
     let at_last = crowd.run(PATIENCE, |crowd| crowd.gone() && crowd.all_in_ring_of(rest));
     let took = began.elapsed();
@@ -93,5 +97,8 @@ fn storm(seconds: usize) {
             noted += 1;
         }
     }
-    println!("storm: {joins} joins in {seconds} s, {noted} looks, {:.1} MB at the end", master.usage().resident_mb);
+    println!(
+        "storm: {joins} joins in {seconds} s, {noted} looks, {:.1} MB at the end",
+        master.usage().resident_mb
+    );
 }

@@ -1,9 +1,7 @@
 //! Two peers with unique tags in batches, beside an operation that never ends: the group is never quiet.
 
 use super::{crowd::Crowd, master::Process, peer::Peer};
-use pccl_protocol::{
-    Algorithm, C2m, Complete, Descriptor, Initiate, M2c, OpId, PartDescriptor, VoteRef,
-};
+use pccl_protocol::{Algorithm, C2m, Complete, Descriptor, Initiate, M2c, OpId, PartDescriptor, VoteRef};
 use pccl_quant::{DataType, ReduceOp};
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,10 @@ const BATCH: u64 = 16;
 
 fn initiate(op: OpId) -> C2m {
     let part = PartDescriptor::new(16, DataType::Float32, ReduceOp::Sum);
-    C2m::Initiate(Initiate { op, descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic } })
+    C2m::Initiate(Initiate {
+        op,
+        descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },
+    })
 }
 
 pub(crate) fn run(seconds: usize) {

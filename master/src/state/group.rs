@@ -3,6 +3,7 @@
 use super::flow::Flow;
 use super::history::History;
 use super::mesh::Mesh;
+use super::ops::Ops;
 use super::plans::Better;
 use super::rates::Pace;
 use super::types::Timestamp;
@@ -99,6 +100,8 @@ pub(super) enum Op {
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
+        /// A participant has reported a fault.
+        faulty: bool,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
         /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
@@ -216,7 +219,7 @@ pub(super) struct Group {
     pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: History,
-    pub(super) ops: BTreeMap<OpId, Op>,
+    pub(super) ops: Ops,
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
     pub(super) committed: Option<Revision>,
@@ -225,6 +228,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether something that waits for a moment in which nothing runs may go on.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.ops.any_runs() && (self.better.is_some() || self.mesh.has_faults())
+    }
+
     /// Edges of the ring with their places.
     pub(super) fn edges(&self) -> impl Iterator<Item = (EdgeEnds, &Place)> {
         let n = self.ring.len();

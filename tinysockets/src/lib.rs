@@ -4,6 +4,7 @@
 //!
 //! | to | use |
 //! |---|---|
+//! | hold a connection, whoever made it | [`conn`] |
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
 //! | say who one is when a connection starts | [`preamble`] |
@@ -17,6 +18,7 @@
 
 pub mod acceptor;
 pub mod address;
+pub mod conn;
 pub mod dial;
 pub mod ledger;
 pub mod link;

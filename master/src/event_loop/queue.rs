@@ -3,7 +3,7 @@
 use pccl_protocol::{GroupId, M2c};
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice, Write},
+    io::{self, IoSlice},
     sync::Arc,
 };
 
@@ -95,8 +95,12 @@ impl WriteQueue {
         self.waiting_bytes = self.frames.front().map_or(0, |frame| frame.len() - self.written);
     }
 
-    /// Writes until the queue is empty or the stream takes no more (`Ok` in both cases).
-    pub(super) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<()> {
+    /// Writes until the queue is empty or the connection takes no more (`Ok` in both cases).
+    /// `send` sends what goes out at once.
+    pub(super) fn write_to(
+        &mut self,
+        mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<()> {
         while !self.frames.is_empty() {
             let mut slices = [IoSlice::new(&[]); FRAMES_PER_WRITE];
             let mut skip = self.written;
@@ -104,11 +108,10 @@ impl WriteQueue {
             for (slice, frame) in slices.iter_mut().zip(&self.frames) {
                 *slice = IoSlice::new(&frame.bytes[std::mem::take(&mut skip)..]);
             }
-            match stream.write_vectored(&slices[..count]) {
+            match send(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => self.has_left(n),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
@@ -146,19 +149,16 @@ mod tests {
         room: usize,
     }
 
-    impl Write for Narrow {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    impl Narrow {
+        fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
             if self.room == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
+            let bytes: &[u8] = &parts[0];
             let n = bytes.len().min(3).min(self.room);
             self.room -= n;
             self.taken.extend_from_slice(&bytes[..n]);
             Ok(n)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
         }
     }
 
@@ -168,10 +168,10 @@ mod tests {
         queue.push(Frame::raw(b"hello "));
         queue.push(Frame::raw(b"world"));
         let mut stream = Narrow { taken: Vec::new(), room: 4 };
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         assert_eq!((stream.taken.as_slice(), queue.waiting_bytes()), (b"hell".as_slice(), 7));
         stream.room = 100;
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         assert_eq!(stream.taken, b"hello world");
         assert!(queue.is_empty());
         assert_eq!(queue.waiting_bytes(), 0);
@@ -183,12 +183,12 @@ mod tests {
         queue.push(Frame::raw(b"first"));
         queue.push(Frame::raw(b"second"));
         let mut stream = Narrow { taken: Vec::new(), room: 2 };
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         queue.drop_unsent();
         assert_eq!(queue.waiting_bytes(), 3);
         queue.push(Frame::raw(b"!"));
         stream.room = 100;
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         assert_eq!(stream.taken, b"first!");
     }
 
@@ -217,10 +217,10 @@ mod tests {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let (last, before) = packets.split_last().unwrap();
         before.iter().for_each(|packet| queue.push(Frame::new(packet)));
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         queue.push(Frame::new(last));
         stream.room = 1 << 20;
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         assert_eq!(queue.waiting_bytes(), 0);
         let mut parser = FrameParser::new(1 << 20);
         parser.feed(&stream.taken);
@@ -251,7 +251,7 @@ mod tests {
     fn the_plans_of_a_client_that_does_not_read_take_the_memory_of_one() {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: 3 });
         (0..1000).for_each(|epoch| queue.push(Frame::new(&plan(0, epoch))));
-        queue.write_to(&mut stream).unwrap();
+        queue.write_to(|parts| stream.send(parts)).unwrap();
         (1000..2000).for_each(|epoch| queue.push(Frame::new(&plan(0, epoch))));
         assert!(queue.waiting_bytes() <= 2 * Frame::new(&plan(0, 1)).len());
     }

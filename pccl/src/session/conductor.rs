@@ -20,11 +20,9 @@ use pccl_protocol::{
     C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text,
     flight::{Event as Record, Subject, What},
 };
-use std::{
-    net::TcpStream,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 use tinysockets::{
+    conn::Conn,
     link::{Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
     preamble::Preamble,
 };
@@ -38,7 +36,7 @@ pub(crate) enum Event {
     /// A new ring for the group.
     Plan(Arc<RingPlan>),
     /// A connection to the data listener.
-    Inbound(Preamble, TcpStream),
+    Inbound(Preamble, Conn),
     /// A dial has ended.
     Dialed(Dialed),
     /// A link broke.
@@ -111,9 +109,9 @@ impl Conductor {
     fn handle(&mut self, shared: &Arc<Shared>, event: Event) {
         match event {
             Event::Plan(plan) => self.take_plan(shared, plan),
-            Event::Inbound(preamble, stream) => {
+            Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
-                self.waiting.add(preamble, stream);
+                self.waiting.add(preamble, conn);
                 self.connect_inbound(shared);
                 self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
             }
@@ -202,8 +200,8 @@ impl Conductor {
             events: events(shared),
             name: "pccl".into(),
         };
-        let started = dialed.result.and_then(|streams| {
-            OutLink::start(streams, config).map_err(|error| format!("cannot start the link: {error}"))
+        let started = dialed.result.and_then(|conns| {
+            OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
         });
         match started {
             Ok(link) => out.link = Some(link),
@@ -223,9 +221,9 @@ impl Conductor {
 
     fn connect_inbound(&mut self, shared: &Arc<Shared>) {
         let Some(inbound) = self.inbound.as_mut().filter(|inbound| inbound.link.is_none()) else { return };
-        let Some(streams) = self.waiting.take(&inbound.edge) else { return };
+        let Some(conns) = self.waiting.take(&inbound.edge) else { return };
         let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-        match InLink::start(streams, in_config(shared, &inbound.edge), directory) {
+        match InLink::start(conns, in_config(shared, &inbound.edge), directory) {
             Ok(link) => inbound.link = Some(link),
             Err(error) => {
                 let (peer, generation) = inbound.edge.name();

@@ -213,6 +213,7 @@ mod tests {
     use crate::collective::table::{LinkDirectory, OpTable};
     use pccl_protocol::{LinkGeneration, OpFaultKind, PeerId};
     use std::net::{TcpListener, TcpStream};
+    use tinysockets::conn::Conn;
     use tinysockets::link::{InConfig, LinkEvents, OutConfig};
 
     /// Notes nothing, as if the thread that is told had not come to it yet.
@@ -222,21 +223,21 @@ mod tests {
         fn broken(&self, _: &LinkFault) {}
     }
 
-    fn streams() -> (TcpStream, TcpStream) {
+    fn conns() -> (Conn, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let dialed = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
-        (dialed, listener.accept().expect("a connection").0)
+        (dialed.into(), listener.accept().expect("a connection").0)
     }
 
     fn out(peer: u128) -> (Arc<OutLink>, TcpStream) {
-        let (own, other) = streams();
+        let (own, other) = conns();
         let config =
             OutConfig { peer, generation: 5, checksum: None, events: Arc::new(Nobody), name: "test".into() };
         (OutLink::start(vec![own], config).expect("starts"), other)
     }
 
     fn inbound(peer: u128) -> (Arc<InLink>, TcpStream) {
-        let (own, other) = streams();
+        let (own, other) = conns();
         let config = InConfig {
             peer,
             generation: 6,

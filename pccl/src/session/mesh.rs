@@ -91,9 +91,9 @@ impl Mesh {
         let mut failed = Vec::new();
         for (name, link) in self.inbound.iter_mut().filter(|(_, link)| link.is_none()) {
             let edge = edge_of(name);
-            let Some(streams) = waiting.take(&edge) else { continue };
+            let Some(conns) = waiting.take(&edge) else { continue };
             let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-            match InLink::start(streams, in_config(shared, &edge), directory) {
+            match InLink::start(conns, in_config(shared, &edge), directory) {
                 Ok(started) => *link = Some(started),
                 Err(error) => failed.push((*name, format!("cannot start the link: {error}"))),
             }
@@ -120,9 +120,9 @@ impl Mesh {
             events: events(shared),
             name: "pccl-m".into(),
         };
-        let streams = std::mem::replace(&mut dialed.result, Ok(Vec::new()));
-        let started = streams.and_then(|streams| {
-            OutLink::start(streams, config).map_err(|error| format!("cannot start the link: {error}"))
+        let conns = std::mem::replace(&mut dialed.result, Ok(Vec::new()));
+        let started = conns.and_then(|conns| {
+            OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
         });
         match started {
             Ok(link) => *slot = Some(link),

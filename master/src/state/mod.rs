@@ -43,7 +43,8 @@ use admit::Standing;
 use client::{Client, Peer, Phase};
 use group::Group;
 use pccl_protocol::{
-    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, SyncId, WorldEpoch,
+    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, RequestId, SyncId,
+    WorldEpoch,
 };
 use round::Round;
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub struct MasterState {
     out: Vec<Action>,
     /// Facts have changed on which more depends than single operations.
     changed: bool,
+    /// Who wants to know how the run is, and as a member of which group.
+    asked: Vec<(ClientKey, RequestId, Option<GroupId>)>,
     clients: BTreeMap<ClientKey, Client>,
     peers: BTreeMap<PeerId, Peer>,
     groups: BTreeMap<GroupId, Group>,
@@ -87,6 +90,7 @@ impl MasterState {
             tick: Timestamp::default(),
             out: Vec::new(),
             changed: false,
+            asked: Vec::new(),
             clients: BTreeMap::new(),
             peers: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -146,6 +150,7 @@ impl MasterState {
     pub fn settle(&mut self, out: &mut Vec<Action>) {
         self.run_rules();
         self.watch_stragglers();
+        self.answer_status_requests();
         out.append(&mut self.out);
     }
 

@@ -19,8 +19,17 @@ impl MasterState {
         if let (None, Some(client)) = (group, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
         }
-        let status = self.status(request, group);
-        self.send(client, M2c::Status(status));
+        self.asked.push((client, request, group));
+    }
+
+    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
+    pub(super) fn answer_status_requests(&mut self) {
+        for (client, request, group) in std::mem::take(&mut self.asked) {
+            if self.clients.contains_key(&client) {
+                let status = self.status(request, group);
+                self.send(client, M2c::Status(status));
+            }
+        }
     }
 
     /// The run as it is now, for a member of `group` or for somebody outside.

@@ -64,7 +64,7 @@ impl World {
 
     /// Whenever time has passed.
     pub(crate) fn audit_time(&mut self) {
-        if self.now < self.audit.next || self.master_busy_until > 0 {
+        if self.now < self.audit.next || self.master_busy_until > 0 || self.unsettled {
             return;
         }
         self.audit.next = self.now + LOOK;

@@ -282,20 +282,24 @@ impl Checker {
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        let failed = self.failed.get(&place);
-        // A new epoch for the sake of its tags keeps ring and mesh as they are, also a mesh that is out of use.
-        let is_kept = self.meshes.get(&place).is_some_and(|mesh| mesh.failed && mesh.edges == edges);
-        let is_whole = failed.is_none_or(|failed| failed.is_disjoint(&edges));
-        assert!(is_kept || is_whole, "an edge that failed: {plan:?}");
+        // A plan that only ends an epoch has the ring and the mesh of the one before, an edge that failed included; then it is not
+        // used.
+        let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
+        let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
+        let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);
+        let has_failed = continued.is_some_and(|mesh| mesh.failed);
+        let failed = self.failed.get(&place).filter(|_| !has_failed);
+        assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
         let (epoch, pairwise) = (plan.epoch, plan.pairwise);
         let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
         let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
-        self.renewed_meshes += u64::from(before && !edges.is_empty() && last.is_some_and(is_same));
+        self.renewed_meshes +=
+            u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
         self.shared_plans += u64::from(pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, edges, failed: is_kept, pairwise, shares });
+        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, pairwise, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {

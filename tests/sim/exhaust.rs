@@ -208,13 +208,13 @@ impl Table {
         let mut out = Vec::new();
         self.master.handle(Timestamp::from_millis(self.now_ms), input, &mut out);
         self.master.check_invariants();
-        for action in out {
+        for action in out.into_iter().flat_map(Action::split) {
             match action {
                 Action::Send { client: ClientKey(key), packet } => self.receive(key, packet),
                 Action::Close { client } => panic!("{client} was dropped"),
                 Action::Reach { .. } => {}
                 Action::Plan { .. } | Action::DropPlan { .. } => panic!("nobody optimises"),
-                Action::Log { .. } => {}
+                Action::SendAll { .. } | Action::Log { .. } => {}
             }
         }
     }

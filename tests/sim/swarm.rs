@@ -127,6 +127,8 @@ pub(crate) struct Swarm {
     /// Percentage of the other calls that have a limit.
     pub(crate) limits: u64,
     pub(crate) tag_history: usize,
+    /// The loop of the master reads for up to this long before the master settles, in microseconds; 0: after each input.
+    pub(crate) turn: u64,
     /// Longest time that an application computes.
     pub(crate) think: u64,
     /// Time after which a straggler is dropped, far longer than any application computes; 0 for never.
@@ -195,6 +197,7 @@ impl Swarm {
                 sometimes(30, 500 * MS, 8_000 * MS)
             },
             tag_history: sometimes(100, 1, 6) as usize,
+            turn: 0,
             think: sometimes(100, 0, 400 * MS),
             limits: 0,
             straggler: 0,

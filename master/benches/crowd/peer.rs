@@ -29,6 +29,7 @@ pub(crate) struct Peer {
     /// Bytes of the answer to the preamble that have not come yet.
     reply_left: usize,
     unsent: VecDeque<u8>,
+    pub(crate) registered: bool,
     pub(crate) accepted: bool,
     /// Members of the last ring, and its epoch.
     pub(crate) ring: (usize, pccl_protocol::GroupEpoch),
@@ -50,6 +51,7 @@ impl Peer {
             parser: FrameParser::new(MAX_PACKET_BYTES),
             reply_left: REPLY_BYTES,
             unsent: VecDeque::new(),
+            registered: false,
             accepted: false,
             ring: (0, pccl_protocol::GroupEpoch(0)),
             leaving: false,

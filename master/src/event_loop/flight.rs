@@ -15,6 +15,9 @@ use std::{
 /// Verdicts that are remembered, so that one that goes to many peers is noted once.
 const RECENT_VERDICTS: usize = 16;
 
+/// Members that the record of a ring names: thousands of records are kept.
+const RING_NAMES: usize = 64;
+
 /// One client, as far as the recorder has to know it.
 #[derive(Debug)]
 struct Known {
@@ -123,10 +126,14 @@ impl Observer {
             M2c::RingPlan(plan) if self.last_plan != Some((plan.group, plan.epoch)) => {
                 self.last_plan = Some((plan.group, plan.epoch));
                 self.recorder.record_with(|| {
-                    let ring: Vec<String> = plan.ring.iter().map(|member| member.peer.to_string()).collect();
+                    let names = plan.ring.iter().take(RING_NAMES).map(|member| member.peer.to_string());
+                    let mut ring: Vec<String> = names.collect();
+                    if plan.ring.len() > RING_NAMES {
+                        ring.push(format!("{} more", plan.ring.len() - RING_NAMES));
+                    }
                     let event = Event::new(What::RingPlanned).about(Subject::Epoch(plan.epoch));
                     let text = format!("group {}: {}", plan.group, ring.join(" -> "));
-                    event.count(ring.len() as u64).text(text)
+                    event.count(plan.ring.len() as u64).text(text)
                 });
             }
             M2c::Outcome(outcome) => {

@@ -101,10 +101,14 @@ pub(crate) struct EventLoop {
     next_key: u64,
     conns: BTreeMap<u64, Conn>,
     half_open: BTreeSet<u64>,
+    /// Connections that are being closed.
+    closing: BTreeSet<u64>,
     /// Connections that may have bytes to read.
     readable: VecDeque<u64>,
     /// Connections to which something may be written.
     dirty: BTreeSet<u64>,
+    /// The state has taken facts in whose consequences it has not drawn.
+    unsettled: bool,
     actions: Vec<Action>,
     buffer: Vec<u8>,
 }
@@ -152,8 +156,10 @@ impl EventLoop {
             next_key: 1,
             conns: BTreeMap::new(),
             half_open: BTreeSet::new(),
+            closing: BTreeSet::new(),
             readable: VecDeque::new(),
             dirty: BTreeSet::new(),
+            unsettled: false,
             actions: Vec::new(),
             buffer: vec![0; read::BUFFER_BYTES],
         };
@@ -171,9 +177,10 @@ impl EventLoop {
             self.begin_stop();
             self.accept_turn();
             self.read_turn();
-            self.planner.take_answers().into_iter().for_each(|answer| self.input(answer));
-            self.reacher.take_answers().into_iter().for_each(|answer| self.input(answer));
+            self.planner.take_answers().into_iter().for_each(|answer| self.take(answer));
+            self.reacher.take_answers().into_iter().for_each(|answer| self.take(answer));
             self.admin_turn();
+            self.settle();
             self.tick(&mut events)?;
             self.expire();
             self.flush_dirty();
@@ -191,7 +198,7 @@ impl EventLoop {
         }
         let now = Instant::now();
         let of_state = self.state.next_deadline().map(|deadline| self.instant(deadline));
-        let of_conns = self.conns.values().filter_map(Conn::deadline);
+        let of_conns = self.limited().filter_map(|(_, conn)| conn.deadline());
         let of_admin = self.admin.as_ref().and_then(Admin::deadline);
         let of_accept = self.listeners.as_ref().and_then(Listeners::deadline);
         let earliest =
@@ -268,6 +275,7 @@ impl EventLoop {
             }
             self.read_turn();
         }
+        self.settle();
         // Packets may have moved the deadline.
         if self.tick_is_due() {
             self.input(Input::Tick);
@@ -279,11 +287,17 @@ impl EventLoop {
         self.state.next_deadline().is_some_and(|deadline| deadline <= self.now())
     }
 
+    /// Connections whose time is limited: before they are clients, and after.
+    fn limited(&self) -> impl Iterator<Item = (u64, &Conn)> {
+        let keys = self.half_open.iter().chain(&self.closing);
+        keys.filter_map(|key| Some((*key, self.conns.get(key)?)))
+    }
+
     /// Drops connections whose time is over.
     fn expire(&mut self) {
         let now = Instant::now();
         let over = |conn: &Conn| conn.deadline().is_some_and(|deadline| deadline <= now);
-        let keys: Vec<u64> = self.conns.iter().filter(|(_, conn)| over(conn)).map(|(key, _)| *key).collect();
+        let keys: Vec<u64> = self.limited().filter(|(_, conn)| over(conn)).map(|(key, _)| key).collect();
         for key in keys {
             if self.half_open.contains(&key) {
                 log::info!("{}: no complete preamble in time, dropped", self.conns[&key].remote);
@@ -330,6 +344,7 @@ impl EventLoop {
     /// Forgets a connection; its socket closes.
     fn remove(&mut self, key: u64) -> Option<Conn> {
         self.half_open.remove(&key);
+        self.closing.remove(&key);
         self.dirty.remove(&key);
         let mut conn = self.conns.remove(&key)?;
         // Closing the socket takes it out of the event queue as well, so a failure here changes nothing.

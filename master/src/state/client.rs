@@ -121,6 +121,16 @@ impl Peer {
         Named(id, &self.info.name, &self.remote.to_canonical().to_string()).to_string()
     }
 
+    /// Whether others reach this peer under different hosts, see [`Peer::host_for`].
+    pub(super) fn host_depends_on_viewer(&self) -> bool {
+        self.info.advertised_host.is_none() && self.remote.to_canonical().is_loopback()
+    }
+
+    /// What [`Peer::host_for`] makes of this peer as the viewer.
+    pub(super) fn view(&self) -> Option<IpAddr> {
+        (!self.remote.to_canonical().is_loopback()).then(|| self.local.to_canonical())
+    }
+
     /// Host under which `viewer` reaches this peer.
     ///
     /// A peer that reached the master over loopback lives on the master's machine. Others reach that machine under the
@@ -129,10 +139,7 @@ impl Peer {
         if let Some(host) = &self.info.advertised_host {
             return host.clone();
         }
-        let remote = self.remote.to_canonical();
-        if remote.is_loopback() && !viewer.remote.to_canonical().is_loopback() {
-            return Host::new(viewer.local.to_canonical().to_string());
-        }
-        Host::new(remote.to_string())
+        let seen = viewer.view().filter(|_| self.host_depends_on_viewer());
+        Host::new(seen.unwrap_or(self.remote.to_canonical()).to_string())
     }
 }

@@ -13,7 +13,7 @@ impl MasterState {
         let wish = GivenUp { by: id, limit_ms: packet.limit_ms };
         let Some(group) = self.groups.get_mut(&group) else { return };
         let slot = match packet.vote {
-            VoteRef::Collective(op) => match group.ops.get_mut(&op) {
+            VoteRef::Collective(op) => match group.ops.change(op) {
                 Some(Op::Voting { votes, given_up, .. }) if votes.contains_key(&id) => given_up,
                 Some(Op::Running { participants, given_up, .. }) if participants.contains_key(&id) => {
                     given_up

@@ -4,6 +4,7 @@ use super::fetches::Fetches;
 use super::flow::Flow;
 use super::history::History;
 use super::mesh::Mesh;
+use super::ops::Ops;
 use super::plans::Better;
 use super::rates::Pace;
 use super::reach::Check;
@@ -109,6 +110,8 @@ pub(super) enum Op {
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
+        /// A participant has reported a fault.
+        faulty: bool,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
         /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
@@ -261,7 +264,7 @@ pub(super) struct Group {
     pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: History,
-    pub(super) ops: BTreeMap<OpId, Op>,
+    pub(super) ops: Ops,
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
     pub(super) committed: Option<Revision>,
@@ -271,6 +274,17 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Whether a sync waits for a sign of life of sources that failed somebody.
+    pub(super) fn has_failed_fetches(&self) -> bool {
+        let failed = |voter: &SyncVoter| matches!(voter.report, VoterReport::Failed { .. });
+        matches!(&self.sync, Some(Sync::Running { voters, .. }) if voters.values().any(failed))
+    }
+
+    /// Whether something that waits for a moment in which nothing runs may go on.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.ops.any_runs() && (self.better.is_some() || self.mesh.has_faults())
+    }
+
     /// Edges of the ring with their places.
     pub(super) fn edges(&self) -> impl Iterator<Item = (EdgeEnds, &Place)> {
         let n = self.ring.len();

@@ -85,7 +85,7 @@ impl MasterState {
         let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
         let groups = self.groups.values().filter_map(|group| {
             let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
-            let ops = group.ops.values().filter_map(|op| self.op_deadline(group, op)).min();
+            let ops = group.ops.timed().filter_map(|op| self.op_deadline(group, op)).min();
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
             let (check, overdue) = (self.check_deadline(group), self.overdue_since(group));
             [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group), check, overdue]
@@ -98,6 +98,9 @@ impl MasterState {
     }
 
     fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
+        if group.stands_since.is_some() {
+            return None;
+        }
         let due = group.planned_at + self.options.ring_timeout;
         let open = group.ring.iter().any(|place| {
             self.peers

@@ -223,12 +223,14 @@ impl MasterState {
         group.marks.insert(ends, Mark { until, severity, text: fault.text });
         // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or is
         // built anew.
-        for (_, op) in group.ops.iter_mut().filter(|(id, _)| fault.generation.0 <= id.epoch.0) {
-            if let Op::Running { broken, .. } = op {
-                let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+        let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+        group.ops.change_some(|id, op| match op {
+            Op::Running { broken, .. } if generation.0 <= id.epoch.0 => {
                 broken.push(BrokenEdge { ends, generation, stalled_ms, text: Text::new(text.clone()) });
+                true
             }
-        }
+            Op::Running { .. } | Op::Voting { .. } => false,
+        });
         group.rebuild.insert(ends);
         group.replan = true;
         let edge = self.name_of_edge(ends);
@@ -279,7 +281,7 @@ impl MasterState {
             .marks
             .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
         // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
-        let keep = group.stands(members) && group.ops.values().any(|op| matches!(op, Op::Running { .. }));
+        let keep = group.stands(members) && group.ops.any_runs();
         if let Some(order) = planned.filter(|order| !keep && is_order_of(order, members)) {
             wanted = order;
         }
@@ -334,8 +336,16 @@ impl MasterState {
     pub(super) fn push_ring(&mut self, group_id: GroupId) {
         let sizes = self.sizes(group_id);
         let Some(group) = self.groups.get(&group_id) else { return };
-        let mut plans = Vec::with_capacity(group.ring.len());
-        for viewer in group.ring.iter().filter_map(|place| self.peers.get(&place.peer)) {
+        // Hosts are all that can differ between plans: who sees the same gets the same.
+        let peers = || group.ring.iter().filter_map(|place| self.peers.get(&place.peer));
+        let differ = peers().any(super::client::Peer::host_depends_on_viewer);
+        let mut views: BTreeMap<Option<core::net::IpAddr>, Vec<&super::client::Peer>> = BTreeMap::new();
+        for viewer in peers() {
+            views.entry(viewer.view().filter(|_| differ)).or_default().push(viewer);
+        }
+        let mut plans = Vec::with_capacity(views.len());
+        for viewers in views.into_values() {
+            let viewer = viewers[0];
             let member = |place: &Place| {
                 let peer = self.peers.get(&place.peer)?;
                 Some(RingMember {
@@ -352,15 +362,16 @@ impl MasterState {
             let mesh = group.mesh.edges();
             let plan =
                 RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh, pairwise: group.pairwise };
-            plans.push((viewer.client, plan));
+            let clients: Vec<_> = viewers.iter().map(|viewer| viewer.client).collect();
+            plans.push((clients, plan));
         }
         let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
         let large = group.describe_schedule();
         let text = format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> "));
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         self.info(text);
-        for (client, plan) in plans {
-            self.send(client, M2c::RingPlan(plan));
+        for (clients, plan) in plans {
+            self.send_all(clients, M2c::RingPlan(plan));
         }
         for id in members {
             if let Some(peer) = self.peers.get_mut(&id) {

@@ -18,8 +18,17 @@ impl MasterState {
             Standing::Stranger(_) => None,
             Standing::Peer(_, group, _) => Some(group),
         };
-        let status = self.status(request, group);
-        self.send(client, M2c::Status(status));
+        self.asked.push((client, request, group));
+    }
+
+    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
+    pub(super) fn answer_status_requests(&mut self) {
+        for (client, request, group) in std::mem::take(&mut self.asked) {
+            if self.clients.contains_key(&client) {
+                let status = self.status(request, group);
+                self.send(client, M2c::Status(status));
+            }
+        }
     }
 
     /// A client that has not registered may ask a few times only.

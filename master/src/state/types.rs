@@ -218,6 +218,13 @@ pub enum Action {
         /// The packet.
         packet: M2c,
     },
+    /// Queue the same packet for several clients.
+    SendAll {
+        /// To whom.
+        clients: Vec<ClientKey>,
+        /// The packet.
+        packet: M2c,
+    },
     /// Close the connection after everything that was queued has been written. The machine has forgotten the client:
     /// nothing more is sent to it, and later inputs for it are ignored.
     Close {
@@ -254,4 +261,16 @@ pub enum Action {
         /// The line.
         text: String,
     },
+}
+
+impl Action {
+    /// The same as actions of which none is for several clients.
+    pub fn split(self) -> Vec<Self> {
+        match self {
+            Self::SendAll { clients, packet } => {
+                clients.into_iter().map(|client| Self::Send { client, packet: packet.clone() }).collect()
+            }
+            one => vec![one],
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
 pub const MAX_STRANGER_REQUESTS: u32 = 8;
 /// Bytes queued towards one client after which the master drops it as a slow reader.
-pub const MAX_CLIENT_QUEUE_BYTES: usize = 64 << 20;
+pub const MAX_CLIENT_QUEUE_BYTES: usize = 16 << 20;
 /// Time for a client of the master to complete its preamble and its registration, in milliseconds.
 pub const REGISTRATION_TIMEOUT_MS: u64 = 5_000;
 /// Default first port of the master.
@@ -88,6 +88,8 @@ const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 2
 // So must the question whom a peer reaches of all others, and the longest answer.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);
+// A client that reads slowly is not dropped for one large packet behind another.
+const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
 const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_EDGE_TIMEOUT_MS + DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);

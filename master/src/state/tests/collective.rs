@@ -443,3 +443,32 @@ impl Rig {
         }
     }
 }
+
+#[test]
+fn a_group_that_is_never_quiet_keeps_a_bounded_history_and_what_runs_goes_on() {
+    const LIMIT: usize = 50;
+    let mut rig = Rig::with(|options| options.max_tag_history = LIMIT);
+    rig.join(&[1, 2], 0);
+    let long = rig.op(1, 1_000_000, 0);
+    rig.commence(long);
+    let waiting = 2_000_000;
+    rig.initiate(2, rig.op(2, waiting, 0));
+    for tag in 0..20 * LIMIT as u64 {
+        let op = rig.op(1, tag, 0);
+        rig.commence(op);
+        rig.complete(1, op, None);
+        rig.complete(2, op, None);
+        assert!(rig.group(0).history <= 2 * LIMIT + 1);
+        let mail = rig.take(2);
+        if mail.iter().any(|packet| matches!(packet, M2c::RingPlan(_))) {
+            assert!(mail.iter().any(|packet| matches!(packet, M2c::Stale(_))), "{mail:?}");
+            rig.confirm_all();
+            rig.initiate(2, rig.op(2, waiting, 0));
+        }
+    }
+    assert!(rig.epoch(1).0 > long.epoch.0 + 5, "hardly any epoch has ended");
+    rig.take(1);
+    rig.complete(1, long, None);
+    rig.complete(2, long, None);
+    assert!(is_done(&rig.answer(1)) && is_done(&rig.answer(2)));
+}

@@ -86,10 +86,16 @@ impl Rig {
     }
 
     pub(super) fn input(&mut self, input: Input) {
+        self.inputs([input]);
+    }
+
+    /// These come in one turn of a loop.
+    pub(super) fn inputs(&mut self, inputs: impl IntoIterator<Item = Input>) {
         let mut out = Vec::new();
         let mut asked = Vec::new();
-        self.state.handle(self.now, input, &mut out);
-        for action in out {
+        inputs.into_iter().for_each(|input| self.state.take(self.now, input, &mut out));
+        self.state.settle(&mut out);
+        for action in out.into_iter().flat_map(Action::split) {
             match action {
                 Action::Send { client: ClientKey(n), packet } => {
                     assert!(!self.closed.contains(&n), "sent {packet:?} to {n} after closing");
@@ -107,7 +113,7 @@ impl Rig {
                 }
                 Action::Reach { target, .. } => self.tried.push(target),
                 Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
-                Action::Log { .. } => {}
+                Action::SendAll { .. } | Action::Log { .. } => {}
             }
         }
         self.state.check_invariants();
@@ -147,6 +153,13 @@ impl Rig {
     pub(super) fn die(&mut self, n: u64) {
         self.input(Input::Disconnected { client: ClientKey(n), text: "connection reset".into() });
         self.closed.insert(n);
+    }
+
+    /// The connections of several end in one turn of a loop.
+    pub(super) fn die_together(&mut self, clients: &[u64]) {
+        let end = |n: &u64| Input::Disconnected { client: ClientKey(*n), text: "connection reset".into() };
+        self.inputs(clients.iter().map(end).collect::<Vec<_>>());
+        self.closed.extend(clients);
     }
 
     /// Every living client confirms its latest plan.

@@ -575,3 +575,25 @@ fn a_stall_that_ends_in_time_is_forgotten() {
     rig.pass(20_000, &[1, 2, 3]);
     assert_eq!(rig.edge(1, 2).generation, generation);
 }
+
+#[test]
+fn departures_that_come_together_are_one_change_of_the_ring() {
+    let mut rig = Rig::world(9);
+    let (epoch, op) = (rig.epoch(1), rig.op(1, 1, 0));
+    rig.commence(op);
+    rig.die_together(&[2, 3, 5, 9]);
+    for n in [1, 4, 6, 7, 8] {
+        let mail = rig.take(n);
+        let plans: Vec<&RingPlan> = mail
+            .iter()
+            .filter_map(|packet| if let M2c::RingPlan(plan) = packet { Some(plan) } else { None })
+            .collect();
+        assert_eq!(plans.len(), 1, "{mail:?}");
+        assert_eq!((plans[0].epoch.0, plans[0].ring.len()), (epoch.0 + 1, 5));
+        assert_eq!(plans[0].sizes.global, 5);
+        // The ring comes before the verdict that it explains.
+        assert!(matches!(mail.as_slice(), [M2c::RingPlan(_), M2c::Outcome(_)]), "{mail:?}");
+    }
+    rig.confirm_all();
+    rig.commence(rig.op(1, 1, 0));
+}

@@ -362,8 +362,9 @@ typedef enum pcclLogLevel_t {
 } pcclLogLevel_t;
 
 /* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
- * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. Any thread may call it,
- * several at a time, also while the library holds locks: it must be short and must not call the library. */
+ * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
+ * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come faster
+ * than it takes them are lost and counted. What it calls in the library is not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {

@@ -3,9 +3,7 @@
 import atexit
 import logging
 import os
-import queue
-import threading
-from typing import Any, Optional
+from typing import Any
 
 from ._library import library
 
@@ -14,20 +12,17 @@ LOGGER = logging.getLogger("pccl")
 TRACE = 5
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: TRACE}
 _ENVIRONMENT = ("PCCL_LOG_LEVEL", "RUST_LOG")
-_lines: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
-_writer: Optional[threading.Thread] = None
+_attached = False
 
 
 def attach() -> None:
     """Hands lines of the library over that the logger is interested in now; called for each communicator and master
     that is made. Where the environment sets the log of the library, lines go to standard error, as they do in other
     languages."""
-    global _writer
+    global _attached
     if any(os.environ.get(name) is not None for name in _ENVIRONMENT):
         return
-    if _writer is None or not _writer.is_alive():
-        _writer = threading.Thread(target=_write, daemon=True, name="pccl log")
-        _writer.start()
+    _attached = True
     library.pcclSetLogCallback(_wanted(), _take, None)
 
 
@@ -37,29 +32,17 @@ def _wanted() -> int:
 
 
 def _receive(level: int, origin: bytes, line: bytes, _user: Any) -> None:
-    # The thread that calls may hold locks of the library: handlers, which may do anything, are called by another one.
-    _lines.put((level, origin, line))
+    # On a thread of its own: nothing in the library waits for handlers, which may do anything.
+    LOGGER.log(_LEVELS.get(level, logging.ERROR), "%s", line.decode(errors="replace"),
+               extra={"origin": origin.decode(errors="replace")})
 
 
 _take = library.LOG_CALLBACK(_receive)
-
-
-def _write() -> None:
-    while True:
-        item = _lines.get()
-        if item is None:
-            return
-        level, origin, line = item
-        LOGGER.log(_LEVELS.get(level, logging.ERROR), "%s", line.decode(errors="replace"),
-                   extra={"origin": origin.decode(errors="replace")})
 
 
 # After the wait for masters at the end of a script, which was imported later.
 @atexit.register
 def _detach() -> None:
     """Before Python ends: no thread of the library may call into it then."""
-    if _writer is None:
-        return
-    library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None)
-    _lines.put(None)
-    _writer.join(1)
+    if _attached:
+        library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None)

@@ -431,20 +431,21 @@ static void logs(void) {
     EXPECT(pcclSetLogCallback((pcclLogLevel_t) -2, hear, &heard), pcclInvalidArgument);
     EXPECT(pcclSetLogCallback(pcclLogDebug, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    /* Another thread hands them over; whoever replaces the function waits until it has. */
+    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
     CHECK(heard.lines == 1 && heard.level == pcclLogDebug && heard.inside == pcclInvalidUsage);
     CHECK(strstr(heard.text, "info is NULL") != NULL && strncmp(heard.origin, "pccl", 4) == 0);
-    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
-    CHECK(heard.lines == 1);
     EXPECT(pcclSetLogCallback(pcclLogTrace, hear, &heard), pcclSuccess);
+    CHECK(heard.lines == 1);
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     CHECK(heard.lines == 1);
     /* What the environment asks for: the test runs this program with DEBUG and with nothing. */
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
-    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
 }
 
 int main(void) {

@@ -7,6 +7,7 @@ use crate::{
     support::{Meeting, PATIENCE, count, join, master, run, run_plain, settings, wait_until},
 };
 use pccl::{Error, KickCode, PeerStage, ReduceOp, Remedy, SharedState, SyncStrategy};
+use pccl_protocol::{C2m, GroupEpoch, M2c, ReachPlan, ReachReport};
 use pccl_tests::spec::Spec;
 use std::{io::Write as _, net::Shutdown, thread, time::Duration};
 
@@ -41,7 +42,18 @@ fn bug_03_a_newcomer_that_cannot_be_reached_is_the_only_one_to_go() {
             }
         });
         registered.wait();
-        let reason = unreachable.wait_for_kick();
+        // It says that it reaches everybody.
+        let mut epoch = GroupEpoch(0);
+        let reason = loop {
+            match unreachable.receive().expect("the reason comes before the end") {
+                M2c::RingPlan(plan) => epoch = plan.epoch,
+                M2c::ReachPlan(ReachPlan { check, .. }) => {
+                    unreachable.send(&C2m::ReachReport(ReachReport { check, epoch, unreached: Vec::new() }));
+                }
+                M2c::Kicked(reason) => break reason,
+                _ => {}
+            }
+        };
         unreachable.stream.shutdown(Shutdown::Both).expect("the beats end");
         assert_eq!(reason.code, KickCode::Unreachable);
         assert!(reason.to_string().contains(&me.peer.to_string()), "the edge is not named: {reason}");

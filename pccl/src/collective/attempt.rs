@@ -72,8 +72,11 @@ pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize
 
 /// Of a quantised tensor nothing has to be saved; what cannot be cut adds up in the backup.
 pub(super) fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
-    let has_backup = part.quantisation.is_none_or(|quantisation| !quantisation.scheme().can_be_cut());
-    if raw.is_in_place() && has_backup { raw.bytes() } else { 0 }
+    match &part.quantisation {
+        Some(quantisation) if quantisation.scheme().can_be_cut() => 0,
+        _ if raw.is_in_place() => raw.bytes(),
+        _ => 0,
+    }
 }
 
 impl Attempt {

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Makes the mistakes of a first day with three rented machines, and shows what a person sees at each.
+
+    tests/first_day/walk.py            # all mistakes; as root, with iproute2 and nftables
+    tests/first_day/walk.py p2p nat    # those whose names have one of these words in them
+
+Each machine is a network namespace behind a router: a master and three peers, whose programs are those of the README
+with their default settings and log levels. One peer has a mistake in its firewall or its address. It comes first, or
+it joins a run that goes well. The walk prints each line that the master and the peers print, and passes if
+
+- the peers without a mistake train on, together, and
+- somebody says one sentence that names the machine, the port and what to do about it.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+MASTER_PROGRAM = os.path.join(TARGET, "release", "pccl-master")
+PEER_PROGRAM = os.path.join(TARGET, "release", "examples", "train_digits")
+
+MASTER_PORT, STATE_PORT, P2P_PORT = 48148, 48149, 48150
+# How long a mistake may take to be found out, and healthy peers to go on. Far longer than it should take on any machine.
+PATIENCE_S = 90
+# Steps that healthy peers have to make together to count as training on.
+ENOUGH_STEPS = 20
+
+
+def run(*command, check=True):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if check and result.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {result.stdout.strip()}")
+    return result.stdout
+
+
+class Lab:
+    """A router, a machine for the master (0) and machines for the peers (1 to 3)."""
+
+    def __init__(self, number):
+        # Labs are namespaces of their own, so all of them have the same addresses.
+        self.prefix = f"pfd{os.getpid() % 10000}x{number}"
+        self.hosts = range(4)
+        self.router = f"{self.prefix}r"
+        run("ip", "netns", "add", self.router)
+        self.in_router("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for host in self.hosts:
+            self.add_host(host)
+
+    def add_host(self, host):
+        space = self.space(host)
+        run("ip", "netns", "add", space)
+        run("ip", "-n", self.router, "link", "add", f"r{host}", "type", "veth", "peer", "name", "eth0", "netns", space)
+        run("ip", "-n", self.router, "addr", "add", f"10.88.{host}.254/24", "dev", f"r{host}")
+        run("ip", "-n", self.router, "link", "set", f"r{host}", "up")
+        run("ip", "-n", space, "addr", "add", f"{address(host)}/24", "dev", "eth0")
+        run("ip", "-n", space, "link", "set", "eth0", "up")
+        run("ip", "-n", space, "link", "set", "lo", "up")
+        run("ip", "-n", space, "route", "add", "default", "via", f"10.88.{host}.254")
+
+    def space(self, host):
+        return f"{self.prefix}h{host}"
+
+    def in_router(self, *command):
+        return run("ip", "netns", "exec", self.router, *command)
+
+    def firewall(self, *rules):
+        """Rules of the router for packets that it passes on."""
+        self.in_router("nft", "add table ip walk")
+        self.in_router("nft", "add chain ip walk forward { type filter hook forward priority 0 ; }")
+        for rule in rules:
+            self.in_router("nft", f"add rule ip walk forward {rule}")
+
+    def hide(self, host):
+        """The machine has no address that others can reach: it goes out behind the address of the router."""
+        self.in_router("nft", "add table ip walk")
+        self.in_router("nft", "add chain ip walk out { type nat hook postrouting priority 100 ; }")
+        self.in_router("nft", f"add rule ip walk out ip saddr {address(host)} masquerade")
+        self.firewall(f"ip daddr {address(host)} ct state new drop")
+
+    def close(self):
+        for space in [self.router, *map(self.space, self.hosts)]:
+            pids = run("ip", "netns", "pids", space, check=False).split()
+            if pids:
+                run("kill", "-9", *pids, check=False)
+            run("ip", "netns", "del", space, check=False)
+
+
+def address(host):
+    return f"10.88.{host}.1"
+
+
+class Program:
+    """A program on a machine, and all that it has printed."""
+
+    def __init__(self, lab, host, name, *command):
+        self.name = name
+        self.output = tempfile.TemporaryFile(mode="w+")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PCCL_", "RUST_LOG"))}
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", lab.space(host), *command],
+            stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT, env=environment)
+
+    def lines(self):
+        self.output.seek(0)
+        return self.output.read().splitlines()
+
+    def steps(self):
+        """The worlds in which this peer has made its steps, in order."""
+        found = (re.match(r"digits: kind=step .*\bworld=(\d+)", line) for line in self.lines())
+        return [int(match.group(1)) for match in found if match]
+
+    def said(self):
+        """What a person would read: all but the reports of steps."""
+        return [line for line in self.lines() if not line.startswith("digits: kind=step ")]
+
+
+class Mistake:
+    """What is wrong with the machine of one peer, and what somebody has to say about it."""
+
+    def __init__(self, name, apply, says, arguments=()):
+        self.name, self.apply, self.says, self.arguments = name, apply, says, arguments
+
+
+def drop(culprit, *ports):
+    listed = ", ".join(map(str, ports))
+    return f"ip daddr {address(culprit)} tcp dport {{ {listed} }} drop"
+
+
+def ports(first):
+    """A port and those that a second and third peer of the machine would take."""
+    return range(first, first + 8, 2)
+
+
+def mistakes(culprit):
+    host = re.escape(address(culprit))
+    remedy = r"(?i:open|firewall|advertised)"
+    return [
+        Mistake("p2p port closed", lambda lab: lab.firewall(drop(culprit, *ports(P2P_PORT))),
+                rf"{host}:{P2P_PORT}.*{remedy}"),
+        Mistake("state port closed", lambda lab: lab.firewall(drop(culprit, *ports(STATE_PORT))),
+                rf"{host}:{STATE_PORT}.*{remedy}"),
+        Mistake("both ports closed", lambda lab: lab.firewall(drop(culprit, *ports(P2P_PORT), *ports(STATE_PORT))),
+                rf"{host}:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
+        Mistake("egress filtered",
+                lambda lab: lab.firewall(f"ip saddr {address(culprit)} tcp dport 48149-48200 ct state new drop"),
+                rf"{host}|10\.88\.\d\.1:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
+        Mistake("wrong advertised host", lambda lab: None,
+                rf"10\.66\.66\.66:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}", ("--advertised-host", "10.66.66.66")),
+        Mistake("NAT without forwarding", lambda lab: lab.hide(culprit),
+                rf"10\.88\.\d\.254:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
+    ]
+
+
+class Walk:
+    """One mistake, made by the first peer or by a newcomer."""
+
+    def __init__(self, number, mistake, culprit, first):
+        self.number, self.mistake, self.culprit, self.first = number, mistake, culprit, first
+        self.title = f"{mistake.name}, {'of the peer that came first' if first else 'of a newcomer'}"
+        self.programs = []
+
+    def peer(self, lab, host):
+        arguments = self.mistake.arguments if host == self.culprit else ()
+        command = [PEER_PROGRAM, "--role", "peer", "--master", f"{address(0)}:{MASTER_PORT}", "--shard", str(host)]
+        program = Program(lab, host, f"peer {host}", *command, "--steps", "100000", *arguments)
+        self.programs.append(program)
+        return program
+
+    def await_steps(self, peers, since):
+        """Whether these peers make enough steps together from now on."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            together = [[world for world in peer.steps()[start:] if world >= len(peers)]
+                        for peer, start in zip(peers, since)]
+            if all(len(worlds) >= ENOUGH_STEPS for worlds in together):
+                return True
+            time.sleep(0.2)
+        return False
+
+    def await_sentence(self):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            for program in self.programs:
+                for line in program.said():
+                    if re.search(self.mistake.says, line):
+                        return f"{program.name}: {line}"
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.2)
+
+    def take(self):
+        """Runs it; returns what is wrong, or nothing, with all that was printed."""
+        lab = Lab(self.number)
+        problems = []
+        began = time.monotonic()
+        try:
+            self.mistake.apply(lab)
+            master = Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}")
+            self.programs.append(master)
+            healthy = [host for host in (1, 2, 3) if host != self.culprit]
+            if self.first:
+                self.peer(lab, self.culprit)
+                self.await_registration(master)
+                peers = [self.peer(lab, host) for host in healthy]
+            else:
+                peers = [self.peer(lab, host) for host in healthy]
+                if not self.await_steps(peers, [0, 0]):
+                    problems.append("the healthy peers do not train even before the mistake")
+                self.peer(lab, self.culprit)
+            sentence = self.await_sentence()
+            if sentence is None:
+                problems.append(f"nobody says {self.mistake.says!r}")
+            if not self.await_steps(peers, [len(peer.steps()) for peer in peers]):
+                problems.append("the healthy peers do not train on together")
+            took_s = time.monotonic() - began
+        finally:
+            lab.close()
+        return problems, self.report(problems, sentence, took_s)
+
+    def await_registration(self, master):
+        """The culprit is to be there first."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any("10.88." in line or "10.66." in line for line in master.lines()):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the master does not say that a peer came")
+            time.sleep(0.1)
+
+    def report(self, problems, sentence, took_s):
+        text = [f"=== {self.title}: {'FAILED' if problems else 'ok'} after {took_s:.0f} s"]
+        for program in self.programs:
+            said = program.said()
+            text += [f"  {program.name:7} | {line}" for line in said[:40]]
+            if len(said) > 40:
+                text.append(f"  {program.name:7} | ... {len(said) - 40} lines more")
+            if program.steps():
+                text.append(f"  {program.name:7} | {len(program.steps())} steps")
+        text += [f"  -> {sentence}"] if sentence else []
+        text += [f"  FAILED: {problem}" for problem in problems]
+        return "\n".join(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only walks whose names have one of these words in them")
+    parser.add_argument("--at-once", type=int, default=4, help="walks that run at the same time (default: 4)")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"):
+        print("skipped: the walk needs root, iproute2 and nftables")
+        return 0
+    missing = [program for program in (MASTER_PROGRAM, PEER_PROGRAM) if not os.path.exists(program)]
+    if missing:
+        print(f"{' and '.join(missing)} missing: build them first, with")
+        print("    cargo build --release -p pccl-master && cargo build --release -p pccl --example train_digits")
+        return 2
+    walks = []
+    for first in (True, False):
+        culprit = 1 if first else 3
+        walks += [(mistake, culprit, first) for mistake in mistakes(culprit)]
+    walks = [Walk(number, *walk) for number, walk in enumerate(walks)]
+    walks.append(closed_master(len(walks)))
+    words = [word.lower() for word in arguments.words]
+    walks = [walk for walk in walks if not words or any(word in walk.title.lower() for word in words)]
+    if not walks:
+        print("no walk has such a name")
+        return 2
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        for problems, report in pool.map(lambda walk: walk.take(), walks):
+            print(report, flush=True)
+            failed += bool(problems)
+    print(f"first day: {len(walks) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def closed_master(number):
+    """Nobody reaches the master: each peer says so, with the port, and gets in once it is open."""
+    walk = Walk(number, Mistake("port of the master closed", None, rf"{re.escape(address(0))}:{MASTER_PORT}"), 1, True)
+    walk.title = walk.mistake.name
+
+    def take():
+        lab = Lab(number)
+        problems, began = [], time.monotonic()
+        try:
+            lab.firewall(drop(0, MASTER_PORT))
+            walk.programs.append(Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}"))
+            peers = [walk.peer(lab, host) for host in (1, 2, 3)]
+            sentence = walk.await_sentence()
+            if sentence is None:
+                problems.append("no peer says which port of the master it cannot reach")
+            lab.in_router("nft", "flush chain ip walk forward")
+            if not walk.await_steps(peers, [0, 0, 0]):
+                problems.append("the peers do not train once the port is open")
+            took_s = time.monotonic() - began
+        finally:
+            lab.close()
+        return problems, walk.report(problems, sentence, took_s)
+
+    walk.take = take
+    return walk
+
+
+if __name__ == "__main__":
+    sys.exit(main())

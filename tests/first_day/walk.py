@@ -41,6 +41,13 @@ def run(*command, check=True):
     return result.stdout
 
 
+def run_quietly(*command):
+    try:
+        return run(*command)
+    except RuntimeError as error:
+        return f"command failed: {error}"
+
+
 class Lab:
     """A router, a machine for the master (0) and machines for the peers (1 to 3)."""
 
@@ -255,6 +262,11 @@ def main():
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"):
         print("skipped: the walk needs root, iproute2 and nftables")
         return 0
+    probe = f"pfd{os.getpid()}probe"
+    if "command failed" in run_quietly("ip", "netns", "add", probe):
+        print("skipped: this machine makes no network namespaces")
+        return 0
+    run("ip", "netns", "del", probe)
     missing = [program for program in (MASTER_PROGRAM, PEER_PROGRAM) if not os.path.exists(program)]
     if missing:
         print(f"{' and '.join(missing)} missing: build them first, with")

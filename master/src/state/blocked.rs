@@ -25,7 +25,10 @@ impl MasterState {
 
     fn blocked_round(&self, peer: &Peer) -> Option<String> {
         match (peer.phase, &peer.topology) {
-            (Phase::Pending, _) => Some(format!("admission waits for {}", self.missing_for_world())),
+            (Phase::Pending, _) => Some(
+                self.blocked_by_probation(peer)
+                    .unwrap_or_else(|| format!("admission waits for {}", self.missing_for_world())),
+            ),
             (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
             (Phase::Accepted, None) => peer.optimize.as_ref().map(|_| self.blocked_optimization()),

@@ -93,7 +93,12 @@ impl MasterState {
                 .flatten()
                 .min()
         });
-        let others = [groups.min(), self.straggler_deadline(), self.optimization_deadline()];
+        let others = [
+            groups.min(),
+            self.straggler_deadline(),
+            self.optimization_deadline(),
+            self.probation_deadline(),
+        ];
         [registration, silence].into_iter().chain(others).flatten().min()
     }
 

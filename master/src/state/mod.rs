@@ -24,6 +24,7 @@ mod mesh;
 mod ops;
 mod optimize;
 mod plans;
+mod probation;
 mod rates;
 mod reach;
 mod ring;
@@ -82,6 +83,8 @@ pub struct MasterState {
     registrations: u64,
     /// Questions to groups so far.
     checks: u64,
+    /// Who was dropped because of ports that cannot be reached.
+    probation: probation::Probation,
     /// Who alone holds up which vote.
     stragglers: BTreeMap<straggler::Vote, straggler::Straggler>,
 }
@@ -109,6 +112,7 @@ impl MasterState {
             last_sync: SyncId(0),
             registrations: 0,
             checks: 0,
+            probation: probation::Probation::default(),
             stragglers: BTreeMap::new(),
         }
     }
@@ -343,6 +347,7 @@ impl MasterState {
         };
         self.send(client, M2c::Registered(answer));
         self.try_listeners(id);
+        self.warn_of_probation(id);
     }
 
     fn record_beat(&mut self, id: PeerId, beat: Beat) {
@@ -374,6 +379,7 @@ impl MasterState {
         self.last_sync = SyncId(0);
         self.registrations = 0;
         self.checks = 0;
+        self.probation = probation::Probation::default();
         true
     }
 

@@ -384,6 +384,7 @@ impl MasterState {
         }
         for id in closed {
             let text = self.nobody_reaches(id, &format!("peer {}", self.name_of(id)), true);
+            self.put_on_probation(id);
             self.kick(id, KickReason::new(KickCode::Unreachable, text));
         }
     }
@@ -419,6 +420,7 @@ impl MasterState {
             group.next_order = Some(ring);
         }
         for (victim, text) in victims.into_iter().zip(reasons) {
+            self.put_on_probation(victim);
             self.kick(victim, KickReason::new(KickCode::Unreachable, text));
         }
     }

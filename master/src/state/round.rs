@@ -81,7 +81,8 @@ impl MasterState {
         if self.round.is_some() {
             return false;
         }
-        let somebody_waits = self.in_phase(Phase::Pending).next().is_some();
+        let newcomers = self.admissible();
+        let somebody_waits = !newcomers.is_empty();
         let have = self.accepted_count();
         let wanted = if have == 0 {
             somebody_waits
@@ -93,8 +94,10 @@ impl MasterState {
         if !wanted {
             return false;
         }
-        for peer in self.peers.values_mut().filter(|peer| peer.phase == Phase::Pending) {
-            peer.phase = Phase::Connecting;
+        for id in newcomers {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.phase = Phase::Connecting;
+            }
         }
         self.round = Some(Round { since: self.now });
         true
@@ -171,7 +174,7 @@ impl MasterState {
         if !all || self.accepted_count() == 0 {
             return false;
         }
-        let pending = self.in_phase(Phase::Pending).next().is_some();
+        let pending = !self.admissible().is_empty();
         let mut answers = Vec::new();
         for (id, peer) in &mut self.peers {
             answers.extend(peer.pending.take().map(|vote| (*id, vote.request)));

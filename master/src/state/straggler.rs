@@ -4,7 +4,7 @@
 //! the transfer, which may be as slow as it likes), never one that may be dead or that waits for such a one, and never one
 //! of several.
 
-use super::client::{Peer, Phase};
+use super::client::Peer;
 use super::group::{Group, Op, Sync};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{GroupId, KickCode, KickReason, OpId, PeerId};
@@ -149,7 +149,7 @@ impl MasterState {
     fn topology_waits_for_votes(&self) -> bool {
         let have = self.accepted_count();
         let votes = || self.peers.values().filter_map(|peer| peer.topology.as_ref());
-        let somebody_waits = self.peers.values().any(|peer| peer.phase == Phase::Pending);
+        let somebody_waits = !self.admissible().is_empty();
         self.round.is_none() && (somebody_waits || votes().any(|vote| vote.wait_for_world <= have))
     }
 

@@ -38,6 +38,9 @@ pub(super) fn descriptor(count: u64) -> Descriptor {
     Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
 }
 
+/// Pairs that do not reach each other, and who says so.
+type Missing = (BTreeSet<(u64, u64)>, Vec<u64>);
+
 pub(super) struct Rig {
     pub(super) state: MasterState,
     pub(super) now: Timestamp,
@@ -50,7 +53,7 @@ pub(super) struct Rig {
     /// Peers whose listeners are to be tried.
     pub(super) tried: Vec<ReachTarget>,
     /// Edges that these clients find missing when they are asked whom they reach; others do not answer.
-    pub(super) missing: Option<(BTreeSet<(u64, u64)>, Vec<u64>)>,
+    pub(super) missing: Option<Missing>,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
 }

@@ -1,7 +1,7 @@
 //! Who cannot be reached, or reaches nobody: found out among honest peers in virtual time, for many sizes.
 
-use super::harness::Rig;
-use crate::state::{Input, PeerPhase, Timestamp};
+use super::harness::{Rig, ip, register};
+use crate::state::{ClientKey, Input, PeerPhase, Timestamp};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -451,4 +451,44 @@ fn nobody_is_dropped_who_stood_still_while_it_was_tried() {
     }
     model.run(Duration::from_secs(30), Model::stands);
     assert_eq!(model.rig.accepted(), [1, 2, 3, 4], "{:?}", model.kicked);
+}
+
+/// Whoever was dropped for its ports and comes back again and again does not cost the others a ring each time.
+#[test]
+fn who_comes_back_with_closed_ports_waits_longer_each_time() {
+    let mut net = Net::new(true, |_, to| to < 4);
+    net.master = Box::new(|to| to < 4);
+    let mut model = Model::new(3, net);
+    model.admit();
+    // One machine, which registers under a new identity each time.
+    let come = |model: &mut Model, n: u64| {
+        model.rig.input(Input::Connected { client: ClientKey(n), remote: ip(9), local: ip(0) });
+        model.rig.send(n, C2m::Register(register(0)));
+        model.numbers.insert(model.rig.peers[&n], n);
+        model.after(BEAT, n, Event::Beat);
+        model.after(DIAL, n, Event::Tried);
+        model.deliver();
+    };
+    let vote = |model: &mut Model, request: u64| {
+        (1..=3).for_each(|n| model.rig.vote_topology(n, request, 0));
+        model.deliver();
+    };
+    for n in [4, 5] {
+        come(&mut model, n);
+        vote(&mut model, n);
+        model.run(Duration::from_secs(30), |model| model.kicked.contains_key(&n));
+        assert_eq!(model.kicked[&n].code, KickCode::Unreachable, "{n}");
+        model.run(Duration::from_secs(5), Model::stands);
+    }
+    let epoch = model.rig.epoch(1);
+    come(&mut model, 6);
+    assert!(model.warned[&6][0].contains("10.0.0.9:1000"), "{:?}", model.warned[&6]);
+    vote(&mut model, 6);
+    model.run(Duration::from_secs(9), |_| false);
+    assert_eq!((model.rig.epoch(1), model.rig.phase(6)), (epoch, Some(PeerPhase::Pending)));
+    // Then it may try once more.
+    model.run(Duration::from_secs(2), |_| false);
+    vote(&mut model, 7);
+    model.run(Duration::from_secs(20), |model| model.kicked.contains_key(&6));
+    assert!(model.rig.epoch(1) > epoch && model.kicked.contains_key(&6));
 }

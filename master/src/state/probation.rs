@@ -1,0 +1,147 @@
+//! Who was dropped because of ports that cannot be reached, and comes back: each time costs the others a ring and the
+//! search for what is wrong with it. So after the first time it is let in again only after a while, each time a longer one.
+
+use super::client::{Peer, Phase};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{M2c, PeerId, Text};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long it is kept waiting after the second time; twice as long after each one that follows.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Who has not been dropped for this long begins anew.
+const MEMORY: Duration = Duration::from_secs(600);
+/// Addresses that are remembered; the one that was dropped longest ago goes for the next one.
+const ADDRESSES_MAX: usize = 1024;
+
+/// Where a peer says, or is seen, to be: host and port for data. It is the same after a reconnect.
+type Address = (String, u16);
+
+#[derive(Debug)]
+struct Record {
+    times: u32,
+    dropped_at: Timestamp,
+    until: Timestamp,
+}
+
+/// Addresses whose peers were dropped because of ports.
+#[derive(Debug, Default)]
+pub(super) struct Probation {
+    records: BTreeMap<Address, Record>,
+}
+
+impl Probation {
+    /// A peer with this address was dropped.
+    fn dropped(&mut self, address: Address, now: Timestamp) {
+        self.records.retain(|_, record| now.since(record.dropped_at) < MEMORY);
+        if self.records.len() >= ADDRESSES_MAX && !self.records.contains_key(&address) {
+            let oldest = self.records.iter().min_by_key(|(_, record)| record.dropped_at);
+            if let Some(oldest) = oldest.map(|(address, _)| address.clone()) {
+                self.records.remove(&oldest);
+            }
+        }
+        let record = self.records.entry(address).or_insert(Record { times: 0, dropped_at: now, until: now });
+        record.times = record.times.saturating_add(1);
+        record.dropped_at = now;
+        // Whoever was dropped once may have been unlucky.
+        let wait = match record.times {
+            1 => Duration::ZERO,
+            times => FIRST_WAIT.saturating_mul(1 << (times - 2).min(8)).min(LONGEST_WAIT),
+        };
+        record.until = now + wait;
+    }
+
+    fn until(&self, address: &Address) -> Option<Timestamp> {
+        self.records.get(address).map(|record| record.until)
+    }
+}
+
+fn address_of(peer: &Peer) -> Address {
+    let host = match &peer.info.advertised_host {
+        Some(host) => host.to_string(),
+        None => peer.remote.to_canonical().to_string(),
+    };
+    (host, peer.info.p2p_port)
+}
+
+impl MasterState {
+    /// A peer is about to be dropped because of ports that cannot be reached.
+    pub(super) fn put_on_probation(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get(&id) {
+            self.probation.dropped(address_of(peer), self.now);
+        }
+    }
+
+    /// Until when a newcomer is not let in. Where nobody is in the run, nobody is disturbed.
+    fn waits_until(&self, peer: &Peer) -> Option<Timestamp> {
+        if peer.phase != Phase::Pending || self.probation.records.is_empty() {
+            return None;
+        }
+        let until = self.probation.until(&address_of(peer)).filter(|until| *until > self.now);
+        until.filter(|_| self.accepted_count() > 0)
+    }
+
+    /// Newcomers that may be let in.
+    pub(super) fn admissible(&self) -> Vec<PeerId> {
+        let may = |peer: &Peer| peer.phase == Phase::Pending && self.waits_until(peer).is_none();
+        self.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
+    }
+
+    /// When the next newcomer may be let in that has to wait.
+    pub(super) fn probation_deadline(&self) -> Option<Timestamp> {
+        self.peers.values().filter_map(|peer| self.waits_until(peer)).min()
+    }
+
+    /// Why a newcomer is not let in.
+    pub(super) fn blocked_by_probation(&self, peer: &Peer) -> Option<String> {
+        let until = self.waits_until(peer)?;
+        let ((host, port), left) = (address_of(peer), until.since(self.now).as_secs() + 1);
+        Some(format!(
+            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open it \
+             or set advertised_host, and let it connect to the ports of the others"
+        ))
+    }
+
+    /// A newcomer hears at once why it has to wait.
+    pub(super) fn warn_of_probation(&mut self, id: PeerId) {
+        let text = self.peers.get(&id).and_then(|peer| self.blocked_by_probation(peer));
+        if let Some(text) = text {
+            self.send_peer(id, M2c::Warning(Text::new(text)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn the_first_time_costs_nothing_and_each_other_one_twice_as_much() {
+        let (mut probation, address) = (Probation::default(), ("10.0.0.1".to_owned(), 48150));
+        let mut waits = Vec::new();
+        for turn in 0..6 {
+            let now = seconds(100 * turn);
+            probation.dropped(address.clone(), now);
+            waits.push(probation.until(&address).expect("remembered").since(now).as_secs());
+        }
+        assert_eq!(waits, [0, 10, 20, 40, 60, 60]);
+        probation.dropped(address.clone(), seconds(500 + 601));
+        assert_eq!(probation.until(&address), Some(seconds(1101)), "it began anew");
+        assert_eq!(probation.until(&("10.0.0.1".to_owned(), 48152)), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut probation = Probation::default();
+        for port in 0..2 * ADDRESSES_MAX as u16 {
+            probation.dropped(("h".to_owned(), port), seconds(1));
+        }
+        assert_eq!(probation.records.len(), ADDRESSES_MAX);
+    }
+}

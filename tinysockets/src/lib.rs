@@ -6,6 +6,7 @@
 //! |---|---|
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
+//! | be reached by many, on one thread | [`listeners`], [`write_queue`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
@@ -21,6 +22,7 @@ pub mod dial;
 pub mod ledger;
 pub mod link;
 pub mod listener;
+pub mod listeners;
 pub mod preamble;
 pub mod queued;
 pub mod stream;
@@ -28,3 +30,4 @@ pub mod stream;
 pub mod sys;
 mod threads;
 pub mod wire;
+pub mod write_queue;

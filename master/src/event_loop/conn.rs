@@ -1,6 +1,6 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
-use super::{half_open::HalfOpen, inbox::Inbox, queue::WriteQueue};
+use super::{half_open::HalfOpen, inbox::Inbox};
 use mio::net::TcpStream;
 use pccl_protocol::M2c;
 use std::{
@@ -8,6 +8,7 @@ use std::{
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
+use tinysockets::write_queue::WriteQueue;
 
 /// Time in which a connection that is being closed must have taken what is queued for it.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,18 +10,14 @@ mod conn;
 mod flight;
 mod half_open;
 mod inbox;
-mod listeners;
 mod planner;
-mod queue;
 mod read;
 
 pub(crate) use admin::AdminSocket;
-pub(crate) use listeners::bind_all;
 
 use crate::state::{Action, Input, MasterState, Timestamp};
 use admin::Admin;
 use conn::Conn;
-use listeners::Listeners;
 use mio::{Events, Interest, Poll, Token, Waker};
 use pccl_protocol::{
     RunId,
@@ -39,6 +35,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tinysockets::listeners::Listeners;
 
 const WAKER: Token = Token(usize::MAX);
 const LISTENERS: Token = Token(usize::MAX - 1);

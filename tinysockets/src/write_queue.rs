@@ -1,4 +1,4 @@
-//! What waits to be written to one client.
+//! What an event loop has to write to one client.
 
 use std::{
     collections::VecDeque,
@@ -7,7 +7,7 @@ use std::{
 
 /// Whole frames in the order in which they leave, and how much of the first one has left already.
 #[derive(Debug, Default)]
-pub(super) struct WriteQueue {
+pub struct WriteQueue {
     frames: VecDeque<Vec<u8>>,
     /// Bytes of the first frame that are written.
     written: usize,
@@ -17,7 +17,7 @@ pub(super) struct WriteQueue {
 
 impl WriteQueue {
     /// Puts `frame` behind everything else.
-    pub(super) fn push(&mut self, frame: Vec<u8>) {
+    pub fn push(&mut self, frame: Vec<u8>) {
         if !frame.is_empty() {
             self.waiting_bytes += frame.len();
             self.frames.push_back(frame);
@@ -25,25 +25,25 @@ impl WriteQueue {
     }
 
     /// Bytes that wait.
-    pub(super) fn waiting_bytes(&self) -> usize {
+    pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
     /// Whether nothing waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// Drops every frame of which nothing is written yet. What remains is the rest of one frame at most, so the
     /// stream stays well-formed.
-    pub(super) fn drop_unsent(&mut self) {
+    pub fn drop_unsent(&mut self) {
         let keep = usize::from(self.written > 0);
         self.frames.truncate(keep);
         self.waiting_bytes = self.frames.front().map_or(0, |frame| frame.len() - self.written);
     }
 
     /// Writes until the queue is empty or the stream takes no more (`Ok` in both cases).
-    pub(super) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<()> {
+    pub fn write_to(&mut self, stream: &mut impl Write) -> io::Result<()> {
         while let Some(frame) = self.frames.front() {
             match stream.write(&frame[self.written..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -381,6 +381,13 @@ impl Machine {
         }
     }
 
+    /// The same machine without what only tells the one who waits; for comparing states.
+    pub fn without_hints(mut self) -> Self {
+        self.missing.clear();
+        (self.present, self.place) = (0, 0);
+        self
+    }
+
     fn place(&self) -> i64 {
         match self.slot {
             Some(slot) => slot.saturating_sub(self.decision().map_or(0, |base| base.slots)).cast_signed(),

@@ -12,14 +12,19 @@
 //! | test without a network | [`MemoryStore`] |
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod data;
 mod global;
 
 pub mod protocol;
 
+mod server;
 pub mod store;
+mod wire;
 
+pub use client::TcpStoreClient;
 pub use global::{GlobalIteration, IterationConfig, IterationError, read_current};
 pub use protocol::{Decision, Member, Policy};
 
+pub use server::{ServerConfig, ServerError, ServerStop, StoreServer};
 pub use store::{MemoryStore, Store, StoreError};

@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-quant", &[]),
     ("tinysockets", &["threadpark"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
-    ("pccl-iteration", &["tinysockets"]),
+    ("pccl-iteration", &["tinysockets", "pccl-hash"]),
     ("pccl-master", &["pccl-iteration", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     (
         "pccl",

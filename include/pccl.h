@@ -23,6 +23,13 @@
 
 #include "ccoip_inet.h"
 
+/* The version of this header; pcclGetVersion() tells that of the library. As a number it grows with every version. */
+#define PCCL_VERSION_MAJOR 0
+#define PCCL_VERSION_MINOR 1
+#define PCCL_VERSION_PATCH 0
+#define PCCL_VERSION_STRING "0.1.0"
+#define PCCL_VERSION (PCCL_VERSION_MAJOR * 1000000 + PCCL_VERSION_MINOR * 1000 + PCCL_VERSION_PATCH)
+
 #if defined(_WIN32)
 #define PCCL_EXPORT
 #else
@@ -236,7 +243,8 @@ PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *pa
 PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
 /* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when the
- * others have called pcclUpdateTopology. pcclMasterConnectionFailed: it may be called again. */
+ * others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s (pcclTimeoutConnect), so
+ * peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
@@ -321,7 +329,7 @@ typedef enum pcclRemedy_t {
 } pcclRemedy_t;
 
 typedef enum pcclTimeout_t {
-    /* For reaching the master and registering with it. Default 10 s. */
+    /* For reaching the master and registering with it; it is tried until then. Default 60 s. */
     pcclTimeoutConnect = 0,
     /* After this silence the master counts as lost. Default 30 s. */
     pcclTimeoutMaster = 1,
@@ -336,6 +344,23 @@ typedef enum pcclFrameChecksums_t {
     pcclFrameChecksumsAlways = 1,
     pcclFrameChecksumsNever = 2
 } pcclFrameChecksums_t;
+
+/* How urgent a line of the log is. */
+typedef enum pcclLogLevel_t {
+    /* What the environment asks for (PCCL_LOG_LEVEL, RUST_LOG), or warnings. */
+    pcclLogEnvironment = -1,
+    pcclLogOff = 0,
+    pcclLogError = 1,
+    pcclLogWarn = 2,
+    pcclLogInfo = 3,
+    pcclLogDebug = 4,
+    pcclLogTrace = 5
+} pcclLogLevel_t;
+
+/* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
+ * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. Any thread may call it,
+ * several at a time, also while the library holds locks: it must be short and must not call the library. */
+typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
     uint32_t global_size;
@@ -359,6 +384,11 @@ PCCL_EXPORT const char *pcclGetLastError(void);
 
 /* What to do about the last failure of a call of this thread. */
 PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
+
+/* Hands the lines of the log that are at least as urgent as level to a function, instead of standard error; NULL brings
+ * them back there. May be called at any time, also before pcclInit. When it has returned, the function before is not
+ * called any more; so the program has to call it with NULL before user or the function are gone. */
+PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogLevel_t level, pcclLogCallback_t callback, void *user);
 
 /* One word for the last failure of a call of this thread, of those in docs/errors.md: the cause of a verdict, such as
  * "PeerDied"; the reason for which the master dropped this peer, such as "Silent"; otherwise the error, such as
@@ -404,6 +434,20 @@ PCCL_EXPORT pcclResult_t pcclGetRing(const pcclComm_t *communicator, pcclRankUui
 
 /* Waits until the run has at least this many peers, letting in whoever comes. pcclTooFewPeers when the time is over. */
 PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t peers, uint64_t timeout_ms);
+
+/* Does what a failure asks for, so that the step in which it happened can be made again, from its sync on: nothing
+ * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
+ * asks for is done, for up to the connect time-out. So a loop is
+ *
+ *     while (more to do)
+ *         if (step(comm) != pcclSuccess && pcclRecover(comm, pcclGetLastRemedy(), 2) != pcclSuccess)
+ *             give up, and print pcclGetLastError();
+ *
+ * pcclRemedyReconnect connects only if that is needed, so it may also begin a loop. peers is how many there have to be at
+ * least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
+ * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
+ * reached in time, does not take this peer, or drops it again and again. */
+PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);
 
 /* The run as the master sees it: who is in, what each peer does, what waits for whom and since when; as JSON or as a
  * text of several lines. May be called beside any other call. */

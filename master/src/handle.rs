@@ -63,6 +63,9 @@ pub struct MasterConfig {
     pub admin: Option<PathBuf>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
+    /// Outcomes of operations that the master keeps for each group, by their tags. When there are more, a new epoch of the group
+    /// begins on the same ring, and what runs goes on.
+    pub tag_history: usize,
     /// Directory to which the flight recorder writes its file when a peer is lost or dropped, when an operation fails, and
     /// at the end. Default: the environment variable `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
     pub flight_dir: Option<PathBuf>,
@@ -84,6 +87,7 @@ impl Default for MasterConfig {
             registration_timeout: options.registration_timeout,
             admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
+            tag_history: options.max_tag_history,
             flight_dir: None,
         }
     }
@@ -104,6 +108,7 @@ impl MasterConfig {
             probe_time: self.probe_time,
             straggler_timeout: self.straggler_timeout,
             min_world_size: self.min_world_size,
+            max_tag_history: self.tag_history,
             ..defaults
         }
     }

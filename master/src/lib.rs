@@ -15,4 +15,4 @@ pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
-pub use operate::{default_admin_path, query_status, remove_peer};
+pub use operate::{query_status, remove_peer};

@@ -1,13 +1,16 @@
 //! The `pccl-master` program: runs one master until it is told to end by SIGINT or SIGTERM.
 
+mod admin_place;
+mod ask;
 mod explain;
 mod logging;
 mod plan;
 #[allow(unsafe_code)]
 mod process;
 
+use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
-use pccl_master::{Master, MasterConfig, MasterError, default_admin_path, status_to_json};
+use pccl_master::{Master, MasterConfig, MasterError};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
@@ -16,12 +19,9 @@ use std::{
     time::Duration,
 };
 
-/// Time for a running master to answer a question.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Leads a run of PCCL peers: decides who is in it and what happens next. It never sees a tensor.
 ///
-/// With --status or --kick it does not lead a run but asks a running master, prints the answer, and ends.
+/// With a command it does not lead a run but does what the command says, and ends.
 ///
 /// Ends with status 0 on SIGINT or SIGTERM, after it has told its peers. The log goes to stderr; its level is set by
 /// PCCL_LOG_LEVEL (TRACE, DEBUG, INFO, WARN, ERR, FATAL or NONE) or, in more detail, by RUST_LOG.
@@ -32,7 +32,7 @@ struct Arguments {
     command: Option<Command>,
 
     /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
-    #[arg(long, value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
+    #[arg(long, alias = "listen-address", value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
     listen: String,
 
     /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the
@@ -58,32 +58,35 @@ struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64), default_value_t = 1)]
     min_world_size: u32,
 
-    /// Unix socket on which the master listens for --kick; `off` for none. Default: pccl-master-PORT.sock in
-    /// XDG_RUNTIME_DIR, or none where that is not set or the port is 0.
+    /// Unix socket on which the master listens for `kick`; `off` for none. Default: pccl-master-PORT.sock in the first of
+    /// RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and /tmp/pccl-UID where it can be made; none if the port is 0.
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 
-    /// Print the state of the run of the master at this address: who is in, who waits for whom, since when.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Another way to write `status HOST:PORT`.
+    #[arg(long, value_name = "HOST:PORT", hide = true)]
     status: Option<String>,
 
     /// With --status: print JSON.
-    #[arg(long, requires = "status")]
+    #[arg(long, requires = "status", hide = true)]
     json: bool,
 
-    /// Have the running master behind --admin (or behind the port of --listen) drop the peer whose identity begins with
-    /// these hexadecimal digits.
-    #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status")]
+    /// Another way to write `kick PEER`; the port is that of --listen.
+    #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status", hide = true)]
     kick: Option<String>,
 
-    /// With --kick: why; the caller of the peer sees it.
-    #[arg(long, value_name = "TEXT", requires = "kick")]
+    /// With --kick: why.
+    #[arg(long, value_name = "TEXT", requires = "kick", hide = true)]
     reason: Option<String>,
 }
 
 /// What to do instead of leading a run.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Print the state of the run of a master: who is in, who waits for whom, since when.
+    Status(ask::Status),
+    /// Have a master on this machine drop a peer.
+    Kick(ask::Kick),
     /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
     Explain(explain::Explain),
     /// Plan the best ring for a matrix of measured rates: order, slowest edge, and whether any ring is better.
@@ -103,42 +106,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<(), String> {
-    match arguments.command {
-        Some(Command::Explain(arguments)) => return explain::run(arguments),
-        Some(Command::Plan(arguments)) => return plan::run(&arguments),
-        None => {}
+fn run(mut arguments: Arguments) -> Result<(), String> {
+    match command_of(&mut arguments) {
+        Some(Command::Status(arguments)) => ask::status(&arguments),
+        Some(Command::Kick(arguments)) => ask::kick(&arguments),
+        Some(Command::Explain(arguments)) => explain::run(arguments),
+        Some(Command::Plan(arguments)) => plan::run(&arguments),
+        None => lead(&arguments),
     }
-    if let Some(master) = &arguments.status {
-        let status = pccl_master::query_status(master, ASK_TIMEOUT)?;
-        let text = if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() };
-        return io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(|error| format!("cannot write to stdout: {error}"));
-    }
-    if let (Some(peer), Some(reason)) = (&arguments.kick, &arguments.reason) {
-        let admin = admin_of(&arguments)?;
-        let done = pccl_master::remove_peer(&admin, peer, reason, ASK_TIMEOUT)?;
-        announce(&format!("{done}\n"));
-        return Ok(());
-    }
-    lead(&arguments)
 }
 
-/// The operator's socket that a kick goes to.
-fn admin_of(arguments: &Arguments) -> Result<PathBuf, String> {
-    let path = arguments.admin.clone().or_else(|| default_admin_of(arguments));
-    path.ok_or_else(|| {
-        "name the socket of the running master with --admin PATH, which the master must have been started with as well"
-            .into()
-    })
+/// What to do instead of leading a run, also where it is written as an option.
+fn command_of(arguments: &mut Arguments) -> Option<Command> {
+    if let Some(master) = arguments.status.take() {
+        return Some(Command::Status(ask::Status { master, json: arguments.json }));
+    }
+    if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
+        let port = port_of(&arguments.listen).unwrap_or(limits::DEFAULT_MASTER_PORT);
+        return Some(Command::Kick(ask::Kick { peer, reason, port, admin: arguments.admin.take() }));
+    }
+    arguments.command.take()
 }
 
-/// Where a master listens for an operator unless told otherwise. A port that is not known before it is bound has no
-/// such place.
-fn default_admin_of(arguments: &Arguments) -> Option<PathBuf> {
-    let port: u16 = arguments.listen.rsplit(':').next()?.parse().ok()?;
-    default_admin_path(port).filter(|_| port != 0)
+/// The port of an address, unless it is one that is not known before it is bound.
+fn port_of(address: &str) -> Option<u16> {
+    address.rsplit(':').next()?.parse().ok().filter(|&port| port != 0)
 }
 
 /// The time-out for silent peers that the environment asks for.
@@ -152,7 +144,7 @@ fn peer_timeout_of(variable: Option<&str>) -> Result<Duration, String> {
     }
 }
 
-/// Starts a master. One that cannot listen for an operator at the default place goes without.
+/// Starts a master. One that cannot listen for an operator at a default place goes without.
 fn launch(arguments: &Arguments) -> Result<Master, String> {
     let peer_timeout = match arguments.peer_timeout {
         Some(time) => time,
@@ -168,16 +160,27 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };
-    let default = if arguments.admin.is_none() { default_admin_of(arguments) } else { None };
-    let launched =
-        match Master::launch(MasterConfig { admin: config.admin.clone().or(default), ..config.clone() }) {
-            Err(error @ MasterError::Admin { .. }) if arguments.admin.is_none() => {
-                log::warn!("{error}; --kick is not possible");
-                Master::launch(config)
+    let launch = |config| Master::launch(config).map_err(|error| error.to_string());
+    if arguments.admin.is_some() {
+        return launch(config);
+    }
+    let port = port_of(&arguments.listen);
+    for place in port.map(|port| Surroundings::here().places_to_listen(port)).unwrap_or_default() {
+        match Master::launch(MasterConfig { admin: Some(place.clone()), ..config.clone() }) {
+            Err(error @ MasterError::Admin { .. }) => log::debug!("{error}"),
+            launched => {
+                let master = launched.map_err(|error| error.to_string())?;
+                log::info!("listens for an operator at {}", place.display());
+                return Ok(master);
             }
-            other => other,
-        };
-    launched.map_err(|error| error.to_string())
+        }
+    }
+    if port.is_some() {
+        log::warn!(
+            "there is no place to listen for an operator, so that `kick` is not possible: use --admin PATH"
+        );
+    }
+    launch(config)
 }
 
 fn lead(arguments: &Arguments) -> Result<(), String> {

@@ -4,7 +4,7 @@ use pccl_protocol::{C2m, M2c, RequestId, Status, limits::MAX_PACKET_BYTES};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 use tinysockets::{
@@ -26,10 +26,10 @@ pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
         .parse()
         .map_err(|error: AddressError| format!("{master:?} is no address of a master: {error}"))?;
     let deadline = Instant::now() + timeout;
-    let (stream, _) = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
+    let conn = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
         .map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("no status from the master at {target}: {error}");
-    let mut stream = PacketStream::new(stream, MAX_PACKET_BYTES);
+    let mut stream = PacketStream::new(conn, MAX_PACKET_BYTES);
     stream.send_bytes(&C2m::StatusRequest(RequestId(1)).to_frame(), deadline).map_err(failed)?;
     let (kind, body) = stream.recv_packet(deadline).map_err(failed)?;
     match M2c::from_frame(kind, &body) {
@@ -68,11 +68,4 @@ pub fn remove_peer(admin: &Path, peer: &str, reason: &str, timeout: Duration) ->
         Some(("error", text)) => Err(text.to_owned()),
         _ => Err(format!("{} did not answer as a master does", admin.display())),
     }
-}
-
-/// Where the program listens for an operator unless told otherwise: in the user's run-time directory, under a name that
-/// contains the port of the master. `None` where the environment names no such directory.
-pub fn default_admin_path(port: u16) -> Option<PathBuf> {
-    let directory = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
-    directory.is_absolute().then(|| directory.join(format!("pccl-master-{port}.sock")))
 }

@@ -11,7 +11,7 @@ use pccl_protocol::{
 use pccl_quant::{DataType, ReduceOp};
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::SocketAddr,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
@@ -64,6 +64,7 @@ fn program(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pccl-master"))
         .args(arguments)
         .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("RUNTIME_DIRECTORY")
         .stdin(Stdio::null())
         .output()
         .unwrap()
@@ -105,11 +106,75 @@ fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.starts_with("pccl-master: ") && stderr.lines().count() == 1, "{stderr}");
     }
-    for arguments in [&["--json"][..], &["--kick", "ab"], &["--reason", "x"]] {
+    for arguments in [&["--json"][..], &["--kick", "ab"], &["--reason", "x"], &["kick", "ab"]] {
         assert_eq!(program(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = program(&["--kick", "ab", "--reason", "x"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("--admin"));
+}
+
+/// The program as a master, once it listens; killed at the end of the test.
+struct Running(std::process::Child);
+
+impl Running {
+    fn start(arguments: &[&str], variable: Option<(&str, &std::path::Path)>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
+        command.args(arguments).env_remove("XDG_RUNTIME_DIR").env_remove("RUNTIME_DIRECTORY");
+        let mut child = command.envs(variable).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("pccl-master listening on "), "{line}");
+        Self(child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-s", "TERM", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that nobody had a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_peer_of_a_master_without_options_can_be_removed() {
+    // Neither a login nor a service manager has set a directory, as for root, in a container, from cron.
+    let port = free_port().to_string();
+    let address = format!("127.0.0.1:{port}");
+    let _master = Running::start(&["--listen-address", &address], None);
+    let (mut client, registered) = Client::register(address.parse().unwrap(), 0);
+    let asked = program(&["status", &address, "--json"]);
+    let asked = String::from_utf8(asked.stdout).unwrap();
+    assert!(asked.contains(&format!("{:#}", registered.peer)), "{asked}");
+    let output = program(&["kick", &registered.peer.to_string(), "--reason", "a test", "--port", &port]);
+    assert!(output.status.success(), "{output:?}");
+    let reason = client.wait_for_kick();
+    assert_eq!((reason.code, reason.detail.as_str()), (KickCode::Operator, "a test"));
+}
+
+#[test]
+fn a_service_listens_in_the_directory_that_it_is_given() {
+    let directory = Directory::new("service");
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let variable = Some(("RUNTIME_DIRECTORY", directory.0.as_path()));
+    let master = Running::start(&["--listen", &address], variable);
+    let socket = directory.0.join(format!("pccl-master-{port}.sock"));
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let (_client, registered) = Client::register(address.parse().unwrap(), 0);
+    let peer = registered.peer.to_string();
+    // Who looks elsewhere is told where, and how to find it.
+    let lost = program(&["--kick", &peer, "--reason", "a test", "--listen", &address]);
+    let lost = String::from_utf8(lost.stderr).unwrap();
+    assert!(lost.contains(&port.to_string()) && lost.contains("--admin"), "{lost}");
+    let found = program(&["kick", &peer, "--reason", "a test", "--admin", socket.to_str().unwrap()]);
+    assert!(found.status.success(), "{found:?}");
+    drop(master);
+    assert!(!socket.exists(), "the socket outlives its master");
 }
 
 #[test]

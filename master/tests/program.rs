@@ -71,7 +71,9 @@ impl Drop for Program {
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
-    for variable in ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR"] {
+    for variable in
+        ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"]
+    {
         command.env_remove(variable);
     }
     command.stdin(Stdio::null());
@@ -97,6 +99,41 @@ fn sigterm_ends_it_with_status_0() {
 #[test]
 fn sigint_ends_it_with_status_0() {
     ends_well_on("INT");
+}
+
+/// The rest of the line of a file of packaging/ that begins like this.
+fn packaged(file: &str, start: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(start));
+    line.unwrap_or_else(|| panic!("{file} has no line {start}")).to_owned()
+}
+
+#[test]
+fn service_and_image_call_it_as_it_is_called() {
+    let unit = |start| packaged("pccl-master.service", start);
+    assert_eq!(unit("ExecStart="), "/usr/local/bin/pccl-master $PCCL_MASTER_OPTIONS");
+    let options = unit("Environment=\"PCCL_MASTER_OPTIONS=").replace("0.0.0.0:48148", "127.0.0.1:0");
+    let options: Vec<&str> = options.trim_end_matches('"').split(' ').collect();
+    assert!(options.contains(&"127.0.0.1:0"), "{options:?}");
+    let mut program = Program::start(&options);
+
+    let words = |start| -> Vec<String> {
+        let line = packaged("Dockerfile", start);
+        line.trim_matches(['[', ']']).split(", ").map(|word| word.trim_matches('"').to_owned()).collect()
+    };
+    assert_eq!(words("ENTRYPOINT "), ["pccl-master"]);
+    assert_eq!(words("CMD ").join(" "), unit("Environment=\"PCCL_MASTER_OPTIONS=").trim_end_matches('"'));
+    let check = words("HEALTHCHECK CMD ");
+    assert_eq!((check[0].as_str(), check[2].as_str()), ("pccl-master", "127.0.0.1:48148"));
+    let healthy = |program: &Program| {
+        let output = command().args([&check[1], &program.address.to_string()]).output().unwrap();
+        output.status.success()
+    };
+    assert!(healthy(&program));
+    program.signal("TERM");
+    assert_eq!(program.end().0.code(), Some(0));
+    assert!(!healthy(&program));
 }
 
 #[test]

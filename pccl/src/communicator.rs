@@ -1,6 +1,8 @@
 //! The communicator: the calls that a training process makes.
 
+mod join;
 mod operate;
+mod recover;
 
 use crate::{
     Builder, Error, LaunchOptions, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo,
@@ -35,6 +37,7 @@ use std::{
 pub struct Communicator {
     config: Config,
     flight: Arc<Recorder>,
+    door: join::Door,
     session: Mutex<Option<Session>>,
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
@@ -53,6 +56,7 @@ impl Communicator {
         Self {
             config,
             flight: Arc::new(flight),
+            door: join::Door::default(),
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),
             previous: Mutex::new(None),
@@ -64,25 +68,39 @@ impl Communicator {
     /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the connection
     /// to the master was lost or this peer was dropped.
     ///
+    /// A master that cannot be reached is tried again, with pauses of up to 2 s, until `connect_timeout` (60 s) has passed:
+    /// a refused connection, no way to its address, a name that is not known, a master that stops. So peers may be started
+    /// before the master. [`Communicator::close`] in another thread ends the attempts.
+    ///
     /// # Errors
-    /// `ConnectFailed` if the master cannot be reached or refuses; `Kicked` or `MasterLost` if that happens while waiting;
-    /// `InvalidUsage` if already connected.
+    /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer, or is
+    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `NotConnected` after `close` in
+    /// another thread; `InvalidUsage` if already connected.
     pub fn connect(&self) -> Result<(), Error> {
-        let mut slot = self.session.lock();
-        if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
-            return Err(Error::InvalidUsage("already connected".into()));
+        let at = self.door.enter()?;
+        {
+            let mut slot = self.session.lock();
+            if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
+                return Err(Error::InvalidUsage("already connected".into()));
+            }
+            if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
+                return Err(Error::InvalidUsage(
+                    "wait for the all-reduces of the lost connection first".into(),
+                ));
+            }
+            // The old session goes first: its listeners free their ports.
+            *slot = None;
         }
-        if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
-            return Err(Error::InvalidUsage("wait for the all-reduces of the lost connection first".into()));
-        }
-        // The old session goes first: its listeners free their ports.
-        *slot = None;
-        let session =
-            Session::connect(self.config.clone(), self.previous.lock().clone(), self.flight.clone())?;
+        // Not under the lock: both may take long, and another thread may want to close.
+        let session = self.reach(&at)?;
         let shared = session.shared.clone();
-        *slot = Some(session);
-        // Not under the lock: admission may take long, and another thread may want to close.
-        drop(slot);
+        {
+            let mut slot = self.session.lock();
+            // Under the lock: whoever closes from now on finds the session.
+            at.check()?;
+            *slot = Some(session);
+        }
+        drop(at);
         shared.wait_for_admission()?;
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.take_answer_world() {
@@ -239,7 +257,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
+        self.reduce(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
     }
 
     /// Reduces `send` over all peers of the group into `recv`, which has the same length. See
@@ -254,7 +272,7 @@ impl Communicator {
         options: impl Into<ReduceOptions>,
     ) -> Result<ReduceInfo, Error> {
         let options = options.into();
-        self.run(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
+        self.reduce(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
@@ -269,7 +287,7 @@ impl Communicator {
     ) -> Result<ReduceInfo, Error> {
         let mut retries = options.retries;
         loop {
-            let result = self.run(options, tensors.iter_mut().map(Tensor::reborrow).collect());
+            let result = self.reduce(options, tensors.iter_mut().map(Tensor::reborrow).collect());
             match result {
                 Err(error) if error.is_retryable() && retries > 0 => {
                     retries -= 1;
@@ -308,6 +326,7 @@ impl Communicator {
     /// Leaves the run: tells the master, closes every connection, and ends every thread. All-reduces in flight fail, here
     /// and on the other peers; [`Communicator::close_within`] lets them finish first. The communicator may connect again.
     pub fn close(&self) {
+        self.door.call_back();
         let session = self.session.lock().take();
         if let Some(session) = session {
             session.leave();
@@ -357,7 +376,11 @@ impl Communicator {
         Ok(Exclusive { comm: self, shared })
     }
 
-    fn run(&self, options: impl Into<LaunchOptions>, tensors: Vec<Tensor<'_>>) -> Result<ReduceInfo, Error> {
+    fn reduce(
+        &self,
+        options: impl Into<LaunchOptions>,
+        tensors: Vec<Tensor<'_>>,
+    ) -> Result<ReduceInfo, Error> {
         let (shared, op) = self.launch(options.into(), tensors)?;
         self.complete(&shared, &op)
     }

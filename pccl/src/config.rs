@@ -79,7 +79,7 @@ impl Builder {
             bind: None,
             first_p2p_port: limits::FIRST_P2P_PORT,
             first_state_port: limits::FIRST_STATE_PORT,
-            connect_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(60),
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
@@ -122,8 +122,9 @@ impl Builder {
         self
     }
 
-    /// How long reaching and registering with the master may take. Default 10 s. Waiting to be admitted is not bounded by
-    /// it.
+    /// For how long [`Communicator::connect`] tries to reach the master and to register with it. Default 60 s: as long as
+    /// a master that is started again may take, or one that is started after its peers. Waiting to be admitted is not
+    /// bounded by it.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -37,9 +37,13 @@ pub enum Error {
         /// How many.
         count: usize,
     },
-    /// The master could not be reached, or did not let this peer in.
-    #[error("cannot connect: {0}")]
+    /// The master could not be reached within `connect_timeout`.
+    #[error("{0}")]
     ConnectFailed(String),
+    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is no
+    /// master.
+    #[error("{0}")]
+    Refused(String),
     /// There are not enough peers. Nothing has been done.
     #[error("too few peers: the {} has {have}, {need} are needed", if *.in_group { "group" } else { "world" })]
     TooFewPeers {
@@ -87,6 +91,7 @@ impl Error {
             | Self::MasterLost(_)
             | Self::OutcomeUnknown(_) => Remedy::Reconnect,
             Self::InvalidArgument(_)
+            | Self::Refused(_)
             | Self::InvalidUsage(_)
             | Self::PendingAsyncOps { .. }
             | Self::System(_) => Remedy::GiveUp,

@@ -10,7 +10,7 @@
 //! culprit** (each wait makes progress, ends, or can say for whom it waits); **the wire is the limit**.
 //!
 //! ```no_run
-//! use pccl::{Communicator, Error, ReduceOp, Remedy, SharedState, SyncStrategy};
+//! use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
 //!
 //! const STEPS: u64 = 20;
 //!
@@ -23,23 +23,12 @@
 //!
 //! fn main() -> Result<(), Error> {
 //!     let comm = Communicator::builder("127.0.0.1:48148").build()?;
-//!     comm.connect()?;
-//!     comm.wait_for_world(2, None)?;
 //!     train(&comm, &mut Training { weights: vec![0.0; 1000], step: [0], revision: 0 })
 //! }
 //!
 //! pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-//!     while training.step[0] < STEPS {
-//!         let Err(error) = outer_step(comm, training) else { continue };
-//!         eprintln!("{error}");
-//!         match error.remedy() {
-//!             Remedy::Retry => {}
-//!             Remedy::WaitForPeers => drop(comm.wait_for_world(2, None)?),
-//!             Remedy::Reconnect => comm.connect()?,
-//!             Remedy::GiveUp => return Err(error),
-//!         }
-//!     }
-//!     Ok(())
+//!     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
+//!     comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
 //! }
 //!
 //! fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {

@@ -1,12 +1,18 @@
 //! Peers as threads of one process: the whole client library against a real master, over loopback.
 
-use pccl::{Communicator, Master, MasterConfig, ReduceOp, SharedState, SyncStrategy};
+use pccl::{
+    Algorithm, Communicator, Master, MasterConfig, ReduceOp, ReduceOptions, Schedule, SharedState,
+    SyncStrategy,
+};
 use std::{sync::Barrier, time::Duration};
+
+fn config() -> MasterConfig {
+    MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() }
+}
 
 fn master() -> Master {
     let _ = env_logger::builder().is_test(true).try_init();
-    Master::launch(MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() })
-        .expect("master starts")
+    Master::launch(config()).expect("master starts")
 }
 
 fn peer(master: &Master) -> Communicator {
@@ -15,11 +21,15 @@ fn peer(master: &Master) -> Communicator {
 
 /// Connects `n` peers and runs `body` on each, on a thread of its own; all of them are in the world.
 fn run(n: usize, body: impl Fn(usize, &Communicator) + Sync) {
-    let master = master();
+    run_with(&master(), n, body);
+}
+
+/// [`run`] with this master.
+fn run_with(master: &Master, n: usize, body: impl Fn(usize, &Communicator) + Sync) {
     let start = Barrier::new(n);
     std::thread::scope(|scope| {
         for index in 0..n {
-            let (master, start, body) = (&master, &start, &body);
+            let (start, body) = (&start, &body);
             scope.spawn(move || {
                 let comm = peer(master);
                 comm.connect().expect("connect");
@@ -82,4 +92,49 @@ fn a_wait_that_times_out_never_loses_a_newcomer() {
             first.all_reduce(&mut [1.0f32], ReduceOp::Sum).expect("two peers");
         });
     }
+}
+
+/// Two large operations, and small ones with tags of their own beside them, while an epoch of the group ends after every few
+/// of these: what runs goes on.
+fn large_operations_beside_many_tags(peers: usize, schedule: Schedule, algorithm: Algorithm) {
+    const LARGE: usize = 16 << 20;
+    const BATCH: usize = 4;
+    let settings = MasterConfig { tag_history: 3, peer_timeout: Duration::from_secs(60), ..config() };
+    let master = Master::launch(settings).expect("master starts");
+    run_with(&master, peers, |index, comm| {
+        let sum = |tag: u64| ReduceOptions::new(ReduceOp::Sum).tag(tag);
+        let (mut one, mut other) = (vec![index as f32; LARGE], vec![1f32; LARGE]);
+        comm.scope(|ops| {
+            let one = ops.all_reduce(&mut one, sum(1_000_000).schedule(schedule)).expect("launched");
+            let other = ops.all_reduce(&mut other, sum(1_000_001).schedule(schedule)).expect("launched");
+            for batch in 0..60 {
+                let mut data = [[1u64]; BATCH];
+                comm.scope(|small| {
+                    let launched: Vec<_> = data
+                        .iter_mut()
+                        .zip(batch * BATCH as u64..)
+                        .map(|(data, tag)| small.all_reduce(data, sum(tag)).expect("launched"))
+                        .collect();
+                    for op in launched {
+                        op.wait().expect("a small one of healthy peers");
+                    }
+                });
+                assert_eq!(data, [[peers as u64]; BATCH]);
+            }
+            assert_eq!(one.wait().expect("a large one of healthy peers").algorithm, algorithm);
+            other.wait().expect("a large one of healthy peers");
+        });
+        let ranks = (0..peers).sum::<usize>() as f32;
+        assert!(one.iter().all(|sum| *sum == ranks) && other.iter().all(|sum| *sum == peers as f32));
+    });
+}
+
+#[test]
+fn large_operations_around_the_ring_outlive_the_end_of_an_epoch() {
+    large_operations_beside_many_tags(2, Schedule::Ring, Algorithm::Ring);
+}
+
+#[test]
+fn large_operations_over_the_mesh_outlive_the_end_of_an_epoch() {
+    large_operations_beside_many_tags(3, Schedule::Pairwise, Algorithm::Pairwise);
 }

@@ -19,13 +19,15 @@ pub(crate) enum Language {
     Cpp17,
 }
 
-/// Directory with `libpccl.so` and `libpccl.a`.
+/// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with: all that
+/// goes into them is there already.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
-            .args(["build", "--release", "-p", "pccl-capi", "--message-format", "json"])
+            .args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }])
+            .args(["-p", "pccl-capi", "-p", "pccl-master", "--message-format", "json"])
             .current_dir(root())
             .output()
             .expect("cargo runs");

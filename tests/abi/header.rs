@@ -15,7 +15,13 @@ fn sizes_offsets_and_values_are_those_of_the_original() {
 fn every_function_refuses_what_has_no_meaning() {
     let program = compile(Language::C99, "tests/abi/c/arguments.c", "arguments")
         .expect("a C compiler links Rust programs");
-    let output = Command::new(program).output().expect("it runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stdout.is_empty(), "the library prints: {}", String::from_utf8_lossy(&output.stdout));
+    for level in [None, Some("DEBUG")] {
+        let mut command = Command::new(&program);
+        command.env_remove("PCCL_LOG_LEVEL").env_remove("RUST_LOG");
+        let output = command.envs(level.map(|level| ("PCCL_LOG_LEVEL", level))).output().expect("it runs");
+        let (text, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{log}");
+        assert!(text.is_empty(), "the library prints: {text}");
+        assert_eq!(log.contains("DEBUG"), level.is_some(), "{log}");
+    }
 }

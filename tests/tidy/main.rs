@@ -12,6 +12,8 @@ mod rust_source;
 mod sources;
 mod tree;
 
+use std::collections::BTreeSet;
+
 fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }
@@ -19,6 +21,21 @@ fn assert_none(problems: &[String]) {
 #[test]
 fn dependencies_point_one_way() {
     assert_none(&manifests::problems(&tree::read()));
+}
+
+#[test]
+fn users_of_the_library_get_no_command_line() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree =
+        ["tree", "--offline", "--locked", "--package", "pccl", "--edges", "no-dev", "--prefix", "none"];
+    let output = std::process::Command::new(cargo).args(tree).current_dir(tree::root()).output();
+    let output = output.expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    let packages: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(packages.contains("pccl-master") && packages.contains("mio"), "{packages:?}");
+    let foreign = ["clap", "env_logger", "anstream", "jiff"].map(|name| packages.contains(name));
+    assert_eq!(foreign, [false; 4], "{packages:?}");
 }
 
 #[test]
@@ -42,6 +59,13 @@ fn the_example_of_the_readme_is_the_one_that_is_tested() {
     let tree = tree::read();
     let block = documents::rust_block(&tree["README.md"]);
     assert_eq!(block, tree["tests/tidy/readme_example.rs"], "README.md has another text");
+    let library = &tree["pccl/src/lib.rs"];
+    let front: Vec<&str> = library.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    let front: Vec<&str> = front.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    let front = front.join("\n");
+    let (_, code) = front.split_once("```no_run\n").expect("an example");
+    let (code, _) = code.split_once("```").expect("its end");
+    assert_eq!(block, code, "the front page of the crate has another text");
 }
 
 #[test]
@@ -58,12 +82,37 @@ fn the_example_of_the_readme_trains() {
 
 /// A peer that runs the example once there are `world` of them.
 fn example_peer(master: &str, world: usize) -> readme_example::Training {
-    let comm = pccl::Communicator::builder(master).first_ports(0, 0).build().expect("valid settings");
-    comm.connect().expect("connect");
-    comm.wait_for_world(world, None).expect("world complete");
-    let mut training = readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 };
+    let comm = peer(master);
+    if world > 1 {
+        comm.make_good(pccl::Remedy::Reconnect, world).expect("world complete");
+    }
+    let mut training = untrained();
     readme_example::train(&comm, &mut training).expect("training");
     training
+}
+
+fn peer(master: &str) -> pccl::Communicator {
+    pccl::Communicator::builder(master).first_ports(0, 0).build().expect("valid settings")
+}
+
+fn untrained() -> readme_example::Training {
+    readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 }
+}
+
+fn launch(listen: &str) -> pccl::Master {
+    pccl::Master::launch(pccl::MasterConfig { listen: listen.into(), ..Default::default() })
+        .expect("a master")
+}
+
+/// Waits until the master says of a peer that it is in this call.
+fn await_call(master: &str, call: &str) {
+    loop {
+        let status = pccl_master::query_status(master, std::time::Duration::from_secs(20)).expect("a status");
+        if status.waits.iter().any(|wait| wait.text.as_str().contains(call)) {
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 fn check_training(results: Vec<readme_example::Training>) {
@@ -75,29 +124,88 @@ fn check_training(results: Vec<readme_example::Training>) {
 /// A peer waits for others when the master goes. It tries until there is a new one on the same address.
 #[test]
 fn the_example_of_the_readme_outlives_its_master() {
-    let launch = |listen: &str| {
-        pccl::Master::launch(pccl::MasterConfig { listen: listen.into(), ..Default::default() })
-            .expect("a master")
-    };
     let master = launch("127.0.0.1:0");
     let address = &master.local_addr().to_string();
     check_training(std::thread::scope(|scope| {
         let first = scope.spawn(move || example_peer(address, 1));
-        let waits = || {
-            let status = pccl_master::query_status(address, std::time::Duration::from_secs(20));
-            status.is_ok_and(|status| format!("{status}").contains("wait_for_world"))
-        };
-        while !waits() {
-            assert!(!first.is_finished(), "it gave up");
-            std::thread::yield_now();
-        }
+        await_call(address, "wait_for_world");
         drop(master);
-        // Whoever listens there now is no master; the peer finds that out.
-        let stranger = std::net::TcpListener::bind(address).expect("the port is free");
-        drop(stranger.accept().expect("the peer tries"));
-        drop(stranger);
-        let _master = launch(address);
+        let _master = after_a_stranger(address);
         let others: Vec<_> = (0..2).map(|_| scope.spawn(move || example_peer(address, 3))).collect();
         std::iter::once(first).chain(others).map(|peer| peer.join().expect("no panic")).collect()
     }));
+}
+
+/// Starts a master at an address at which peers already look for one: somebody else has answered them there before.
+fn after_a_stranger(address: &str) -> pccl::Master {
+    let stranger = std::net::TcpListener::bind(address).expect("the port is free");
+    drop(stranger.accept().expect("a peer tries"));
+    drop(stranger);
+    launch(address)
+}
+
+#[test]
+fn the_example_of_the_readme_may_be_started_before_its_master() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = &free.local_addr().expect("an address").to_string();
+    drop(free);
+    check_training(std::thread::scope(|scope| {
+        let peers: Vec<_> = (0..2).map(|_| scope.spawn(move || example_peer(address, 1))).collect();
+        let _master = after_a_stranger(address);
+        peers.into_iter().map(|peer| peer.join().expect("no panic")).collect()
+    }));
+}
+
+/// The master goes while a peer is in a call of a step, and the other one is not.
+#[test]
+fn the_example_of_the_readme_goes_on_with_its_step_at_another_master() {
+    for call in ["shared-state sync", "all-reduce"] {
+        let master = launch("127.0.0.1:0");
+        let address = &master.local_addr().to_string();
+        check_training(std::thread::scope(|scope| {
+            let first = scope.spawn(move || example_peer(address, 1));
+            let second = peer(address);
+            let mut training = untrained();
+            second.make_good(pccl::Remedy::Reconnect, 2).expect("world complete");
+            if call == "all-reduce" {
+                let mut state = pccl::SharedState::new(training.revision);
+                state.tensor("weights", &mut training.weights).expect("a tensor");
+                state.tensor("step", &mut training.step).expect("a tensor");
+                second.sync_shared_state(&mut state, pccl::SyncStrategy::EnforcePopular).expect("a sync");
+                training.revision = state.revision() + 1;
+            }
+            await_call(address, call);
+            drop(master);
+            let _master = launch(address);
+            readme_example::train(&second, &mut training).expect("training");
+            vec![first.join().expect("no panic"), training]
+        }));
+    }
+}
+
+/// As the documents have it for loops of one's own.
+#[test]
+fn a_loop_of_ones_own_outlives_its_master() {
+    fn own_loop(comm: &pccl::Communicator, steps: &mut u32) -> Result<(), pccl::Error> {
+        while *steps < 3 {
+            let step = comm.all_reduce(&mut [1.0_f32; 4], pccl::ReduceOp::Sum);
+            match step {
+                Ok(_) => *steps += 1,
+                Err(error) => comm.recover(&error, 2)?,
+            }
+        }
+        Ok(())
+    }
+    let master = launch("127.0.0.1:0");
+    let address = &master.local_addr().to_string();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(move || own_loop(&peer(address), &mut 0));
+        let second = peer(address);
+        second.make_good(pccl::Remedy::Reconnect, 2).expect("world complete");
+        await_call(address, "all-reduce");
+        drop(master);
+        let _master = launch(address);
+        own_loop(&second, &mut 0).expect("it goes on");
+        first.join().expect("no panic").expect("it goes on");
+    });
 }

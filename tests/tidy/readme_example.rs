@@ -1,4 +1,4 @@
-use pccl::{Communicator, Error, ReduceOp, Remedy, SharedState, SyncStrategy};
+use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
 
 const STEPS: u64 = 20;
 
@@ -11,30 +11,12 @@ pub struct Training {
 
 fn main() -> Result<(), Error> {
     let comm = Communicator::builder("127.0.0.1:48148").build()?;
-    comm.connect()?;
-    comm.wait_for_world(2, None)?;
     train(&comm, &mut Training { weights: vec![0.0; 1000], step: [0], revision: 0 })
 }
 
 pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    while training.step[0] < STEPS {
-        let mut result = outer_step(comm, training);
-        // What is done about an error may fail as well; then it is the turn of that error.
-        while let Err(error) = result {
-            eprintln!("{error}");
-            result = match error.remedy() {
-                Remedy::Retry => Ok(()),
-                Remedy::WaitForPeers => comm.wait_for_world(2, None).map(drop),
-                Remedy::Reconnect => {
-                    // The master may take its time to come back.
-                    std::thread::sleep(std::time::Duration::from_secs(1));
-                    comm.connect()
-                }
-                Remedy::GiveUp => return Err(error),
-            };
-        }
-    }
-    Ok(())
+    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
+    comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
 }
 
 fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {

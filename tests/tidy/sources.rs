@@ -18,6 +18,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
     ("pccl/capi/src/extensions.rs", "the functions of the C interface"),
     ("pccl/capi/src/fork.rs", "handlers of fork"),
+    ("pccl/capi/src/logging.rs", "calls the function of a C program"),
     ("pccl/capi/src/master.rs", "the functions of the C interface"),
     ("pccl/capi/src/masters.rs", "what a signal handler reads"),
     ("pccl/capi/src/raw.rs", "what the pointers of a C program point to"),

@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use crate::{
     address::canonical,
+    conn::Conn,
     listener::Listener,
     preamble::{PREAMBLE_BYTES, Preamble, PreambleError, Refusal, Reply, Role, could_be_preamble},
     sys::{self, Interest, PollEntry, Waker},
@@ -59,7 +60,7 @@ pub struct Incoming {
     /// What the other side said about itself.
     pub preamble: Preamble,
     /// The connection, in blocking mode, with `TCP_NODELAY`; nothing behind the preamble has been read.
-    pub stream: TcpStream,
+    pub conn: Conn,
     /// Where it comes from.
     pub remote_addr: SocketAddr,
     /// The address of ours that it reached.
@@ -68,14 +69,14 @@ pub struct Incoming {
 
 impl Incoming {
     /// Tells the other side that the connection is taken. Never blocks.
-    pub fn accept(self) -> io::Result<TcpStream> {
-        send_reply(&self.stream, Reply::Accepted)?;
-        Ok(self.stream)
+    pub fn accept(self) -> io::Result<Conn> {
+        send_reply(&self.conn, Reply::Accepted)?;
+        Ok(self.conn)
     }
 
     /// Tells the other side why not, and closes. Never blocks.
     pub fn refuse(self, reason: Refusal) {
-        refuse(&self.stream, self.remote_addr, reason);
+        refuse(&self.conn, self.remote_addr, reason);
     }
 }
 
@@ -149,7 +150,7 @@ impl Drop for Acceptor {
 
 /// A connection whose preamble is not complete.
 struct HalfOpen {
-    stream: TcpStream,
+    conn: Conn,
     remote_addr: SocketAddr,
     role: Role,
     deadline: Instant,
@@ -208,7 +209,7 @@ impl Work {
         entries.push(PollEntry::new(self.waker.as_fd(), Interest::Read));
         entries
             .extend(listening.iter().map(|(_, listener)| PollEntry::new(listener.as_fd(), Interest::Read)));
-        entries.extend(self.half_open.iter().map(|half| PollEntry::new(half.stream.as_fd(), Interest::Read)));
+        entries.extend(self.half_open.iter().map(|half| half.conn.poll_entry(Interest::Read)));
         let first_to_expire = self.half_open.front().map(|half| half.deadline);
         let deadline = [first_to_expire, self.paused_until].into_iter().flatten().min();
         sys::poll_many(&mut entries, deadline)?;
@@ -250,9 +251,9 @@ impl Work {
             let (role, listener) = &self.listeners[index];
             match listener.accept() {
                 Ok(None) => return,
-                Ok(Some((stream, remote_addr))) => {
+                Ok(Some((conn, remote_addr))) => {
                     let role = *role;
-                    self.admit(stream, remote_addr, role);
+                    self.admit(conn, remote_addr, role);
                 }
                 Err(error) if concerns_one_connection(&error) => {
                     log::debug!("a connection was lost before it was taken: {error}");
@@ -266,9 +267,9 @@ impl Work {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, remote_addr: SocketAddr, role: Role) {
+    fn admit(&mut self, conn: Conn, remote_addr: SocketAddr, role: Role) {
         let deadline = Instant::now() + self.limits.preamble_timeout.min(LONGEST_PREAMBLE_TIMEOUT);
-        let mut half = HalfOpen { stream, remote_addr, role, deadline, bytes: [0; PREAMBLE_BYTES], have: 0 };
+        let mut half = HalfOpen { conn, remote_addr, role, deadline, bytes: [0; PREAMBLE_BYTES], have: 0 };
         // Often the preamble has come along with the connection.
         match half.read() {
             Progress::Waiting => {}
@@ -285,16 +286,16 @@ impl Work {
 
     fn finish(&mut self, half: HalfOpen) {
         if self.stop.load(Ordering::Acquire) {
-            return refuse(&half.stream, half.remote_addr, Refusal::ShuttingDown);
+            return refuse(&half.conn, half.remote_addr, Refusal::ShuttingDown);
         }
         let preamble = match Preamble::decode(&half.bytes) {
             Ok(preamble) if serves(half.role, preamble.role) => preamble,
-            Ok(_) => return refuse(&half.stream, half.remote_addr, Refusal::WrongRole),
+            Ok(_) => return refuse(&half.conn, half.remote_addr, Refusal::WrongRole),
             Err(error) => return half.reject(error),
         };
-        let Ok(local_addr) = half.stream.local_addr() else { return };
-        let HalfOpen { stream, remote_addr, .. } = half;
-        let incoming = Incoming { preamble, stream, remote_addr, local_addr: canonical(local_addr) };
+        let Ok(local_addr) = half.conn.local_addr() else { return };
+        let HalfOpen { conn, remote_addr, .. } = half;
+        let incoming = Incoming { preamble, conn, remote_addr, local_addr: canonical(local_addr) };
         // One connection that the handler cannot cope with must not end the service for all others.
         if catch_unwind(AssertUnwindSafe(|| (self.handler)(incoming))).is_err() {
             log::error!("the handler of incoming connections panicked over the one from {remote_addr}");
@@ -317,7 +318,7 @@ impl HalfOpen {
     /// Reads what has arrived, never more than the preamble.
     fn read(&mut self) -> Progress {
         loop {
-            match sys::recv(self.stream.as_fd(), &mut self.bytes[self.have..], true) {
+            match self.conn.try_recv(&mut self.bytes[self.have..]) {
                 Ok(0) => return Progress::Hopeless("it ended inside the preamble"),
                 Ok(n) => self.have += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
@@ -334,7 +335,7 @@ impl HalfOpen {
 
     fn reject(&self, error: PreambleError) {
         match error.refusal() {
-            Some(reason) => refuse(&self.stream, self.remote_addr, reason),
+            Some(reason) => refuse(&self.conn, self.remote_addr, reason),
             None => log::debug!("closing connection from {}: {error}", self.remote_addr),
         }
     }
@@ -346,18 +347,18 @@ fn concerns_one_connection(error: &io::Error) -> bool {
         || error.kind() == io::ErrorKind::Interrupted
 }
 
-fn send_reply(stream: &TcpStream, reply: Reply) -> io::Result<()> {
+fn send_reply(conn: &Conn, reply: Reply) -> io::Result<()> {
     // The send buffer of a connection that has never been written to holds these few bytes, so no waiting is needed.
-    sys::send_all(stream, &reply.encode(), Some(Instant::now()))
+    conn.send_all(&reply.encode(), Some(Instant::now()))
 }
 
-fn refuse(stream: &TcpStream, remote_addr: SocketAddr, reason: Refusal) {
+fn refuse(conn: &Conn, remote_addr: SocketAddr, reason: Refusal) {
     log::debug!("refusing connection from {remote_addr}: {reason}");
-    if send_reply(stream, Reply::Refused(reason)).is_ok() {
+    if send_reply(conn, Reply::Refused(reason)).is_ok() {
         // Closing a connection with unread bytes in it resets it, and then a reply that is lost on its way is not sent
         // again. So take what somebody sent too early.
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        let _ = sys::recv(stream.as_fd(), &mut [0; 1024], true);
+        let _ = conn.shutdown(std::net::Shutdown::Write);
+        let _ = conn.try_recv(&mut [0; 1024]);
     }
 }
 

@@ -4,13 +4,14 @@ use std::{
     io,
     net::{SocketAddr, TcpStream},
     os::fd::AsFd,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{
     address::{HostPort, ResolveError},
+    conn::Conn,
     ledger,
     preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError},
     sys::{self, Interest},
@@ -78,9 +79,9 @@ pub enum DialError {
 }
 
 /// Connects to `target` before `deadline`. All addresses of the host are tried in turn; each gets an equal share of
-/// the time that is left, so a dead one does not use up the time of those behind it. The stream is in blocking mode,
+/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking mode,
 /// sends at once (`TCP_NODELAY`), and is not inherited by child programs.
-pub fn dial(target: &HostPort, deadline: Instant) -> Result<TcpStream, DialError> {
+pub fn dial(target: &HostPort, deadline: Instant) -> Result<Conn, DialError> {
     let addresses = target
         .resolve(deadline)
         .map_err(|source| DialError::Unresolved { target: target.clone(), source })?;
@@ -90,7 +91,7 @@ pub fn dial(target: &HostPort, deadline: Instant) -> Result<TcpStream, DialError
         let behind = u32::try_from(addresses.len() - i).unwrap_or(u32::MAX);
         let share = deadline.saturating_duration_since(now) / behind;
         match connect(*address, now + share) {
-            Ok(stream) => return Ok(stream),
+            Ok(conn) => return Ok(conn),
             Err(error) => {
                 log::debug!("connecting to {address} for {target}: {error}");
                 last = error;
@@ -105,45 +106,32 @@ pub fn dial(target: &HostPort, deadline: Instant) -> Result<TcpStream, DialError
     })
 }
 
-/// [`dial`], then [`introduce`]. Also returns the [`round_trip`] of the path.
+/// [`dial`], then [`introduce`].
 pub fn dial_with_preamble(
     target: &HostPort,
     preamble: &Preamble,
     deadline: Instant,
-) -> Result<(TcpStream, Duration), DialError> {
-    let stream = dial(target, deadline)?;
-    introduce(&stream, target, preamble, deadline)?;
-    let round_trip = round_trip(&stream);
-    Ok((stream, round_trip))
+) -> Result<Conn, DialError> {
+    let conn = dial(target, deadline)?;
+    introduce(&conn, target, preamble, deadline)?;
+    Ok(conn)
 }
 
 /// Sends `preamble` over a fresh connection to `target` and waits until it is accepted.
 pub fn introduce(
-    stream: &TcpStream,
+    conn: &Conn,
     target: &HostPort,
     preamble: &Preamble,
     deadline: Instant,
 ) -> Result<(), DialError> {
     let mut answer = [0; REPLY_BYTES];
-    sys::send_all(stream, &preamble.encode(), Some(deadline))
-        .and_then(|()| sys::recv_all(stream, &mut answer, Some(deadline)))
+    conn.send_all(&preamble.encode(), Some(deadline))
+        .and_then(|()| conn.recv_all(&mut answer, Some(deadline)))
         .map_err(|source| no_answer(target, source))?;
     match Reply::decode(&answer) {
         Ok(Reply::Accepted) => Ok(()),
         Ok(Reply::Refused(reason)) => Err(DialError::Refused { target: target.clone(), reason }),
         Err(source) => Err(DialError::Foreign { target: target.clone(), source }),
-    }
-}
-
-/// The round trip of a connection's path as the kernel knows it, which is not delayed by busy programs at either end; 0
-/// if it does not tell.
-pub fn round_trip(stream: &TcpStream) -> Duration {
-    match sys::tcp_info(stream.as_fd()) {
-        Ok(info) => Duration::from_micros(info.rtt_us.into()),
-        Err(error) => {
-            log::debug!("the round trip is not known: {error}");
-            Duration::ZERO
-        }
     }
 }
 
@@ -160,7 +148,7 @@ fn no_answer(target: &HostPort, source: io::Error) -> DialError {
     }
 }
 
-fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+fn connect(address: SocketAddr, deadline: Instant) -> io::Result<Conn> {
     // `Socket::new` sets close-on-exec in the same step.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     ledger::enter(&socket);
@@ -181,14 +169,14 @@ fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
     configure(TcpStream::from(socket))
 }
 
-fn configure(stream: TcpStream) -> io::Result<TcpStream> {
+fn configure(stream: TcpStream) -> io::Result<Conn> {
     // A connect to a free port of this machine can meet itself, when the system happens to pick that port as its own.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    Ok(stream.into())
 }
 
 fn is_in_progress(error: &io::Error) -> bool {
@@ -204,6 +192,7 @@ mod tests {
         io::{Read, Write},
         net::TcpListener,
         thread,
+        time::Duration,
     };
 
     fn soon() -> Instant {

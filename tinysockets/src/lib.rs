@@ -4,6 +4,7 @@
 //!
 //! | to | use |
 //! |---|---|
+//! | hold a connection, whoever made it | [`conn`] |
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
 //! | be reached by many, on one thread | [`listeners`], [`write_queue`] |
@@ -18,6 +19,7 @@
 
 pub mod acceptor;
 pub mod address;
+pub mod conn;
 pub mod dial;
 pub mod ledger;
 pub mod link;

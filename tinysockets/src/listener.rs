@@ -2,13 +2,13 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd},
 };
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::{address::canonical, ledger};
+use crate::{address::canonical, conn::Conn, ledger};
 
 /// Connections that the kernel keeps ready for us at most; it cuts this to its own limit.
 const BACKLOG: i32 = 1024;
@@ -58,15 +58,15 @@ impl Listener {
         self.local_addr
     }
 
-    /// Takes the next connection, `None` if there is none at the moment. The stream is in blocking mode, sends at once
+    /// Takes the next connection, `None` if there is none at the moment. The connection is in blocking mode, sends at once
     /// (`TCP_NODELAY`), and is not inherited by child programs.
-    pub fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    pub fn accept(&self) -> io::Result<Option<(Conn, SocketAddr)>> {
         match self.socket.accept() {
             Ok((stream, remote)) => {
                 ledger::enter(&stream);
                 // Fails only for a connection that is gone already, which the first read will say.
                 let _ = stream.set_nodelay(true);
-                Ok(Some((stream, canonical(remote))))
+                Ok(Some((stream.into(), canonical(remote))))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -118,6 +118,8 @@ fn listen(host: IpAddr, port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
 
     #[test]

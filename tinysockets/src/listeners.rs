@@ -2,16 +2,15 @@
 
 use crate::{
     address::{AddressError, HostPort},
+    conn::Conn,
     ledger,
 };
-use mio::{
-    Interest, Registry, Token,
-    net::{TcpListener, TcpStream},
-};
+use mio::{Interest, Registry, Token, net::TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
@@ -137,7 +136,7 @@ impl Listeners {
     }
 
     /// Accepts what waits, a bounded number at a time.
-    pub fn accept(&mut self, now: Instant) -> Vec<(TcpStream, SocketAddr)> {
+    pub fn accept(&mut self, now: Instant) -> Vec<(Conn, SocketAddr)> {
         if self.paused_until.is_some_and(|until| until > now) || !self.ready {
             return Vec::new();
         }
@@ -168,12 +167,12 @@ impl Listeners {
 }
 
 /// Accepts until nothing waits (`true`) or the turn's share is used up (`false`).
-fn accept_some(socket: &TcpListener, accepted: &mut Vec<(TcpStream, SocketAddr)>) -> io::Result<bool> {
+fn accept_some(socket: &TcpListener, accepted: &mut Vec<(Conn, SocketAddr)>) -> io::Result<bool> {
     for _ in 0..ACCEPTS_PER_TURN {
         match socket.accept() {
-            Ok(pair) => {
-                ledger::enter(&pair.0);
-                accepted.push(pair);
+            Ok((stream, remote)) => {
+                ledger::enter(&stream);
+                accepted.push((Conn::from(std::net::TcpStream::from(OwnedFd::from(stream))), remote));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(error) if is_lasting(&error) => return Err(error),

@@ -6,12 +6,13 @@
 
 use std::{
     io,
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
+    conn::Conn,
     sys,
     wire::{self, Encode, FRAME_HEADER_BYTES, check_frame_length},
 };
@@ -26,7 +27,7 @@ const GROWTH_BYTES: usize = 256 * 1024;
 /// repeated.
 #[derive(Debug)]
 pub struct PacketStream {
-    stream: Arc<TcpStream>,
+    conn: Arc<Conn>,
     max_frame_bytes: usize,
     out_of_step: bool,
 }
@@ -35,7 +36,7 @@ pub struct PacketStream {
 /// connection, so it should not outlive the stream for long.
 #[derive(Debug, Clone)]
 pub struct StreamBreaker {
-    stream: Arc<TcpStream>,
+    conn: Arc<Conn>,
 }
 
 impl StreamBreaker {
@@ -43,7 +44,7 @@ impl StreamBreaker {
     /// called repeatedly, and after the stream is gone.
     pub fn break_off(&self) {
         // Fails only if the connection is gone already.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.conn.shutdown(Shutdown::Both);
     }
 }
 
@@ -64,21 +65,21 @@ impl Limit {
 }
 
 impl PacketStream {
-    /// Takes over `stream`. Packets received may have `max_frame_bytes`, kind and body together.
+    /// Takes over `conn`. Packets received may have `max_frame_bytes`, kind and body together.
     #[must_use]
-    pub fn new(stream: TcpStream, max_frame_bytes: usize) -> Self {
-        Self { stream: Arc::new(stream), max_frame_bytes, out_of_step: false }
+    pub fn new(conn: Conn, max_frame_bytes: usize) -> Self {
+        Self { conn: Arc::new(conn), max_frame_bytes, out_of_step: false }
     }
 
     /// A handle with which another thread can end the connection.
     #[must_use]
     pub fn breaker(&self) -> StreamBreaker {
-        StreamBreaker { stream: Arc::clone(&self.stream) }
+        StreamBreaker { conn: Arc::clone(&self.conn) }
     }
 
     /// The address of the other side.
     pub fn remote_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
+        self.conn.peer_addr()
     }
 
     /// Sends one packet before `deadline` (`None`: no limit).
@@ -140,7 +141,7 @@ impl PacketStream {
         self.check_in_step()?;
         let mut done = 0;
         while done < bytes.len() {
-            match sys::send_some(&self.stream, &bytes[done..], limit.deadline()) {
+            match self.conn.send_some(&bytes[done..], limit.deadline()) {
                 Ok(n) => done += n,
                 Err(error) => return Err(self.note_failure(error, done)),
             }
@@ -152,7 +153,7 @@ impl PacketStream {
         self.check_in_step()?;
         let mut done = 0;
         while done < buffer.len() {
-            match sys::recv_some(&self.stream, &mut buffer[done..], limit.deadline()) {
+            match self.conn.recv_some(&mut buffer[done..], limit.deadline()) {
                 Ok(0) => return Err(self.note_failure(io::ErrorKind::UnexpectedEof.into(), done)),
                 Ok(n) => done += n,
                 Err(error) => return Err(self.note_failure(error, done)),

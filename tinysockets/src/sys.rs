@@ -7,9 +7,8 @@
 //! One of the few modules with `unsafe`; it keeps no state, so that each block can be judged by itself.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     marker::PhantomData,
-    net::TcpStream,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -164,14 +163,6 @@ pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], dont_wait: bool) -> io::Resul
     unsafe { recv_raw(fd, buffer.as_mut_ptr(), buffer.len(), dont_wait) }
 }
 
-/// Sends from several buffers in their order with one system call; returns how many bytes were taken. Buffers behind
-/// the first 1,024 are left for the next call.
-pub fn send_vectored(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
-    let count = buffers.len().min(libc::UIO_MAXIOV as usize);
-    // SAFETY: `IoSlice` is guaranteed to be laid out as `iovec`, and each one borrows a live slice that is only read.
-    unsafe { send_message(fd, buffers.as_ptr().cast::<libc::iovec>().cast_mut(), count, dont_wait) }
-}
-
 /// [`send`] from memory for which there may be no reference.
 ///
 /// # Safety
@@ -295,11 +286,6 @@ pub fn set_send_buffer_bytes(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()>
     SockRef::from(&fd).set_send_buffer_size(bytes)
 }
 
-/// Asks for a receive buffer of `bytes`; as [`set_send_buffer_bytes`], with `net.core.rmem_max`.
-pub fn set_recv_buffer_bytes(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-    SockRef::from(&fd).set_recv_buffer_size(bytes)
-}
-
 /// What the kernel knows about a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpInfo {
@@ -342,64 +328,10 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-/// Sends at least one byte from `bytes`, waiting in `poll` while the socket buffer is full; returns how many were taken.
-pub fn send_some(stream: &TcpStream, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
-    loop {
-        match send(stream.as_fd(), bytes, true) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !poll_fd(stream.as_fd(), Interest::Write, deadline)?.any() {
-                    return Err(timed_out("sending", bytes.len()));
-                }
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Receives at least one byte into `buffer`, waiting in `poll`; 0 is the end of the stream.
-pub fn recv_some(stream: &TcpStream, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
-    loop {
-        match recv(stream.as_fd(), buffer, true) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !poll_fd(stream.as_fd(), Interest::Read, deadline)?.any() {
-                    return Err(timed_out("receiving", buffer.len()));
-                }
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Sends all of `bytes` before `deadline`. On `TimedOut` an unknown part of them is on its way, so the stream is of no
-/// further use for framed data.
-pub fn send_all(stream: &TcpStream, mut bytes: &[u8], deadline: Option<Instant>) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let n = send_some(stream, bytes, deadline)?;
-        bytes = &bytes[n..];
-    }
-    Ok(())
-}
-
-/// Fills `buffer` before `deadline`. An end of the stream before that is `UnexpectedEof`.
-pub fn recv_all(stream: &TcpStream, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<()> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match recv_some(stream, &mut buffer[done..], deadline)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => done += n,
-        }
-    }
-    Ok(())
-}
-
 /// Closes a descriptor that no value of this process stands for: one that a `fork` has copied.
 pub(crate) fn close_inherited(fd: std::os::fd::RawFd) {
     // SAFETY: closing a number touches no memory. Values of the parent that stand for it are not used in this process.
     unsafe { libc::close(fd) };
-}
-
-fn timed_out(what: &str, missing_bytes: usize) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("timed out {what}, {missing_bytes} bytes missing"))
 }
 
 /// The instant `timeout` from now; `None` (no limit) where the clock cannot name it.
@@ -411,7 +343,7 @@ pub fn deadline_after(timeout: Duration) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -461,24 +393,19 @@ mod tests {
         };
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         assert!(tcp_info(one.as_fd()).unwrap().notsent_bytes > 0);
-        let error = send_all(&one, &block, Some(Instant::now())).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(other);
     }
 
     #[test]
-    fn vectored_sends_keep_the_order_of_their_parts() {
-        let (one, other) = pair();
-        let n =
-            send_vectored(one.as_fd(), &[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cde")], true);
-        assert_eq!(n.unwrap(), 5);
+    fn a_header_goes_before_the_bytes() {
+        let (one, mut other) = pair();
         let tail = b"xyz";
         // SAFETY: the range is a live slice.
         let n = unsafe { send_header_raw(one.as_fd(), b"fg", tail.as_ptr(), tail.len(), true) };
         assert_eq!(n.unwrap(), 5);
-        let mut got = [0; 10];
-        recv_all(&other, &mut got, soon()).unwrap();
-        assert_eq!(&got, b"abcdefgxyz");
+        let mut got = [0; 5];
+        std::io::Read::read_exact(&mut other, &mut got).unwrap();
+        assert_eq!(&got, b"fgxyz");
     }
 
     #[test]

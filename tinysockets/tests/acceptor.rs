@@ -13,6 +13,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use tinysockets::{
     acceptor::{AcceptLimits, Acceptor, Incoming},
     address::HostPort,
+    conn::Conn,
     dial::{DialError, dial_with_preamble},
     listener::Listener,
     preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply, Role},
@@ -30,13 +31,13 @@ fn limits(half_open_max: usize) -> AcceptLimits {
 }
 
 /// An acceptor for data connections that accepts all of them and hands them to the test.
-fn accepting(limits: AcceptLimits) -> (Acceptor, HostPort, Receiver<(Preamble, TcpStream)>) {
+fn accepting(limits: AcceptLimits) -> (Acceptor, HostPort, Receiver<(Preamble, Conn)>) {
     let (sender, accepted) = unbounded();
     let listener = Listener::bind(None, 0, 1).unwrap();
     let handler = move |incoming: Incoming| {
         let preamble = incoming.preamble;
-        if let Ok(stream) = incoming.accept() {
-            let _ = sender.send((preamble, stream));
+        if let Ok(conn) = incoming.accept() {
+            let _ = sender.send((preamble, conn));
         }
     };
     let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits, Box::new(handler)).unwrap();
@@ -60,15 +61,15 @@ fn until_closed(mut stream: &TcpStream) -> Vec<u8> {
     all
 }
 
-fn assert_still_serving(target: &HostPort, accepted: &Receiver<(Preamble, TcpStream)>) {
+fn assert_still_serving(target: &HostPort, accepted: &Receiver<(Preamble, Conn)>) {
     let mine = Preamble { from: 77, ..Preamble::new(Role::Data) };
-    let (mut stream, round_trip) = dial_with_preamble(target, &mine, soon()).unwrap();
-    assert!(round_trip < PATIENCE);
-    let (seen, mut other) = accepted.recv_timeout(PATIENCE).unwrap();
+    let conn = dial_with_preamble(target, &mine, soon()).unwrap();
+    assert!(conn.round_trip() < PATIENCE);
+    let (seen, other) = accepted.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seen, mine);
-    stream.write_all(b"ping").unwrap();
+    conn.send_all(b"ping", Some(soon())).unwrap();
     let mut got = [0; 4];
-    other.read_exact(&mut got).unwrap();
+    other.recv_all(&mut got, Some(soon())).unwrap();
     assert_eq!(&got, b"ping");
 }
 
@@ -87,12 +88,9 @@ fn a_preamble_arrives_as_it_was_sent_and_the_stream_works() {
         features: 9,
         ..Preamble::new(Role::Data)
     };
-    let (stream, _) = dial_with_preamble(&target, &mine, soon()).unwrap();
-    let (seen, other) = accepted.recv_timeout(PATIENCE).unwrap();
+    let _conn = dial_with_preamble(&target, &mine, soon()).unwrap();
+    let (seen, _other) = accepted.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seen, mine);
-    for end in [&stream, &other] {
-        assert!(end.nodelay().unwrap());
-    }
     assert_still_serving(&target, &accepted);
 }
 

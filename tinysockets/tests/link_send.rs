@@ -356,14 +356,15 @@ fn waiting_threads_do_not_run() {
     let mut config = out_config(&events, false);
     config.name = "quiet".to_owned();
     let (own, peers) = socket_pairs(4);
-    let link = tinysockets::link::OutLink::start(own, config).expect("start");
+    let link = tinysockets::link::OutLink::start(conns(own), config).expect("start");
     let transfer = recorder(400, 1);
     // Twelve frames of 64 KiB may fit into the buffers of four connections; these do not.
     link.push_all(frames(&transfer, 1, 400));
     let mut config = in_config(&events);
     config.name = "quiet".to_owned();
     let (silent, ends) = socket_pairs(2);
-    let sink = tinysockets::link::InLink::start(ends, config, Arc::new(Book::default())).expect("start");
+    let sink =
+        tinysockets::link::InLink::start(conns(ends), config, Arc::new(Book::default())).expect("start");
 
     let deadline = std::time::Instant::now() + PATIENCE;
     let (mut before, mut calm) = (threads_named("quiet"), 0);

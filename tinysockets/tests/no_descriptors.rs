@@ -11,9 +11,9 @@ use std::{
 use crossbeam_channel::unbounded;
 use tinysockets::{
     acceptor::{AcceptLimits, Acceptor, Incoming},
+    conn::Conn,
     listener::Listener,
     preamble::{Preamble, Role},
-    sys,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,7 +62,8 @@ fn without_descriptors_it_pauses_and_then_goes_on() {
     all.pop();
     let start = Instant::now();
     let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    sys::send_all(&client, &Preamble::new(Role::Data).encode(), Some(start + PATIENCE)).unwrap();
+    let client = Conn::from(client);
+    client.send_all(&Preamble::new(Role::Data).encode(), Some(start + PATIENCE)).unwrap();
     while WARNINGS.load(Ordering::SeqCst) < 5 {
         assert!(start.elapsed() < PATIENCE, "the acceptor does not say that it cannot go on");
         thread::yield_now();

@@ -53,7 +53,7 @@ fn keep() -> TapFn {
 /// A queued socket that keeps everything, and the other end of its connection.
 fn start(tap: TapFn) -> (QueuedSocket, TcpStream) {
     let (one, other) = sockets();
-    (QueuedSocket::start(one, config(), tap).unwrap(), other)
+    (QueuedSocket::start(one.into(), config(), tap).unwrap(), other)
 }
 
 fn of_kind(wanted: u16) -> impl FnMut(u16, &[u8]) -> Option<Vec<u8>> {
@@ -65,7 +65,7 @@ fn reporting(config: QueuedConfig, tap: TapFn) -> (QueuedSocket, TcpStream, Rece
     let (one, other) = sockets();
     let (sender, ends) = unbounded();
     let on_close = Some(Box::new(move |reason: &CloseReason| sender.send(reason.clone()).unwrap()) as _);
-    (QueuedSocket::start(one, QueuedConfig { on_close, ..config }, tap).unwrap(), other, ends)
+    (QueuedSocket::start(one.into(), QueuedConfig { on_close, ..config }, tap).unwrap(), other, ends)
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn packets_of_several_senders_do_not_mix() {
     // Large enough that the socket buffer is full again and again in the middle of a packet.
     const SENDS: usize = 20;
     let (socket, other) = start(keep());
-    let receiver = QueuedSocket::start(other, config(), keep()).unwrap();
+    let receiver = QueuedSocket::start(other.into(), config(), keep()).unwrap();
     thread::scope(|scope| {
         for sender in 0..4u8 {
             let socket = &socket;
@@ -336,7 +336,9 @@ fn closing_on_the_reading_thread_does_not_wait_for_itself() {
         sender.send(reason.clone()).unwrap();
     }) as _);
     assert!(
-        socket.set(QueuedSocket::start(one, QueuedConfig { on_close, ..config() }, tap).unwrap()).is_ok()
+        socket
+            .set(QueuedSocket::start(one.into(), QueuedConfig { on_close, ..config() }, tap).unwrap())
+            .is_ok()
     );
     other.write_all(&packet(1, b"")).unwrap();
     ready.wait();
@@ -385,7 +387,7 @@ fn a_send_that_never_has_its_turn_times_out_and_leaves_the_connection() {
         let error = socket.send(&packet(2, b"impatient"), deadline).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert_eq!(socket.close_reason(), None);
-        let receiver = QueuedSocket::start(other, config(), keep()).unwrap();
+        let receiver = QueuedSocket::start(other.into(), config(), keep()).unwrap();
         sending.join().unwrap().unwrap();
         socket.send(&packet(3, b"patient"), soon()).unwrap();
         assert!(receiver.recv_match(soon(), of_kind(1)).unwrap().len() == 16 << 20);
@@ -526,7 +528,7 @@ fn closing_waits_for_a_visitor_and_the_visitor_may_close_in_its_tap() {
     let (on_close, ends) = unbounded();
     let on_close: tinysockets::queued::OnClose = Box::new(move |reason| drop(on_close.send(reason.clone())));
     let config = QueuedConfig { on_close: Some(on_close), ..config() };
-    assert!(cell.set(QueuedSocket::start(one, config, tap).unwrap()).is_ok());
+    assert!(cell.set(QueuedSocket::start(one.into(), config, tap).unwrap()).is_ok());
     thread::scope(|scope| {
         scope.spawn(|| cell.get().unwrap().read_until(None, || false));
         other.write_all(&packet(1, b"")).unwrap();

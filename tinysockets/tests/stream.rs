@@ -32,7 +32,7 @@ fn sockets() -> (TcpStream, TcpStream) {
 
 fn pair() -> (PacketStream, PacketStream) {
     let (one, other) = sockets();
-    (PacketStream::new(one, MAX_FRAME_BYTES), PacketStream::new(other, MAX_FRAME_BYTES))
+    (PacketStream::new(one.into(), MAX_FRAME_BYTES), PacketStream::new(other.into(), MAX_FRAME_BYTES))
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -93,7 +93,7 @@ fn a_timeout_before_the_first_byte_can_be_repeated() {
 #[test]
 fn a_timeout_inside_a_packet_gives_the_stream_up() {
     let (one, mut raw) = sockets();
-    let mut one = PacketStream::new(one, 100);
+    let mut one = PacketStream::new(one.into(), 100);
     raw.write_all(&[0, 0, 0, 12, 0, 1, 7, 7]).unwrap();
     let error = one.recv_packet(Instant::now() + Duration::from_millis(50)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -105,7 +105,7 @@ fn a_timeout_inside_a_packet_gives_the_stream_up() {
 fn lengths_out_of_bounds_are_refused() {
     for len in [0u32, 1, 101, u32::MAX] {
         let (one, mut raw) = sockets();
-        let mut one = PacketStream::new(one, 100);
+        let mut one = PacketStream::new(one.into(), 100);
         raw.write_all(&len.to_be_bytes()).unwrap();
         raw.write_all(&[0; 4]).unwrap();
         assert_eq!(one.recv_packet(soon()).unwrap_err().kind(), ErrorKind::InvalidData);
@@ -131,13 +131,13 @@ fn an_idle_timeout_counts_from_the_last_byte_and_a_deadline_does_not() {
     let slow = trickle(raw);
     let start = Instant::now();
     let idle_timeout = Duration::from_millis(900);
-    PacketStream::new(one, 100).recv_exact_progress(&mut [0; 40], idle_timeout).unwrap();
+    PacketStream::new(one.into(), 100).recv_exact_progress(&mut [0; 40], idle_timeout).unwrap();
     assert!(start.elapsed() > idle_timeout, "the transfer was meant to take longer than the timeout");
     slow.join().unwrap();
 
     let (one, raw) = sockets();
     let slow = trickle(raw);
-    let mut one = PacketStream::new(one, 100);
+    let mut one = PacketStream::new(one.into(), 100);
     let error = one.recv_exact(&mut [0; 40], Instant::now() + Duration::from_millis(100)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     drop(one);

@@ -5,17 +5,10 @@ use crate::{
     wire::{Code, MAGIC, STOP_WAITING, WAIT_CANCELLED},
 };
 use std::{
-    io,
-    net::TcpStream,
-    os::fd::AsFd,
-    process,
+    io, process,
     time::{Duration, Instant},
 };
-use tinysockets::{
-    address::HostPort,
-    dial::dial,
-    sys::{self, Interest},
-};
+use tinysockets::{address::HostPort, conn::Conn, dial::dial, sys::Interest};
 
 /// Time that a cancelled wait gets to be confirmed.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,14 +31,14 @@ impl From<io::Error> for Failure {
 /// A connection that has said what it is.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    conn: Conn,
 }
 
 impl Connection {
     /// Connects and introduces itself; the answer to a ping shows that the other end understands.
     pub(super) fn open(target: &HostPort, deadline: Instant) -> Result<Self, String> {
-        let stream = dial(target, deadline).map_err(|error| error.to_string())?;
-        let mut this = Self { stream };
+        let conn = dial(target, deadline).map_err(|error| error.to_string())?;
+        let mut this = Self { conn };
         // In one write: a server of PyTorch closes the connection if these bytes come in pieces.
         let mut hello = vec![Code::Validate as u8];
         hello.extend_from_slice(&MAGIC.to_le_bytes());
@@ -58,7 +51,7 @@ impl Connection {
 
     /// Whether the other end has closed, or has said something unasked.
     pub(super) fn is_dead(&self) -> bool {
-        let ready = sys::poll_fd(self.stream.as_fd(), Interest::Read, Some(Instant::now()));
+        let ready = self.conn.wait(Interest::Read, Some(Instant::now()));
         !ready.is_ok_and(|readiness| !readiness.any())
     }
 
@@ -68,23 +61,23 @@ impl Connection {
         command.extend_from_slice(&nonce);
         self.send(&command, deadline)?;
         let mut answer = [0; 4];
-        sys::recv_all(&self.stream, &mut answer, Some(deadline))?;
+        self.conn.recv_all(&mut answer, Some(deadline))?;
         if answer == nonce { Ok(()) } else { Err(Failure::Malformed("a wrong answer to a ping".into())) }
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), Failure> {
-        Ok(sys::send_all(&self.stream, bytes, Some(deadline))?)
+        Ok(self.conn.send_all(bytes, Some(deadline))?)
     }
 
     pub(super) fn read_byte(&mut self, deadline: Instant) -> Result<u8, Failure> {
         let mut byte = [0];
-        sys::recv_all(&self.stream, &mut byte, Some(deadline))?;
+        self.conn.recv_all(&mut byte, Some(deadline))?;
         Ok(byte[0])
     }
 
     pub(super) fn read_number(&mut self, deadline: Instant) -> Result<i64, Failure> {
         let mut bytes = [0; 8];
-        sys::recv_all(&self.stream, &mut bytes, Some(deadline))?;
+        self.conn.recv_all(&mut bytes, Some(deadline))?;
         Ok(i64::from_le_bytes(bytes))
     }
 
@@ -95,7 +88,7 @@ impl Connection {
             .filter(|length| *length <= MAX_VALUE_BYTES)
             .ok_or_else(|| Failure::Malformed(format!("a value of {length} bytes")))?;
         let mut bytes = vec![0; length];
-        sys::recv_all(&self.stream, &mut bytes, Some(deadline))?;
+        self.conn.recv_all(&mut bytes, Some(deadline))?;
         Ok(bytes)
     }
 
@@ -103,7 +96,7 @@ impl Connection {
     pub(super) fn wait(&mut self, command: &[u8], deadline: Instant) -> Result<bool, Failure> {
         let cancelled_by = deadline + CANCEL_TIMEOUT;
         self.send(command, cancelled_by)?;
-        let is_there = sys::poll_fd(self.stream.as_fd(), Interest::Read, Some(deadline))?.any();
+        let is_there = self.conn.wait(Interest::Read, Some(deadline))?.any();
         if is_there {
             return match self.read_byte(cancelled_by)? {
                 STOP_WAITING => Ok(true),

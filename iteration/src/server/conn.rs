@@ -1,9 +1,8 @@
 //! One connection of the server.
 
 use crate::wire::Scanner;
-use mio::net::TcpStream;
 use std::{net::SocketAddr, time::Instant};
-use tinysockets::write_queue::WriteQueue;
+use tinysockets::{conn::Conn as Stream, write_queue::WriteQueue};
 
 /// So much may wait to be written to one connection before no further command of it is looked at.
 pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
@@ -11,7 +10,7 @@ pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
 /// A connection: what has come and was not understood yet, and what waits to be written.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) remote: SocketAddr,
     pub(super) input: Vec<u8>,
     pub(super) scanner: Scanner,
@@ -27,7 +26,7 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(stream: TcpStream, remote: SocketAddr, validate_by: Instant) -> Self {
+    pub(super) fn new(stream: Stream, remote: SocketAddr, validate_by: Instant) -> Self {
         Self {
             stream,
             remote,

@@ -8,7 +8,7 @@ use crate::{
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    io::{self, Read},
+    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -183,7 +183,7 @@ impl EventLoop {
             self.next_key += 1;
             let interest = Interest::READABLE | Interest::WRITABLE;
             let registered = stream
-                .set_nodelay(true)
+                .send_at_once()
                 .and_then(|()| self.poll.registry().register(&mut stream, Token(key as usize), interest));
             if let Err(error) = registered {
                 log::debug!("{remote}: lost right after it was accepted: {error}");
@@ -242,7 +242,7 @@ impl EventLoop {
             }
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let result = match conn.stream.read(&mut buffer) {
+        let result = match conn.stream.try_recv(&mut buffer) {
             Ok(0) => Err(None),
             Ok(bytes) => {
                 conn.listed = true;
@@ -334,7 +334,7 @@ impl EventLoop {
             let Some(conn) = self.conns.get_mut(&key) else { continue };
             let was_clogged = conn.is_clogged();
             // A connection that cannot be written to is found out when it is read.
-            let failed = conn.out.write_to(&mut conn.stream).is_err();
+            let failed = conn.out.write_to(|bytes| conn.stream.try_send(bytes)).is_err();
             let now_held = conn.holds();
             self.held = self.held - conn.held + now_held;
             conn.held = now_held;

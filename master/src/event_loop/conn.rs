@@ -1,14 +1,13 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
 use super::{half_open::HalfOpen, inbox::Inbox};
-use mio::net::TcpStream;
 use pccl_protocol::M2c;
 use std::{
-    io::{self, Read},
+    io,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
-use tinysockets::write_queue::WriteQueue;
+use tinysockets::{conn::Conn as Stream, write_queue::WriteQueue};
 
 /// Time in which a connection that is being closed must have taken what is queued for it.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,7 +46,7 @@ pub(super) enum Received {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) remote: SocketAddr,
     pub(super) phase: Phase,
     /// It stands in the list of connections that may have bytes to read.
@@ -62,7 +61,7 @@ pub(super) struct Conn {
 
 impl Conn {
     /// A connection of which nothing is known yet.
-    pub(super) fn new(stream: TcpStream, remote: SocketAddr, preamble_deadline: Instant) -> Self {
+    pub(super) fn new(stream: Stream, remote: SocketAddr, preamble_deadline: Instant) -> Self {
         Self {
             stream,
             remote,
@@ -76,19 +75,16 @@ impl Conn {
 
     /// Reads once.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
-        loop {
-            return match self.stream.read(buffer) {
-                Ok(0) => {
-                    Received::End(self.write_error.take().unwrap_or_else(|| "closed by the other end".into()))
-                }
-                Ok(n) => Received::Bytes(n),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.write_error.take() {
-                    Some(text) => Received::End(text),
-                    None => Received::Nothing,
-                },
-                Err(error) => Received::End(format!("read failed: {error}")),
-            };
+        match self.stream.try_recv(buffer) {
+            Ok(0) => {
+                Received::End(self.write_error.take().unwrap_or_else(|| "closed by the other end".into()))
+            }
+            Ok(n) => Received::Bytes(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.write_error.take() {
+                Some(text) => Received::End(text),
+                None => Received::Nothing,
+            },
+            Err(error) => Received::End(format!("read failed: {error}")),
         }
     }
 
@@ -119,7 +115,7 @@ impl Conn {
         if self.write_error.is_some() {
             return true;
         }
-        if let Err(error) = self.queue.write_to(&mut self.stream) {
+        if let Err(error) = self.queue.write_to(|bytes| self.stream.try_send(bytes)) {
             self.write_error = Some(format!("write failed: {error}"));
             return true;
         }

@@ -293,7 +293,7 @@ impl EventLoop {
             let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
             let key = self.next_key;
             self.next_key += 1;
-            let registered = stream.set_nodelay(true).and_then(|()| {
+            let registered = stream.send_at_once().and_then(|()| {
                 // Both at once: events are edges here, and each edge is remembered in `readable` or `dirty`.
                 self.poll.registry().register(
                     &mut stream,

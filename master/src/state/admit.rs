@@ -167,12 +167,12 @@ impl MasterState {
         if op.epoch < group.epoch {
             return Ok(());
         }
-        let attempts = group.attempts(op.tag);
+        let attempts = group.history.attempts(op.tag);
         if op.attempt > attempts {
             return Err(protocol(format!("{op} is ahead of its tag, which had {attempts} outcomes")));
         }
         let forgotten =
-            group.history.get(&op.tag).is_some_and(|history| history.outcome(op.attempt).is_none());
+            group.history.tag(op.tag).is_some_and(|history| history.outcome(op.attempt).is_none());
         if op.attempt < attempts && forgotten {
             return Err(protocol(format!("{op} ended in an outcome that this peer was told")));
         }

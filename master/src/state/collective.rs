@@ -25,7 +25,7 @@ impl MasterState {
     pub(super) fn record_initiate(&mut self, id: PeerId, group_id: GroupId, initiate: Initiate) {
         let (now, op) = (self.now, initiate.op);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        if op.epoch == group.epoch && op.attempt == group.attempts(op.tag) {
+        if op.epoch == group.epoch && op.attempt == group.history.attempts(op.tag) {
             let fresh = || Op::Voting { since: now, votes: BTreeMap::new(), given_up: None };
             if let Op::Voting { votes, .. } = group.ops.entry(op).or_insert_with(fresh) {
                 votes.insert(id, initiate.descriptor);
@@ -33,7 +33,7 @@ impl MasterState {
             return;
         }
         // The attempt was decided before this vote came.
-        let kept = group.history.get(&op.tag).filter(|_| op.epoch == group.epoch);
+        let kept = group.history.tag(op.tag).filter(|_| op.epoch == group.epoch);
         let answer = match kept.and_then(|history| history.outcome(op.attempt)) {
             Some(outcome) => M2c::Outcome(OpOutcome { op, outcome: outcome.clone() }),
             None => M2c::Stale(Stale { vote: VoteRef::Collective(op), epoch: group.epoch }),

@@ -1,6 +1,7 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
 use super::flow::Flow;
+use super::history::History;
 use super::mesh::Mesh;
 use super::plans::Better;
 use super::rates::Pace;
@@ -129,24 +130,6 @@ impl Op {
     }
 }
 
-/// The attempts that a tag has had in the present epoch.
-#[derive(Debug, Default)]
-pub(super) struct TagHistory {
-    /// Outcomes so far.
-    outcomes: u32,
-    /// The last of them: all that some member may not know. Members learn the outcome of an attempt that ended before
-    /// they voted for it when they vote.
-    kept: Vec<Outcome>,
-}
-
-impl TagHistory {
-    /// The outcome of an attempt, if it is kept.
-    pub(super) fn outcome(&self, attempt: u32) -> Option<&Outcome> {
-        let first = self.outcomes - u32::try_from(self.kept.len()).unwrap_or(self.outcomes);
-        self.kept.get(attempt.checked_sub(first)? as usize)
-    }
-}
-
 /// A vote to begin a sync.
 #[derive(Debug, Clone)]
 pub(super) struct SyncVote {
@@ -232,7 +215,7 @@ pub(super) struct Group {
     /// Edges that one operation has kept busy at the last looks.
     pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// Outcomes of the present epoch, by tag.
-    pub(super) history: BTreeMap<u64, TagHistory>,
+    pub(super) history: History,
     pub(super) ops: BTreeMap<OpId, Op>,
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
@@ -285,25 +268,10 @@ impl Group {
         self.has_edge(ends, generation) || self.mesh.has_edge(ends, generation)
     }
 
-    /// Outcomes of `tag` in the present epoch.
-    pub(super) fn attempts(&self, tag: u64) -> u32 {
-        self.history.get(&tag).map_or(0, |history| history.outcomes)
-    }
-
     /// Records an outcome, if it belongs to the present epoch. `all`: every member is told of it.
     pub(super) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
         if op.epoch == self.epoch {
-            let history = self.history.entry(op.tag).or_default();
-            if all {
-                history.kept.clear();
-            }
-            history.kept.push(outcome);
-            history.outcomes = history.outcomes.saturating_add(1);
+            self.history.remember(op.tag, outcome, all);
         }
-    }
-
-    /// Outcomes that are kept.
-    pub(super) fn kept_outcomes(&self) -> usize {
-        self.history.values().map(|history| history.kept.len()).sum()
     }
 }

@@ -15,6 +15,7 @@ mod collective;
 mod election;
 mod flow;
 mod group;
+mod history;
 mod liveness;
 mod measured;
 mod mesh;

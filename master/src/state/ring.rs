@@ -6,8 +6,8 @@ use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Seve
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, fewest_removals, ring_order};
 use pccl_protocol::{
-    EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan,
-    RingReport, StalledEdge, Text, limits,
+    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan, RingReport,
+    StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -369,19 +369,16 @@ impl MasterState {
         (group.pairwise, group.shares) = schedule;
         let old: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
-        let epoch = GroupEpoch(group.epoch.0 + 1);
+        group.begin_epoch(now);
+        let epoch = group.epoch;
         let places = order.iter().zip(connections).enumerate().map(|(i, (peer, connections))| {
             let ends = (*peer, order[(i + 1) % order.len()]);
             let kept = old.get(&ends).filter(|_| !group.rebuild.contains(&ends));
             Place { peer: *peer, generation: kept.copied().unwrap_or(LinkGeneration(epoch.0)), connections }
         });
         group.ring = places.collect();
-        group.epoch = epoch;
-        group.planned_at = now;
-        group.stands_since = None;
         group.replan = false;
         group.rebuild.clear();
-        group.history.clear();
         let standing: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
@@ -392,7 +389,7 @@ impl MasterState {
         self.push_ring(group_id);
     }
 
-    fn push_ring(&mut self, group_id: GroupId) {
+    pub(super) fn push_ring(&mut self, group_id: GroupId) {
         let sizes = self.sizes(group_id);
         let Some(group) = self.groups.get(&group_id) else { return };
         let mut plans = Vec::with_capacity(group.ring.len());
@@ -428,20 +425,6 @@ impl MasterState {
                 peer.sizes_told = Some(sizes);
             }
         }
-    }
-
-    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one.
-    pub(super) fn roll_history(&mut self) -> bool {
-        let limit = self.options.max_tag_history;
-        let mut fired = false;
-        for group in self.groups.values_mut() {
-            let kept = group.kept_outcomes();
-            if kept > limit && (group.ops.is_empty() || kept > limit.saturating_mul(2)) && !group.replan {
-                group.replan = true;
-                fired = true;
-            }
-        }
-        fired
     }
 }
 

@@ -54,7 +54,7 @@ pub struct GroupStatus {
     pub voting: Vec<OpId>,
     /// Collectives that run.
     pub running: Vec<OpId>,
-    /// Outcomes of this epoch that are kept.
+    /// Tags that were used in this epoch, and outcomes that are kept because somebody may not know them.
     pub history: usize,
     /// The sync that runs after its election, if any.
     pub sync: Option<SyncId>,
@@ -113,7 +113,7 @@ impl MasterState {
             confirmed: self.ring_confirmed(group),
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
-            history: group.kept_outcomes(),
+            history: group.history.len(),
             sync: match &group.sync {
                 Some(Sync::Running { sync, .. }) => Some(*sync),
                 Some(Sync::Voting { .. }) | None => None,

@@ -10,7 +10,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tinysockets::link::tune_data_socket;
+use tinysockets::{conn::Conn, link::tune_data_socket};
 
 /// As large as a frame of the library.
 const PIECE_BYTES: usize = 512 << 10;
@@ -22,13 +22,19 @@ pub(crate) struct PlainRing {
     from_previous: TcpStream,
 }
 
+/// Options belong to the socket, so they are set through a copy of its descriptor; what is measured stays plain.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    tune_data_socket(&Conn::from(stream.try_clone()?), Duration::ZERO);
+    Ok(())
+}
+
 impl PlainRing {
     /// Connects to the next process and takes the connection of the previous one.
     pub(crate) fn connect(listener: &TcpListener, next: &str) -> io::Result<Self> {
         let to_next = TcpStream::connect(next)?;
         let (from_previous, _) = listener.accept()?;
-        tune_data_socket(&to_next, Duration::ZERO);
-        tune_data_socket(&from_previous, Duration::ZERO);
+        tune(&to_next)?;
+        tune(&from_previous)?;
         Ok(Self { to_next, from_previous })
     }
 

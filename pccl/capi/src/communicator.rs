@@ -6,7 +6,7 @@ use crate::{
     types::{Handle, code},
 };
 use parking_lot::{Condvar, Mutex};
-use pccl::{Builder, Communicator, DetachedReduce, LaunchOptions, ReduceInfo, Schedule, Tensor};
+use pccl::{Builder, Communicator, DetachedReduce, LaunchOptions, ReduceInfo, Remedy, Schedule, Tensor};
 use std::{
     collections::BTreeMap,
     ops::Deref,
@@ -104,10 +104,10 @@ impl Comm {
 
     /// Changes a setting. Only as long as there was no connection: what was learned in it would be lost.
     pub(crate) fn set(&self, change: impl FnOnce(Builder) -> Builder) -> Outcome {
-        let mut settings = self.settings.lock();
-        if self.was_connected.load(Ordering::Acquire) {
+        if self.was_connected() {
             return Err(Failure::usage("settings come before the first connect"));
         }
+        let mut settings = self.settings.lock();
         let builder = change(settings.builder.clone());
         let communicator = build(&builder)?;
         *settings = Settings { builder, communicator };
@@ -126,10 +126,26 @@ impl Comm {
 
     /// The same, for calls that have no meaning before the first connect.
     pub(crate) fn connected(&self) -> Outcome<Arc<Communicator>> {
-        if self.was_connected.load(Ordering::Acquire) {
+        if self.was_connected() {
             return Ok(self.inner());
         }
-        Err(Failure::usage("not connected: call pcclConnect first"))
+        Err(Failure::of(&pccl::Error::NotConnected, code::INVALID_USAGE))
+    }
+
+    /// Whether there ever was a connection.
+    fn was_connected(&self) -> bool {
+        if !self.was_connected.load(Ordering::Acquire) && self.inner().is_connected() {
+            self.was_connected.store(true, Ordering::Release);
+        }
+        self.was_connected.load(Ordering::Acquire)
+    }
+
+    /// `pcclRecover`.
+    pub(crate) fn recover(&self, remedy: Remedy, peers: u32) -> Outcome {
+        let made_good = self.inner().make_good(remedy, peers as usize);
+        // Before anything else can close it.
+        self.was_connected();
+        made_good.map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })
     }
 
     /// `pcclConnect`.
@@ -249,8 +265,10 @@ fn build(builder: &Builder) -> Outcome<Arc<Communicator>> {
 
 fn connect_code(error: &pccl::Error) -> i32 {
     match error {
-        pccl::Error::InvalidUsage(_) => code::INVALID_USAGE,
+        // Somebody has closed.
+        pccl::Error::InvalidUsage(_) | pccl::Error::NotConnected => code::INVALID_USAGE,
         pccl::Error::InvalidArgument(_) => code::INVALID_ARGUMENT,
+        pccl::Error::PendingAsyncOps { .. } => code::PENDING_ASYNC_OPS,
         _ => code::MASTER_CONNECTION_FAILED,
     }
 }

@@ -1,10 +1,10 @@
 //! Values of the header as values of the library. Whatever is not in an enum is refused.
 
 use crate::{
-    failure::{Failure, Outcome},
+    failure::{Failure, GIVE_UP, Outcome},
     types::{QuantizationOptions, SocketAddress},
 };
-use pccl::{Algorithm, Block, DataType, Quantisation, ReduceOp, Schedule, Scheme, SyncStrategy};
+use pccl::{Algorithm, Block, DataType, Quantisation, ReduceOp, Remedy, Schedule, Scheme, SyncStrategy};
 use std::{
     ffi::c_int,
     net::{IpAddr, SocketAddr},
@@ -66,6 +66,18 @@ pub(crate) fn quantisation(options: &QuantizationOptions, data: DataType) -> Out
         other => return Err(Failure::argument(format!("{other} is no pcclQuantizationAlgorithm_t"))),
     };
     Ok(Some(scheme.into()))
+}
+
+/// A `pcclRemedy_t`; none if there was no failure.
+pub(crate) fn remedy(value: c_int) -> Outcome<Option<Remedy>> {
+    Ok(Some(match value {
+        0 => return Ok(None),
+        1 => Remedy::Retry,
+        2 => Remedy::WaitForPeers,
+        3 => Remedy::Reconnect,
+        GIVE_UP => Remedy::GiveUp,
+        _ => return Err(Failure::argument(format!("{value} is no pcclRemedy_t"))),
+    }))
 }
 
 /// A `pcclSchedule_t` that can be chosen.

@@ -2,9 +2,10 @@
 
 use crate::{
     calls::new_communicator,
-    communicator::{check_initialized, enter},
+    communicator::{COMMUNICATORS, check_initialized, enter},
     convert,
     failure::{self, Failure, call},
+    fork, logging,
     master::prepare,
     masters::{self, MASTERS},
     raw,
@@ -12,7 +13,7 @@ use crate::{
 };
 use pccl::FrameChecksums;
 use std::{
-    ffi::{CStr, c_char, c_int},
+    ffi::{CStr, c_char, c_int, c_void},
     net::IpAddr,
     time::Duration,
 };
@@ -47,6 +48,19 @@ pub(crate) extern "C" fn pcclGetLastError() -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclGetLastRemedy() -> c_int {
     failure::last_remedy()
+}
+
+/// `pcclSetLogCallback`.
+///
+/// # Safety
+/// The callback is null or may be called with `user` from any thread until it has been replaced.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetLogCallback(
+    level: c_int,
+    callback: Option<logging::Callback>,
+    user: *mut c_void,
+) -> ResultCode {
+    call(|| logging::set_callback(level, callback, user))
 }
 
 /// `pcclGetLastCause`.
@@ -297,6 +311,19 @@ pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: 
 fn bounded(timeout_ms: u64) -> Duration {
     const YEAR_MS: u64 = 366 * 86_400_000;
     Duration::from_millis(timeout_ms.min(YEAR_MS))
+}
+
+/// `pcclRecover`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) -> ResultCode {
+    // What the program has to give up for is the failure before: its text stays.
+    if remedy == failure::GIVE_UP && !fork::is_child() && COMMUNICATORS.get(comm).is_ok() {
+        return code::INVALID_USAGE;
+    }
+    call(|| {
+        let comm = enter(comm)?;
+        convert::remedy(remedy)?.map_or(Ok(()), |remedy| comm.recover(remedy, peers))
+    })
 }
 
 /// `pcclGetStatus`.

@@ -12,6 +12,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+/// What the header calls `pcclRemedyGiveUp`.
+pub(crate) const GIVE_UP: c_int = 4;
+
 /// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -89,6 +92,7 @@ fn cause(error: &Error) -> String {
         Error::NotConnected => "NotConnected",
         Error::PendingAsyncOps { .. } => "PendingAsyncOps",
         Error::ConnectFailed(_) => "ConnectFailed",
+        Error::Refused(_) => "Refused",
         Error::TooFewPeers { .. } => "TooFewPeers",
         Error::MasterLost(_) => "MasterLost",
         Error::OutcomeUnknown(_) => "OutcomeUnknown",
@@ -170,7 +174,7 @@ pub(crate) fn last_remedy() -> c_int {
         Some(Remedy::Retry) => 1,
         Some(Remedy::WaitForPeers) => 2,
         Some(Remedy::Reconnect) => 3,
-        Some(Remedy::GiveUp) => 4,
+        Some(Remedy::GiveUp) => GIVE_UP,
     }
 }
 

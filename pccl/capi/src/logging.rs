@@ -1,7 +1,19 @@
-//! The log, to stderr, and the environment of the original.
+//! The log, to stderr or to a function of the program, and the environment of the original.
 
-use log::LevelFilter;
-use std::sync::Once;
+use crate::{
+    failure::{Failure, Outcome},
+    fork,
+};
+use log::{LevelFilter, Log, Metadata, Record};
+use parking_lot::RwLock;
+use std::{
+    cell::Cell,
+    ffi::{CString, c_char, c_int, c_void},
+    sync::Once,
+};
+
+/// Level while the environment does not name one.
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::Warn;
 
 /// Settings of the original that have no meaning here, and why.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
@@ -9,33 +21,145 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("PCCL_MAX_CONCURRENT_COLLECTIVE_OPS", "all-reduces in flight do not use up threads"),
 ];
 
+/// The function of a program that takes lines: level, origin, text, and what the program wants to have back.
+pub(crate) type Callback = unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void);
+
+/// Where lines go instead of to stderr.
+#[derive(Clone, Copy)]
+struct Target {
+    /// What the environment asks for counts if there is none.
+    level: Option<LevelFilter>,
+    callback: Callback,
+    /// The `user` of the header, as a number: the library never follows it.
+    user: usize,
+}
+
+/// Read by whoever logs, written by whoever changes it: after a change nothing is in the old function any more.
+static TARGET: RwLock<Option<Target>> = RwLock::new(None);
+
+thread_local! {
+    /// This thread is in the function of the program.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Starts the log at the level that `PCCL_LOG_LEVEL` or `RUST_LOG` asks for, once, and warns of settings without effect.
 pub(crate) fn start() {
     static ONCE: Once = Once::new();
+    install();
     ONCE.call_once(|| {
-        let wanted = std::env::var("PCCL_LOG_LEVEL").ok();
-        let level = wanted.as_deref().map_or(Some(LevelFilter::Error), parse_level);
-        let mut builder = env_logger::Builder::new();
-        builder.filter_level(level.unwrap_or(LevelFilter::Error));
-        if level != Some(LevelFilter::Off) {
-            // The warnings of this module are few, and meant for whoever set something.
-            builder.filter_module(module_path!(), LevelFilter::Warn);
-        }
-        if std::env::var_os("RUST_LOG").is_some() {
-            builder.parse_default_env();
-        }
-        if builder.try_init().is_err() {
-            return;
-        }
-        if let (Some(wanted), None) = (wanted, level) {
+        if let Some(wanted) = wanted().filter(|wanted| parse_level(wanted).is_none()) {
             log::warn!(
-                "PCCL_LOG_LEVEL={wanted:?} is not one of TRACE, DEBUG, INFO, WARN, ERR, FATAL, NONE; using ERR"
+                "PCCL_LOG_LEVEL={wanted:?} is not one of TRACE, DEBUG, INFO, WARN, ERR, FATAL, NONE; using WARN"
             );
         }
         for (name, why) in WITHOUT_EFFECT.iter().filter(|(name, _)| std::env::var_os(name).is_some()) {
             log::warn!("{name} has no effect: {why}");
         }
     });
+}
+
+/// Hands lines of `level` and above to a function from now on; -1 stands for what the environment asks for. Without a
+/// function they go to stderr again. When this returns, the function before is not called any more.
+pub(crate) fn set_callback(level: c_int, callback: Option<Callback>, user: *mut c_void) -> Outcome {
+    let level = match level {
+        -1 => None,
+        0 => Some(LevelFilter::Off),
+        1 => Some(LevelFilter::Error),
+        2 => Some(LevelFilter::Warn),
+        3 => Some(LevelFilter::Info),
+        4 => Some(LevelFilter::Debug),
+        5 => Some(LevelFilter::Trace),
+        _ => return Err(Failure::argument(format!("{level} is no pcclLogLevel_t"))),
+    };
+    if IN_CALLBACK.get() {
+        return Err(Failure::usage("the function that takes the log cannot be replaced from within itself"));
+    }
+    install();
+    let stderr = stderr_level();
+    let target = callback.map(|callback| Target { level, callback, user: user.addr() });
+    log::set_max_level(target.as_ref().map_or(stderr, |target| target.level.unwrap_or(stderr)));
+    *TARGET.write() = target;
+    Ok(())
+}
+
+/// Puts the log in its place, once.
+fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let stderr = stderr();
+        let level = stderr.filter();
+        if log::set_boxed_logger(Box::new(Logger { stderr })).is_ok() {
+            log::set_max_level(level);
+        }
+    });
+}
+
+/// What the environment asks for.
+fn wanted() -> Option<String> {
+    std::env::var("PCCL_LOG_LEVEL").ok()
+}
+
+/// The log to stderr.
+fn stderr() -> env_logger::Logger {
+    let level = wanted().as_deref().map_or(Some(DEFAULT_LEVEL), parse_level);
+    let mut builder = env_logger::Builder::new();
+    builder.filter_level(level.unwrap_or(DEFAULT_LEVEL));
+    if level != Some(LevelFilter::Off) {
+        // The warnings of this module are few, and meant for whoever set something.
+        builder.filter_module(module_path!(), LevelFilter::Warn);
+    }
+    if std::env::var_os("RUST_LOG").is_some() {
+        builder.parse_default_env();
+    }
+    builder.build()
+}
+
+/// The most detailed level that goes to stderr.
+fn stderr_level() -> LevelFilter {
+    stderr().filter()
+}
+
+struct Logger {
+    stderr: env_logger::Logger,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        // A forked child has the locks as they were in the middle of whatever the other threads did.
+        if fork::is_child() || IN_CALLBACK.get() {
+            return;
+        }
+        let target = TARGET.read_recursive();
+        match *target {
+            None => self.stderr.log(record),
+            Some(Target { level, callback, user }) => {
+                let wanted =
+                    level.map_or_else(|| self.stderr.matches(record), |level| record.level() <= level);
+                if wanted {
+                    IN_CALLBACK.set(true);
+                    hand(record, callback, user);
+                    IN_CALLBACK.set(false);
+                }
+            }
+        }
+    }
+
+    fn flush(&self) {
+        self.stderr.flush();
+    }
+}
+
+fn hand(record: &Record<'_>, callback: Callback, user: usize) {
+    let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let (origin, line) = (text(record.target().to_owned()), text(record.args().to_string()));
+    let user = std::ptr::without_provenance_mut(user);
+    // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is replaced,
+    // and whoever replaces it waits for the lock that the caller holds; the texts live until it has returned.
+    unsafe { callback(record.level() as c_int, origin.as_ptr(), line.as_ptr(), user) };
 }
 
 fn parse_level(name: &str) -> Option<LevelFilter> {

@@ -1,18 +1,13 @@
 //! The calls that training needs, made on a [`pccl::Communicator`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use log::warn;
 use pccl::{Communicator, Error, ReduceOp, Remedy, SharedState, SyncStrategy};
 
 use crate::diloco::OuterState;
 use crate::peer::{Collective, CommError, ReduceInfo, SyncInfo};
 use crate::report::Traffic;
 
-/// How long a peer tries to reach the master before it gives up.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two tries.
-const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// How long a lone peer waits for company in one call.
 const COMPANY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -31,17 +26,7 @@ impl Peer {
 
 impl Collective for Peer {
     fn connect(&mut self) -> Result<(), CommError> {
-        let start = Instant::now();
-        loop {
-            match self.comm.connect() {
-                Ok(()) => return Ok(()),
-                Err(error) if error.remedy() == Remedy::Reconnect && start.elapsed() < CONNECT_PATIENCE => {
-                    warn!("{error}; trying again");
-                    std::thread::sleep(CONNECT_PAUSE);
-                }
-                Err(error) => return Err(CommError::Fatal(error.to_string())),
-            }
-        }
+        self.comm.make_good(Remedy::Reconnect, 1).map_err(|error| CommError::Fatal(error.to_string()))
     }
 
     fn world(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The two roles of the program, given a master to connect to.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -39,7 +39,11 @@ pub(crate) fn peer<C: Collective>(args: &Args, comm: &mut C) -> Result<bool, Fai
 
 /// Runs a whole training with the master at `master`; `Ok(false)` if it did not go as it should, with the reasons on
 /// stdout.
-pub(crate) fn supervise(args: &Args, master: &str) -> Result<bool, Failure> {
+pub(crate) fn supervise<W: Write>(
+    args: &Args,
+    master: &str,
+    progress: &Progress<W>,
+) -> Result<bool, Failure> {
     let program = std::env::current_exe()?;
     let plot = args.plot.clone().unwrap_or_else(|| program.with_file_name("train_digits.svg"));
     let command = |peer: u32| {
@@ -51,21 +55,18 @@ pub(crate) fn supervise(args: &Args, master: &str) -> Result<bool, Failure> {
     };
     let plan = args.kill_every.map_or(KillPlan::Midway, KillPlan::Every);
     let mut run = Run::new(plan, args.peers, args.steps, args.deadline());
-    let out = io::stdout();
-    let terminal = out.is_terminal();
-    let mut progress = Progress::new(out, terminal);
     let mut supervisor = Supervisor::new(&command);
-    supervisor.run(&mut run, args.peers, &mut progress)?;
+    supervisor.run(&mut run, args.peers, progress)?;
     progress.line(&run.status())?;
     let plotted = write_plot(&plot, &run);
     match run.verdict() {
         Ok(summary) => {
-            print_summary(&mut progress, &summary)?;
+            print_summary(progress, &summary)?;
             progress.line(&format!("plot:     {}", plotted?.display()))?;
             Ok(true)
         }
         Err(problems) => {
-            print_problems(&mut progress, &supervisor, &problems)?;
+            print_problems(progress, &supervisor, &problems)?;
             Ok(false)
         }
     }
@@ -78,7 +79,7 @@ fn write_plot(path: &PathBuf, run: &Run) -> io::Result<PathBuf> {
     Ok(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
 }
 
-fn print_summary<W: Write>(progress: &mut Progress<W>, summary: &Summary) -> io::Result<()> {
+fn print_summary<W: Write>(progress: &Progress<W>, summary: &Summary) -> io::Result<()> {
     let total =
         |count: fn(&crate::report::FinalReport) -> u64| summary.finals.values().map(count).sum::<u64>();
     for (peer, report) in &summary.finals {
@@ -103,7 +104,7 @@ fn print_summary<W: Write>(progress: &mut Progress<W>, summary: &Summary) -> io:
 }
 
 fn print_problems<W: Write>(
-    progress: &mut Progress<W>,
+    progress: &Progress<W>,
     supervisor: &Supervisor<'_>,
     problems: &[String],
 ) -> io::Result<()> {

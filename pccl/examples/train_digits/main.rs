@@ -21,15 +21,16 @@ mod run_tests;
 #[cfg(test)]
 mod sim;
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use args::{Args, Role};
 use clap::Parser;
 use launch::Failure;
+use progress::Progress;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let result = match args.role {
         Role::Peer => peer(&args),
         Role::Supervisor => supervise(&args),
@@ -45,15 +46,27 @@ fn main() -> ExitCode {
 }
 
 fn peer(args: &Args) -> Result<bool, Failure> {
+    logger("warn").init();
     let master = args.master.as_deref().ok_or("a peer needs --master")?;
     launch::peer(args, &mut comm::Peer::new(master)?)
 }
 
 fn supervise(args: &Args) -> Result<bool, Failure> {
+    let out = io::stdout();
+    let terminal = out.is_terminal();
+    let progress = Progress::new(out, terminal);
+    // What the master warns of, this program does itself, and tells.
+    let lines = progress.clone().log(io::stderr());
+    logger("error").target(env_logger::Target::Pipe(Box::new(lines))).init();
     if let Some(master) = &args.master {
-        return launch::supervise(args, master);
+        return launch::supervise(args, master, &progress);
     }
     let config = pccl::MasterConfig { listen: "127.0.0.1:0".into(), ..pccl::MasterConfig::default() };
     let master = pccl::Master::launch(config)?;
-    launch::supervise(args, &master.local_addr().to_string())
+    launch::supervise(args, &master.local_addr().to_string(), &progress)
+}
+
+/// A log of this level and above, or as `RUST_LOG` says.
+fn logger(level: &str) -> env_logger::Builder {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
 }

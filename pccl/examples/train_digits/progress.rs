@@ -1,7 +1,10 @@
-//! One line that is always up to date on a terminal; a line now and then elsewhere.
+//! One line that is always up to date on a terminal; a line now and then elsewhere. The log goes around it.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Between two updates, so that fast steps do not flood a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -10,46 +13,101 @@ const LOG_INTERVAL: Duration = Duration::from_secs(2);
 /// Back to the first column, and the line empty.
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Shows progress on `out`.
-pub(crate) struct Progress<W> {
+/// Shows progress on `out`. A clone shows it in the same place.
+pub(crate) struct Progress<W>(Arc<Mutex<Screen<W>>>);
+
+impl<W> Clone for Progress<W> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Screen<W> {
     out: W,
     terminal: bool,
     last: Option<Instant>,
-    last_event: String,
+    /// The line that is up to date, while it is on the terminal.
+    status: Option<String>,
 }
 
 impl<W: Write> Progress<W> {
     /// `terminal`: whether `out` is one.
-    pub(crate) const fn new(out: W, terminal: bool) -> Self {
-        Self { out, terminal, last: None, last_event: String::new() }
+    pub(crate) fn new(out: W, terminal: bool) -> Self {
+        Self(Arc::new(Mutex::new(Screen { out, terminal, last: None, status: None })))
     }
 
-    /// Shows `status` if it is time to. An `event` that was not there last time gets a line that stays.
-    pub(crate) fn update(&mut self, now: Instant, status: &str, event: &str) -> io::Result<()> {
-        let new_event = event != self.last_event;
-        let interval = if self.terminal { TERMINAL_INTERVAL } else { LOG_INTERVAL };
-        if !new_event && self.last.is_some_and(|last| now.saturating_duration_since(last) < interval) {
+    /// Shows `status` if it is time to, and `events`, each of which gets a line that stays.
+    pub(crate) fn update(&self, now: Instant, status: &str, events: &[String]) -> io::Result<()> {
+        let mut screen = self.0.lock();
+        let interval = if screen.terminal { TERMINAL_INTERVAL } else { LOG_INTERVAL };
+        let early = screen.last.is_some_and(|last| now.saturating_duration_since(last) < interval);
+        if events.is_empty() && early {
             return Ok(());
         }
-        self.last = Some(now);
-        if new_event {
-            event.clone_into(&mut self.last_event);
-            self.line(&format!("  {event}"))?;
+        screen.last = Some(now);
+        screen.clear()?;
+        for event in events {
+            writeln!(screen.out, "  {event}")?;
         }
-        if self.terminal {
-            // Without automatic wrapping, so that a line too long for the terminal is cut and stays one line.
-            write!(self.out, "{CLEAR}\x1b[?7l{status}\x1b[?7h")?;
+        if screen.terminal {
+            screen.status = Some(status.to_owned());
+            screen.draw()?;
         } else {
-            writeln!(self.out, "{status}")?;
+            writeln!(screen.out, "{status}")?;
         }
-        self.out.flush()
+        screen.out.flush()
     }
 
-    /// Writes a line that stays.
-    pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
-        let clear = if self.terminal { CLEAR } else { "" };
-        writeln!(self.out, "{clear}{text}")?;
-        self.out.flush()
+    /// Writes a line that stays in the place of the one that is up to date.
+    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
+        let mut screen = self.0.lock();
+        screen.clear()?;
+        screen.status = None;
+        writeln!(screen.out, "{text}")?;
+        screen.out.flush()
+    }
+
+    /// Takes the lines of a log to `to`, which may be the same terminal: they get lines of their own.
+    pub(crate) const fn log<E: Write>(self, to: E) -> LogLines<W, E> {
+        LogLines { progress: self, to }
+    }
+}
+
+impl<W: Write> Screen<W> {
+    fn clear(&mut self) -> io::Result<()> {
+        if self.terminal { write!(self.out, "{CLEAR}") } else { Ok(()) }
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        // Without automatic wrapping, so that a line too long for the terminal is cut and stays one line.
+        self.status.as_ref().map_or(Ok(()), |status| write!(self.out, "\x1b[?7l{status}\x1b[?7h"))
+    }
+}
+
+/// Where a logger writes while progress is shown.
+pub(crate) struct LogLines<W, E> {
+    progress: Progress<W>,
+    to: E,
+}
+
+impl<W: Write, E: Write> Write for LogLines<W, E> {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.write_all(lines).map(|()| lines.len())
+    }
+
+    /// A logger hands over whole lines.
+    fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut screen = self.progress.0.lock();
+        screen.clear()?;
+        screen.out.flush()?;
+        self.to.write_all(lines)?;
+        self.to.flush()?;
+        screen.draw()?;
+        screen.out.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 
@@ -57,26 +115,75 @@ impl<W: Write> Progress<W> {
 mod tests {
     use super::*;
 
+    /// Both streams of a program on one terminal.
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Shared {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().clone()).unwrap()
+        }
+    }
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn events(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn a_log_gets_a_line_per_interval_and_every_event() {
-        let mut out = Vec::new();
-        let mut progress = Progress::new(&mut out, false);
+        let out = Shared::default();
+        let progress = Progress::new(out.clone(), false);
         let start = Instant::now();
-        progress.update(start, "step 1", "started").unwrap();
-        progress.update(start + LOG_INTERVAL / 2, "step 2", "started").unwrap();
-        progress.update(start + LOG_INTERVAL / 2, "step 2", "killed").unwrap();
-        progress.update(start + LOG_INTERVAL * 2, "step 3", "killed").unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  started\nstep 1\n  killed\nstep 2\nstep 3\n");
+        progress.update(start, "step 1", &events(&["started"])).unwrap();
+        progress.update(start + LOG_INTERVAL / 2, "step 2", &[]).unwrap();
+        progress.update(start + LOG_INTERVAL / 2, "step 2", &events(&["killed", "aborted"])).unwrap();
+        progress.update(start + LOG_INTERVAL * 2, "step 3", &[]).unwrap();
+        assert_eq!(out.text(), "  started\nstep 1\n  killed\n  aborted\nstep 2\nstep 3\n");
     }
 
     #[test]
     fn a_terminal_keeps_one_line_and_its_wrapping() {
-        let mut out = Vec::new();
-        let mut progress = Progress::new(&mut out, true);
+        let out = Shared::default();
+        let progress = Progress::new(out.clone(), true);
         let start = Instant::now();
-        progress.update(start, "step 10", "").unwrap();
-        progress.update(start, "step 11", "").unwrap();
+        progress.update(start, "step 10", &[]).unwrap();
+        progress.update(start, "step 11", &[]).unwrap();
         progress.line("done").unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "\r\x1b[2K\x1b[?7lstep 10\x1b[?7h\r\x1b[2Kdone\n");
+        assert_eq!(out.text(), "\r\x1b[2K\x1b[?7lstep 10\x1b[?7h\r\x1b[2Kdone\n");
+    }
+
+    #[test]
+    fn lines_of_the_log_stand_above_the_status() {
+        let out = Shared::default();
+        let progress = Progress::new(out.clone(), true);
+        progress.update(Instant::now(), "step 10", &[]).unwrap();
+        let shown = out.text();
+        let mut log = progress.clone().log(out.clone());
+        log.write_all(b"[WARN] lost a peer\n").unwrap();
+        assert_eq!(out.text(), format!("{shown}{CLEAR}[WARN] lost a peer\n\x1b[?7lstep 10\x1b[?7h"));
+        // After the last line there is no status to draw again.
+        progress.line("done").unwrap();
+        let shown = out.text();
+        log.write_all(b"[WARN] late\n").unwrap();
+        assert_eq!(out.text(), format!("{shown}{CLEAR}[WARN] late\n"));
+    }
+
+    #[test]
+    fn a_file_gets_nothing_but_text() {
+        let out = Shared::default();
+        let progress = Progress::new(out.clone(), false);
+        progress.update(Instant::now(), "step 10", &[]).unwrap();
+        progress.clone().log(out.clone()).write_all(b"[WARN] lost\n").unwrap();
+        assert_eq!(out.text(), "step 10\n[WARN] lost\n");
     }
 }

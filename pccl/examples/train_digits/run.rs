@@ -102,7 +102,8 @@ pub(crate) struct Run {
     replace: Vec<(u64, Duration)>,
     samples: Vec<Sample>,
     marks: Vec<Mark>,
-    last_event: String,
+    /// What has happened since somebody asked.
+    events: Vec<String>,
     problems: Vec<String>,
     timed_out: bool,
 }
@@ -135,7 +136,7 @@ impl Run {
             replace: Vec::new(),
             samples: Vec::new(),
             marks: Vec::new(),
-            last_event: "starting".to_owned(),
+            events: Vec::new(),
             problems: Vec::new(),
             timed_out: false,
         };
@@ -155,13 +156,14 @@ impl Run {
         &self.marks
     }
 
-    /// The latest thing that happened, in words.
-    pub(crate) fn last_event(&self) -> &str {
-        &self.last_event
+    /// What has happened since the last call, in words.
+    pub(crate) fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
     }
 
     /// A peer said something.
     pub(crate) fn report(&mut self, now: Duration, peer: u32, report: Report) {
+        let run_step = self.step();
         let Some(view) = self.peers.get_mut(&peer) else { return };
         if matches!(view.phase, Phase::Killed | Phase::Late) {
             // Said before the kill reached it.
@@ -180,11 +182,13 @@ impl Run {
                     self.joins += 1;
                     self.marks.push(Mark { at: now, kind: MarkKind::Join, peer });
                 }
-                self.last_event = format!("peer {peer} {event} at step {step}: {detail}");
+                // Before it has the state of the run, a replacement knows no step but its own first one.
+                let step = step.max(if event == Event::Connected { run_step } else { 0 });
+                self.events.push(format!("peer {peer} {event} at step {step}: {detail}"));
             }
             Report::Final(report) => {
                 view.phase = Phase::Finished { report, since: now, exited: false };
-                self.last_event = format!("peer {peer} finished");
+                self.events.push(format!("peer {peer} finished"));
             }
             Report::Failed { reason } => view.phase = Phase::Failed(reason),
         }
@@ -229,7 +233,7 @@ impl Run {
             self.replace.swap_remove(index);
             let peer = self.peers.len() as u32;
             self.add(peer);
-            self.last_event = format!("peer {peer} started as a replacement at step {step}");
+            self.events.push(format!("peer {peer} started as a replacement at step {step}"));
             actions.push(Action::Spawn(peer));
         }
         actions.extend(self.dismiss_stragglers(now));
@@ -246,8 +250,9 @@ impl Run {
 
     /// One line on how far it is.
     pub(crate) fn status(&self) -> String {
+        let in_it = |phase: &Phase| matches!(phase, Phase::Training | Phase::Finished { .. });
         let living: Vec<StepReport> =
-            self.peers.values().filter(|v| v.phase == Phase::Training).filter_map(|v| v.last).collect();
+            self.peers.values().filter(|view| in_it(&view.phase)).filter_map(|view| view.last).collect();
         let world = living.iter().max_by_key(|last| last.step).map_or(0, |last| last.world);
         let loss = match living.len() {
             0 => "-".to_owned(),
@@ -255,11 +260,7 @@ impl Run {
         };
         let bytes: u64 = self.peers.values().filter_map(|view| Some(view.last?.traffic.tx_bytes)).sum();
         let (step, steps) = (self.step(), self.steps);
-        format!(
-            "step {step:>3}/{steps} | {world} peers | loss {loss} | {} | {}",
-            size(bytes),
-            self.last_event
-        )
+        format!("step {step:>3}/{steps} | {world} peers | loss {loss} | {} sent", size(bytes))
     }
 
     /// How the run went: numbers, or all reasons why it failed.
@@ -364,7 +365,7 @@ impl Run {
         self.last_kill = now;
         self.replace.push((step + self.replace_after_steps(), now + REPLACE_AFTER));
         self.marks.push(Mark { at: now, kind: MarkKind::Kill, peer: victim });
-        self.last_event = format!("peer {victim} killed at step {step}");
+        self.events.push(format!("peer {victim} killed at step {step}"));
     }
 
     const fn replace_after_steps(&self) -> u64 {

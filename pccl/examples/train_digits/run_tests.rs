@@ -80,7 +80,22 @@ fn a_run_goes_well() {
     let summary = run.verdict().unwrap();
     assert_eq!((summary.kills, summary.joins, summary.late, summary.finals.len()), (1, 1, 0, 3));
     assert_eq!(run.marks().len(), 2);
-    assert!(run.status().starts_with("step  14/20"), "{}", run.status());
+    let status = run.status();
+    assert!(status.starts_with("step  14/20"), "{status}");
+    assert!(!status.contains("| 0 peers") && !status.contains("loss -"), "{status}");
+}
+
+#[test]
+fn every_event_is_told_once_and_with_a_step_of_the_run() {
+    let mut run = midway();
+    train_to(&mut run, 3);
+    let connected = |step| Report::Event { event: Event::Connected, step, detail: "world 3".to_owned() };
+    run.report(at(1), 1, connected(0));
+    run.report(at(1), 2, Report::Event { event: Event::Aborted, step: 2, detail: "lost".to_owned() });
+    let events = run.take_events();
+    assert_eq!(events, ["peer 1 connected at step 3: world 3", "peer 2 aborted at step 2: lost"]);
+    assert_eq!(run.take_events(), [""; 0]);
+    assert!(!run.status().contains("aborted"), "{}", run.status());
 }
 
 #[test]

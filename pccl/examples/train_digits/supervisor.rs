@@ -66,7 +66,7 @@ impl<'a> Supervisor<'a> {
         &mut self,
         run: &mut Run,
         founders: u32,
-        progress: &mut Progress<W>,
+        progress: &Progress<W>,
     ) -> io::Result<()> {
         let result = self.supervise(run, founders, progress);
         // Whoever is still there is not wanted any more.
@@ -96,7 +96,7 @@ impl<'a> Supervisor<'a> {
         &mut self,
         run: &mut Run,
         founders: u32,
-        progress: &mut Progress<W>,
+        progress: &Progress<W>,
     ) -> io::Result<()> {
         for peer in 0..founders {
             self.spawn(peer)?;
@@ -108,10 +108,16 @@ impl<'a> Supervisor<'a> {
                 match action {
                     Action::Kill(peer) => self.kill(peer)?,
                     Action::Spawn(peer) => self.spawn(peer)?,
-                    Action::Finish => return Ok(()),
+                    Action::Finish => {
+                        // The last of them have not been shown yet.
+                        run.take_events()
+                            .iter()
+                            .try_for_each(|event| progress.line(&format!("  {event}")))?;
+                        return Ok(());
+                    }
                 }
             }
-            progress.update(Instant::now(), &run.status(), run.last_event())?;
+            progress.update(Instant::now(), &run.status(), &run.take_events())?;
         }
     }
 
@@ -240,9 +246,9 @@ mod tests {
         deadline: Duration,
     ) -> (Run, Vec<u32>, Vec<String>) {
         let mut run = Run::new(plan, 2, 4, deadline);
-        let mut progress = Progress::new(Vec::new(), false);
+        let progress = Progress::new(Vec::new(), false);
         let mut supervisor = Supervisor::new(command);
-        supervisor.run(&mut run, 2, &mut progress).unwrap();
+        supervisor.run(&mut run, 2, &progress).unwrap();
         for process in supervisor.processes.values_mut() {
             assert!(process.child.try_wait().unwrap().is_some(), "a process was left behind");
         }
@@ -300,7 +306,7 @@ mod tests {
         let command = |_: u32| Command::new("/no/such/program");
         let mut run = Run::new(KillPlan::Midway, 2, 4, Duration::from_secs(9));
         let error =
-            Supervisor::new(&command).run(&mut run, 2, &mut Progress::new(Vec::new(), false)).unwrap_err();
+            Supervisor::new(&command).run(&mut run, 2, &Progress::new(Vec::new(), false)).unwrap_err();
         assert!(error.to_string().contains("cannot start peer 0"), "{error}");
     }
 

@@ -101,6 +101,15 @@ impl RingPlan {
         self.ring.iter().map(|member| member.share).collect()
     }
 
+    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on: only
+    /// the epoch is another, since the counts of attempts begin anew with it.
+    pub fn continues(&self, before: &Self) -> bool {
+        let place = |member: &RingMember| (member.peer, member.generation, member.connections);
+        self.group == before.group
+            && self.mesh == before.mesh
+            && self.ring.iter().map(place).eq(before.ring.iter().map(place))
+    }
+
     /// Rank of `peer`, if it is a member.
     pub fn rank_of(&self, peer: PeerId) -> Option<usize> {
         self.ring.iter().position(|member| member.peer == peer)

@@ -20,11 +20,9 @@ use pccl_protocol::{
     C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text,
     flight::{Event as Record, Subject, What},
 };
-use std::{
-    net::TcpStream,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 use tinysockets::{
+    conn::Conn,
     link::{Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
     preamble::Preamble,
 };
@@ -38,7 +36,7 @@ pub(crate) enum Event {
     /// A new ring for the group.
     Plan(Arc<RingPlan>),
     /// A connection to the data listener.
-    Inbound(Preamble, TcpStream),
+    Inbound(Preamble, Conn),
     /// A dial has ended.
     Dialed(Dialed),
     /// A link broke.
@@ -83,6 +81,8 @@ struct Conductor {
 
 struct Installed {
     plan: Arc<RingPlan>,
+    /// The first of the epochs up to this one that have the same ring and mesh over the same connections.
+    since: GroupEpoch,
     rank: usize,
     /// What has been told to the master about this plan.
     reported: Reported,
@@ -109,9 +109,9 @@ impl Conductor {
     fn handle(&mut self, shared: &Arc<Shared>, event: Event) {
         match event {
             Event::Plan(plan) => self.take_plan(shared, plan),
-            Event::Inbound(preamble, stream) => {
+            Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
-                self.waiting.add(preamble, stream);
+                self.waiting.add(preamble, conn);
                 self.connect_inbound(shared);
                 self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
             }
@@ -136,8 +136,10 @@ impl Conductor {
         }
         log::debug!("ring of epoch {}: rank {rank} of {}", plan.epoch, plan.ring.len());
         let epoch = plan.epoch;
-        let installed = Installed { plan: plan.clone(), rank, reported: Reported::Nothing };
-        self.plan = Some(installed);
+        let before = self.plan.take();
+        let continued = before.as_ref().filter(|before| plan.continues(&before.plan)).map(|it| it.since);
+        let since = continued.unwrap_or(epoch);
+        self.plan = Some(Installed { plan: plan.clone(), since, rank, reported: Reported::Nothing });
         if plan.ring.len() == 1 {
             self.drop_links();
             shared.links.clear(epoch);
@@ -170,7 +172,11 @@ impl Conductor {
             self.inbound = Some(In { edge, link: None });
         }
         self.connect_inbound(shared);
-        self.mesh.take_plan(shared, self.me, &plan);
+        if continued.is_some() {
+            self.mesh.go_on(&plan);
+        } else {
+            self.mesh.take_plan(shared, self.me, &plan);
+        }
         self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
         let awaited: Vec<Edge> = std::iter::once(edge).chain(self.mesh.inbound_edges()).collect();
         self.waiting.forget_before(epoch, &awaited);
@@ -194,8 +200,8 @@ impl Conductor {
             events: events(shared),
             name: "pccl".into(),
         };
-        let started = dialed.result.and_then(|streams| {
-            OutLink::start(streams, config).map_err(|error| format!("cannot start the link: {error}"))
+        let started = dialed.result.and_then(|conns| {
+            OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
         });
         match started {
             Ok(link) => out.link = Some(link),
@@ -215,9 +221,9 @@ impl Conductor {
 
     fn connect_inbound(&mut self, shared: &Arc<Shared>) {
         let Some(inbound) = self.inbound.as_mut().filter(|inbound| inbound.link.is_none()) else { return };
-        let Some(streams) = self.waiting.take(&inbound.edge) else { return };
+        let Some(conns) = self.waiting.take(&inbound.edge) else { return };
         let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-        match InLink::start(streams, in_config(shared, &inbound.edge), directory) {
+        match InLink::start(conns, in_config(shared, &inbound.edge), directory) {
             Ok(link) => inbound.link = Some(link),
             Err(error) => {
                 let (peer, generation) = inbound.edge.name();
@@ -301,7 +307,7 @@ impl Conductor {
                 return;
             }
             shared.links.install(
-                epoch,
+                (installed.since, epoch),
                 (out_link.clone(), out.edge.name()),
                 (in_link.clone(), inbound.edge.name()),
             );

@@ -5,12 +5,13 @@ use crate::config::{Config, FrameChecksums};
 use crossbeam_channel::Sender;
 use pccl_protocol::{GroupEpoch, RingMember, limits};
 use std::{
-    net::{IpAddr, TcpStream},
+    net::IpAddr,
     time::{Duration, Instant},
 };
 use tinysockets::{
     address::HostPort,
-    dial::{self, dial_with_preamble, introduce, round_trip},
+    conn::Conn,
+    dial::{self, dial_with_preamble, introduce},
     link::tune_data_socket,
     preamble::{Preamble, Role},
 };
@@ -40,7 +41,7 @@ impl Edge {
 #[derive(Debug)]
 pub(crate) struct Dialed {
     pub(crate) edge: Edge,
-    pub(crate) result: Result<Vec<TcpStream>, String>,
+    pub(crate) result: Result<Vec<Conn>, String>,
 }
 
 /// Dials `target` on a thread of its own, so that a newer ring plan never waits for it. The result is an event.
@@ -101,17 +102,17 @@ pub(super) fn dial_pool(
     address: &HostPort,
     preamble: Preamble,
     deadline: Instant,
-) -> Result<Vec<TcpStream>, String> {
+) -> Result<Vec<Conn>, String> {
     log::trace!("dialing {address}");
     let first = dial::dial(address, deadline).map_err(|error| error.to_string())?;
-    let round_trip = round_trip(&first);
+    let round_trip = first.round_trip();
     let is_paced = tune_data_socket(&first, round_trip);
     let connection_count = match preamble.connection_count {
         0 => automatic_connections(round_trip, is_paced),
         wanted => wanted,
     };
     let preamble = Preamble { connection_count, ..preamble };
-    let streams = std::thread::scope(|scope| {
+    let conns = std::thread::scope(|scope| {
         let dials: Vec<_> = (1..connection_count)
             .map(|connection_index| {
                 let preamble = Preamble { connection_index, ..preamble };
@@ -128,59 +129,57 @@ pub(super) fn dial_pool(
             .map_err(|error| error.to_string());
         let others = dials.into_iter().map(|dial| {
             let thread = dial.map_err(|error| format!("cannot start a thread: {error}"))?;
-            thread.join().map_err(|_| "a dial panicked".to_owned())?.map(|(stream, _)| stream)
+            thread.join().map_err(|_| "a dial panicked".to_owned())?
         });
         std::iter::once(first).chain(others).collect::<Result<Vec<_>, String>>()
     })?;
-    for stream in &streams[1..] {
-        tune_data_socket(stream, round_trip);
+    for conn in &conns[1..] {
+        tune_data_socket(conn, round_trip);
     }
-    Ok(streams)
+    Ok(conns)
 }
 
 /// Connections from previous ranks that no link has taken yet. They may come before the plan that explains them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    streams: Vec<(Preamble, TcpStream, Instant)>,
+    conns: Vec<(Preamble, Conn, Instant)>,
 }
 
 impl Waiting {
     /// Adds a connection; the oldest one goes if there are too many.
-    pub(crate) fn add(&mut self, preamble: Preamble, stream: TcpStream) {
-        self.streams.retain(|(_, _, since)| since.elapsed() < WAITING_TIMEOUT);
-        if self.streams.len() >= MAX_WAITING {
-            self.streams.remove(0);
+    pub(crate) fn add(&mut self, preamble: Preamble, conn: Conn) {
+        self.conns.retain(|(_, _, since)| since.elapsed() < WAITING_TIMEOUT);
+        if self.conns.len() >= MAX_WAITING {
+            self.conns.remove(0);
         }
-        self.streams.push((preamble, stream, Instant::now()));
+        self.conns.push((preamble, conn, Instant::now()));
     }
 
     /// Closes connections that belong to epochs before `epoch`, but for those of `awaited` edges.
     pub(crate) fn forget_before(&mut self, epoch: GroupEpoch, awaited: &[Edge]) {
-        self.streams.retain(|(preamble, _, _)| {
+        self.conns.retain(|(preamble, _, _)| {
             preamble.epoch >= epoch.0 || awaited.iter().any(|edge| is_of(preamble, edge))
         });
     }
 
     /// All connections of `edge`, in order, once they are complete.
-    pub(crate) fn take(&mut self, edge: &Edge) -> Option<Vec<TcpStream>> {
-        let newest = self.streams.iter().rev().find(|(preamble, _, _)| is_of(preamble, edge))?;
+    pub(crate) fn take(&mut self, edge: &Edge) -> Option<Vec<Conn>> {
+        let newest = self.conns.iter().rev().find(|(preamble, _, _)| is_of(preamble, edge))?;
         let count = newest.0.connection_count;
         let belongs = |preamble: &Preamble| is_of(preamble, edge) && preamble.connection_count == count;
         let is_here = |index: u16| {
-            self.streams
-                .iter()
-                .any(|(preamble, _, _)| belongs(preamble) && preamble.connection_index == index)
+            self.conns.iter().any(|(preamble, _, _)| belongs(preamble) && preamble.connection_index == index)
         };
         if !(0..count).all(is_here) {
             return None;
         }
         let (of_edge, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.streams).into_iter().partition(|(p, _, _)| is_of(p, edge));
-        self.streams = kept;
+            std::mem::take(&mut self.conns).into_iter().partition(|(p, _, _)| is_of(p, edge));
+        self.conns = kept;
         let mut taken: Vec<_> = of_edge.into_iter().filter(|(preamble, _, _)| belongs(preamble)).collect();
         taken.sort_by_key(|(preamble, _, since)| (preamble.connection_index, std::cmp::Reverse(*since)));
         taken.dedup_by_key(|(preamble, _, _)| preamble.connection_index);
-        Some(taken.into_iter().map(|(_, stream, _)| stream).collect())
+        Some(taken.into_iter().map(|(_, conn, _)| conn).collect())
     }
 }
 
@@ -222,11 +221,12 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
         let mut waiting = Waiting::default();
         let add = |waiting: &mut Waiting, connection_index, connection_count| {
-            let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
+            let stream =
+                std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
             let data = Preamble::new(Role::Data);
             let preamble =
                 Preamble { from: 7, link_generation: 1, connection_index, connection_count, ..data };
-            waiting.add(preamble, stream);
+            waiting.add(preamble, stream.into());
         };
         let edge = |connections| Edge { peer: 7, generation: 1, connections };
         add(&mut waiting, 0, 3);
@@ -235,12 +235,12 @@ mod tests {
         add(&mut waiting, 1, 3);
         assert!(waiting.take(&edge(2)).is_none(), "another number was agreed on");
         assert!(waiting.take(&Edge { peer: 8, ..edge(0) }).is_none());
-        assert_eq!(waiting.take(&edge(0)).map(|streams| streams.len()), Some(3));
+        assert_eq!(waiting.take(&edge(0)).map(|conns| conns.len()), Some(3));
         assert!(waiting.take(&edge(0)).is_none());
         // What a newer dial brings counts, whatever an older one left.
         add(&mut waiting, 0, 2);
         add(&mut waiting, 0, 1);
-        assert_eq!(waiting.take(&edge(0)).map(|streams| streams.len()), Some(1));
+        assert_eq!(waiting.take(&edge(0)).map(|conns| conns.len()), Some(1));
         add(&mut waiting, 0, 0);
         add(&mut waiting, 3, 2);
         assert!(waiting.take(&edge(0)).is_none(), "such connections are of no pool");

@@ -33,6 +33,8 @@ impl std::fmt::Debug for Links {
 
 #[derive(Default)]
 struct Now {
+    /// The epoch in which these links came, and the present one.
+    since: GroupEpoch,
     epoch: GroupEpoch,
     out: Option<Arc<OutLink>>,
     out_name: Option<Name>,
@@ -42,9 +44,17 @@ struct Now {
     mesh: MeshNow,
 }
 
-/// The mesh of one epoch.
+impl Now {
+    /// Whether attempts of `epoch` run on these links.
+    fn carries(&self, epoch: GroupEpoch) -> bool {
+        (self.since..=self.epoch).contains(&epoch)
+    }
+}
+
+/// The mesh of one epoch, or of several in a row.
 #[derive(Default)]
 struct MeshNow {
+    since: GroupEpoch,
     epoch: GroupEpoch,
     /// By the rank at the other end.
     out: BTreeMap<usize, Arc<OutLink>>,
@@ -52,12 +62,24 @@ struct MeshNow {
     fault: Option<LinkFault>,
 }
 
+impl MeshNow {
+    fn carries(&self, epoch: GroupEpoch) -> bool {
+        (self.since..=self.epoch).contains(&epoch)
+    }
+}
+
 impl Links {
-    /// Both links of `epoch` stand; names are peer and generation.
-    pub(crate) fn install(&self, epoch: GroupEpoch, out: (Arc<OutLink>, Name), inbound: (Arc<InLink>, Name)) {
+    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it, back to
+    /// `since`, which had the same ring.
+    pub(crate) fn install(
+        &self,
+        (since, epoch): (GroupEpoch, GroupEpoch),
+        out: (Arc<OutLink>, Name),
+        inbound: (Arc<InLink>, Name),
+    ) {
         let mut now = self.now.lock();
         let (old_out, old_in) = (now.out_name, now.in_name);
-        now.epoch = epoch;
+        (now.since, now.epoch) = (since, epoch);
         now.out = Some(out.0);
         now.out_name = Some(out.1);
         now.inbound = Some(inbound.0);
@@ -68,14 +90,15 @@ impl Links {
         }
     }
 
-    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others.
+    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others. They also
+    /// carry what began in the epochs before it, back to `since`.
     pub(crate) fn install_mesh(
         &self,
-        epoch: GroupEpoch,
+        (since, epoch): (GroupEpoch, GroupEpoch),
         out: BTreeMap<usize, Arc<OutLink>>,
         inbound: Vec<Arc<InLink>>,
     ) {
-        let mesh = MeshNow { epoch, out, inbound, fault: None };
+        let mesh = MeshNow { since, epoch, out, inbound, fault: None };
         let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
         // Without the lock: the end of a link calls back, and waits.
         drop(old);
@@ -89,20 +112,20 @@ impl Links {
 
     /// There is no ring (this peer is alone).
     pub(crate) fn clear(&self, epoch: GroupEpoch) {
-        let old = std::mem::replace(&mut *self.now.lock(), Now { epoch, ..Now::default() });
+        let old = std::mem::replace(&mut *self.now.lock(), Now { since: epoch, epoch, ..Now::default() });
         drop(old);
     }
 
     /// The link to the next rank in `epoch`.
     pub(crate) fn out_for(&self, epoch: GroupEpoch) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
-        if now.epoch == epoch { now.out.clone() } else { None }
+        if now.carries(epoch) { now.out.clone() } else { None }
     }
 
     /// The link of the mesh of `epoch` to `rank`.
     pub(crate) fn mesh_out_for(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
-        if now.mesh.epoch == epoch { now.mesh.out.get(&rank).cloned() } else { None }
+        if now.mesh.carries(epoch) { now.mesh.out.get(&rank).cloned() } else { None }
     }
 
     /// The links to others: the name of each (peer, generation), bytes sent, and what it has yet to deliver.
@@ -127,14 +150,14 @@ impl Links {
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch, users: Users) -> Option<OpFault> {
         let now = self.now.lock();
-        if now.epoch != epoch || now.out.is_none() {
+        if !now.carries(epoch) || now.out.is_none() {
             return Some(missing_link("to the next rank"));
         }
         if now.inbound.is_none() {
             return Some(missing_link("from the previous rank"));
         }
         let over_mesh = users == Users::OverMesh;
-        if over_mesh && now.mesh.epoch != epoch {
+        if over_mesh && !now.mesh.carries(epoch) {
             return Some(missing_link("to all other ranks"));
         }
         let noted = now.fault.as_ref().or(now.mesh.fault.as_ref().filter(|_| over_mesh));
@@ -190,6 +213,7 @@ mod tests {
     use crate::collective::table::{LinkDirectory, OpTable};
     use pccl_protocol::{LinkGeneration, OpFaultKind, PeerId};
     use std::net::{TcpListener, TcpStream};
+    use tinysockets::conn::Conn;
     use tinysockets::link::{InConfig, LinkEvents, OutConfig};
 
     /// Notes nothing, as if the thread that is told had not come to it yet.
@@ -199,21 +223,21 @@ mod tests {
         fn broken(&self, _: &LinkFault) {}
     }
 
-    fn streams() -> (TcpStream, TcpStream) {
+    fn conns() -> (Conn, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let dialed = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
-        (dialed, listener.accept().expect("a connection").0)
+        (dialed.into(), listener.accept().expect("a connection").0)
     }
 
     fn out(peer: u128) -> (Arc<OutLink>, TcpStream) {
-        let (own, other) = streams();
+        let (own, other) = conns();
         let config =
             OutConfig { peer, generation: 5, checksum: None, events: Arc::new(Nobody), name: "test".into() };
         (OutLink::start(vec![own], config).expect("starts"), other)
     }
 
     fn inbound(peer: u128) -> (Arc<InLink>, TcpStream) {
-        let (own, other) = streams();
+        let (own, other) = conns();
         let config = InConfig {
             peer,
             generation: 6,
@@ -235,8 +259,9 @@ mod tests {
             let ((next, a), (previous, b)) = (out(1), inbound(2));
             let ((to_other, c), (from_other, d)) = (out(7), inbound(8));
             let links = Links::default();
-            links.install(epoch, (next.clone(), (1, 5)), (previous.clone(), (2, 6)));
-            links.install_mesh(epoch, BTreeMap::from([(2, to_other.clone())]), vec![from_other.clone()]);
+            links.install((epoch, epoch), (next.clone(), (1, 5)), (previous.clone(), (2, 6)));
+            let to_others = BTreeMap::from([(2, to_other.clone())]);
+            links.install_mesh((epoch, epoch), to_others, vec![from_other.clone()]);
             assert_eq!(links.fault_for(epoch, users), None);
             match breaks {
                 0 => next.fail(0, FaultKind::Stalled, "a test"),

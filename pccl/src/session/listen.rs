@@ -77,14 +77,14 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
         return incoming.refuse(Refusal::NotExpected);
     }
     let remote = incoming.remote_addr;
-    let stream = match incoming.accept() {
-        Ok(stream) => stream,
+    let conn = match incoming.accept() {
+        Ok(conn) => conn,
         Err(error) => return log::debug!("connection from {remote} broke during the preamble: {error}"),
     };
     match preamble.role {
-        Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, stream))),
-        Role::State => shared.server.serve(shared, stream, remote),
-        Role::Probe => shared.probes.serve(stream, remote),
+        Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
+        Role::State => shared.server.serve(shared, conn, remote),
+        Role::Probe => shared.probes.serve(conn, remote),
         // The acceptor lets only the roles of the two listeners through.
         Role::Control => {}
     }

@@ -9,7 +9,7 @@ use super::{
     edges::{self, Dialed, Edge, Waiting},
 };
 use crate::collective::table::LinkDirectory;
-use pccl_protocol::{C2m, EdgeFault, LinkGeneration, MeshReport, PeerId, RingPlan, Text};
+use pccl_protocol::{C2m, EdgeFault, GroupEpoch, LinkGeneration, MeshReport, PeerId, RingPlan, Text};
 use std::{collections::BTreeMap, sync::Arc};
 use tinysockets::link::{Direction, InLink, LinkFault, OutConfig, OutLink};
 
@@ -20,6 +20,8 @@ type Name = (u128, u64);
 #[derive(Default)]
 pub(super) struct Mesh {
     plan: Option<Arc<RingPlan>>,
+    /// The first of the epochs up to that of the plan that have the same mesh.
+    since: GroupEpoch,
     out: BTreeMap<Name, Option<Arc<OutLink>>>,
     inbound: BTreeMap<Name, Option<Arc<InLink>>>,
     /// The master knows that all of them stand, or that one does not.
@@ -31,6 +33,7 @@ impl Mesh {
     pub(super) fn take_plan(&mut self, shared: &Arc<Shared>, me: Identity, plan: &Arc<RingPlan>) {
         shared.links.clear_mesh();
         self.plan = Some(plan.clone());
+        self.since = plan.epoch;
         self.reported = false;
         let names = |mine: fn(&pccl_protocol::MeshEdge) -> (PeerId, PeerId)| {
             let ends = plan.mesh.iter().map(move |edge| (mine(edge), edge.generation));
@@ -50,6 +53,12 @@ impl Mesh {
         for name in wanted_in {
             self.inbound.entry(name).or_insert(None);
         }
+    }
+
+    /// The next epoch has the same mesh, and what runs on it goes on. Whether it stands is said again.
+    pub(super) fn go_on(&mut self, plan: &Arc<RingPlan>) {
+        self.plan = Some(plan.clone());
+        self.reported = false;
     }
 
     /// Closes the edges that are not to stay, and those that are broken.
@@ -82,9 +91,9 @@ impl Mesh {
         let mut failed = Vec::new();
         for (name, link) in self.inbound.iter_mut().filter(|(_, link)| link.is_none()) {
             let edge = edge_of(name);
-            let Some(streams) = waiting.take(&edge) else { continue };
+            let Some(conns) = waiting.take(&edge) else { continue };
             let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-            match InLink::start(streams, in_config(shared, &edge), directory) {
+            match InLink::start(conns, in_config(shared, &edge), directory) {
                 Ok(started) => *link = Some(started),
                 Err(error) => failed.push((*name, format!("cannot start the link: {error}"))),
             }
@@ -111,9 +120,9 @@ impl Mesh {
             events: events(shared),
             name: "pccl-m".into(),
         };
-        let streams = std::mem::replace(&mut dialed.result, Ok(Vec::new()));
-        let started = streams.and_then(|streams| {
-            OutLink::start(streams, config).map_err(|error| format!("cannot start the link: {error}"))
+        let conns = std::mem::replace(&mut dialed.result, Ok(Vec::new()));
+        let started = conns.and_then(|conns| {
+            OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
         });
         match started {
             Ok(link) => *slot = Some(link),
@@ -162,7 +171,7 @@ impl Mesh {
             // The event that says so is on its way to this thread.
             return;
         }
-        shared.links.install_mesh(plan.epoch, out, inbound);
+        shared.links.install_mesh((self.since, plan.epoch), out, inbound);
         self.reported = true;
         log::debug!("mesh of epoch {} stands", plan.epoch);
         shared.send(&C2m::MeshReport(MeshReport { epoch: plan.epoch, fault: None }));

@@ -29,7 +29,7 @@ use crossbeam_channel::Sender;
 use links::Links;
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
+    Algorithm, C2m, CallKind, KickCode, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
     flight::{Event, Recorder, What},
     limits,
 };
@@ -45,6 +45,8 @@ use std::{
 use threadpark::Unparker;
 use tinysockets::{
     acceptor::Acceptor,
+    conn::Conn,
+    dial::DialError,
     preamble::{Preamble, Role},
     queued::{QueuedConfig, QueuedSocket, RecvError},
 };
@@ -334,6 +336,59 @@ impl Shared {
     }
 }
 
+/// Why an attempt to register came to nothing.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Another attempt may succeed.
+    ForNow(String),
+    /// No attempt will.
+    ForGood(Error),
+}
+
+impl Refused {
+    fn dial(error: &DialError) -> Self {
+        use tinysockets::preamble::Refusal;
+        let text = error.to_string();
+        match error {
+            DialError::Refused { reason: Refusal::NotExpected | Refusal::ShuttingDown, .. } => {
+                Self::ForNow(text)
+            }
+            DialError::Refused { .. } | DialError::Foreign { .. } => Self::ForGood(Error::Refused(text)),
+            // Names come and go with the machines that they stand for.
+            DialError::Unresolved { .. }
+            | DialError::ConnectionRefused { .. }
+            | DialError::TimedOut { .. }
+            | DialError::NoAnswer { .. }
+            | DialError::Io { .. } => Self::ForNow(text),
+        }
+    }
+
+    fn registration(reason: &KickReason) -> Self {
+        let text = format!("the master refused this peer: {reason}");
+        match reason.code {
+            KickCode::Malformed
+            | KickCode::Protocol
+            | KickCode::Full
+            | KickCode::WrongRun
+            | KickCode::Operator => Self::ForGood(Error::Refused(text)),
+            _ => Self::ForNow(text),
+        }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::ForGood(error)
+    }
+}
+
+/// Connects to the master and introduces itself.
+fn dial_master(config: &Config, deadline: Instant) -> Result<Conn, Refused> {
+    let preamble = Preamble { group: config.group.0, ..Preamble::new(Role::Control) };
+    let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, deadline);
+    dialled.map_err(|error| Refused::dial(&error))
+}
+
 /// A session and its threads. Dropping it ends the session and joins them.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -348,9 +403,11 @@ impl Session {
         config: Config,
         previous: Option<PreviousIdentity>,
         flight: Arc<Recorder>,
-    ) -> Result<Self, Error> {
+        deadline: Instant,
+    ) -> Result<Self, Refused> {
+        // First of all: nobody is to take the ports of a peer that is not yet in any run.
+        let conn = dial_master(&config, deadline)?;
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
-        let deadline = Instant::now() + config.connect_timeout;
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config)?;
         let shared = Arc::new(Shared {
@@ -385,17 +442,14 @@ impl Session {
         });
         let acceptor = listen::spawn(listeners, &shared)?;
         let mut session = Self { shared, acceptor, threads: Vec::new() };
-        session.open_control(deadline)?;
+        session.open_control(conn)?;
         let registered = session.register(deadline, previous)?;
         session.start_threads(&registered, event_source)?;
         Ok(session)
     }
 
-    fn open_control(&self, deadline: Instant) -> Result<(), Error> {
+    fn open_control(&self, conn: Conn) -> Result<(), Error> {
         let shared = &self.shared;
-        let preamble = Preamble { group: shared.config.group.0, ..Preamble::new(Role::Control) };
-        let (stream, _) = tinysockets::dial::dial_with_preamble(&shared.config.master, &preamble, deadline)
-            .map_err(|error| Error::ConnectFailed(error.to_string()))?;
         let (tap, on_close) = control::callbacks(shared);
         let config = QueuedConfig {
             name: "control".into(),
@@ -403,7 +457,7 @@ impl Session {
             inbox_limit: INBOX_LIMIT,
             on_close: Some(on_close),
         };
-        let socket = QueuedSocket::start(stream, config, tap)
+        let socket = QueuedSocket::start(conn, config, tap)
             .map_err(|error| Error::System(format!("control connection: {error}")))?;
         let _ = shared.control.set(socket);
         // The connection may have ended before it was visible to `finish`.
@@ -413,7 +467,7 @@ impl Session {
         Ok(())
     }
 
-    fn register(&self, deadline: Instant, previous: Option<PreviousIdentity>) -> Result<Registered, Error> {
+    fn register(&self, deadline: Instant, previous: Option<PreviousIdentity>) -> Result<Registered, Refused> {
         let shared = &self.shared;
         let port = |index| {
             self.acceptor.local_port(index).ok_or_else(|| Error::System("a listener has no port".into()))
@@ -432,14 +486,16 @@ impl Session {
                 _ => None,
             })
             .map_err(|error| match error {
-                Error::TimedOut(_) => Error::ConnectFailed(format!(
+                Error::TimedOut(_) => Refused::ForNow(format!(
                     "the master at {} does not answer the registration",
                     shared.config.master
                 )),
-                Error::Kicked(reason) => {
-                    Error::ConnectFailed(format!("the master refused this peer: {reason}"))
-                }
-                other => other,
+                Error::Kicked(reason) => Refused::registration(&reason),
+                Error::MasterLost(text) => Refused::ForNow(format!(
+                    "the connection to the master at {} broke during the registration: {text}",
+                    shared.config.master
+                )),
+                other => Refused::ForGood(other),
             })
     }
 

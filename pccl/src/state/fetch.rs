@@ -117,8 +117,8 @@ fn connect(
         recv(dialed) -> dialed => dialed.map_err(|error| error.to_string())?,
         recv(watch.gone()) -> _ => return Err("the run has lost it".into()),
     };
-    let (stream, _) = dialed.map_err(|error| error.to_string())?;
-    Ok(PacketStream::new(stream, limits::MAX_PACKET_BYTES))
+    let conn = dialed.map_err(|error| error.to_string())?;
+    Ok(PacketStream::new(conn, limits::MAX_PACKET_BYTES))
 }
 
 fn fetch_tensor(

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{Key, Nothing, P2p, StateAnswer, StateRequest, SyncId, limits};
 use std::{
     collections::BTreeMap,
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
+    conn::Conn,
     link::{Gate, Lent},
     stream::{PacketStream, StreamBreaker},
 };
@@ -121,8 +122,8 @@ impl StateServer {
     }
 
     /// Serves one connection on a thread of its own.
-    pub(crate) fn serve(&self, shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) {
-        let stream = PacketStream::new(stream, limits::MAX_PACKET_BYTES);
+    pub(crate) fn serve(&self, shared: &Arc<Shared>, conn: Conn, remote: SocketAddr) {
+        let stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
         let mut state = self.state.lock();
         state.connections.retain(|(_, thread)| !thread.is_finished());
         if state.stopped || state.connections.len() >= MAX_SERVED {

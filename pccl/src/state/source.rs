@@ -90,7 +90,7 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listens");
         let (far, _) = listener.accept().expect("somebody dials");
         far.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
-        (PacketStream::new(near, 100), far)
+        (PacketStream::new(near.into(), 100), far)
     }
 
     #[test]

@@ -74,6 +74,8 @@ static void handles(void) {
         EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
         EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclWaitForWorld(comm, 2, 0), pcclInvalidArgument);
+        EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclInvalidArgument);
+        EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidArgument);
         EXPECT(pcclGetStatus(comm, false, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidArgument);
         EXPECT(pcclWaitAsyncReduce(&op, 0, &flag), pcclInvalidArgument);
@@ -105,14 +107,25 @@ static void unconnected(void) {
            pcclInvalidUsage);
     EXPECT(pcclGetWorld(comm, &shape), pcclInvalidUsage);
     EXPECT(pcclWaitForWorld(comm, 1, 0), pcclInvalidUsage);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
     EXPECT(pcclIsConnected(comm, &flag), pcclSuccess);
     CHECK(!flag);
     EXPECT(pcclClose(comm), pcclSuccess);
     EXPECT(pcclCloseWithin(comm, 10), pcclSuccess);
     /* Nobody listens there. */
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 300), pcclSuccess);
     EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
-    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "ConnectFailed") == 0);
     EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
+    EXPECT(pcclRecover(comm, pcclRemedyReconnect, 2), pcclMasterConnectionFailed);
+    EXPECT(pcclRecover(comm, pcclRemedyWaitForPeers, 2), pcclMasterConnectionFailed);
+    CHECK(strstr(pcclGetLastError(), "127.0.0.1:1: connection refused") != NULL);
+    /* What was the matter stays to be read. */
+    EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
+    CHECK(strstr(pcclGetLastError(), "connection refused") != NULL);
+    EXPECT(pcclRecover(comm, (pcclRemedy_t) 5, 2), pcclInvalidArgument);
+    EXPECT(pcclRecover(comm, pcclRemedyNone, 2), pcclSuccess);
+    EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
 }
 
@@ -330,6 +343,48 @@ static void masters(void) {
     EXPECT(pcclDestroyMaster(master), pcclSuccess);
 }
 
+typedef struct heard_t {
+    int lines;
+    pcclLogLevel_t level;
+    char origin[64];
+    char text[256];
+    pcclResult_t inside;
+} heard_t;
+
+static void hear(pcclLogLevel_t level, const char *origin, const char *text, void *user) {
+    heard_t *heard = user;
+    heard->lines++;
+    heard->level = level;
+    snprintf(heard->origin, sizeof heard->origin, "%s", origin);
+    snprintf(heard->text, sizeof heard->text, "%s", text);
+    /* What the rules forbid does not hang. */
+    heard->inside = pcclSetLogCallback(pcclLogOff, NULL, NULL);
+}
+
+/* The lines go to a function, at the level that was asked for, until it is taken away. */
+static void logs(void) {
+    heard_t heard;
+    memset(&heard, 0, sizeof heard);
+    EXPECT(pcclSetLogCallback((pcclLogLevel_t) 6, hear, &heard), pcclInvalidArgument);
+    EXPECT(pcclSetLogCallback((pcclLogLevel_t) -2, hear, &heard), pcclInvalidArgument);
+    EXPECT(pcclSetLogCallback(pcclLogDebug, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1 && heard.level == pcclLogDebug && heard.inside == pcclInvalidUsage);
+    CHECK(strstr(heard.text, "info is NULL") != NULL && strncmp(heard.origin, "pccl", 4) == 0);
+    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1);
+    EXPECT(pcclSetLogCallback(pcclLogTrace, hear, &heard), pcclSuccess);
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == 1);
+    /* What the environment asks for: the test runs this program with DEBUG and with nothing. */
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, hear, &heard), pcclSuccess);
+    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
+    EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+}
+
 int main(void) {
     size_t count_of_culprits = 1;
     CHECK(strcmp(pcclGetLastError(), "") == 0 && pcclGetLastRemedy() == pcclRemedyNone);
@@ -340,6 +395,7 @@ int main(void) {
     EXPECT(pcclGetLastCulprits(NULL, 1, &count_of_culprits), pcclInvalidArgument);
     EXPECT(pcclGetLastCulprits(NULL, 0, &count_of_culprits), pcclSuccess);
     CHECK(count_of_culprits == 0 && strcmp(pcclGetLastCause(), "InvalidArgument") == 0);
+    logs();
     before_init();
     masters();
     handles();

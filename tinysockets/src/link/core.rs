@@ -3,8 +3,7 @@
 use std::{
     cell::Cell,
     io,
-    net::{Shutdown, TcpStream},
-    os::fd::{AsFd, BorrowedFd},
+    net::Shutdown,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
     thread::JoinHandle,
@@ -13,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{Direction, FaultKind, LinkEvents, LinkFault};
-use crate::threads;
+use crate::{conn::Conn, threads};
 
 thread_local! {
     /// Set on threads of links for good, and on others while a link calls back on them.
@@ -57,7 +56,7 @@ pub(super) struct Core {
     direction: Direction,
     peer: u128,
     generation: u64,
-    streams: Vec<TcpStream>,
+    conns: Vec<Conn>,
     events: Arc<dyn LinkEvents>,
     /// Empty while the link lives; the first fault for ever after.
     ended: OnceLock<LinkFault>,
@@ -71,27 +70,23 @@ impl Core {
         direction: Direction,
         peer: u128,
         generation: u64,
-        streams: Vec<TcpStream>,
+        conns: Vec<Conn>,
         events: Arc<dyn LinkEvents>,
     ) -> io::Result<Self> {
-        if streams.is_empty() || streams.len() > usize::from(u16::MAX) {
-            let text = format!("a link has 1 to {} connections, not {}", u16::MAX, streams.len());
+        if conns.is_empty() || conns.len() > usize::from(u16::MAX) {
+            let text = format!("a link has 1 to {} connections, not {}", u16::MAX, conns.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        for stream in &streams {
-            stream.set_nonblocking(false)?;
-            stream.set_read_timeout(None)?;
-        }
         let (ended, ending, threads) = (OnceLock::new(), Mutex::new(()), Mutex::new(Vec::new()));
-        Ok(Self { direction, peer, generation, streams, events, ended, ending, threads })
+        Ok(Self { direction, peer, generation, conns, events, ended, ending, threads })
     }
 
     pub(super) fn connections(&self) -> usize {
-        self.streams.len()
+        self.conns.len()
     }
 
-    pub(super) fn fd(&self, connection: u16) -> BorrowedFd<'_> {
-        self.streams[usize::from(connection)].as_fd()
+    pub(super) fn conn(&self, connection: u16) -> &Conn {
+        &self.conns[usize::from(connection)]
     }
 
     /// Peer and generation, as events name them.
@@ -124,9 +119,9 @@ impl Core {
             LinkFault { direction, peer, generation, connection, kind, text }
         });
         if is_first {
-            for stream in &self.streams {
+            for conn in &self.conns {
                 // Fails only if the connection is down already.
-                let _ = stream.shutdown(Shutdown::Both);
+                let _ = conn.shutdown(Shutdown::Both);
             }
             consequences(first);
             if kind != FaultKind::Closed {

@@ -2,8 +2,6 @@
 
 use std::{
     io,
-    net::TcpStream,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +15,7 @@ use super::{
     outgoing::{payload_range, report_failure},
     scratch::Scratch,
 };
-use crate::sys::{self, Interest};
+use crate::{conn::Conn, sys::Interest};
 
 /// Least and most scratch memory of a connection.
 const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
@@ -65,16 +63,12 @@ struct Shared {
 }
 
 impl InLink {
-    /// Starts the threads of a link over `streams`, on which frames are about to arrive. Frames are looked up in
+    /// Starts the threads of a link over `conns`, on which frames are about to arrive. Frames are looked up in
     /// `directory`.
-    pub fn start(
-        streams: Vec<TcpStream>,
-        config: InConfig,
-        directory: Arc<dyn Directory>,
-    ) -> io::Result<Arc<Self>> {
+    pub fn start(conns: Vec<Conn>, config: InConfig, directory: Arc<dyn Directory>) -> io::Result<Arc<Self>> {
         let InConfig { peer, generation, checksum, scratch_bytes, events, name } = config;
         let scratch_bytes = scratch_bytes.clamp(*SCRATCH_BYTES.start(), *SCRATCH_BYTES.end());
-        let core = Core::new(Direction::In, peer, generation, streams, events)?;
+        let core = Core::new(Direction::In, peer, generation, conns, events)?;
         let connections = core.connections() as u16;
         let shared = Arc::new(Shared { core, directory, checksum, received_bytes: AtomicU64::new(0) });
         // From here on an early return drops the link, which ends the threads started so far.
@@ -132,7 +126,7 @@ impl Drop for InLink {
 impl Shared {
     /// An RX thread: takes frames until the link ends.
     fn run(&self, connection: u16, scratch: Scratch) {
-        let mut receiver = Receiver { shared: self, fd: self.core.fd(connection), scratch };
+        let mut receiver = Receiver { shared: self, conn: self.core.conn(connection), scratch };
         loop {
             // The transfer of the frame under way is kept outside, so that it can be told of a failure in it.
             let mut transfer = None;
@@ -160,7 +154,7 @@ impl Shared {
 /// One connection's receiving.
 struct Receiver<'a> {
     shared: &'a Shared,
-    fd: BorrowedFd<'a>,
+    conn: &'a Conn,
     scratch: Scratch,
 }
 
@@ -281,7 +275,7 @@ impl Receiver<'_> {
         }
         while at < range.end {
             let piece = at..range.end.min(at + DIRECT_PIECE_BYTES);
-            match memory.receive(piece, self.fd) {
+            match memory.receive(piece, self.conn) {
                 None => return self.discard(header, range.end - at),
                 Some(Ok(0)) => return Err(eof_in(header)),
                 Some(Ok(count)) => {
@@ -296,7 +290,8 @@ impl Receiver<'_> {
                     }
                 }
                 Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    sys::poll_fd(self.fd, Interest::Read, None)
+                    self.conn
+                        .wait(Interest::Read, None)
                         .map_err(|error| Fault::io("waiting to receive", &error))?;
                 }
                 Some(Err(error)) => return Err(Fault::io("receiving failed", &error)),
@@ -324,10 +319,10 @@ impl Receiver<'_> {
 
     /// Receives into scratch memory; waits until there is something. 0 is the end of the stream.
     fn fill(&mut self, at_most: usize) -> Result<usize, Fault> {
-        let fd = self.fd;
+        let conn = self.conn;
         let count = self
             .scratch
-            .fill(at_most, |place| sys::recv(fd, place, false))
+            .fill(at_most, |place| conn.recv(place))
             .map_err(|error| Fault::io("receiving failed", &error))?;
         self.count(count);
         Ok(count)

@@ -18,10 +18,10 @@
 //! gathered value of a range as soon as it *has* the old one, which can be before the sending thread here has returned
 //! from its call; both calls then meet on the same bytes, with nothing left to send that matters.
 
-use std::{fmt, io, ops::Range, os::fd::BorrowedFd, sync::Arc};
+use std::{fmt, io, ops::Range, sync::Arc};
 
 pub use super::gate::{Gate, Pass};
-use crate::sys;
+use crate::{conn::Conn, sys};
 
 /// A range of the caller's memory that is lent to the threads of links until its gate closes.
 pub struct Lent {
@@ -109,21 +109,21 @@ impl Lent {
     /// Sends `header` and then the bytes of `range`, as far as the socket takes them without blocking: one system call,
     /// which returns the number of bytes taken of both together, or `WouldBlock`. `None` if the gate is closed or the
     /// range is out of bounds; nothing was sent then.
-    pub fn send(&self, range: Range<usize>, fd: BorrowedFd<'_>, header: &[u8]) -> Option<io::Result<usize>> {
+    pub fn send(&self, range: Range<usize>, conn: &Conn, header: &[u8]) -> Option<io::Result<usize>> {
         let (_pass, start) = self.open(&range)?;
         // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
         // the bytes are mapped. There is no reference to them, and a concurrent `receive` may change them.
-        Some(unsafe { sys::send_header_raw(fd, header, start, range.len(), true) })
+        Some(unsafe { sys::send_header_raw(conn.fd(), header, start, range.len(), true) })
     }
 
     /// Receives into `range` what the socket has, without blocking: one system call, which returns the number of bytes
     /// received (0 for an empty range, or at the end of the stream), or `WouldBlock`. `None` if the gate is closed, the
     /// range is out of bounds or the memory was lent for reading only; nothing was received then.
-    pub fn receive(&self, range: Range<usize>, fd: BorrowedFd<'_>) -> Option<io::Result<usize>> {
+    pub fn receive(&self, range: Range<usize>, conn: &Conn) -> Option<io::Result<usize>> {
         let (_pass, start) = self.open_writable(&range)?;
         // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
         // `new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
-        Some(unsafe { sys::recv_raw(fd, start, range.len(), true) })
+        Some(unsafe { sys::recv_raw(conn.fd(), start, range.len(), true) })
     }
 
     /// Checks the bounds, takes a pass, and returns the address of the first byte of `range`.
@@ -159,15 +159,14 @@ mod tests {
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},
-        os::fd::AsFd,
     };
 
     use super::*;
 
-    fn pair() -> (TcpStream, TcpStream) {
+    fn pair() -> (Conn, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let one = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
-        (one, listener.accept().expect("accept").0)
+        (one.into(), listener.accept().expect("accept").0)
     }
 
     fn lend(bytes: &mut [u8], gate: &Arc<Gate>) -> Lent {
@@ -186,8 +185,8 @@ mod tests {
         gate.close();
         assert_eq!(lent.view(2..4, <[u8]>::len), None);
         assert_eq!(lent.update(2..4, |bytes| bytes.len()), None);
-        assert!(lent.send(0..4, one.as_fd(), b"header").is_none());
-        assert!(lent.receive(0..4, one.as_fd()).is_none());
+        assert!(lent.send(0..4, &one, b"header").is_none());
+        assert!(lent.receive(0..4, &one).is_none());
         assert!(gate.wait_drained(None));
         assert_eq!(&bytes, b"ab23456789");
     }
@@ -197,18 +196,18 @@ mod tests {
         let (one, mut other) = pair();
         let (gate, mut bytes) = (Arc::new(Gate::new()), *b"0123456789");
         let lent = lend(&mut bytes, &gate);
-        let sent = lent.send(3..6, one.as_fd(), b"head").expect("open").expect("room");
+        let sent = lent.send(3..6, &one, b"head").expect("open").expect("room");
         assert_eq!(sent, 7);
-        assert_eq!(lent.send(9..10, one.as_fd(), b"").expect("open").expect("room"), 1);
+        assert_eq!(lent.send(9..10, &one, b"").expect("open").expect("room"), 1);
         let mut got = [0; 8];
         other.read_exact(&mut got).expect("receive");
         assert_eq!(&got, b"head3459");
 
-        let nothing = lent.receive(0..4, one.as_fd()).expect("open").expect_err("nothing was sent");
+        let nothing = lent.receive(0..4, &one).expect("open").expect_err("nothing was sent");
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(other);
-        crate::sys::poll_fd(one.as_fd(), crate::sys::Interest::Read, None).expect("poll");
-        assert_eq!(lent.receive(0..4, one.as_fd()).expect("open").expect("end"), 0);
+        one.wait(sys::Interest::Read, None).expect("poll");
+        assert_eq!(lent.receive(0..4, &one).expect("open").expect("end"), 0);
         drop(lent);
         assert_eq!(&bytes, b"0123456789");
     }

@@ -4,7 +4,6 @@ use std::{
     cell::Cell,
     collections::HashSet,
     io,
-    net::TcpStream,
     ops::Range,
     os::fd::AsFd,
     sync::{
@@ -21,7 +20,10 @@ use super::{
     core::{Core, Fault, guarded},
     queue::{Pushed, Queue, Sending, Work},
 };
-use crate::sys::{self, Interest, PollEntry, Waker};
+use crate::{
+    conn::Conn,
+    sys::{self, Interest, PollEntry, Waker},
+};
 
 /// What a frame is completed with once its memory is gone.
 static FILLER: [u8; 64 << 10] = [0; 64 << 10];
@@ -114,10 +116,10 @@ enum Step {
 }
 
 impl OutLink {
-    /// Starts the threads of a link over `streams`, which are ready for frames. Tune them before.
-    pub fn start(streams: Vec<TcpStream>, config: OutConfig) -> io::Result<Arc<Self>> {
+    /// Starts the threads of a link over `conns`, which are ready for frames. Tune them before.
+    pub fn start(conns: Vec<Conn>, config: OutConfig) -> io::Result<Arc<Self>> {
         let OutConfig { peer, generation, checksum, events, name } = config;
-        let core = Core::new(Direction::Out, peer, generation, streams, events)?;
+        let core = Core::new(Direction::Out, peer, generation, conns, events)?;
         let wakers = (0..core.connections()).map(|_| Waker::new()).collect::<io::Result<_>>()?;
         let queue = Mutex::new(Queue::new(core.connections()));
         let shared = Arc::new(Shared { core, queue, wakers, checksum, sent_bytes: AtomicU64::new(0) });
@@ -213,7 +215,7 @@ impl OutLink {
         let queued_frames = self.queued_frames();
         let mut backlog = Backlog { queued_frames, ..Backlog::default() };
         for connection in 0..self.shared.core.connections() as u16 {
-            if let Ok(info) = sys::tcp_info(self.shared.core.fd(connection)) {
+            if let Ok(info) = self.shared.core.conn(connection).info() {
                 backlog.notsent_bytes += u64::from(info.notsent_bytes);
                 backlog.unacked_segments += u64::from(info.unacked_segments);
                 backlog.rtt_us_max = backlog.rtt_us_max.max(info.rtt_us);
@@ -286,8 +288,8 @@ impl Shared {
     }
 
     fn wait_for_work(&self, connection: u16) -> Result<(), Fault> {
-        let (fd, waker) = (self.core.fd(connection), &self.wakers[usize::from(connection)]);
-        let mut entries = [PollEntry::new(fd, Interest::Read), PollEntry::new(waker.as_fd(), Interest::Read)];
+        let (conn, waker) = (self.core.conn(connection), &self.wakers[usize::from(connection)]);
+        let mut entries = [conn.poll_entry(Interest::Read), PollEntry::new(waker.as_fd(), Interest::Read)];
         sys::poll_many(&mut entries, None).map_err(|error| Fault::io("waiting for work", &error))?;
         // Cleared before the queue is looked at, so a wake that comes later is kept for the next wait.
         waker.clear();
@@ -296,7 +298,7 @@ impl Shared {
 
     /// Nothing ever arrives at the sending end, so if there is something to read, the peer has gone.
     fn look_at_peer(&self, connection: u16) -> Result<(), Fault> {
-        match sys::recv(self.core.fd(connection), &mut [0], true) {
+        match self.core.conn(connection).try_recv(&mut [0]) {
             Ok(0) => Err(Fault::new(FaultKind::Eof, "the peer closed the connection")),
             Ok(_) => {
                 Err(Fault::new(FaultKind::Violation, "the peer sent bytes against the direction of the link"))
@@ -352,17 +354,17 @@ impl Shared {
     /// Sends what the connection takes at once: one system call.
     fn step(&self, connection: u16, sending: &mut Sending) -> Result<Step, Fault> {
         let Sending { frame, header, payload, sent } = sending;
-        let (fd, total) = (self.core.fd(connection), FRAME_HEADER_BYTES + payload.len());
+        let (conn, total) = (self.core.conn(connection), FRAME_HEADER_BYTES + payload.len());
         let header_left = &header[(*sent).min(FRAME_HEADER_BYTES)..];
         let from = payload.start + sent.saturating_sub(FRAME_HEADER_BYTES);
         let (memory, _) = frame.transfer.source(&frame.header);
-        let result = match memory.send(from..payload.end, fd, header_left) {
+        let result = match memory.send(from..payload.end, conn, header_left) {
             Some(result) => result,
             // The gate is closed. A frame not begun is dropped, of one begun the peer expects the whole: what is missing
             // is made up, so that the next one is found.
             None if *sent == 0 => return Ok(Step::Done),
-            None if header_left.is_empty() => sys::send(fd, &FILLER[..FILLER.len().min(total - *sent)], true),
-            None => sys::send(fd, header_left, true),
+            None if header_left.is_empty() => conn.try_send(&FILLER[..FILLER.len().min(total - *sent)]),
+            None => conn.try_send(header_left),
         };
         match result {
             Ok(0) => Err(Fault::new(FaultKind::Io, "the connection takes no bytes")),
@@ -385,7 +387,10 @@ impl Shared {
     /// Waits without a limit until the connection takes bytes: whoever judges that it is stuck ends the link, which
     /// shuts it down and so ends the wait.
     fn wait_for_room(&self, connection: u16) -> Result<(), Fault> {
-        let ready = sys::poll_fd(self.core.fd(connection), Interest::ReadWrite, None)
+        let ready = self
+            .core
+            .conn(connection)
+            .wait(Interest::ReadWrite, None)
             .map_err(|error| Fault::io("waiting to send", &error))?;
         if ready.readable || ready.hangup || ready.error { self.look_at_peer(connection) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
 //! Socket options for the connections of a link, by the length of the path.
 
-use std::{net::TcpStream, os::fd::AsFd, time::Duration};
+use std::time::Duration;
 
-use crate::sys;
+use crate::{conn::Conn, sys};
 
 /// Round trips from here on are a long path.
 const LONG_PATH: Duration = Duration::from_millis(2);
@@ -29,27 +29,26 @@ const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20
 ///
 /// An option that cannot be set is left as it is: the connection works without. Returns whether the connection goes by a model
 /// of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
-pub fn tune_data_socket(stream: &TcpStream, round_trip: Duration) -> bool {
-    let fd = stream.as_fd();
-    if let Err(error) = stream.set_nodelay(true) {
+pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> bool {
+    if let Err(error) = conn.send_at_once() {
         log::debug!("TCP_NODELAY was not set: {error}");
     }
     let is_long = round_trip >= LONG_PATH;
     let congestion_control = if is_long { "bbr" } else { "reno" };
-    let chosen = sys::set_congestion_control(fd, congestion_control);
+    let chosen = sys::set_congestion_control(conn.fd(), congestion_control);
     if let Err(error) = &chosen {
         log::debug!("congestion control {congestion_control} was not set: {error}");
     }
     if !is_long {
-        set_send_buffer(stream, SHORT_SEND_BUFFER_BYTES);
+        set_send_buffer(conn, SHORT_SEND_BUFFER_BYTES);
     } else if let Some(wanted) = long_send_buffer_bytes(round_trip, max_settable_send_buffer_bytes()) {
-        set_send_buffer(stream, wanted);
+        set_send_buffer(conn, wanted);
     }
     is_long && chosen.is_ok()
 }
 
-fn set_send_buffer(stream: &TcpStream, bytes: usize) {
-    if let Err(error) = sys::set_send_buffer_bytes(stream.as_fd(), bytes) {
+fn set_send_buffer(conn: &Conn, bytes: usize) {
+    if let Err(error) = sys::set_send_buffer_bytes(conn.fd(), bytes) {
         log::debug!("a send buffer of {bytes} bytes was not set: {error}");
     }
 }
@@ -71,7 +70,7 @@ fn max_settable_send_buffer_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use socket2::SockRef;
 
@@ -80,7 +79,7 @@ mod tests {
     fn tuned(round_trip: Duration) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");
-        tune_data_socket(&stream, round_trip);
+        tune_data_socket(&Conn::from(stream.try_clone().expect("a copy")), round_trip);
         stream
     }
 

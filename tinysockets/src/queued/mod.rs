@@ -14,7 +14,7 @@ mod reading;
 use std::{
     collections::VecDeque,
     fmt, io,
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr},
     sync::Arc,
     thread::JoinHandle,
     time::Instant,
@@ -23,7 +23,7 @@ use std::{
 use parking_lot::Mutex;
 use threadpark::{Parker, Unparker};
 
-use crate::{sys, threads, wire::FrameParser};
+use crate::{conn::Conn, threads, wire::FrameParser};
 use reading::Reading;
 
 /// What the tap wants to be done with a packet.
@@ -97,7 +97,7 @@ pub struct QueuedSocket {
 }
 
 struct Shared {
-    stream: TcpStream,
+    conn: Conn,
     /// Held while a packet is being sent, so that packets do not mix.
     send_turn: Mutex<()>,
     state: Mutex<State>,
@@ -121,16 +121,15 @@ struct Packet {
 }
 
 impl QueuedSocket {
-    /// Starts reading from `stream`.
-    pub fn start(stream: TcpStream, config: QueuedConfig, tap: TapFn) -> io::Result<Self> {
+    /// Starts reading from `conn`.
+    pub fn start(conn: Conn, config: QueuedConfig, tap: TapFn) -> io::Result<Self> {
         let QueuedConfig { name, max_frame_bytes, inbox_limit, on_close } = config;
-        let (remote_addr, local_addr) = (stream.peer_addr()?, stream.local_addr()?);
-        stream.set_nonblocking(false)?;
+        let (remote_addr, local_addr) = (conn.peer_addr()?, conn.local_addr()?);
         let parker = Parker::new();
         let parser = FrameParser::new(max_frame_bytes);
         let reading = Reading::new(parker.unparker(), parser, tap, on_close)?;
         let state = Mutex::new(State::new(inbox_limit));
-        let shared = Arc::new(Shared { stream, send_turn: Mutex::new(()), state, reading });
+        let shared = Arc::new(Shared { conn, send_turn: Mutex::new(()), state, reading });
         let own = Arc::clone(&shared);
         let thread = threads::spawn(&name, move || own.reading.run(&own, &parker))?;
         Ok(Self { shared, remote_addr, local_addr, thread: Mutex::new(Some(thread)) })
@@ -177,7 +176,7 @@ impl QueuedSocket {
             if let Some(reason) = self.close_reason() {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
             }
-            match sys::send_some(&self.shared.stream, rest, deadline) {
+            match self.shared.conn.send_some(rest, deadline) {
                 Ok(n) => rest = &rest[n..],
                 Err(error) if error.kind() == io::ErrorKind::TimedOut && rest.len() == bytes.len() => {
                     return Err(error);
@@ -355,7 +354,7 @@ impl Shared {
         state.wake_all();
         drop(state);
         // Wakes whoever reads and a sender that waits for room. Fails only if the connection is gone.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.conn.shutdown(Shutdown::Both);
         self.reading.wake_all();
         first
     }

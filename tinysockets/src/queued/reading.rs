@@ -10,7 +10,6 @@
 use std::{
     cell::Cell,
     io,
-    net::TcpStream,
     os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
@@ -21,6 +20,7 @@ use threadpark::{Parker, Unparker};
 
 use super::{CloseReason, OnClose, Shared, Tap, TapFn};
 use crate::{
+    conn::Conn,
     sys::{self, Interest, PollEntry, Waker},
     wire::FrameParser,
 };
@@ -204,9 +204,8 @@ impl Reading {
     }
 
     fn step(&self, shared: &Shared, reader: &mut Reader, deadline: Option<Instant>) -> Turn {
-        let fd = shared.stream.as_fd();
         let mut entries =
-            [PollEntry::new(fd, Interest::Read), PollEntry::new(self.waker.as_fd(), Interest::Read)];
+            [shared.conn.poll_entry(Interest::Read), PollEntry::new(self.waker.as_fd(), Interest::Read)];
         if let Err(error) = sys::poll_many(&mut entries, deadline) {
             return Turn::Ended(CloseReason::Io(error.to_string()));
         }
@@ -216,7 +215,7 @@ impl Reading {
         if !entries[0].readiness().any() {
             return Turn::Interrupted;
         }
-        reader.read(&shared.stream, shared)
+        reader.read(&shared.conn, shared)
     }
 }
 
@@ -234,8 +233,8 @@ fn end(shared: &Shared, turn: &mut Option<Reader>, reason: CloseReason) {
 }
 
 impl Reader {
-    fn read(&mut self, stream: &TcpStream, shared: &Shared) -> Turn {
-        match sys::recv(stream.as_fd(), &mut self.buffer, true) {
+    fn read(&mut self, conn: &Conn, shared: &Shared) -> Turn {
+        match conn.try_recv(&mut self.buffer) {
             Ok(0) => return Turn::Ended(self.end_of_stream()),
             Ok(n) => self.parser.feed(&self.buffer[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::GoesOn,

@@ -8,9 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tinysockets::link::{
-    Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault, Lookup,
-    OpKey, OutConfig, OutLink, Outgoing, Transfer, Violation,
+use tinysockets::{
+    conn::Conn,
+    link::{
+        Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault,
+        Lookup, OpKey, OutConfig, OutLink, Outgoing, Transfer, Violation,
+    },
 };
 
 /// Longer than anything here takes on the slowest machine.
@@ -157,15 +160,20 @@ pub fn in_config(events: &Arc<Events>) -> InConfig {
     }
 }
 
+/// The sockets as connections.
+pub fn conns(streams: Vec<TcpStream>) -> Vec<Conn> {
+    streams.into_iter().map(Conn::from).collect()
+}
+
 pub fn start_in(streams: Vec<TcpStream>, book: &Arc<Book>) -> (Arc<InLink>, Arc<Events>) {
     let events = Arc::new(Events::default());
     let directory: Arc<dyn Directory> = Arc::<Book>::clone(book);
-    (InLink::start(streams, in_config(&events), directory).expect("start"), events)
+    (InLink::start(conns(streams), in_config(&events), directory).expect("start"), events)
 }
 
 pub fn start_out(streams: Vec<TcpStream>, with_checksum: bool) -> (Arc<OutLink>, Arc<Events>) {
     let events = Arc::new(Events::default());
-    (OutLink::start(streams, out_config(&events, with_checksum)).expect("start"), events)
+    (OutLink::start(conns(streams), out_config(&events, with_checksum)).expect("start"), events)
 }
 
 /// What happened to a [`Recorder`], frame by frame (named by its offset).

@@ -5,16 +5,14 @@ use super::{PIECE_BYTES, REPORT_BYTES};
 use crate::session::{STACK_BYTES, edges};
 use parking_lot::Mutex;
 use pccl_protocol::ProbeRate;
-use socket2::SockRef;
 use std::{
-    io::{Read, Write},
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     sync::atomic::{AtomicBool, Ordering},
     thread::{Builder, Scope},
     time::{Duration, Instant},
 };
 use threadpark::Parker;
-use tinysockets::{address::HostPort, dial::round_trip, preamble::Preamble};
+use tinysockets::{address::HostPort, conn::Conn, preamble::Preamble};
 
 /// What to measure.
 pub(super) struct Target {
@@ -30,38 +28,38 @@ pub(super) struct Target {
 /// is `cancelled`.
 pub(super) fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRate, String> {
     let dial_deadline = target.deadline.min(Instant::now() + target.dial_timeout);
-    let streams = edges::dial_pool(&target.address, target.preamble, dial_deadline)?;
+    let conns = edges::dial_pool(&target.address, target.preamble, dial_deadline)?;
     // That of an idle path: the shortest of the handshakes.
-    let round_trip = streams.iter().map(round_trip).min().unwrap_or_default();
-    for stream in &streams {
-        // What is still queued at the end is thrown away, so that it does not meet the next probe.
-        let discards = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        discards.map_err(|error| format!("cannot set an option of the connection: {error}"))?;
+    let round_trip = conns.iter().map(Conn::round_trip).min().unwrap_or_default();
+    for conn in &conns {
+        // What is still queued at the end must not meet the next probe.
+        conn.discard_on_close()
+            .map_err(|error| format!("cannot set an option of the connection: {error}"))?;
     }
-    let rate = transfer(&streams, target, window(round_trip), cancelled)?;
+    let rate = transfer(&conns, target, window(round_trip), cancelled)?;
     Ok(ProbeRate {
         kbit_s: ((rate * 8.0 / 1000.0) as u64).max(1),
         latency_us: u32::try_from(round_trip.as_micros() / 2).unwrap_or(u32::MAX),
-        connections: u16::try_from(streams.len()).unwrap_or(u16::MAX),
+        connections: u16::try_from(conns.len()).unwrap_or(u16::MAX),
     })
 }
 
 /// Sends over all connections at once; the rate in bytes per second, as the receiving end counts it.
 fn transfer(
-    streams: &[TcpStream],
+    conns: &[Conn],
     target: &Target,
     window: Duration,
     cancelled: &AtomicBool,
 ) -> Result<f64, String> {
-    let counts: Vec<Mutex<Count>> = streams.iter().map(|_| Mutex::default()).collect();
+    let counts: Vec<Mutex<Count>> = conns.iter().map(|_| Mutex::default()).collect();
     let broken = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut started = Ok(());
-        for (stream, count) in streams.iter().zip(&counts) {
+        for (conn, count) in conns.iter().zip(&counts) {
             let broken = &broken;
             started = started
-                .and_then(|()| start(scope, move || send(stream, broken)))
-                .and_then(|()| start(scope, move || take_reports(stream, count)));
+                .and_then(|()| start(scope, move || send(conn, broken)))
+                .and_then(|()| start(scope, move || take_reports(conn, count)));
         }
         let mut meter = Meter::default();
         let parker = Parker::new();
@@ -76,8 +74,8 @@ fn transfer(
         }
         let broke = broken.load(Ordering::Relaxed);
         // Wakes the threads, which wait in the kernel.
-        for stream in streams {
-            let _ = stream.shutdown(Shutdown::Both);
+        for conn in conns {
+            let _ = conn.shutdown(Shutdown::Both);
         }
         started.map_err(|error| format!("cannot start a thread: {error}"))?;
         if broke {
@@ -94,19 +92,19 @@ fn start<'scope>(
     Builder::new().name("pccl-probe".into()).stack_size(STACK_BYTES).spawn_scoped(scope, run).map(drop)
 }
 
-fn send(mut stream: &TcpStream, broken: &AtomicBool) {
+fn send(conn: &Conn, broken: &AtomicBool) {
     let piece = vec![0x5a; PIECE_BYTES];
     loop {
-        if stream.write_all(&piece).is_err() {
+        if conn.send_all(&piece, None).is_err() {
             // Also by our own end, after which nobody looks at this.
             return broken.store(true, Ordering::Relaxed);
         }
     }
 }
 
-fn take_reports(mut stream: &TcpStream, count: &Mutex<Count>) {
+fn take_reports(conn: &Conn, count: &Mutex<Count>) {
     let mut report = [0; REPORT_BYTES];
-    while stream.read_exact(&mut report).is_ok() {
+    while conn.recv_all(&mut report, None).is_ok() {
         let number = |at: usize| u64::from_be_bytes(report[at..at + 8].try_into().unwrap_or_default());
         *count.lock() = Count { bytes: number(0), micros: number(8) };
     }

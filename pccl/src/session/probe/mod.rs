@@ -11,8 +11,8 @@ use measure::{Target, measure};
 use parking_lot::Mutex;
 use pccl_protocol::{C2m, ProbePlan, ProbeReport, ProbeResult, ProbeRound, Text, limits};
 use std::{
-    io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    io,
+    net::{Shutdown, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,6 +22,7 @@ use std::{
 };
 use tinysockets::{
     address::HostPort,
+    conn::Conn,
     preamble::{Preamble, Role},
 };
 
@@ -42,7 +43,7 @@ struct State {
     /// The probes that this peer measures, of one round.
     measuring: Vec<(ProbeRound, Arc<AtomicBool>)>,
     /// Connections by which it is measured.
-    served: Vec<(Arc<TcpStream>, JoinHandle<()>)>,
+    served: Vec<(Arc<Conn>, JoinHandle<()>)>,
 }
 
 /// See the module's documentation.
@@ -105,16 +106,16 @@ impl ProbeDesk {
     }
 
     /// Serves one connection by which this peer is measured, on a thread of its own.
-    pub(crate) fn serve(&self, stream: TcpStream, remote: SocketAddr) {
+    pub(crate) fn serve(&self, conn: Conn, remote: SocketAddr) {
         let mut state = self.state.lock();
         state.served.retain(|(_, thread)| !thread.is_finished());
         if state.stopped || state.served.len() >= MAX_SERVED {
             return log::debug!("probe from {remote} refused");
         }
-        let stream = Arc::new(stream);
-        let counted = stream.clone();
+        let conn = Arc::new(conn);
+        let counted = conn.clone();
         match spawn("pccl-probed", move || count(&counted)) {
-            Ok(thread) => state.served.push((stream, thread)),
+            Ok(thread) => state.served.push((conn, thread)),
             Err(error) => log::warn!("probe from {remote}: {error}"),
         }
     }
@@ -126,8 +127,8 @@ impl ProbeDesk {
         for (_, measuring) in state.measuring.drain(..) {
             measuring.store(true, Ordering::Relaxed);
         }
-        for (stream, _) in &state.served {
-            let _ = stream.shutdown(Shutdown::Both);
+        for (conn, _) in &state.served {
+            let _ = conn.shutdown(Shutdown::Both);
         }
     }
 
@@ -141,24 +142,16 @@ impl ProbeDesk {
 }
 
 /// Throws away what comes, and says how much it was.
-fn count(mut stream: &TcpStream) {
+fn count(conn: &Conn) {
     let began = Instant::now();
     let mut piece = vec![0; PIECE_BYTES];
     let (mut bytes, mut reported) = (0_u64, began);
-    // A path on which nothing arrives is reported, too. The report is small enough to go out at once or never.
-    if stream.set_read_timeout(Some(REPORT_INTERVAL * 4)).is_err()
-        || stream.set_write_timeout(Some(REPORT_INTERVAL)).is_err()
-        || stream.set_nodelay(true).is_err()
-    {
-        return;
-    }
     while began.elapsed() < LONGEST {
-        match stream.read(&mut piece) {
+        // A path on which nothing arrives is reported, too.
+        match conn.recv_some(&mut piece, Some(Instant::now() + REPORT_INTERVAL * 4)) {
             Ok(0) => return,
             Ok(n) => bytes += n as u64,
-            Err(error)
-                if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(_) => return,
         }
         let now = Instant::now();
@@ -166,7 +159,8 @@ fn count(mut stream: &TcpStream) {
             reported = now;
             let micros = now.duration_since(began).as_micros() as u64;
             let report = [bytes.to_be_bytes(), micros.to_be_bytes()].concat();
-            if stream.write_all(&report).is_err() {
+            // It is small enough to go out at once or never.
+            if conn.send_all(&report, Some(now + REPORT_INTERVAL)).is_err() {
                 return;
             }
         }
@@ -176,11 +170,14 @@ fn count(mut stream: &TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+    };
     use tinysockets::preamble::Reply;
 
     /// A receiving end that accepts `connections` connections and then treats them as `serve` says.
-    fn target(connections: u16, serve: impl Fn(TcpStream) + Send + Copy + 'static) -> Target {
+    fn target(connections: u16, serve: impl Fn(Conn) + Send + Copy + 'static) -> Target {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let port = listener.local_addr().expect("bound").port();
         std::thread::spawn(move || {
@@ -189,7 +186,7 @@ mod tests {
                 let mut preamble = [0; tinysockets::preamble::PREAMBLE_BYTES];
                 stream.read_exact(&mut preamble).expect("a preamble");
                 stream.write_all(&Reply::Accepted.encode()).expect("the reply");
-                std::thread::spawn(move || serve(stream));
+                std::thread::spawn(move || serve(stream.into()));
             }
         });
         Target {
@@ -203,7 +200,7 @@ mod tests {
 
     #[test]
     fn several_connections_are_measured() {
-        let rate = measure(&target(3, |stream| count(&stream)), &AtomicBool::new(false)).expect("a rate");
+        let rate = measure(&target(3, |conn| count(&conn)), &AtomicBool::new(false)).expect("a rate");
         assert_eq!(rate.connections, 3);
         assert!(rate.kbit_s > 10_000, "{rate:?}");
     }
@@ -211,7 +208,7 @@ mod tests {
     #[test]
     fn one_of_many_at_the_same_time_does_not_end_early() {
         let began = Instant::now();
-        let target = Target { ends_early: false, ..target(1, |stream| count(&stream)) };
+        let target = Target { ends_early: false, ..target(1, |conn| count(&conn)) };
         let rate = measure(&target, &AtomicBool::new(false)).expect("a rate");
         assert!(rate.kbit_s > 10_000, "{rate:?}");
         assert!(Instant::now() >= target.deadline && began.elapsed() >= Duration::from_secs(1));
@@ -220,9 +217,9 @@ mod tests {
     #[test]
     fn a_target_that_reads_nothing_has_no_rate() {
         let began = Instant::now();
-        let silent = |stream: TcpStream| {
+        let silent = |conn: Conn| {
             std::thread::park_timeout(Duration::from_secs(20));
-            drop(stream);
+            drop(conn);
         };
         let text = measure(&target(1, silent), &AtomicBool::new(false)).expect_err("no rate");
         assert_eq!(text, "no bytes arrived in time");
@@ -238,10 +235,8 @@ mod tests {
     #[test]
     fn a_cancelled_probe_ends_early() {
         let cancelled = AtomicBool::new(true);
-        let target = Target {
-            deadline: Instant::now() + Duration::from_secs(60),
-            ..target(1, |stream| count(&stream))
-        };
+        let target =
+            Target { deadline: Instant::now() + Duration::from_secs(60), ..target(1, |conn| count(&conn)) };
         let began = Instant::now();
         assert!(measure(&target, &cancelled).is_err());
         assert!(began.elapsed() < Duration::from_secs(30));

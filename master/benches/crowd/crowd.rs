@@ -1,0 +1,171 @@
+//! All light peers of one group, driven by one thread.
+
+use super::{
+    PATIENCE,
+    peer::{News, Peer},
+};
+use mio::{Events, Interest, Poll, Token};
+use pccl_protocol::{C2m, M2c, Nothing, RequestId, RingReport, VoteTopology, limits::MAX_PENDING_PEERS};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+pub(crate) struct Crowd {
+    address: SocketAddr,
+    poll: Poll,
+    pub(crate) peers: BTreeMap<usize, Peer>,
+    next: usize,
+    requests: u64,
+    buffer: Vec<u8>,
+    /// Bytes of all ring plans that have arrived.
+    pub(crate) plan_bytes: u64,
+    slowest_echo: Duration,
+}
+
+impl Crowd {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let poll = Poll::new().expect("an event queue");
+        let (peers, buffer) = (BTreeMap::new(), vec![0; 256 << 10]);
+        let (slowest_echo, plan_bytes) = (Duration::ZERO, 0);
+        Self { address, poll, peers, next: 0, requests: 0, buffer, plan_bytes, slowest_echo }
+    }
+
+    fn members(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values().filter(|peer| !peer.leaving && !peer.gone)
+    }
+
+    /// Lets peers in until there are so many.
+    pub(crate) fn admit(&mut self, size: usize) {
+        loop {
+            let have = self.members().count();
+            if have >= size {
+                return;
+            }
+            // The first one alone needs nobody's vote.
+            let most = if have == 0 { 1 } else { MAX_PENDING_PEERS - 6 };
+            let come = most.min(size - have);
+            for _ in 0..come {
+                self.connect();
+            }
+            assert!(
+                self.run(PATIENCE, |crowd| crowd.members().all(|peer| peer.accepted || have > 0)),
+                "joins"
+            );
+            if have > 0 {
+                self.requests += 1;
+                let request = RequestId(self.requests);
+                let vote =
+                    C2m::VoteTopology(VoteTopology { request, wait_for_world: have as u32 + come as u32 });
+                let accepted = |peer: &&mut Peer| peer.accepted && !peer.gone && !peer.leaving;
+                self.peers.values_mut().filter(accepted).for_each(|peer| peer.send(&vote));
+            }
+            let wanted = have + come;
+            let is_in = |crowd: &Self| crowd.members().all(|p| p.accepted) && crowd.all_in_ring_of(wanted);
+            assert!(self.run(PATIENCE, is_in), "{wanted} peers are not admitted");
+        }
+    }
+
+    fn connect(&mut self) {
+        let key = self.next;
+        self.next += 1;
+        let spread = Duration::from_millis((key as u64 * 37) % 1000);
+        let mut peer = Peer::connect(self.address, spread);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut peer.stream, Token(key), both).expect("an event queue");
+        self.peers.insert(key, peer);
+    }
+
+    /// The first `some` leave, which takes an answer.
+    pub(crate) fn leave(&mut self, some: usize) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.leaving).take(some) {
+            peer.leaving = true;
+            peer.send(&C2m::Leave(Nothing {}));
+        }
+    }
+
+    /// The last `some` close their connections.
+    pub(crate) fn die(&mut self, some: usize) {
+        for _ in 0..some {
+            drop(self.peers.pop_last());
+        }
+    }
+
+    /// Whether all who left have been let go.
+    pub(crate) fn gone(&self) -> bool {
+        self.peers.values().all(|peer| !peer.leaving)
+    }
+
+    /// Whether all who stay have a ring of this size, and nothing waits for an echo.
+    pub(crate) fn all_in_ring_of(&self, size: usize) -> bool {
+        self.members().all(|peer| peer.ring.0 == size)
+    }
+
+    pub(crate) fn slowest_echo(&self) -> Duration {
+        let open = self.members().filter_map(|peer| peer.open.front()).map(|sent| sent.elapsed()).max();
+        self.slowest_echo.max(open.unwrap_or_default())
+    }
+
+    pub(crate) fn forget_measures(&mut self) {
+        (self.slowest_echo, self.plan_bytes) = (Duration::ZERO, 0);
+    }
+
+    /// Answers the master until `done`, or for so long.
+    pub(crate) fn run(&mut self, longest: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        self.run_with(longest, done, |_, _| {})
+    }
+
+    /// As [`Crowd::run`]; other packets than those that all peers answer go to `take`.
+    pub(crate) fn run_with(
+        &mut self,
+        longest: Duration,
+        done: impl Fn(&Self) -> bool,
+        mut take: impl FnMut(&mut Peer, M2c),
+    ) -> bool {
+        let deadline = Instant::now() + longest;
+        let mut events = Events::with_capacity(2048);
+        while !done(self) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            self.poll.poll(&mut events, Some(Duration::from_millis(5))).expect("events");
+            for event in &events {
+                self.look(event.token().0, &mut take);
+            }
+            self.beats();
+            self.peers.retain(|_, peer| !peer.gone);
+        }
+        true
+    }
+
+    fn beats(&mut self) {
+        let now = Instant::now();
+        for peer in self.peers.values_mut().filter(|peer| peer.next_beat <= now && !peer.leaving) {
+            peer.beat(now);
+        }
+    }
+
+    fn look(&mut self, key: usize, take: &mut impl FnMut(&mut Peer, M2c)) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let mut news = Vec::new();
+        peer.flush();
+        peer.receive(&mut self.buffer, &mut news);
+        for news in news {
+            match news {
+                News::Plan { epoch, members, bytes } => {
+                    peer.ring = (members, epoch);
+                    self.plan_bytes += bytes as u64;
+                    peer.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
+                }
+                News::Packet(M2c::Admitted(_)) => peer.accepted = true,
+                News::Packet(M2c::Echo(_)) => {
+                    let sent = peer.open.pop_front().expect("an echo answers a beat");
+                    self.slowest_echo = self.slowest_echo.max(sent.elapsed());
+                }
+                News::Packet(M2c::Kicked(reason)) => panic!("a light peer was dropped: {reason}"),
+                News::Packet(packet) => take(peer, packet),
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `pccl-master status` and `pccl-master kick`: what an operator asks of a running master.
+
+use crate::admin_place::Surroundings;
+use clap::Args;
+use pccl_master::status_to_json;
+use pccl_protocol::limits::DEFAULT_MASTER_PORT;
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Time for a running master to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Address of the master.
+    #[arg(value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_MASTER_PORT}"))]
+    pub(crate) master: String,
+
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `kick`.
+#[derive(Debug, Args)]
+pub(crate) struct Kick {
+    /// The first hexadecimal digits of the peer's identity, as `status` prints it.
+    pub(crate) peer: String,
+
+    /// Why; the caller of the peer sees it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
+/// Prints the state of a run.
+pub(crate) fn status(arguments: &Status) -> Result<(), String> {
+    let status = pccl_master::query_status(&arguments.master, TIMEOUT)?;
+    print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
+}
+
+/// Has a peer removed and prints what was done.
+pub(crate) fn kick(arguments: &Kick) -> Result<(), String> {
+    let admin = match &arguments.admin {
+        Some(path) => path.clone(),
+        None => Surroundings::here().find(arguments.port)?,
+    };
+    print(&(pccl_master::remove_peer(&admin, &arguments.peer, &arguments.reason, TIMEOUT)? + "\n"))
+}
+
+fn print(text: &str) -> Result<(), String> {
+    let written = io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| format!("cannot write to stdout: {error}"))
+}

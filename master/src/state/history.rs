@@ -1,0 +1,97 @@
+//! What attempts have come to in the present epoch of a group, by tag, and the end of an epoch that has had many.
+
+use super::MasterState;
+use super::group::Group;
+use super::types::Timestamp;
+use pccl_protocol::{GroupEpoch, GroupId, Outcome};
+use std::collections::BTreeMap;
+
+/// The attempts that a tag has had in the present epoch.
+#[derive(Debug, Default)]
+pub(super) struct TagHistory {
+    /// Outcomes so far.
+    outcomes: u32,
+    /// The last of them: all that some member may not know. Members learn the outcome of an attempt that ended before
+    /// they voted for it when they vote.
+    kept: Vec<Outcome>,
+}
+
+impl TagHistory {
+    /// The outcome of an attempt, if it is kept.
+    pub(super) fn outcome(&self, attempt: u32) -> Option<&Outcome> {
+        let first = self.outcomes - u32::try_from(self.kept.len()).unwrap_or(self.outcomes);
+        self.kept.get(attempt.checked_sub(first)? as usize)
+    }
+}
+
+/// All tags of one epoch.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    tags: BTreeMap<u64, TagHistory>,
+    /// Outcomes that are kept, over all tags.
+    kept: usize,
+}
+
+impl History {
+    /// What is known of a tag, if it has had an outcome.
+    pub(super) fn tag(&self, tag: u64) -> Option<&TagHistory> {
+        self.tags.get(&tag)
+    }
+
+    /// Outcomes of `tag`.
+    pub(super) fn attempts(&self, tag: u64) -> u32 {
+        self.tags.get(&tag).map_or(0, |history| history.outcomes)
+    }
+
+    /// Records an outcome. `all`: every member is told of it, so it need not be kept, nor those before it.
+    pub(super) fn remember(&mut self, tag: u64, outcome: Outcome, all: bool) {
+        let history = self.tags.entry(tag).or_default();
+        if all {
+            self.kept -= history.kept.len();
+            history.kept = Vec::new();
+        } else {
+            history.kept.push(outcome);
+            self.kept += 1;
+        }
+        history.outcomes = history.outcomes.saturating_add(1);
+    }
+
+    /// Tags and kept outcomes: what it takes memory for.
+    pub(super) fn len(&self) -> usize {
+        self.tags.len() + self.kept
+    }
+}
+
+impl Group {
+    /// A new epoch, of the same ring or of another one. Attempts are counted anew.
+    pub(super) fn begin_epoch(&mut self, now: Timestamp) {
+        self.epoch = GroupEpoch(self.epoch.0 + 1);
+        self.planned_at = now;
+        self.stands_since = None;
+        self.history = History::default();
+    }
+}
+
+impl MasterState {
+    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next epoch
+    /// has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait for votes
+    /// are voted for again.
+    pub(super) fn roll_history(&mut self) -> bool {
+        let limit = self.options.max_tag_history;
+        let is_long = |group: &Group| {
+            let len = group.history.len();
+            len > limit && (group.ops.is_empty() || len > limit.saturating_mul(2))
+        };
+        // A ring that is about to be replaced takes its history along.
+        let is_due = |group: &Group| is_long(group) && !group.replan && self.ring_ready(group);
+        let due: Vec<GroupId> =
+            self.groups.iter().filter(|(_, group)| is_due(group)).map(|(id, _)| *id).collect();
+        for id in &due {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.begin_epoch(self.now);
+            }
+            self.push_ring(*id);
+        }
+        !due.is_empty()
+    }
+}

@@ -1,0 +1,149 @@
+//! Going on after a failure: what the remedy of an error asks for, and the loop around the steps of a training.
+
+use super::{
+    Communicator,
+    join::{Patience, chance},
+};
+use crate::{Error, Remedy};
+use std::time::Instant;
+
+/// Fewest peers of an all-reduce.
+const COMPANY: usize = 2;
+
+impl Communicator {
+    /// Makes steps of a training for as long as `more` says so, and makes good what fails: connects (first of all, too),
+    /// waits for peers, or has the step made again. Before each step it waits until the run has at least `peers` peers; 2 is
+    /// right for most, and all peers have to give the same number. A step begins with
+    /// [`Communicator::sync_shared_state`] and ends with letting in whoever waits; the front page has one.
+    ///
+    /// Each failure is logged as a warning. Failures in a row have pauses of up to 2 s between them. `more` is asked before
+    /// anything is made good, so a peer whose last step was cut short by the end of the run ends as well.
+    ///
+    /// # Errors
+    /// Of a step, if its remedy is to give up. `ConnectFailed` if the master could not be reached for `connect_timeout`;
+    /// `Kicked` or `MasterLost` if that happened again and again for that long; the error of a step that was under way, or
+    /// `NotConnected`, when another thread has called [`Communicator::close`].
+    pub fn run<S>(
+        &self,
+        state: &mut S,
+        peers: usize,
+        more: impl Fn(&S) -> bool,
+        mut step: impl FnMut(&Self, &mut S) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let closes = self.door.call_backs();
+        let mut failure = (!self.has_session()).then_some(Error::NotConnected);
+        let mut failures: Option<Patience> = None;
+        while more(state) {
+            if let Some(error) = failure.take() {
+                match &mut failures {
+                    // The verdict has taken its time.
+                    None => failures = Some(Patience::endless(Instant::now())),
+                    Some(patience) => self.door.pause(patience, closes)?,
+                }
+                self.recover(&error, peers)?;
+            }
+            match self.wait_for_company(peers).and_then(|()| step(self, state)) {
+                Ok(()) => failures = None,
+                Err(error) if error.remedy() == Remedy::GiveUp || self.door.call_backs() != closes => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    log::warn!("a step failed: {error}");
+                    failure = Some(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the remedy of an error asks for, so that the step in which it happened can be made again, from its sync on:
+    /// nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. If that fails, what that failure asks
+    /// for is done. For loops that [`Communicator::run`] does not fit. One thread at a time may recover, and no all-reduce
+    /// may be in flight.
+    ///
+    /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all peers
+    /// wait for as many before each step.
+    ///
+    /// # Errors
+    /// The error itself, if its remedy is to give up. Otherwise as [`Communicator::run`].
+    pub fn recover(&self, error: &Error, peers: usize) -> Result<(), Error> {
+        match error.remedy() {
+            Remedy::GiveUp => Err(error.clone()),
+            remedy => self.make_good(remedy, peers),
+        }
+    }
+
+    /// [`Communicator::recover`] for who has only the remedy of an error, such as interfaces of other languages.
+    /// `Reconnect` connects only if that is needed, so it may also begin a loop.
+    ///
+    /// # Errors
+    /// As [`Communicator::recover`]; `InvalidUsage` for `GiveUp`.
+    pub fn make_good(&self, remedy: Remedy, peers: usize) -> Result<(), Error> {
+        let closes = self.door.call_backs();
+        let limit = self.config.connect_timeout;
+        let (mut remedy, mut failures, mut last) =
+            (remedy, Patience::new(Instant::now(), limit), Instant::now());
+        loop {
+            let Err(error) = self.attempt(remedy, peers) else { return Ok(()) };
+            if self.door.call_backs() != closes {
+                return Err(Error::NotConnected);
+            }
+            remedy = error.remedy();
+            // Reaching the master was tried for as long as it may take.
+            if remedy == Remedy::GiveUp || matches!(error, Error::ConnectFailed(_)) {
+                return Err(error);
+            }
+            // What comes after a long time of peace is another failure.
+            if last.elapsed() > limit {
+                failures = Patience::new(Instant::now(), limit);
+            }
+            last = Instant::now();
+            log::warn!("trying again: {error}");
+            let Some(pause) = failures.next_pause(last, chance()) else { return Err(error) };
+            self.door.pause_for(pause, closes)?;
+        }
+    }
+
+    fn attempt(&self, remedy: Remedy, peers: usize) -> Result<(), Error> {
+        match remedy {
+            Remedy::Retry => Ok(()),
+            Remedy::WaitForPeers => {
+                // Asks the master in any case: what this peer knows of the world may be older than the failure.
+                self.wait_for_world(peers.max(self.world().min_world_size), None)?;
+                self.let_group_grow()
+            }
+            Remedy::Reconnect => {
+                if !self.has_session() {
+                    self.connect()?;
+                }
+                self.wait_for_company(peers)
+            }
+            Remedy::GiveUp => Err(Error::InvalidUsage("there is no way to make this failure good".into())),
+        }
+    }
+
+    /// Waits for other peers if there are fewer than `peers`, or fewer than the master wants.
+    fn wait_for_company(&self, peers: usize) -> Result<(), Error> {
+        self.shared()?;
+        let world = self.world();
+        let wanted = peers.max(world.min_world_size);
+        if world.global_size >= wanted {
+            return Ok(());
+        }
+        self.wait_for_world(wanted, None).map(drop)
+    }
+
+    /// Where the world is large enough and the own group is not: takes part in letting in whoever waits, as the other groups
+    /// do at the ends of their steps.
+    fn let_group_grow(&self) -> Result<(), Error> {
+        if self.world().group_size < COMPANY && self.are_peers_pending()? {
+            self.update_topology()?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a session that has not ended.
+    fn has_session(&self) -> bool {
+        self.shared().is_ok()
+    }
+}

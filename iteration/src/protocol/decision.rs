@@ -231,8 +231,11 @@ pub(crate) fn encode_slot(member: &Member, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-pub(crate) fn decode_slot(bytes: &[u8]) -> Option<Entry> {
-    decode_exact(bytes).ok()
+impl Entry {
+    /// Reads the slot of a joiner.
+    pub fn of_slot(bytes: &[u8]) -> Option<Self> {
+        decode_exact(bytes).ok()
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{
     Call, Reply,
-    decision::{Decision, Entry, Member, decode_slot},
+    decision::{Decision, Entry, Member},
     keys::Keys,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ impl Look {
             }
             (At::Slots(end), Reply::Values(values)) => {
                 self.view.joiners =
-                    values.into_iter().flatten().filter_map(|slot| decode_slot(&slot)).collect();
+                    values.into_iter().flatten().filter_map(|slot| Entry::of_slot(&slot)).collect();
                 self.view.slots = end;
                 self.ask_who_left(base);
             }

@@ -133,6 +133,11 @@ impl Machine {
         &self.me
     }
 
+    /// The decision that it knows.
+    pub fn base(&self) -> Option<&Register> {
+        self.base.as_deref()
+    }
+
     fn decision(&self) -> Option<&Decision> {
         self.base.as_deref().map(|base| &base.decision)
     }

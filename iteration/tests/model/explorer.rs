@@ -5,10 +5,10 @@
 //! is no fault: any process may stand still while the others go on.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashSet, VecDeque},
+    fmt,
     hash::{Hash, Hasher},
     rc::Rc,
-    time::{Duration, Instant},
 };
 
 /// A call of the store.
@@ -90,6 +90,8 @@ impl Keys {
 
 /// A protocol under test.
 pub(crate) trait Process: Clone + Hash {
+    /// Whether the price of a choice stands for a pause of others, which costs nothing when they are gone.
+    const PATIENCE_ENDS: bool;
     /// What the run as a whole remembers.
     type Ghost: Clone + Hash + Default;
 
@@ -168,11 +170,10 @@ pub(crate) struct World<P: Process> {
 struct Trace {
     place: usize,
     event: Event,
-    before: Option<Rc<Trace>>,
+    before: Option<Rc<Self>>,
 }
 
 /// Something that has happened.
-#[derive(Debug)]
 enum Event {
     Carried(Op),
     ReplyLost(Op),
@@ -180,6 +181,19 @@ enum Event {
     Ended,
     StartedAgain,
     Chose(u8),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Carried(op) => write!(f, "{op:?}"),
+            Self::ReplyLost(op) => write!(f, "reply lost: {op:?}"),
+            Self::LateCopy(op) => write!(f, "late copy: {op:?}"),
+            Self::Ended => f.write_str("ends"),
+            Self::StartedAgain => f.write_str("is started again"),
+            Self::Chose(choice) => write!(f, "goes on by choice {choice}"),
+        }
+    }
 }
 
 impl Drop for Trace {
@@ -221,7 +235,7 @@ impl<P: Process> World<P> {
         let mut lines = Vec::new();
         let mut next = self.trace.as_ref();
         while let Some(trace) = next {
-            lines.push(format!("{}: {:?}", trace.place, trace.event));
+            lines.push(format!("{}: {}", trace.place, trace.event));
             next = trace.before.as_ref();
         }
         lines.reverse();
@@ -271,7 +285,15 @@ impl<P: Process> World<P> {
         match process.next(&self.keys.value) {
             Next::Done => {}
             Next::Choose(choices) => {
-                for (choice, price) in choices.into_iter().filter(|(_, price)| *price <= self.faults) {
+                // Where somebody is gone for good, others run out of patience without a fault.
+                let is_gone = |slot: &Rc<Marked<Slot<P>>>| match &slot.value {
+                    Slot::Down(_) => true,
+                    Slot::Runs(process) => matches!(process.next(&self.keys.value), Next::Done),
+                };
+                let is_free = P::PATIENCE_ENDS && self.slots.iter().any(is_gone);
+                let priced =
+                    choices.into_iter().map(|(choice, price)| (choice, if is_free { 0 } else { price }));
+                for (choice, price) in priced.filter(|(_, price)| *price <= self.faults) {
                     let mut world = self.clone();
                     world.faults -= price;
                     world.choose(place, choice);
@@ -365,21 +387,22 @@ impl<P: Process> World<P> {
 }
 
 /// Goes through all states. `each` sees every new state and may end the search with `false`. Every `probe`-th state must
-/// lead to an end. Returns the number of states.
+/// lead to an end. Returns the number of states, of which there may be `limit`.
 ///
 /// # Errors
 /// What is wrong, and how it came about.
 pub(crate) fn explore<P: Process>(
     start: World<P>,
     probe: usize,
+    limit: usize,
     mut each: impl FnMut(&World<P>) -> bool,
 ) -> Result<usize, String> {
-    let began = Instant::now();
     let mut seen = HashSet::from([start.fingerprint()]);
-    let mut stack = vec![start];
-    while let Some(world) = stack.pop() {
-        if began.elapsed() > Duration::from_secs(3600) {
-            return Err(format!("too many states, {} so far", seen.len()));
+    // Breadth first: the shortest story is told.
+    let mut queue = VecDeque::from([start]);
+    while let Some(world) = queue.pop_front() {
+        if seen.len() > limit {
+            return Err(format!("more than {limit} states"));
         }
         if probe != 0 && seen.len() % probe == 0 {
             world.comes_to_an_end(300)?;
@@ -389,7 +412,7 @@ pub(crate) fn explore<P: Process>(
                 if !each(&next) {
                     return Ok(seen.len());
                 }
-                stack.push(next);
+                queue.push_back(next);
             }
         }
     }

@@ -17,7 +17,7 @@ fn faults(usual: u8) -> u8 {
 }
 
 fn holds(what: &str, world: explorer::World<ours::Participant>) {
-    match explore(world, 101, |_| true) {
+    match explore(world, 101, 20_000_000, |_| true) {
         Ok(states) => println!("{what}: {states} states"),
         Err(story) => panic!("{what}: {story}"),
     }
@@ -34,12 +34,12 @@ fn three_members_two_iterations() {
 
 #[test]
 fn three_members_two_iterations_tidy() {
-    holds("3 members, 2 iterations, tidy", ours::running(3, 2, Policy::AnySubset, faults(1) - 1, TIDY));
+    holds("3 members, 2 iterations, tidy", ours::running(3, 2, Policy::AnySubset, faults(1), TIDY));
 }
 
 #[test]
-fn two_members_two_iterations_more_faults() {
-    holds("2 members, 2 iterations", ours::running(2, 2, Policy::AnySubset, faults(1) + 1, FINE));
+fn two_members_two_iterations_every_read() {
+    holds("2 members, 2 iterations", ours::running(2, 2, Policy::AnySubset, faults(1), FINE));
 }
 
 #[test]
@@ -50,13 +50,13 @@ fn three_members_with_a_majority() {
 #[test]
 fn members_begin_a_run() {
     holds("2 members begin", ours::founding(2, 1, faults(1), FINE));
-    holds("3 members begin", ours::founding(3, 0, faults(1) - 1, COARSE));
+    holds("3 members begin", ours::founding(3, 0, faults(1), COARSE));
 }
 
-/// What is wrong with the naive protocol.
-fn found(ranks: u8, rounds: u8, faults: u8, wanted: &[&str]) -> BTreeSet<&'static str> {
+/// What is wrong with the naive protocol, as far as it is wanted.
+fn found(ranks: u8, present: u8, faults: u8, wanted: &[&str]) {
     let found = RefCell::new(BTreeSet::new());
-    let states = explore(naive::world(ranks, rounds, faults), 0, |world| {
+    let states = explore(naive::world(ranks, present, 2, faults), 0, 3_000_000, |world| {
         for name in &world.ghost.found {
             if found.borrow_mut().insert(*name) {
                 println!("{name}:\n{}\n", world.story());
@@ -65,14 +65,17 @@ fn found(ranks: u8, rounds: u8, faults: u8, wanted: &[&str]) -> BTreeSet<&'stati
         !wanted.iter().all(|name| found.borrow().contains(name))
     });
     println!("{ranks} ranks: {states:?} states, {:?}", found.borrow());
-    found.into_inner()
+    assert!(wanted.iter().all(|name| found.borrow().contains(name)), "{wanted:?} are not all found");
 }
 
 #[test]
 fn the_naive_protocol_fails_as_known() {
-    let three = ["R1", "R2", "R3", "R6", "R7", "R8"];
-    let of_three = found(3, 2, 2, &three);
-    assert!(three.iter().all(|name| of_three.contains(name)), "{of_three:?}");
-    let of_four = found(4, 1, 2, &["R4", "R6"]);
-    assert!(of_four.contains("R4") && of_four.contains("R6"), "{of_four:?}");
+    // Two winners, a stale flag, and arrivals of the last round need no fault at all.
+    found(2, 2, 0, &["R1", "R2", "R3"]);
+    // A winner that ends in the middle.
+    found(2, 2, 1, &["R7", "R8"]);
+    // One rank counted twice.
+    found(4, 1, 1, &["R4"]);
+    // Halves that do not see each other.
+    found(4, 2, 2, &["R6"]);
 }

@@ -126,6 +126,7 @@ impl Rank {
 }
 
 impl Process for Rank {
+    const PATIENCE_ENDS: bool = false;
     type Ghost = History;
 
     fn next(&self, keys: &Keys) -> Next {
@@ -226,8 +227,8 @@ impl Process for Rank {
     }
 }
 
-/// A run in iteration 0 whose flag is up.
-pub(crate) fn world(ranks: u8, rounds: u8, faults: u8) -> World<Rank> {
+/// A run in iteration 0 whose flag is up. The first `present` of its ranks do something.
+pub(crate) fn world(ranks: u8, present: u8, rounds: u8, faults: u8) -> World<Rank> {
     let mut keys = Keys::default();
     keys.set(COUNTER, b"0");
     keys.set(READY, b"1");
@@ -243,5 +244,5 @@ pub(crate) fn world(ranks: u8, rounds: u8, faults: u8) -> World<Rank> {
         partial: false,
         timed_out: false,
     };
-    World::new(keys, (0..ranks).map(rank).collect(), faults)
+    World::new(keys, (0..present).map(rank).collect(), faults)
 }

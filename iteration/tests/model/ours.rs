@@ -98,6 +98,28 @@ impl Participant {
         ["/wake/", "/cnt/", "/hb/", "/left/"].iter().any(|part| key.contains(part))
     }
 
+    /// Whether a look in time would find something else than a reason to wait.
+    fn has_news(&self, keys: &Keys) -> bool {
+        let names = Names::new("m");
+        let state = keys.get("it/m/state");
+        let known = self.machine.as_ref().and_then(Machine::base);
+        if state.as_ref() != known.map(|known| &known.bytes) {
+            return true;
+        }
+        let joiners: BTreeSet<String> = keys
+            .0
+            .iter()
+            .filter(|(key, _)| key.starts_with("it/m/join/"))
+            .map(|(_, value)| Entry::of_slot(value).expect("a joiner").member.id)
+            .collect();
+        let Some(known) = known else { return joiners.len() >= self.rules.world_size };
+        let next = known.decision.iteration + 1;
+        let is_there = |member: &Member| {
+            keys.get(&names.arrival(next, member)).is_some() || joiners.contains(&member.id)
+        };
+        known.decision.members().all(is_there)
+    }
+
     fn has_ended(&mut self, outcome: Outcome, ghost: &mut Decided) -> Result<(), String> {
         match outcome {
             Outcome::Decided(register) => {
@@ -131,14 +153,16 @@ impl Participant {
 }
 
 impl Process for Participant {
+    const PATIENCE_ENDS: bool = true;
     type Ghost = Decided;
 
-    fn next(&self, _: &Keys) -> Next {
+    fn next(&self, keys: &Keys) -> Next {
         let Some(machine) = &self.machine else { return Next::Done };
         let call = match machine.step() {
             Step::Call(call) | Step::Hint(call) => call,
-            // `settle` leaves no wait behind.
-            Step::Wait(_) => return Next::Choose(vec![(0, 0)]),
+            // To look when nothing has changed leads back here.
+            Step::Wait(_) if self.has_news(keys) => return Next::Choose(vec![(0, 0), (1, 1)]),
+            Step::Wait(_) => return Next::Choose(vec![(1, 1)]),
             Step::Done(_) => return Next::Done,
         };
         Next::Call(match call {
@@ -165,14 +189,6 @@ impl Process for Participant {
     }
 
     fn settle(&mut self, keys: &Keys, ghost: &mut Decided) -> Result<(), String> {
-        // Whoever has to wait and sees no news waits until everything has run out. To look earlier, while all that is missing
-        // is still waited for, leads to the same proposal or to none.
-        let run_out = || {
-            let all = (0..3_u8).flat_map(|id| (1..4).map(move |incarnation| (id.to_string(), incarnation)));
-            let inactive = all.map(|(id, incarnation)| Member { id, incarnation }).collect();
-            Facts { expired: true, inactive }
-        };
-        let mut has_waited = false;
         while let Some(machine) = &mut self.machine {
             match machine.step() {
                 Step::Call(Call::GetAll(keys)) if keys.iter().all(|key| Self::is_idle(key)) => {
@@ -190,10 +206,6 @@ impl Process for Participant {
                     machine.deliver(Reply::Done);
                 }
                 Step::Hint(Call::Delete(_)) if !self.detail.tidies => machine.deliver(Reply::Done),
-                Step::Wait(_) if !has_waited => {
-                    machine.look(run_out());
-                    has_waited = true;
-                }
                 Step::Done(outcome) => self.has_ended(outcome, ghost)?,
                 _ => break,
             }
@@ -212,7 +224,16 @@ impl Process for Participant {
             }
     }
 
-    fn choose(&mut self, _: u8) {}
+    fn choose(&mut self, choice: u8) {
+        let run_out = || {
+            let all = (0..3_u8).flat_map(|id| (1..4).map(move |incarnation| (id.to_string(), incarnation)));
+            let inactive = all.map(|(id, incarnation)| Member { id, incarnation }).collect();
+            Facts { expired: true, inactive }
+        };
+        if let Some(machine) = &mut self.machine {
+            machine.look(if choice == 0 { Facts::default() } else { run_out() });
+        }
+    }
 
     fn crash(&self, _: &mut Decided) -> Option<Self> {
         let done = self.base.as_ref().is_some_and(|base| base.decision.iteration >= self.goal);

@@ -65,7 +65,7 @@ struct Arguments {
     admin: Option<PathBuf>,
 
     #[command(flatten)]
-    store: store::Arguments,
+    store: store::StoreArguments,
 
     /// Another way to write `status HOST:PORT`.
     #[arg(long, value_name = "HOST:PORT", hide = true)]

@@ -18,7 +18,7 @@ const BEAT: Duration = Duration::from_secs(6);
 
 /// Where a store is served.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct StoreArguments {
     /// Also serve a store that clients of PyTorch's TCPStore can use, on this address. It ends with the master.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) store: Option<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     store_file: Option<PathBuf>,
 }
 
-impl Arguments {
+impl StoreArguments {
     /// Whether there is to be no master.
     pub(crate) fn is_alone(&self) -> bool {
         self.store_only.is_some()
@@ -40,7 +40,7 @@ impl Arguments {
 }
 
 /// Starts a store, if one is wanted.
-pub(crate) fn launch(arguments: &Arguments) -> Result<Option<StoreServer>, String> {
+pub(crate) fn launch(arguments: &StoreArguments) -> Result<Option<StoreServer>, String> {
     let Some(listen) = arguments.store_only.clone().or_else(|| arguments.store.clone()) else {
         return match &arguments.store_file {
             Some(_) => Err("--store-file needs --store or --store-only".into()),

@@ -50,7 +50,7 @@ fn three_members_with_a_majority() {
 #[test]
 fn members_begin_a_run() {
     holds("2 members begin", ours::founding(2, 1, faults(1), FINE));
-    holds("3 members begin", ours::founding(3, 0, faults(1), COARSE));
+    holds("3 members begin", ours::founding(3, 0, faults(1) - 1, COARSE));
 }
 
 /// What is wrong with the naive protocol, as far as it is wanted.

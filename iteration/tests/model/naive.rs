@@ -41,6 +41,8 @@ pub(crate) struct Rank {
     arrived: Vec<(u8, u8)>,
     partial: bool,
     timed_out: bool,
+    /// It has lost, and the flag told it to go on.
+    lost: bool,
 }
 
 /// A round that somebody has won.
@@ -58,6 +60,8 @@ pub(crate) struct History {
     wins: Vec<Win>,
     /// Before which iteration somebody ended with the counter moved and the flag not set; whether the flag was gone.
     unfinished: Vec<(i64, bool)>,
+    /// Losers that went on with the iteration that they were in.
+    stale: Vec<(u8, i64)>,
     pub(crate) found: BTreeSet<&'static str>,
 }
 
@@ -103,13 +107,15 @@ impl Rank {
                 history.found.insert("R6");
             }
         }
+        if history.stale.iter().any(|(rank, before)| *rank != win.rank && *before == win.before) {
+            history.found.insert("R2");
+        }
         history.wins.push(win);
     }
 
     fn returns(&mut self, iteration: i64, history: &mut History) {
-        let others_went_on = history.wins.iter().any(|win| win.before == self.iteration);
-        if iteration == self.iteration && !self.timed_out && others_went_on {
-            history.found.insert("R2");
+        if iteration == self.iteration && self.lost {
+            history.stale.push((self.id, self.iteration));
         }
         if self.timed_out {
             for (_, flag_gone) in history.unfinished.iter().filter(|(before, _)| *before == self.iteration) {
@@ -118,7 +124,7 @@ impl Rank {
         }
         self.iteration = iteration;
         self.round += 1;
-        (self.partial, self.timed_out) = (false, false);
+        (self.partial, self.timed_out, self.lost) = (false, false, false);
         self.arrived.clear();
         self.active.clear();
         self.at = if self.round < self.rounds { At::Arrive } else { At::Over };
@@ -202,6 +208,7 @@ impl Process for Rank {
             At::FullTimeout => At::ReadArrivedAgain,
             _ => {
                 self.timed_out |= choice == 1;
+                self.lost |= choice == 0;
                 At::ReadCounter
             }
         };
@@ -243,6 +250,7 @@ pub(crate) fn world(ranks: u8, present: u8, rounds: u8, faults: u8) -> World<Ran
         arrived: Vec::new(),
         partial: false,
         timed_out: false,
+        lost: false,
     };
     World::new(keys, (0..present).map(rank).collect(), faults)
 }

@@ -48,7 +48,11 @@ pub(crate) fn run_member(order: &str) {
     let iteration = GlobalIteration::join(Arc::new(client), id, b"", config()).unwrap();
     tell("joined", &iteration.decision());
     let mut last = iteration.decision().iteration;
+    let mut work = u64::from(std::process::id());
     while last < goal {
+        // An iteration takes some time, and not the same for all.
+        work = work.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        thread::sleep(Duration::from_millis(20 + (work >> 33) % 100));
         last = match iteration.advance(id.as_bytes()) {
             Ok(decision) => {
                 assert_eq!(decision.iteration, last + 1);

@@ -90,12 +90,11 @@ impl Keys {
 
 /// A protocol under test.
 pub(crate) trait Process: Clone + Hash {
-    /// Whether the price of a choice stands for a pause of others, which costs nothing when they are gone.
-    const PATIENCE_ENDS: bool;
     /// What the run as a whole remembers.
     type Ghost: Clone + Hash + Default;
 
-    fn next(&self, keys: &Keys) -> Next;
+    /// `gone` tells which processes have ended, for good or until they are started again.
+    fn next(&self, keys: &Keys, gone: &[bool]) -> Next;
     fn deliver(&mut self, answer: Answer, ghost: &mut Self::Ghost) -> Result<(), String>;
     fn choose(&mut self, choice: u8);
     /// The process has ended; what it had in mind goes into the ghost. Returns what starts in its place, if anything may.
@@ -162,6 +161,7 @@ pub(crate) struct World<P: Process> {
     keys: Rc<Marked<Keys>>,
     slots: Vec<Rc<Marked<Slot<P>>>>,
     late: Vec<Op>,
+    late_copies: bool,
     faults: u8,
     pub(crate) ghost: P::Ghost,
     trace: Option<Rc<Trace>>,
@@ -215,7 +215,12 @@ impl<P: Process> World<P> {
         };
         let slots = processes.into_iter().map(&mut settle).collect();
         let keys = Marked::new(keys);
-        Self { keys, slots, late: Vec::new(), faults, ghost, trace: None }
+        Self { keys, slots, late: Vec::new(), late_copies: true, faults, ghost, trace: None }
+    }
+
+    /// The same without the fault that a copy of a call comes late.
+    pub(crate) fn without_late_copies(self) -> Self {
+        Self { late_copies: false, ..self }
     }
 
     fn note(&mut self, place: usize, event: Event) {
@@ -268,6 +273,14 @@ impl<P: Process> World<P> {
         P::inspect(&self.keys.value, &mut self.ghost).map_err(|text| format!("{text}\n{}", self.story()))
     }
 
+    fn gone(&self) -> Vec<bool> {
+        let is_gone = |slot: &Rc<Marked<Slot<P>>>| match &slot.value {
+            Slot::Down(_) => true,
+            Slot::Runs(process) => matches!(process.next(&self.keys.value, &[]), Next::Done),
+        };
+        self.slots.iter().map(is_gone).collect()
+    }
+
     fn steps_of(&self, place: usize, all: &mut Vec<Self>) -> Result<(), String> {
         let process = match &self.slots[place].value {
             Slot::Runs(process) => process,
@@ -282,18 +295,10 @@ impl<P: Process> World<P> {
                 return Ok(());
             }
         };
-        match process.next(&self.keys.value) {
+        match process.next(&self.keys.value, &self.gone()) {
             Next::Done => {}
             Next::Choose(choices) => {
-                // Where somebody is gone for good, others run out of patience without a fault.
-                let is_gone = |slot: &Rc<Marked<Slot<P>>>| match &slot.value {
-                    Slot::Down(_) => true,
-                    Slot::Runs(process) => matches!(process.next(&self.keys.value), Next::Done),
-                };
-                let is_free = P::PATIENCE_ENDS && self.slots.iter().any(is_gone);
-                let priced =
-                    choices.into_iter().map(|(choice, price)| (choice, if is_free { 0 } else { price }));
-                for (choice, price) in priced.filter(|(_, price)| *price <= self.faults) {
+                for (choice, price) in choices.into_iter().filter(|(_, price)| *price <= self.faults) {
                     let mut world = self.clone();
                     world.faults -= price;
                     world.choose(place, choice);
@@ -308,6 +313,8 @@ impl<P: Process> World<P> {
                     // Reading twice is the same as reading late.
                     if !matches!(op, Op::Get(_) | Op::GetAll(_)) {
                         all.push(faulty.carried_out(place, &op, false)?);
+                    }
+                    if self.late_copies && !matches!(op, Op::Get(_) | Op::GetAll(_)) {
                         let mut late = faulty.carried_out(place, &op, true)?;
                         late.late.push(op);
                         late.late.sort_by_cached_key(mark);
@@ -333,7 +340,7 @@ impl<P: Process> World<P> {
         let settled = process
             .deliver(answer, &mut world.ghost)
             .and_then(|()| process.settle(&world.keys.value, &mut world.ghost));
-        let glued = process.is_glued().then(|| process.next(&world.keys.value));
+        let glued = process.is_glued().then(|| process.next(&world.keys.value, &[]));
         world.slots[place] = Marked::new(Slot::Runs(process));
         settled.map_err(|text| format!("{text}\n{}", world.story()))?;
         match glued {
@@ -368,7 +375,7 @@ impl<P: Process> World<P> {
             let mut is_over = true;
             for place in 0..world.slots.len() {
                 let Slot::Runs(process) = &world.slots[place].value else { continue };
-                match process.next(&world.keys.value) {
+                match process.next(&world.keys.value, &world.gone()) {
                     Next::Done => continue,
                     Next::Call(op) => world = world.carried_out(place, &op, true)?,
                     Next::Choose(choices) => {

@@ -23,18 +23,25 @@ fn holds(what: &str, world: explorer::World<ours::Participant>) {
     }
 }
 
+/// A copy that may come at any time makes a hundred times as many states. Usually the smaller runs have them.
+fn without_most_late_copies(world: explorer::World<ours::Participant>) -> explorer::World<ours::Participant> {
+    if std::env::var_os("PCCL_MODEL_FAULTS").is_some() { world } else { world.without_late_copies() }
+}
+
 const COARSE: Detail = Detail { looks: false, tidies: false };
 const TIDY: Detail = Detail { looks: false, tidies: true };
 const FINE: Detail = Detail { looks: true, tidies: true };
 
 #[test]
 fn three_members_two_iterations() {
-    holds("3 members, 2 iterations", ours::running(3, 2, Policy::AnySubset, faults(1), COARSE));
+    let world = ours::running(3, 2, Policy::AnySubset, faults(1), COARSE);
+    holds("3 members, 2 iterations", without_most_late_copies(world));
 }
 
 #[test]
 fn three_members_two_iterations_tidy() {
-    holds("3 members, 2 iterations, tidy", ours::running(3, 2, Policy::AnySubset, faults(1), TIDY));
+    let world = ours::running(3, 2, Policy::AnySubset, faults(1), TIDY);
+    holds("3 members, 2 iterations, tidy", without_most_late_copies(world));
 }
 
 #[test]

@@ -132,10 +132,9 @@ impl Rank {
 }
 
 impl Process for Rank {
-    const PATIENCE_ENDS: bool = false;
     type Ghost = History;
 
-    fn next(&self, keys: &Keys) -> Next {
+    fn next(&self, keys: &Keys, _: &[bool]) -> Next {
         let key = |key: &str| key.to_owned();
         Next::Call(match self.at {
             At::Arrive => Op::Append(key(ARRIVED), format!("{}.{},", self.id, self.round).into_bytes()),

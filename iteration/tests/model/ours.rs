@@ -100,24 +100,28 @@ impl Participant {
 
     /// Whether a look in time would find something else than a reason to wait.
     fn has_news(&self, keys: &Keys) -> bool {
-        let names = Names::new("m");
-        let state = keys.get("it/m/state");
         let known = self.machine.as_ref().and_then(Machine::base);
-        if state.as_ref() != known.map(|known| &known.bytes) {
-            return true;
-        }
-        let joiners: BTreeSet<String> = keys
-            .0
-            .iter()
-            .filter(|(key, _)| key.starts_with("it/m/join/"))
-            .map(|(_, value)| Entry::of_slot(value).expect("a joiner").member.id)
-            .collect();
-        let Some(known) = known else { return joiners.len() >= self.rules.world_size };
-        let next = known.decision.iteration + 1;
-        let is_there = |member: &Member| {
-            keys.get(&names.arrival(next, member)).is_some() || joiners.contains(&member.id)
+        let is_decided = keys.get("it/m/state").as_ref() != known.map(|known| &known.bytes);
+        is_decided || self.waits_for_nobody(keys, &[])
+    }
+
+    /// Whether everybody who is missing is gone.
+    fn waits_for_nobody(&self, keys: &Keys, gone: &[bool]) -> bool {
+        let is_gone = |id: &str| id.parse().is_ok_and(|id: usize| gone.get(id) == Some(&true));
+        let slots = keys.0.iter().filter(|(key, _)| key.starts_with("it/m/join/"));
+        let joiners: BTreeSet<String> =
+            slots.map(|(_, value)| Entry::of_slot(value).expect("a joiner").member.id).collect();
+        let Some(known) = self.machine.as_ref().and_then(Machine::base) else {
+            let mut everybody = (0..self.rules.world_size).map(|id| id.to_string());
+            return everybody.all(|id| joiners.contains(&id) || is_gone(&id));
         };
-        known.decision.members().all(is_there)
+        let (names, next) = (Names::new("m"), known.decision.iteration + 1);
+        // A joiner waits for all members that could take it in, whether they have arrived or not.
+        let is_member = self.base.as_ref().is_some_and(|base| base.bytes == known.bytes);
+        known.decision.members().all(|member| {
+            let has_arrived = is_member && keys.get(&names.arrival(next, member)).is_some();
+            has_arrived || joiners.contains(&member.id) || is_gone(&member.id)
+        })
     }
 
     fn has_ended(&mut self, outcome: Outcome, ghost: &mut Decided) -> Result<(), String> {
@@ -153,16 +157,19 @@ impl Participant {
 }
 
 impl Process for Participant {
-    const PATIENCE_ENDS: bool = true;
     type Ghost = Decided;
 
-    fn next(&self, keys: &Keys) -> Next {
+    fn next(&self, keys: &Keys, gone: &[bool]) -> Next {
         let Some(machine) = &self.machine else { return Next::Done };
         let call = match machine.step() {
             Step::Call(call) | Step::Hint(call) => call,
             // To look when nothing has changed leads back here.
-            Step::Wait(_) if self.has_news(keys) => return Next::Choose(vec![(0, 0), (1, 1)]),
-            Step::Wait(_) => return Next::Choose(vec![(1, 1)]),
+            Step::Wait(_) => {
+                // Patience ends for free with those who are gone; with those who only stand still it is a fault.
+                let run_out = (1, u8::from(!self.waits_for_nobody(keys, gone)));
+                let in_time = self.has_news(keys).then_some((0, 0));
+                return Next::Choose(in_time.into_iter().chain([run_out]).collect());
+            }
             Step::Done(_) => return Next::Done,
         };
         Next::Call(match call {

@@ -161,7 +161,6 @@ pub(crate) struct World<P: Process> {
     keys: Rc<Marked<Keys>>,
     slots: Vec<Rc<Marked<Slot<P>>>>,
     late: Vec<Op>,
-    late_copies: bool,
     faults: u8,
     pub(crate) ghost: P::Ghost,
     trace: Option<Rc<Trace>>,
@@ -215,12 +214,7 @@ impl<P: Process> World<P> {
         };
         let slots = processes.into_iter().map(&mut settle).collect();
         let keys = Marked::new(keys);
-        Self { keys, slots, late: Vec::new(), late_copies: true, faults, ghost, trace: None }
-    }
-
-    /// The same without the fault that a copy of a call comes late.
-    pub(crate) fn without_late_copies(self) -> Self {
-        Self { late_copies: false, ..self }
+        Self { keys, slots, late: Vec::new(), faults, ghost, trace: None }
     }
 
     fn note(&mut self, place: usize, event: Event) {
@@ -314,7 +308,7 @@ impl<P: Process> World<P> {
                     if !matches!(op, Op::Get(_) | Op::GetAll(_)) {
                         all.push(faulty.carried_out(place, &op, false)?);
                     }
-                    if self.late_copies && !matches!(op, Op::Get(_) | Op::GetAll(_)) {
+                    if !matches!(op, Op::Get(_) | Op::GetAll(_)) {
                         let mut late = faulty.carried_out(place, &op, true)?;
                         late.late.push(op);
                         late.late.sort_by_cached_key(mark);

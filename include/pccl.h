@@ -285,7 +285,9 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
                                                         pcclReduceInfo_t *reduce_info_out, int max_in_flight);
 
 /* Makes the content of all tensors, and the revision, the same on all peers of the group. Each peer passes the revision
- * after the last one, or 0 in the beginning. pcclInvalidUsage for every failure. sync_info_out may be NULL. */
+ * after the last one, or 0 in the beginning. A peer whose tensors are not those of its group, that skips a revision, or
+ * that can fetch from nobody is dropped, and the others go on. pcclInvalidUsage for every failure. sync_info_out may be
+ * NULL. */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,
                                                     pcclSharedStateSyncInfo_t *sync_info_out);
@@ -313,6 +315,8 @@ PCCL_EXPORT pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance
 
 /* Waits for ever. */
 #define PCCL_NO_TIMEOUT UINT64_MAX
+/* As the communicator has it. */
+#define PCCL_DEFAULT_TIMEOUT (UINT64_MAX - 1)
 
 /* What a program does about a failure. */
 typedef enum pcclRemedy_t {
@@ -358,8 +362,9 @@ typedef enum pcclLogLevel_t {
 } pcclLogLevel_t;
 
 /* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
- * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. Any thread may call it,
- * several at a time, also while the library holds locks: it must be short and must not call the library. */
+ * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
+ * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come faster
+ * than it takes them are lost and counted. What it calls in the library is not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
@@ -372,6 +377,35 @@ typedef struct pcclWorld_t {
     /* Own place in the ring of the group. */
     uint32_t rank;
 } pcclWorld_t;
+
+/* What an optimisation came to; the same on all peers of a group. */
+typedef struct pcclOptimized_t {
+    /* Peers of the group. */
+    uint32_t group_size;
+    /* How large reduces go whose callers leave it open: pcclScheduleRing, or pcclSchedulePairwise while all pairs
+     * are connected. */
+    pcclSchedule_t schedule;
+    /* The ring is another one than before. */
+    bool changed;
+    /* No ring is better, by what was measured. */
+    bool proven;
+    /* The slowest edge of the ring is known: the three fields behind this one, which are 0 otherwise. */
+    bool has_slowest;
+    /* Whether pairwise_gain_pct is known; it is 0 otherwise. */
+    bool has_pairwise_gain;
+    /* How many per cent faster than around the ring reduces are predicted to be by pairwise exchange; below 0 if
+     * slower. */
+    int32_t pairwise_gain_pct;
+    pcclRankUuid_t slowest_from;
+    pcclRankUuid_t slowest_to;
+    double slowest_mbit_s;
+    /* No ring has a faster slowest edge than this; 0 if no ring was planned. */
+    double bound_mbit_s;
+    /* Edges that could not be measured. No ring uses them. */
+    uint64_t unmeasured_edges;
+    /* Why no ring was planned, or who stands in the way of one; else "". Ends with a zero. */
+    char note[1032];
+} pcclOptimized_t;
 
 /* Of the library, such as "0.1.0". */
 PCCL_EXPORT const char *pcclGetVersion(void);
@@ -416,11 +450,33 @@ PCCL_EXPORT pcclResult_t pcclSetAdvertisedHost(pcclComm_t *communicator, const c
 PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char *address);
 /* First ports that the listeners of this peer try; 0 takes any free one. */
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
+/* A first port that is taken makes pcclConnect fail, instead of a warning and another port. Default false. */
+PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool strict);
+/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
+ * "-_.:@/+=~". Default "hostname:pid". */
+PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
 
 /* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
  * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
 PCCL_EXPORT pcclResult_t pcclSetSchedule(pcclComm_t *communicator, pcclSchedule_t schedule);
+
+/* How long a call that begins from now on may wait for other peers. Then it gives up, for all peers where that is
+ * possible: this one gets the result of a failed call with the cause "TimedOut", the others the verdict
+ * "CallTimeout", and all of them may go on. Of asynchronous reduces it is the wait that has the limit. May be called
+ * at any time. PCCL_NO_TIMEOUT, which is the default: for ever. It has to be longer than the longest step of the
+ * slowest peer. pcclWaitForWorld has a limit of its own. */
+PCCL_EXPORT pcclResult_t pcclSetCallTimeout(pcclComm_t *communicator, uint64_t milliseconds);
+
+/* The same for the calls of the calling thread, whatever their communicator has; PCCL_DEFAULT_TIMEOUT: as that has
+ * it. */
+PCCL_EXPORT pcclResult_t pcclSetThreadCallTimeout(uint64_t milliseconds);
+
+/* What this peer is called. */
+PCCL_EXPORT pcclResult_t pcclGetName(const pcclComm_t *communicator, char *buffer, size_t capacity, size_t *length_out);
+
+/* The identity of this peer in the run, a new one after each connect. pcclInvalidUsage before the first connect. */
+PCCL_EXPORT pcclResult_t pcclGetPeerId(const pcclComm_t *communicator, pcclRankUuid_t *peer_out);
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 
@@ -439,12 +495,12 @@ PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t pee
  * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
  * asks for is done, for up to the connect time-out. So a loop is
  *
- *     while (more to do)
- *         if (step(comm) != pcclSuccess && pcclRecover(comm, pcclGetLastRemedy(), 2) != pcclSuccess)
- *             give up, and print pcclGetLastError();
+ *     pcclRemedy_t remedy = pcclRemedyReconnect;
+ *     while (there is more to do && pcclRecover(comm, remedy, 2) == pcclSuccess)
+ *         remedy = step(comm) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
  *
- * pcclRemedyReconnect connects only if that is needed, so it may also begin a loop. peers is how many there have to be at
- * least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
+ * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that is
+ * needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
  * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
  * reached in time, does not take this peer, or drops it again and again. */
 PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);
@@ -454,6 +510,12 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
 
+/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the first
+ * descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
+PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                                const pcclComm_t *communicator,
+                                                pcclAsyncReduceOp_t *reduce_handle_out);
+
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
 
@@ -461,8 +523,22 @@ PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_h
 PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                              bool *done_out);
 
-/* Gives an all-reduce up, for all peers, unless it is complete here. It still has to be awaited. */
+/* As pcclAwaitAsyncReduce. When the time is over, the reduce is given up for all peers, as pcclSetCallTimeout says.
+ * The buffers are the caller's again when it returns, whatever it returns. */
+PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
+                                                 pcclReduceInfo_t *reduce_info_out);
+
+/* As pcclOptimizeTopology, and says what it came to. optimized_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator, pcclOptimized_t *optimized_out);
+
+/* Gives an all-reduce up, for all peers, unless its outcome is decided. It still has to be awaited. */
 PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
+
+/* Writes what the flight recorder holds into a new file in a directory, which is made if it is not there, and its path
+ * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file cannot
+ * be written. */
+PCCL_EXPORT pcclResult_t pcclDumpFlight(const pcclComm_t *communicator, const char *directory, char *buffer,
+                                        size_t capacity, size_t *length_out);
 
 /* Leaves the run at once: calls of other threads fail. The communicator may connect again. */
 PCCL_EXPORT pcclResult_t pcclClose(pcclComm_t *communicator);
@@ -477,6 +553,11 @@ PCCL_EXPORT pcclResult_t pcclCreateMasterByName(const char *listen_address, pccl
 PCCL_EXPORT pcclResult_t pcclMasterSetMinWorldSize(pcclMasterInstance_t *master_instance, uint32_t peers);
 /* A peer that is silent for this long is dropped. Default 10 s. */
 PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
+
+/* A peer whose caller alone holds up a vote for this long is dropped. PCCL_NO_TIMEOUT, which is the default: never. */
+PCCL_EXPORT pcclResult_t pcclMasterSetStragglerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
+/* A connection between two peers on which bytes wait, and none has moved for this long, is built anew. Default 4 s. */
+PCCL_EXPORT pcclResult_t pcclMasterSetEdgeTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
 
 /* Whether pcclMasterAwaitTermination would return at once. */
 PCCL_EXPORT pcclResult_t pcclMasterHasEnded(pcclMasterInstance_t *master_instance, bool *ended_out);

@@ -1,4 +1,4 @@
-"""Builds libpccl with cargo and puts it, with its headers, into the package: one wheel for every Python 3."""
+"""Builds libpccl and pccl-master with cargo and puts them, with the headers, into the package: one wheel for every Python 3."""
 
 import json
 import os
@@ -24,28 +24,47 @@ def version():
     return re.search(r'^version = "([^"]+)"', text, re.M).group(1)
 
 
-def build_library():
-    """The shared library that cargo has built."""
-    command = ["cargo", "build", "--release", "-p", "pccl-capi", "--message-format", "json-render-diagnostics"]
-    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    for line in output.decode().splitlines():
+def build():
+    """The shared library and the program that cargo has built."""
+    if shutil.which("cargo") is None:
+        raise SystemExit("error: PCCL is written in Rust and is built by cargo, which is not in PATH: install a Rust toolchain "
+                         "(https://rustup.rs), or a wheel that was built elsewhere (pip wheel ./python)")
+    command = ["cargo", "build", "--release", "-p", "pccl-capi", "-p", "pccl-master", "--message-format",
+               "json-render-diagnostics"]
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    if built.returncode != 0:
+        raise SystemExit(f"error: cargo could not build PCCL (status {built.returncode}); see what it says above")
+    library = program = None
+    for line in built.stdout.decode().splitlines():
         for name in json.loads(line).get("filenames") or []:
             if Path(name).name in ("libpccl.so", "libpccl.dylib"):
-                return Path(name)
-    raise SystemExit("cargo names no shared library")
+                library = Path(name)
+            elif Path(name).name == "pccl-master":
+                program = Path(name)
+    if library is None or program is None:
+        raise SystemExit("error: cargo names no shared library, or no pccl-master")
+    return library, program
+
+
+def put(file, directory):
+    """Copies a file, without what only debuggers need."""
+    directory.mkdir(parents=True, exist_ok=True)
+    copy = shutil.copy(file, directory)
+    if shutil.which("strip") and sys.platform.startswith("linux"):
+        subprocess.run(["strip", "--strip-debug", copy], check=False)
 
 
 class BuildWithLibrary(build_py):
     def run(self):
+        library, program = build()
         super().run()
         package = Path(self.build_lib) / "pccl"
         include = package / "include"
         include.mkdir(parents=True, exist_ok=True)
         for header in sorted((ROOT / "include").glob("*.h")):
             shutil.copy(header, include)
-        library = Path(shutil.copy(build_library(), package))
-        if shutil.which("strip") and sys.platform.startswith("linux"):
-            subprocess.run(["strip", "--strip-debug", str(library)], check=False)
+        put(library, package)
+        put(program, package / "bin")
 
 
 class AnyPython(bdist_wheel):
@@ -57,11 +76,12 @@ class AnyPython(bdist_wheel):
 
     def get_tag(self):
         platform = super().get_tag()[2]
-        library = Path(self.bdist_dir or "") / "pccl" / "libpccl.so"
-        if platform.startswith("linux_") and library.exists():
-            # The newest version of glibc that the library names.
-            versions = re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())
-            newest = max(map(int, versions), default=17)
+        package = Path(self.bdist_dir or "") / "pccl"
+        files = [file for file in (package / "libpccl.so", package / "bin" / "pccl-master") if file.exists()]
+        if platform.startswith("linux_") and files:
+            # The newest version of glibc that the library or the program names.
+            versions = [int(version) for file in files for version in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())]
+            newest = max(versions, default=17)
             platform = f"manylinux_2_{max(newest, 17)}_{os.uname().machine}"
         return "py3", "none", platform
 

@@ -2,7 +2,7 @@
  * Fits a line to points that are spread over peers: each computes the gradient of its own points, an all-reduce averages
  * the gradients, and the shared state hands the model to whoever joins later.
  *
- *     train_linear [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); trains while there are PEERS (2)
+ *     train_linear [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
  */
 #include <pccl.h>
 #include <stdio.h>
@@ -77,6 +77,7 @@ int main(int count, char **arguments) {
     model_t model = {{0, 0}, 0};
     unsigned random;
     pcclResult_t result;
+    pcclRemedy_t remedy = pcclRemedyNone;
 
     memset(&params, 0, sizeof params);
     params.master_address.inet.protocol = inetIPv4;
@@ -84,32 +85,21 @@ int main(int count, char **arguments) {
     params.master_address.inet.ipv4.data[3] = 1;
     params.master_address.port = (uint16_t) port;
 
+    /* pcclRecover connects, to a master that may not be there yet, and waits until there are enough peers. */
     if ((result = pcclInit()) != pcclSuccess || (result = pcclCreateCommunicator(&params, &comm)) != pcclSuccess ||
-        (result = pcclConnect(comm)) != pcclSuccess ||
-        (result = pcclWaitForWorld(comm, peers, PCCL_NO_TIMEOUT)) != pcclSuccess ||
+        (result = pcclRecover(comm, pcclRemedyReconnect, peers)) != pcclSuccess ||
         (result = pcclGetWorld(comm, &world)) != pcclSuccess) {
         fprintf(stderr, "%s: %s\n", pcclGetResultName(result), pcclGetLastError());
         return 1;
     }
     random = world.rank + 1;
-    while (model.step < STEPS) {
-        if (step(comm, &model, &random) == pcclSuccess)
-            continue;
+    /* After a failure it does whatever lets the step be made again. */
+    while (model.step < STEPS && pcclRecover(comm, remedy, 2) == pcclSuccess)
+        remedy = step(comm, &model, &random) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
+    if (model.step < STEPS) {
         fprintf(stderr, "%s\n", pcclGetLastError());
-        switch (pcclGetLastRemedy()) {
-        case pcclRemedyRetry:
-            break;
-        case pcclRemedyWaitForPeers:
-            pcclWaitForWorld(comm, peers, PCCL_NO_TIMEOUT);
-            break;
-        case pcclRemedyReconnect:
-            if (pcclConnect(comm) == pcclSuccess)
-                break;
-            /* fall through */
-        default:
-            pcclDestroyCommunicator(comm);
-            return 1;
-        }
+        pcclDestroyCommunicator(comm);
+        return 1;
     }
     /* The proof that all peers have the same model. */
     if (synchronise(comm, &model) != pcclSuccess)

@@ -1,8 +1,8 @@
 // Fits a cubic curve to noisy points that are spread over peers. The gradients of two halves of the points travel at the same
 // time: the second one is computed while the first one is on its way.
 //
-//     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); trains while there are PEERS (2)
-#include "pccl.hpp"
+//     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
+#include <pccl.hpp>
 
 #include <cmath>
 #include <cstdio>
@@ -51,9 +51,9 @@ void step(pccl::Communicator &comm, pccl::SharedState &state, Model &model, Poin
     comm.synchronise(state);
     Coefficients first = points.gradient(model.weights), second;
     {
-        pccl::Reduce reduce_first = comm.all_reduce(first, pcclAvg, 1);
+        pccl::Reduce reduce_first = comm.all_reduce_async(first, {pcclAvg, 1});
         second = points.gradient(model.weights);
-        pccl::Reduce reduce_second = comm.all_reduce(second, pcclAvg, 2);
+        pccl::Reduce reduce_second = comm.all_reduce_async(second, {pcclAvg, 2});
         reduce_first.wait();
         reduce_second.wait();
     }
@@ -71,22 +71,11 @@ Model train(const std::string &master, std::uint32_t peers) {
     state.add("weights", model.weights);
     state.add("momentum", model.momentum);
     pccl::Communicator comm(master);
-    comm.connect();
-    comm.wait_for_world(peers);
+    // Connects, to a master that may not be there yet, and waits until there are enough peers.
+    comm.recover(pcclRemedyReconnect, peers);
     Points points(comm.world().rank + 1);
-    while (state.revision < STEPS) {
-        try {
-            step(comm, state, model, points);
-        } catch (const pccl::Error &error) {
-            std::fprintf(stderr, "%s\n", error.what());
-            switch (error.remedy) {
-            case pcclRemedyRetry: break;
-            case pcclRemedyWaitForPeers: comm.wait_for_world(peers); break;
-            case pcclRemedyReconnect: comm.connect(); break;
-            default: throw;
-            }
-        }
-    }
+    // What fails is made good, and the step is made again.
+    comm.run(2, [&] { return state.revision < STEPS; }, [&] { step(comm, state, model, points); });
     // The proof that all peers have the same model.
     comm.synchronise(state);
     return model;

@@ -71,20 +71,22 @@ def gradient_numpy(weights, images, labels):
     scores = hidden @ second + second_bias
     slope = numpy.exp(scores - scores.max(axis=1, keepdims=True))
     slope /= slope.sum(axis=1, keepdims=True)
+    loss = -numpy.log(slope[numpy.arange(len(labels)), labels] + 1e-30).mean()
     slope[numpy.arange(len(labels)), labels] -= 1
     slope /= len(labels)
     back = (slope @ second.T) * (hidden > 0)
     layers = [images.T @ back, back.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
-    return numpy.concatenate([layer.ravel() for layer in layers]).astype(numpy.float32)
+    return numpy.concatenate([layer.ravel() for layer in layers]).astype(numpy.float32), float(loss)
 
 
 def gradient_torch(weights, images, labels):
     layers = [torch.from_numpy(layer).detach().requires_grad_() for layer in layers_of(weights)]
     hidden = torch.relu(torch.from_numpy(images) @ layers[0] + layers[1])
     loss = torch.nn.functional.cross_entropy(hidden @ layers[2] + layers[3], torch.from_numpy(labels))
-    return torch.cat([slope.flatten() for slope in torch.autograd.grad(loss, layers)]).numpy()
+    return torch.cat([slope.flatten() for slope in torch.autograd.grad(loss, layers)]).numpy(), loss.item()
 
 
+#: The gradient of the weights on a batch, and the loss.
 gradient = gradient_numpy if torch is None else gradient_torch
 
 

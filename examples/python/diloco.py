@@ -20,7 +20,6 @@ import digits
 import loopback
 import numpy
 import pccl
-from pccl import Attribute, PCCLError, ReduceOp
 
 OUTER_STEPS, LOCAL_STEPS = 60, 10
 LOCAL_RATE = numpy.float32(0.1)
@@ -34,89 +33,86 @@ class Outer:
     def __init__(self, rate, momentum):
         self.rate, self.decay = rate, momentum
         self.weights, self.momentum = digits.initial_weights(), numpy.zeros(digits.SIZE, numpy.float32)
-        self._steps = numpy.zeros(1, numpy.uint64)
-        self._changed = False
-        self._state = pccl.SharedState([pccl.TensorInfo.from_numpy(array, name) for name, array in
-                                        (("weights", self.weights), ("momentum", self.momentum), ("steps", self._steps))])
+        self._steps = pccl.Box(0)
+        self.state = pccl.SharedState.of(weights=self.weights, momentum=self.momentum, steps=self._steps)
 
     @property
     def steps(self):
-        return int(self._steps[0])
+        return self._steps.value
 
-    def step(self, comm, change):
+    def step(self, comm, change, loss):
         self.momentum[:] = self.decay * self.momentum + change
         self.weights -= self.rate * (change + self.decay * self.momentum)
-        self._steps += numpy.uint64(1)
-        self._changed = True
-        loopback.say(f"step {self.steps} peers {comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE)}")
-
-    def sync(self, comm):
-        # The revision counts the syncs of a changed state, however many steps there are between two of them.
-        if self._changed:
-            self._state.push_revision()
-            self._changed = False
-        return comm.sync_shared_state(self._state)
+        self._steps.value += 1
+        loopback.step(comm, self.steps, loss)
 
 
 def local_change(weights, sampler):
-    """How far local steps move away from the outer weights."""
-    local = weights.copy()
+    """How far local steps move away from the outer weights, and the loss of the last one."""
+    local, loss = weights.copy(), 0.0
     for _ in range(LOCAL_STEPS):
-        local -= LOCAL_RATE * digits.gradient(local, *sampler.batch())
-    return weights - local
+        gradient, loss = digits.gradient(local, *sampler.batch())
+        local -= LOCAL_RATE * gradient
+    return weights - local, loss
 
 
 def synchronous(comm, outer, sampler):
-    while outer.steps < OUTER_STEPS:
-        try:
-            if outer.steps == OUTER_STEPS // 2:
-                # So that the replacement has its part, however long it takes to start.
-                comm.wait_for_world(3)
-            outer.sync(comm)
-            change = local_change(outer.weights, sampler)
-            comm.all_reduce(change, change, op=ReduceOp.AVG)
-            outer.step(comm, change)
-            # At the end of a step: a newcomer begins with the sync, and so do the others after this.
-            if comm.are_peers_pending():
-                comm.update_topology()
-        except PCCLError as error:
-            loopback.go_on(comm, error)
+    def step():
+        change, loss = local_change(outer.weights, sampler)
+        comm.all_reduce(change, op="avg")
+        outer.step(comm, change, loss)
+
+    def peers():
+        # The first ones begin together, and the replacement has its part, however long it takes to start.
+        return 2 if 0 < outer.steps < OUTER_STEPS // 2 else 3
+
+    comm.run(step, state=outer.state, steps=OUTER_STEPS, min_world=peers)
 
 
 class Flight:
     """A change on its way."""
 
-    def __init__(self, comm, change):
-        self.comm, self.change = comm, change
+    def __init__(self, comm, change, loss):
+        self.comm, self.change, self.loss = comm, change, loss
         self.handle = self.launch()
 
     def launch(self):
-        return self.comm.all_reduce_async(self.change, self.change, op=ReduceOp.AVG)
+        return self.comm.all_reduce_async(self.change, op="avg")
 
     def land(self, outer):
         """Waits for the average and takes the outer step."""
-        while not self.handle.wait()[0]:
-            if not self.handle.error.retryable:
-                raise self.handle.error
-            # The change is as it was before: all who are left send theirs again.
-            self.handle = self.launch()
-        outer.step(self.comm, self.change)
+        while True:
+            try:
+                self.handle.result()
+                break
+            except pccl.PCCLError as error:
+                if not error.retryable:
+                    raise
+                # The change is as it was before: all who are left send theirs again.
+                self.handle = self.launch()
+        outer.step(self.comm, self.change, self.loss)
 
 
 def asynchronous(comm, outer, sampler):
-    flight, joined = None, True
+    comm.connect()
+    comm.wait_for_world(3)
+    flight, joined, synced = None, True, 0
     while outer.steps < OUTER_STEPS:
         try:
             if joined:
-                outer.sync(comm)
-                if outer.sync(comm).rx_bytes > 0:
+                # The revision counts the syncs of a changed state, however many steps there are between two of them.
+                if outer.steps != synced:
+                    outer.state.push_revision()
+                comm.sync_shared_state(outer.state)
+                synced = outer.steps
+                if comm.sync_shared_state(outer.state).rx_bytes > 0:
                     raise SystemExit("the state is not what the first sync made it")
                 joined = False
             # From weights that lack the change on its way.
-            change = local_change(outer.weights, sampler)
+            change, loss = local_change(outer.weights, sampler)
             if flight:
                 flight.land(outer)
-            flight = Flight(comm, change)
+            flight = Flight(comm, change, loss)
             halfway = outer.steps == OUTER_STEPS // 2
             if halfway or comm.are_peers_pending():
                 flight.land(outer)
@@ -126,10 +122,10 @@ def asynchronous(comm, outer, sampler):
                     comm.wait_for_world(3)
                 else:
                     comm.update_topology()
-        except PCCLError as error:
+        except pccl.PCCLError as error:
             # What was on its way is lost for all; those who are left begin again with the state, as newcomers do.
             flight, joined = None, True
-            loopback.go_on(comm, error)
+            comm.recover(error)
     if flight:
         flight.handle.wait()
 
@@ -138,10 +134,6 @@ def peer(address, late):
     training, test = digits.load()
     outer = Outer(*(ONE_STEP_BEHIND if late else IN_TIME))
     with pccl.Communicator(address, first_ports=(0, 0)) as comm:
-        comm.connect()
-        # The first ones begin together. A replacement is let in between two steps of the others, and has to wait no more.
-        comm.wait_for_world(3)
-        loopback.say("in")
         (asynchronous if late else synchronous)(comm, outer, digits.Sampler(training))
         loopback.end(outer.weights, digits.accuracy(outer.weights, test))
 
@@ -154,4 +146,4 @@ if __name__ == "__main__":
     if arguments.peer:
         peer(arguments.peer, arguments.asynchronous)
     else:
-        loopback.run(__file__, *(["--async"] if arguments.asynchronous else []))
+        loopback.run(__file__, *(["--async"] if arguments.asynchronous else []), show=5)

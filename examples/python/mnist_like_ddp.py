@@ -14,44 +14,30 @@ import digits
 import loopback
 import numpy
 import pccl
-from pccl import Attribute, PCCLError, ReduceOp
 
 STEPS, RATE, MOMENTUM = 300, numpy.float32(0.1), numpy.float32(0.9)
-
-
-def step(comm, state, weights, momentum, sampler):
-    comm.sync_shared_state(state)
-    gradient = digits.gradient(weights, *sampler.batch())
-    comm.all_reduce(gradient, gradient, op=ReduceOp.AVG)
-    # The same arithmetic on the same numbers: the weights stay the same on all peers.
-    momentum[:] = MOMENTUM * momentum + gradient
-    weights -= RATE * momentum
-    state.push_revision()
-    # At the end of a step: a newcomer begins with the sync, and so do the others after this.
-    if comm.are_peers_pending():
-        comm.update_topology()
 
 
 def peer(address):
     training, test = digits.load()
     weights, momentum = digits.initial_weights(), numpy.zeros(digits.SIZE, numpy.float32)
-    state = pccl.SharedState([pccl.TensorInfo.from_numpy(weights, "weights"),
-                              pccl.TensorInfo.from_numpy(momentum, "momentum")])
+    state = pccl.SharedState.of(weights=weights, momentum=momentum)
     sampler = digits.Sampler(training)
+
+    def step():
+        gradient, loss = digits.gradient(weights, *sampler.batch())
+        comm.all_reduce(gradient, op="avg")
+        # The same arithmetic on the same numbers: the weights stay the same on all peers.
+        momentum[:] = MOMENTUM * momentum + gradient
+        weights[:] -= RATE * momentum
+        loopback.step(comm, state.revision, loss)
+
+    def peers():
+        # The first ones begin together, and the replacement has its part, however long it takes to start.
+        return 2 if 0 < state.revision < STEPS // 2 else 3
+
     with pccl.Communicator(address, first_ports=(0, 0)) as comm:
-        comm.connect()
-        # The first ones begin together. A replacement is let in between two steps of the others, and has to wait no more.
-        comm.wait_for_world(3)
-        loopback.say("in")
-        while state.revision < STEPS:
-            try:
-                if state.revision == STEPS // 2:
-                    # So that the replacement has its part, however long it takes to start.
-                    comm.wait_for_world(3)
-                step(comm, state, weights, momentum, sampler)
-                loopback.say(f"step {state.revision} peers {comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE)}")
-            except PCCLError as error:
-                loopback.go_on(comm, error)
+        comm.run(step, state=state, steps=STEPS, min_world=peers)
         loopback.end(weights, digits.accuracy(weights, test))
 
 

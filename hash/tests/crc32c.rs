@@ -1,8 +1,6 @@
 //! CRC-32C against known values and a bitwise model.
 
-mod common;
-
-use common::{Rng, lcg_bytes};
+use crate::common::{Rng, lcg_bytes};
 use pccl_hash::crc32c::{crc32c, crc32c_append};
 use proptest::prelude::*;
 

@@ -1,8 +1,6 @@
 //! The tree hash sees every change of order. What it is told apart from is equal in content.
 
-mod common;
-
-use common::{Rng, full};
+use crate::common::{Rng, full};
 use pccl_hash::tree::MEBIBYTE;
 use pccl_hash::{Digest128, level1_digests, root_from_level1, tree_hash};
 

@@ -1,11 +1,9 @@
 //! Does the tree hash tell data apart as well as 128 random bits would? simplehash serves as the control: it
 //! is known to fail some of these tests, which shows that they bite.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::{Rng, full};
+use crate::common::{Rng, full};
 use pccl_hash::tree::{MEBIBYTE, mebibyte_digest};
 use pccl_hash::{level1_digests, root_from_level1, simplehash, tree_hash};
 

@@ -1,8 +1,6 @@
 //! simplehash against golden values and a scalar model.
 
-mod common;
-
-use common::{Rng, lcg_bytes};
+use crate::common::{Rng, lcg_bytes};
 use pccl_hash::SimdLevel;
 use pccl_hash::simplehash::{simplehash, simplehash_at};
 

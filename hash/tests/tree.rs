@@ -1,8 +1,6 @@
 //! The tree hash against XXH3 itself and a scalar model; independence of level, threads, alignment and pieces.
 
-mod common;
-
-use common::{Rng, full, lcg_bytes};
+use crate::common::{Rng, full, lcg_bytes};
 use pccl_hash::tree::{
     FORMAT_TAG, Level1CountError, MEBIBYTE, ROOT_SEED, level1_count, level1_digests_parallel,
     mebibyte_digest, tree_hash_at,

@@ -3,7 +3,7 @@
 use crate::admin_place::Surroundings;
 use clap::Args;
 use pccl_master::status_to_json;
-use pccl_protocol::limits::DEFAULT_MASTER_PORT;
+use pccl_protocol::{GroupId, limits::DEFAULT_MASTER_PORT};
 use std::{
     io::{self, Write},
     path::PathBuf,
@@ -31,6 +31,15 @@ pub(crate) struct Status {
     /// With --store: name of the run in the store.
     #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_RUN)]
     pub(crate) run: String,
+
+    /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan` reads.
+    /// With --json: as JSON, with latencies.
+    #[arg(long)]
+    pub(crate) rates: bool,
+
+    /// With --rates: the group; the first one if none is named.
+    #[arg(long, requires = "rates")]
+    pub(crate) group: Option<u32>,
 }
 
 /// Arguments of `kick`.
@@ -54,6 +63,9 @@ pub(crate) struct Kick {
 
 /// Prints the state of a run.
 pub(crate) fn status(arguments: &Status) -> Result<(), String> {
+    if arguments.rates {
+        return print(&rates(arguments)?);
+    }
     let status = pccl_master::query_status(&arguments.master, TIMEOUT);
     if let Some(store) = &arguments.store {
         // The store outlives masters: when none answers, the iteration is still worth telling.
@@ -62,6 +74,20 @@ pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     }
     let status = status?;
     print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
+}
+
+/// What was measured in a group, as a text.
+fn rates(arguments: &Status) -> Result<String, String> {
+    let rates = pccl_master::query_rates(&arguments.master, arguments.group.map(GroupId), TIMEOUT)?;
+    if rates.left_out > 0 {
+        // Not by the log, whose level may be NONE.
+        let _ = writeln!(io::stderr(), "pccl-master: {} more edges have a rate", rates.left_out);
+    }
+    if arguments.json {
+        Ok(pccl_master::rates_to_json(&rates) + "\n")
+    } else {
+        pccl_master::rates_to_csv(&rates)
+    }
 }
 
 /// Has a peer removed and prints what was done.

@@ -1,6 +1,6 @@
 //! The status of a run as JSON, for programs.
 
-use pccl_protocol::{Status, StatusGroup, StatusPeer, StatusWait};
+use pccl_protocol::{EdgeRate, Status, StatusGroup, StatusPeer, StatusWait};
 use std::fmt::Write;
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
@@ -26,6 +26,17 @@ fn group(group: &StatusGroup) -> String {
         ("epoch", group.epoch.to_string()),
         ("connected", group.connected.to_string()),
         ("ring", list(group.ring.iter().map(|peer| text(&format!("{peer:#}"))))),
+        ("revision", group.revision.map_or("null".to_owned(), |revision| revision.to_string())),
+        ("slowest_edge", group.slowest.map_or("null".to_owned(), |edge| self::edge(&edge))),
+        ("schedule", text(if group.pairwise { "pairwise" } else { "ring" })),
+    ])
+}
+
+fn edge(edge: &EdgeRate) -> String {
+    object(&[
+        ("from", text(&format!("{:#}", edge.from))),
+        ("to", text(&format!("{:#}", edge.to))),
+        ("kbit_s", edge.kbit_s.to_string()),
     ])
 }
 
@@ -40,6 +51,9 @@ fn peer(peer: &StatusPeer) -> String {
     object(&[
         ("peer", text(&format!("{:#}", peer.peer))),
         ("host", text(peer.host.as_str())),
+        ("name", text(peer.name.as_str())),
+        ("p2p_port", peer.p2p_port.to_string()),
+        ("state_port", peer.state_port.to_string()),
         ("group", peer.group.to_string()),
         ("phase", text(&peer.stage.to_string())),
         ("call", text(&peer.call.to_string())),
@@ -92,8 +106,8 @@ pub(crate) fn text(text: &str) -> String {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        CallKind, GroupEpoch, GroupId, Host, OpId, PeerId, PeerStage, RequestId, RunId, Text, WorldEpoch,
-        WorldSizes,
+        CallKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId, Revision, RunId, Text,
+        WorldEpoch, WorldSizes,
     };
 
     #[test]
@@ -122,10 +136,16 @@ mod tests {
                 epoch: GroupEpoch(6),
                 connected: false,
                 ring: vec![PeerId(1), PeerId(2)],
+                revision: Some(Revision(11)),
+                slowest: Some(EdgeRate { from: PeerId(1), to: PeerId(2), kbit_s: 12 }),
+                pairwise: true,
             }],
             peers: vec![StatusPeer {
                 peer: PeerId(1),
                 host: Host::new("h\"ost"),
+                name: Name::new("node\"7"),
+                p2p_port: 13,
+                state_port: 14,
                 group: GroupId(4),
                 stage: PeerStage::Connecting,
                 call: CallKind::Sync,
@@ -142,13 +162,17 @@ mod tests {
             format!(
                 concat!(
                     r#"{{"run":"{}","uptime_ms":5,"world_epoch":3,"world_size":2,"min_world_size":1,"largest_group":2,"#,
-                    r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"]}}],"#,
-                    r#""peers":[{{"peer":"{}","host":"h\"ost","group":4,"phase":"connecting","call":"sync_shared_state","#,
+                    r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"],"#,
+                    r#""revision":11,"slowest_edge":{{"from":"{}","to":"{}","kbit_s":12}},"schedule":"pairwise"}}],"#,
+                    r#""peers":[{{"peer":"{}","host":"h\"ost","name":"node_7","p2p_port":13,"state_port":14,"#,
+                    r#""group":4,"phase":"connecting","call":"sync_shared_state","#,
                     r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
                     r#""operation":{{"tag":9,"epoch":6,"attempt":1}}}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
                 ),
                 id(0xff),
+                id(1),
+                id(2),
                 id(1),
                 id(2),
                 id(1)

@@ -10,9 +10,11 @@ mod json;
 pub mod offline;
 mod operate;
 mod random;
+mod rates;
 pub mod state;
 pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
-pub use operate::{query_status, remove_peer};
+pub use operate::{query_rates, query_status, remove_peer};
+pub use rates::{rates_to_csv, rates_to_json};

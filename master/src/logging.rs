@@ -3,7 +3,7 @@
 use log::LevelFilter;
 
 /// Level while the environment does not name one.
-const DEFAULT_LEVEL: LevelFilter = LevelFilter::Error;
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::Info;
 
 /// Starts the log. `RUST_LOG` takes precedence over `PCCL_LOG_LEVEL`.
 pub(crate) fn start() {
@@ -19,7 +19,7 @@ pub(crate) fn start() {
     }
     if let (Some(wanted), Some(None)) = (wanted, known) {
         log::error!(
-            "PCCL_LOG_LEVEL={wanted:?} is not one of TRACE, DEBUG, INFO, WARN, ERR, FATAL, NONE; using ERR"
+            "PCCL_LOG_LEVEL={wanted:?} is not one of TRACE, DEBUG, INFO, WARN, ERR, FATAL, NONE; using INFO"
         );
     }
 }

@@ -75,6 +75,14 @@ struct Arguments {
     #[arg(long, requires = "status", hide = true)]
     json: bool,
 
+    /// With --status: print what was measured.
+    #[arg(long, requires = "status", hide = true)]
+    rates: bool,
+
+    /// With --status --rates: of which group.
+    #[arg(long, requires = "rates", hide = true)]
+    group: Option<u32>,
+
     /// Another way to write `kick PEER`; the port is that of --listen.
     #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status", hide = true)]
     kick: Option<String>,
@@ -123,12 +131,9 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
 /// What to do instead of leading a run, also where it is written as an option.
 fn command_of(arguments: &mut Arguments) -> Option<Command> {
     if let Some(master) = arguments.status.take() {
-        return Some(Command::Status(ask::Status {
-            master,
-            json: arguments.json,
-            store: arguments.store.store.take(),
-            run: store::DEFAULT_RUN.into(),
-        }));
+        let (json, rates, group) = (arguments.json, arguments.rates, arguments.group);
+        let (store, run) = (arguments.store.store.take(), store::DEFAULT_RUN.into());
+        return Some(Command::Status(ask::Status { master, json, rates, group, store, run }));
     }
     if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
         let port = port_of(&arguments.listen).unwrap_or(limits::DEFAULT_MASTER_PORT);

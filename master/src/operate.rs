@@ -1,6 +1,6 @@
 //! The operator's side: asking a running master how its run is, and removing a peer.
 
-use pccl_protocol::{C2m, M2c, RequestId, Status, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, limits::MAX_PACKET_BYTES};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
@@ -22,22 +22,46 @@ const MAX_ANSWER_BYTES: u64 = 8192;
 /// # Errors
 /// One sentence: why the master cannot be reached within `timeout`, or what it answered instead.
 pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
+    ask(master, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
+        M2c::Status(status) => Ok(status),
+        other => Err(other.name()),
+    })
+}
+
+/// Asks the master at `master` what was measured of the edges of a group, `None` for the first one that there is.
+///
+/// # Errors
+/// As [`query_status`].
+pub fn query_rates(master: &str, group: Option<GroupId>, timeout: Duration) -> Result<Rates, String> {
+    let question = RatesRequest { request: RequestId(1), group };
+    ask(master, timeout, &C2m::RatesRequest(question), |answer| match answer {
+        M2c::Rates(rates) => Ok(rates),
+        other => Err(other.name()),
+    })
+}
+
+fn ask<T>(
+    master: &str,
+    timeout: Duration,
+    question: &C2m,
+    take: impl FnOnce(M2c) -> Result<T, &'static str>,
+) -> Result<T, String> {
     let target: HostPort = master
         .parse()
         .map_err(|error: AddressError| format!("{master:?} is no address of a master: {error}"))?;
     let deadline = Instant::now() + timeout;
     let conn = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
         .map_err(|error| error.to_string())?;
-    let failed = |error: io::Error| format!("no status from the master at {target}: {error}");
+    let failed = |error: io::Error| format!("no answer from the master at {target}: {error}");
     let mut stream = PacketStream::new(conn, MAX_PACKET_BYTES);
-    stream.send_bytes(&C2m::StatusRequest(RequestId(1)).to_frame(), deadline).map_err(failed)?;
+    stream.send_bytes(&question.to_frame(), deadline).map_err(failed)?;
     let (kind, body) = stream.recv_packet(deadline).map_err(failed)?;
-    match M2c::from_frame(kind, &body) {
-        Ok(M2c::Status(status)) => Ok(status),
-        Ok(M2c::Kicked(reason)) => Err(format!("the master at {target} refused to answer: {reason}")),
-        Ok(other) => Err(format!("the master at {target} answered with {}", other.name())),
-        Err(error) => Err(format!("the master at {target} sent a malformed packet: {error}")),
+    let answer = M2c::from_frame(kind, &body)
+        .map_err(|error| format!("the master at {target} sent a malformed packet: {error}"))?;
+    if let M2c::Kicked(reason) = &answer {
+        return Err(format!("the master at {target} refused to answer: {reason}"));
     }
+    take(answer).map_err(|name| format!("the master at {target} answered with {name}"))
 }
 
 /// Has a running master drop the peer whose identity begins with the hexadecimal digits `peer`. The caller of that peer

@@ -85,7 +85,15 @@ fn the_status_names_who_is_waited_for() {
     let text = program(&["--status", &address]);
     assert!(text.status.success());
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("2 peers in 1 groups") && text.contains("all-reduce tag 7"), "{text}");
+    assert!(text.contains("2 peers in 1 group (") && text.contains("all-reduce tag 7"), "{text}");
+    // Nothing has been measured.
+    let rates = program(&["status", &address, "--rates"]);
+    assert_eq!(rates.status.code(), Some(1));
+    assert!(String::from_utf8(rates.stderr).unwrap().contains("nothing has been measured in group 0"));
+    let rates = program(&["--status", &address, "--rates", "--json"]);
+    assert!(String::from_utf8(rates.stdout).unwrap().starts_with("{\"group\":0,\"peers\":[{\"peer\":\""));
+    let rates = program(&["status", &address, "--rates", "--group", "77"]);
+    assert!(String::from_utf8(rates.stderr).unwrap().contains("no such group"));
     let json = program(&["--status", &address, "--json"]);
     assert!(json.status.success());
     let json = String::from_utf8(json.stdout).unwrap();
@@ -98,7 +106,8 @@ fn the_status_names_who_is_waited_for() {
 #[test]
 fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    for arguments in [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--json"]]
+    for arguments in
+        [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--rates"]]
     {
         let output = program(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -106,7 +115,7 @@ fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.starts_with("pccl-master: ") && stderr.lines().count() == 1, "{stderr}");
     }
-    for arguments in [&["--json"][..], &["--kick", "ab"], &["--reason", "x"], &["kick", "ab"]] {
+    for arguments in [&["--json"][..], &["--rates"], &["--kick", "ab"], &["--reason", "x"], &["kick", "ab"]] {
         assert_eq!(program(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = program(&["--kick", "ab", "--reason", "x"]);

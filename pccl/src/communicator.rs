@@ -6,17 +6,18 @@ mod recover;
 
 use crate::{
     Builder, Error, LaunchOptions, ManyOptions, Optimized, ReduceInfo, ReduceOptions, SharedState, SyncInfo,
-    SyncStrategy, Tensor, World,
+    SyncOptions, Tensor, World,
     collective::op::Op,
     config::Config,
     flight,
+    limit::Limit,
     session::{Session, Shared},
     state::sync,
     world::Known,
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    C2m, CallKind, Descriptor, M2c, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
+    C2m, CallKind, Descriptor, M2c, PeerId, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
     flight::{Recorder, Role, What},
     limits,
 };
@@ -39,6 +40,8 @@ pub struct Communicator {
     flight: Arc<Recorder>,
     door: join::Door,
     session: Mutex<Option<Session>>,
+    /// Of calls that name no limit of their own.
+    call_timeout: Mutex<Option<Duration>>,
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
@@ -53,7 +56,9 @@ impl Communicator {
 
     pub(crate) fn new(config: Config) -> Self {
         let flight = Recorder::new(Role::Peer, config.group, config.flight.clone());
+        flight.set_name(config.name.clone());
         Self {
+            call_timeout: Mutex::new(config.call_timeout),
             config,
             flight: Arc::new(flight),
             door: join::Door::default(),
@@ -74,9 +79,19 @@ impl Communicator {
     ///
     /// # Errors
     /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer, or is
-    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `NotConnected` after `close` in
-    /// another thread; `InvalidUsage` if already connected.
+    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer was
+    /// not let in within the call time-out; `NotConnected` after `close` in another thread; `InvalidUsage` if
+    /// already connected.
     pub fn connect(&self) -> Result<(), Error> {
+        self.connect_within(self.call_timeout())
+    }
+
+    /// As [`Communicator::connect`]; `timeout` is how long this peer waits to be let in, once it is registered,
+    /// `None` for ever. Then it leaves the run.
+    ///
+    /// # Errors
+    /// As [`Communicator::connect`].
+    pub fn connect_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let at = self.door.enter()?;
         {
             let mut slot = self.session.lock();
@@ -101,7 +116,7 @@ impl Communicator {
             *slot = Some(session);
         }
         drop(at);
-        shared.wait_for_admission()?;
+        self.await_admission(&shared, Limit::of(timeout))?;
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.take_answer_world() {
             *self.world.lock() = known;
@@ -115,6 +130,44 @@ impl Communicator {
             });
         }
         Ok(())
+    }
+
+    /// Waits until the others have let this peer in; leaves when the limit passes.
+    fn await_admission(&self, shared: &Arc<Shared>, limit: Limit) -> Result<(), Error> {
+        let admitted = shared.wait_for_admission(limit.deadline());
+        if !matches!(admitted, Err(Error::TimedOut { .. })) {
+            return admitted;
+        }
+        let waits = shared.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
+        // Not under the lock: another thread may want to close.
+        let session = self.session.lock().take_if(|session| Arc::ptr_eq(&session.shared, shared));
+        if let Some(session) = session {
+            session.leave();
+        }
+        let text = format!("not let in after {:?}: {waits}", limit.time());
+        Err(Error::TimedOut { call: CallKind::Connect, text, verdict: None })
+    }
+
+    /// The limit of calls that name none of their own; see [`Builder::call_timeout`](crate::Builder::call_timeout).
+    pub fn call_timeout(&self) -> Option<Duration> {
+        *self.call_timeout.lock()
+    }
+
+    /// Changes the limit of the calls that begin from now on; `None` for no limit.
+    pub fn set_call_timeout(&self, timeout: Option<Duration>) {
+        *self.call_timeout.lock() = timeout;
+    }
+
+    /// What this peer is called; see [`Builder::name`](crate::Builder::name).
+    pub fn name(&self) -> &str {
+        self.config.name.as_str()
+    }
+
+    /// The identity of this peer in the run: a new one after each connect. `None` before the first registration, and
+    /// after [`Communicator::close`].
+    pub fn id(&self) -> Option<PeerId> {
+        let slot = self.session.lock();
+        slot.as_ref().and_then(|session| session.shared.identity()).map(|identity| identity.peer)
     }
 
     /// Whether this peer is connected to the run at the moment.
@@ -138,11 +191,23 @@ impl Communicator {
     /// Lets in all peers that wait, and returns when all rings are connected. All peers of the run have to call it.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `NotConnected`, `Kicked`, `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
+    /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn update_topology(&self) -> Result<(), Error> {
+        self.update_topology_within(self.call_timeout())
+    }
+
+    /// As [`Communicator::update_topology`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back, so that it may make other calls; those who have voted go on waiting for it. A
+    /// round that has begun ends first, and then the call succeeds.
+    ///
+    /// # Errors
+    /// As [`Communicator::update_topology`].
+    pub fn update_topology_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::UpdateTopology, true)?;
         let request = call.shared.next_request();
-        self.vote_topology(&call.shared, request, 0, None, &mut |_, _, _| {})
+        vote_topology(&call.shared, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
     }
 
     /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all peers
@@ -151,34 +216,59 @@ impl Communicator {
     /// meanwhile is left out, which is no error.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `NotConnected`, `Kicked`, `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
+    /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn optimize_topology(&self) -> Result<Optimized, Error> {
+        self.optimize_topology_within(self.call_timeout())
+    }
+
+    /// As [`Communicator::optimize_topology`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back. Once all peers have voted, the optimisation goes on to its end, and the call
+    /// succeeds.
+    ///
+    /// # Errors
+    /// As [`Communicator::optimize_topology`].
+    pub fn optimize_topology_within(&self, timeout: Option<Duration>) -> Result<Optimized, Error> {
+        let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::OptimizeTopology, true)?;
         let request = call.shared.next_request();
         call.shared.send(&C2m::VoteOptimize(request));
-        call.shared.receive(None, |packet| match packet {
-            M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
-            _ => None,
-        })
+        let optimized =
+            agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
+                M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
+                _ => None,
+            })?;
+        log::info!("{optimized}");
+        Ok(optimized)
     }
 
     /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed while
     /// all-reduces are in flight.
     ///
     /// # Errors
-    /// `NotConnected`, `Kicked`, `MasterLost`.
+    /// `TimedOut` when the call time-out has passed; `NotConnected`, `Kicked`, `MasterLost`.
     pub fn are_peers_pending(&self) -> Result<bool, Error> {
+        self.are_peers_pending_within(self.call_timeout())
+    }
+
+    /// As [`Communicator::are_peers_pending`], with a limit of its own; `None` waits for ever. When it has passed,
+    /// this peer's vote is taken back.
+    ///
+    /// # Errors
+    /// As [`Communicator::are_peers_pending`].
+    pub fn are_peers_pending_within(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::ArePeersPending, false)?;
         let request = call.shared.next_request();
         call.shared.send(&C2m::VotePending(request));
-        call.shared.receive(None, |packet| match packet {
+        agree(&call.shared, CallKind::ArePeersPending, request, limit, |packet| match packet {
             M2c::PendingAnswer(answer) if answer.request == request => Some(answer.pending),
             _ => None,
         })
     }
 
-    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever. While
-    /// it waits the log says who is missing.
+    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever,
+    /// whatever the call time-out is. While it waits the log says who is missing.
     ///
     /// # Errors
     /// `TimedOut` when `timeout` has passed; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
@@ -203,54 +293,30 @@ impl Communicator {
             u32::try_from(peers).ok().filter(|&n| n as usize <= limits::MAX_PEERS).ok_or_else(|| {
                 Error::InvalidArgument(format!("a world has at most {} peers", limits::MAX_PEERS))
             })?;
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::WaitForWorld, true)?;
         let request = call.shared.next_request();
         // A vote that waits for one peer is answered by the present world, a plain vote would wait for all others.
-        self.vote_topology(&call.shared, request, wanted.max(1), deadline, &mut progress)?;
+        vote_topology(&call.shared, CallKind::WaitForWorld, (request, wanted.max(1)), limit, &mut progress)?;
         drop(call);
         Ok(self.world())
-    }
-
-    fn vote_topology(
-        &self,
-        shared: &Arc<Shared>,
-        request: RequestId,
-        wait_for_world: u32,
-        deadline: Option<Instant>,
-        progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Result<(), Error> {
-        enum News {
-            Done,
-            Progress(u32, u32, String),
-        }
-        shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
-        loop {
-            let news = shared.receive(deadline, |packet| match packet {
-                M2c::TopologyDone(done) if done.request == request => Some(News::Done),
-                M2c::TopologyProgress(p) if p.request == request => {
-                    Some(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
-                }
-                _ => None,
-            });
-            match news {
-                Ok(News::Done) => return Ok(()),
-                Ok(News::Progress(have, want, missing)) => progress(have as usize, want as usize, &missing),
-                Err(error) => {
-                    let answered = matches!(error, Error::TimedOut(_)) && withdraw_topology(shared, request);
-                    return if answered { Ok(()) } else { Err(error) };
-                }
-            }
-        }
     }
 
     /// Reduces `data` over all peers of the group, in place. All of them have to call it with the same count, type,
     /// reduction and tag.
     ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut gradient = vec![0.5_f32; 1000];
+    /// comm.all_reduce(&mut gradient, pccl::ReduceOp::Avg)?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says whether
-    /// to retry. `TooFewPeers` if there is no other peer; `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in
-    /// flight; `NotConnected`, `Kicked`, `MasterLost`.
+    /// to retry. `TimedOut` when the limit has passed: the same for this peer, and the others get the verdict
+    /// `CallTimeout`, which names this peer and those for whom it waited. `TooFewPeers` if there is no other peer;
+    /// `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in flight; `NotConnected`, `Kicked`, `MasterLost`.
     pub fn all_reduce<T: Element>(
         &self,
         data: &mut [T],
@@ -286,10 +352,12 @@ impl Communicator {
         options: ManyOptions,
     ) -> Result<ReduceInfo, Error> {
         let mut retries = options.retries;
+        let limit = Limit::of(options.timeout.or(self.call_timeout()));
         loop {
-            let result = self.reduce(options, tensors.iter_mut().map(Tensor::reborrow).collect());
-            match result {
-                Err(error) if error.is_retryable() && retries > 0 => {
+            let (shared, op) =
+                self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
+            match self.complete(&shared, &op, limit) {
+                Err(error) if error.is_retryable() && retries > 0 && !limit.is_over() => {
                     retries -= 1;
                     log::info!("trying the all-reduce again: {error}");
                 }
@@ -299,18 +367,33 @@ impl Communicator {
     }
 
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
-    /// differs. All peers of the group have to call it, with the same keys, types and counts. Works alone.
+    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of those
+    /// have who hold the committed state counts. Works alone.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// # let (mut weights, mut revision) = (vec![0.0_f32; 1000], 0);
+    /// let mut state = pccl::SharedState::new(revision);
+    /// state.tensor("weights", &mut weights)?;
+    /// comm.sync_shared_state(&mut state, pccl::SyncStrategy::EnforcePopular)?;
+    /// revision = state.revision() + 1;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TooFewPeers` below the
-    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the
+    /// limit has passed: the same for this peer, and the others get the verdict. `Kicked`: this peer has other
+    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `TooFewPeers` below the
+    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,
-        strategy: SyncStrategy,
+        options: impl Into<SyncOptions>,
     ) -> Result<SyncInfo, Error> {
+        let SyncOptions { strategy, timeout } = options.into();
+        let limit = Limit::of(timeout.or(self.call_timeout()));
         let call = self.exclusive(CallKind::Sync, true)?;
-        let result = sync::run(&call.shared, state, strategy);
+        let result = sync::run(&call.shared, state, strategy, limit);
         let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
         flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
         if result.is_err() {
@@ -382,14 +465,14 @@ impl Communicator {
         tensors: Vec<Tensor<'_>>,
     ) -> Result<ReduceInfo, Error> {
         let (shared, op) = self.launch(options.into(), tensors)?;
-        self.complete(&shared, &op)
+        self.complete(&shared, &op, Limit::of(op.timeout()))
     }
 
     /// Begins an operation. The memory of `tensors` stays lent until [`Communicator::complete`] has returned: the two
     /// callers (the blocking calls and the scope) make sure that it is called before the borrows end.
     pub(crate) fn launch(
         &self,
-        LaunchOptions { tag, schedule }: LaunchOptions,
+        LaunchOptions { tag, schedule, timeout }: LaunchOptions,
         tensors: Vec<Tensor<'_>>,
     ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
@@ -402,7 +485,9 @@ impl Communicator {
         tensors.iter().try_for_each(Tensor::check)?;
         let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
         let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
-        let op = Op::new(&shared, tag, Descriptor { parts, algorithm: schedule.algorithm() }, raws);
+        let timeout = timeout.or(self.call_timeout());
+        let op =
+            Op::new(&shared, (tag, timeout), Descriptor { parts, algorithm: schedule.algorithm() }, raws);
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;
@@ -428,10 +513,15 @@ impl Communicator {
         Ok((shared, op))
     }
 
-    /// Waits for an operation and takes it off the books.
-    pub(crate) fn complete(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<ReduceInfo, Error> {
+    /// Waits for an operation and takes it off the books. When the limit passes, it is given up.
+    pub(crate) fn complete(
+        &self,
+        shared: &Arc<Shared>,
+        op: &Arc<Op>,
+        limit: Limit,
+    ) -> Result<ReduceInfo, Error> {
         let moved = op.moved_bytes();
-        let result = op.wait();
+        let result = op.wait(limit);
         self.note_verdict(&result);
         shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
         op.recycle(shared);
@@ -456,7 +546,7 @@ impl Communicator {
     /// [`Communicator::complete`] for an operation that may have been waited for already.
     pub(crate) fn complete_if_open(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<(), Error> {
         let open = shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op));
-        if open { self.complete(shared, op).map(drop) } else { Ok(()) }
+        if open { self.complete(shared, op, Limit::of(op.timeout())).map(drop) } else { Ok(()) }
     }
 }
 
@@ -466,16 +556,59 @@ impl Drop for Communicator {
     }
 }
 
-/// Takes a topology vote back; `true` if a round had counted on it and has answered it. Then the others go on with what
-/// follows a round, and so must this peer. Bounded by the end of the round, if one is running.
-fn withdraw_topology(shared: &Shared, request: RequestId) -> bool {
-    shared.send(&C2m::WithdrawTopology(request));
+/// Votes for a round of topology and waits for its answer.
+fn vote_topology(
+    shared: &Shared,
+    call: CallKind,
+    (request, wait_for_world): (RequestId, u32),
+    limit: Limit,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<(), Error> {
+    enum News {
+        Done,
+        Progress(u32, u32, String),
+    }
+    shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
+    loop {
+        let news = agree(shared, call, request, limit, |packet| match packet {
+            M2c::TopologyDone(done) if done.request == request => Some(News::Done),
+            M2c::TopologyProgress(p) if p.request == request && !limit.is_over() => {
+                Some(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
+            }
+            _ => None,
+        });
+        match news? {
+            News::Done => return Ok(()),
+            News::Progress(have, want, missing) => progress(have as usize, want as usize, &missing),
+        }
+    }
+}
+
+/// Waits for the answer to a vote for the whole run. When the limit passes, the vote is taken back, unless others
+/// have counted on it: then it is answered, they go on with what follows, and so must this peer. Bounded by the end
+/// of the round or of the optimisation, if one is running.
+fn agree<T>(
+    shared: &Shared,
+    call: CallKind,
+    request: RequestId,
+    limit: Limit,
+    mut pick: impl FnMut(&M2c) -> Option<T>,
+) -> Result<T, Error> {
+    match shared.receive(limit.deadline(), &mut pick) {
+        Err(Error::TimedOut { .. }) => {}
+        other => return other,
+    }
+    shared.send(&C2m::WithdrawVote(request));
     let answered = shared.receive(None, |packet| match packet {
-        M2c::TopologyDone(done) if done.request == request => Some(true),
-        M2c::TopologyWithdrawn(withdrawn) if *withdrawn == request => Some(false),
-        _ => None,
-    });
-    answered.unwrap_or(false)
+        M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => {
+            Some(Err(withdrawn.missing.as_str().to_owned()))
+        }
+        other => pick(other).map(Ok),
+    })?;
+    answered.map_err(|missing| {
+        let text = format!("{call} was given up after {:?}; it waited for {missing}", limit.time());
+        Error::TimedOut { call, text, verdict: None }
+    })
 }
 
 /// A call that goes alone. When it is over, the caller sees the world that its answer told.

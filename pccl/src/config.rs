@@ -1,7 +1,7 @@
 //! Settings of a communicator.
 
 use crate::{Communicator, Error};
-use pccl_protocol::{GroupId, Host, flight, limits};
+use pccl_protocol::{GroupId, Host, Name, flight, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
@@ -32,6 +32,16 @@ fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
     }
 }
 
+/// The name of a peer that was given none.
+fn default_name() -> String {
+    let pid = format!(":{}", std::process::id());
+    let host = flight::host_name();
+    let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len()))
+        .rev()
+        .find(|end| host.is_char_boundary(*end));
+    Name::new(&format!("{}{pid}", &host[..end.unwrap_or(0)])).as_str().to_owned()
+}
+
 /// Settings of a [`Communicator`].
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -42,7 +52,11 @@ pub(crate) struct Config {
     pub(crate) bind: Option<IpAddr>,
     pub(crate) first_p2p_port: u16,
     pub(crate) first_state_port: u16,
+    pub(crate) strict_ports: bool,
+    pub(crate) name: Name,
     pub(crate) connect_timeout: Duration,
+    /// Of calls that name none of their own.
+    pub(crate) call_timeout: Option<Duration>,
     pub(crate) master_timeout: Duration,
     pub(crate) dial_timeout: Duration,
     pub(crate) checksums: FrameChecksums,
@@ -61,7 +75,10 @@ pub struct Builder {
     bind: Option<IpAddr>,
     first_p2p_port: u16,
     first_state_port: u16,
+    strict_ports: bool,
+    name: Option<String>,
     connect_timeout: Duration,
+    call_timeout: Option<Duration>,
     master_timeout: Duration,
     dial_timeout: Duration,
     checksums: FrameChecksums,
@@ -79,7 +96,10 @@ impl Builder {
             bind: None,
             first_p2p_port: limits::FIRST_P2P_PORT,
             first_state_port: limits::FIRST_STATE_PORT,
+            strict_ports: false,
+            name: None,
             connect_timeout: Duration::from_secs(60),
+            call_timeout: None,
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
@@ -119,6 +139,29 @@ impl Builder {
     pub fn first_ports(mut self, p2p: u16, state: u16) -> Self {
         self.first_p2p_port = p2p;
         self.first_state_port = state;
+        self
+    }
+
+    /// A listener whose first port is taken is an error of `connect`, instead of a warning and another port: for
+    /// firewalls with a rule for each port. Default false.
+    pub fn strict_ports(mut self, strict: bool) -> Self {
+        self.strict_ports = strict;
+        self
+    }
+
+    /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
+    /// new one after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// How long a call may wait for other peers, unless it names a limit of its own. Then it gives up: for all peers
+    /// where that is possible, see [`Error::TimedOut`]. It has to be longer than the longest step of the slowest
+    /// peer, as whoever computes keeps the others waiting. Default: no limit. [`Communicator::set_call_timeout`]
+    /// changes it later.
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = Some(timeout);
         self
     }
 
@@ -188,8 +231,16 @@ impl Builder {
             }
             host => host.map(Host::new),
         };
-        for (name, timeout) in
-            [("connect", self.connect_timeout), ("master", self.master_timeout), ("dial", self.dial_timeout)]
+        let name = self.name.unwrap_or_else(default_name);
+        if name.is_empty() || Name::new(&name).as_str() != name {
+            return Err(invalid(format!(
+                "name {name:?}: 1 to {} bytes of letters, digits and -_.:@/+=~",
+                limits::MAX_NAME_BYTES
+            )));
+        }
+        let timeouts =
+            [("connect", self.connect_timeout), ("master", self.master_timeout), ("dial", self.dial_timeout)];
+        for (name, timeout) in timeouts.into_iter().chain(self.call_timeout.map(|timeout| ("call", timeout)))
         {
             if timeout.is_zero() || timeout > Duration::from_secs(86_400) {
                 return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
@@ -203,7 +254,10 @@ impl Builder {
             bind: self.bind,
             first_p2p_port: self.first_p2p_port,
             first_state_port: self.first_state_port,
+            strict_ports: self.strict_ports,
+            name: Name::new(&name),
             connect_timeout: self.connect_timeout,
+            call_timeout: self.call_timeout,
             master_timeout: self.master_timeout,
             dial_timeout: self.dial_timeout,
             checksums: self.checksums,
@@ -219,6 +273,21 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_checked_and_there_is_always_one() {
+        let built =
+            |name: &str| Builder::new("127.0.0.1:1").name(name).build().map(|comm| comm.name().to_owned());
+        let longest = "n".repeat(limits::MAX_NAME_BYTES);
+        for good in ["gpu-7", "rack1/node:2", "größe", &longest] {
+            assert_eq!(built(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "two words", "line\nbreak", "\u{1b}[2J", "a,b", "\u{202e}", &format!("{longest}n")] {
+            assert!(matches!(built(bad), Err(Error::InvalidArgument(_))), "{bad:?}");
+        }
+        let own = Builder::new("127.0.0.1:1").build().expect("no setting is wrong");
+        assert!(own.name().ends_with(&format!(":{}", std::process::id())), "{}", own.name());
+    }
 
     #[test]
     fn the_environment_sets_the_connections_of_a_probe() {

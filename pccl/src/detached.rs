@@ -1,6 +1,8 @@
 //! All-reduces without a scope: of memory that is there for good.
 
-use crate::{Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, session::Shared};
+use crate::{
+    Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, limit::Limit, session::Shared,
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -26,10 +28,10 @@ impl DetachedReduce {
         self.op.wait_until_done(Instant::now() + timeout.min(Duration::from_secs(86_400)))
     }
 
-    /// Gives the all-reduce up, for all peers: unless this peer holds the result already, all of them get the verdict
+    /// Gives the all-reduce up, for all peers: unless its outcome is decided already, all of them get the verdict
     /// `CallerAbort`. It still has to be waited for.
     pub fn abort(&self) {
-        self.op.give_up();
+        self.op.give_up(None);
     }
 
     /// Says that nobody waits for it soon. Without this it may pause for some milliseconds before it goes on.
@@ -58,15 +60,28 @@ impl Communicator {
         Ok(DetachedReduce { shared, op })
     }
 
-    /// Blocks until a detached all-reduce is over. Nothing uses its memory any more then.
+    /// Blocks until a detached all-reduce is over, or until the limit with which it was launched has passed, from
+    /// now: then it is given up for all peers. Nothing uses its memory any more then.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; `InvalidUsage` if it was waited for before.
     pub fn wait(&self, reduce: &DetachedReduce) -> Result<ReduceInfo, Error> {
+        self.wait_within(reduce, reduce.op.timeout())
+    }
+
+    /// As [`Communicator::wait`], with this limit; `None` waits for ever.
+    ///
+    /// # Errors
+    /// As [`Communicator::wait`].
+    pub fn wait_within(
+        &self,
+        reduce: &DetachedReduce,
+        timeout: Option<Duration>,
+    ) -> Result<ReduceInfo, Error> {
         let DetachedReduce { shared, op } = reduce;
         if !shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op)) {
             return Err(Error::InvalidUsage("this all-reduce has been waited for already".into()));
         }
-        self.complete(shared, op)
+        self.complete(shared, op, Limit::of(timeout))
     }
 }

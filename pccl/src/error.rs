@@ -1,6 +1,6 @@
 //! Errors, sorted by what the caller should do.
 
-use pccl_protocol::{Cause, KickCode, KickReason, Verdict};
+use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Verdict};
 
 /// What a training loop does about an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +69,16 @@ pub enum Error {
         "outcome unknown: {0}; the buffer holds the complete result, whether the others have it is not known"
     )]
     OutcomeUnknown(String),
-    /// The caller's own deadline passed.
-    #[error("timed out: {0}")]
-    TimedOut(String),
+    /// The caller's own limit passed. The peer is in no call any more and may go on.
+    #[error("timed out: {text}")]
+    TimedOut {
+        /// The call that had the limit; [`CallKind::None`] for a drain.
+        call: CallKind,
+        /// What was waited for, for how long, and for whom.
+        text: String,
+        /// The verdict with which the operation failed on every peer, if it failed for all.
+        verdict: Option<Box<Verdict>>,
+    },
     /// The operating system refused something.
     #[error("system: {0}")]
     System(String),
@@ -83,8 +90,14 @@ impl Error {
         match self {
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
-            Self::Kicked(reason) if reason.code == KickCode::Operator => Remedy::GiveUp,
-            Self::TooFewPeers { .. } | Self::TimedOut(_) => Remedy::WaitForPeers,
+            Self::Kicked(reason) if matches!(reason.code, KickCode::Operator | KickCode::StateMismatch) => {
+                Remedy::GiveUp
+            }
+            Self::TooFewPeers { .. } | Self::TimedOut { call: CallKind::WaitForWorld, .. } => {
+                Remedy::WaitForPeers
+            }
+            Self::TimedOut { call: CallKind::Connect, .. } => Remedy::Reconnect,
+            Self::TimedOut { .. } => Remedy::Retry,
             Self::NotConnected
             | Self::ConnectFailed(_)
             | Self::Kicked(_)
@@ -106,7 +119,7 @@ impl Error {
     /// The verdict of the master, if the operation failed for all.
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {
-            Self::Aborted(verdict) => Some(verdict),
+            Self::Aborted(verdict) | Self::TimedOut { verdict: Some(verdict), .. } => Some(verdict),
             _ => None,
         }
     }

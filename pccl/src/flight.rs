@@ -109,11 +109,12 @@ pub(crate) fn result(
         Some(Error::OutcomeUnknown(_)) => "outcome unknown",
         Some(Error::TooFewPeers { .. }) => "too few peers",
         Some(Error::MasterLost(_)) => "master lost",
+        Some(Error::TimedOut { .. }) => "timed out",
         Some(Error::Kicked(_)) => "dropped by the master",
         Some(_) => "error",
     };
     flight.record_with(|| Event { subject, ..Event::new(what).named(name).bytes(bytes) });
-    if let Some(Error::Aborted(verdict)) = error {
+    if let Some(verdict) = error.and_then(Error::verdict) {
         flight.fail(|| verdict.to_string());
     }
 }

@@ -61,6 +61,7 @@ mod config;
 mod detached;
 mod error;
 mod flight;
+mod limit;
 #[allow(unsafe_code)]
 mod memory;
 mod options;
@@ -76,11 +77,12 @@ pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
 pub use memory::{StateMemory, Tensor};
-pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule};
+pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, OpId, Operation,
-    PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
+    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, Name, OpId,
+    Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict,
+    WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

@@ -1,7 +1,9 @@
 //! Options of all-reduces.
 
+use crate::SyncStrategy;
 use pccl_protocol::Algorithm;
 use pccl_quant::{ReduceOp, quantise::Quantisation};
+use std::time::Duration;
 
 /// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,12 +47,15 @@ pub struct ReduceOptions {
     pub quantisation: Option<Quantisation>,
     /// How it travels. Default: automatic.
     pub schedule: Schedule,
+    /// How long the call may block, or, of an asynchronous all-reduce, the wait for it. Then it is given up for all
+    /// peers ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
+    pub timeout: Option<Duration>,
 }
 
 impl ReduceOptions {
     /// A reduction with tag 0, of elements that travel as they are.
     pub fn new(op: ReduceOp) -> Self {
-        Self { op, tag: 0, quantisation: None, schedule: Schedule::Automatic }
+        Self { op, tag: 0, quantisation: None, schedule: Schedule::Automatic, timeout: None }
     }
 
     /// Sets the tag.
@@ -71,6 +76,12 @@ impl ReduceOptions {
         self.schedule = schedule;
         self
     }
+
+    /// Sets how long it may be waited for.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
 }
 
 impl From<ReduceOp> for ReduceOptions {
@@ -88,11 +99,14 @@ pub struct ManyOptions {
     pub retries: u32,
     /// How the tensors travel. Default: automatic.
     pub schedule: Schedule,
+    /// How long the call may block, all retries together. Then it is given up for all peers
+    /// ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
+    pub timeout: Option<Duration>,
 }
 
 impl Default for ManyOptions {
     fn default() -> Self {
-        Self { tag: 0, retries: u32::MAX, schedule: Schedule::Automatic }
+        Self { tag: 0, retries: u32::MAX, schedule: Schedule::Automatic, timeout: None }
     }
 }
 
@@ -103,22 +117,49 @@ pub struct LaunchOptions {
     pub tag: u64,
     /// How the tensors travel. Default: automatic.
     pub schedule: Schedule,
+    /// How long the wait for it may block. Then it is given up for all peers
+    /// ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
+    pub timeout: Option<Duration>,
 }
 
 impl From<u64> for LaunchOptions {
     fn from(tag: u64) -> Self {
-        Self { tag, schedule: Schedule::Automatic }
+        Self { tag, ..Self::default() }
     }
 }
 
 impl From<ReduceOptions> for LaunchOptions {
     fn from(options: ReduceOptions) -> Self {
-        Self { tag: options.tag, schedule: options.schedule }
+        Self { tag: options.tag, schedule: options.schedule, timeout: options.timeout }
     }
 }
 
 impl From<ManyOptions> for LaunchOptions {
     fn from(options: ManyOptions) -> Self {
-        Self { tag: options.tag, schedule: options.schedule }
+        Self { tag: options.tag, schedule: options.schedule, timeout: options.timeout }
+    }
+}
+
+/// How to synchronise the shared state. A strategy is enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncOptions {
+    /// Which part this peer takes.
+    pub strategy: SyncStrategy,
+    /// How long the call may block. Then it is given up for all peers ([`Error::TimedOut`](crate::Error::TimedOut)).
+    /// Default: the call time-out of the communicator.
+    pub timeout: Option<Duration>,
+}
+
+impl SyncOptions {
+    /// Sets how long the call may block.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl From<SyncStrategy> for SyncOptions {
+    fn from(strategy: SyncStrategy) -> Self {
+        Self { strategy, timeout: None }
     }
 }

@@ -1,12 +1,12 @@
 //! Asynchronous all-reduces: several in flight, told apart by their tags.
 
 use crate::{
-    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op,
+    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op, limit::Limit,
     session::Shared,
 };
 use parking_lot::Mutex;
 use pccl_quant::Element;
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 /// Lends buffers to asynchronous all-reduces, as `std::thread::scope` lends to threads: all of them are over before the
 /// scope ends, whatever happens to their handles.
@@ -80,12 +80,22 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl AsyncReduce<'_> {
-    /// Blocks until the all-reduce is over.
+    /// Blocks until the all-reduce is over, or until the limit with which it was launched has passed, from now: then
+    /// it is given up for all peers.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn wait(self) -> Result<ReduceInfo, Error> {
-        self.comm.complete(&self.shared, &self.op)
+        let limit = Limit::of(self.op.timeout());
+        self.comm.complete(&self.shared, &self.op, limit)
+    }
+
+    /// As [`AsyncReduce::wait`], with this limit.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn wait_for(self, timeout: Duration) -> Result<ReduceInfo, Error> {
+        self.comm.complete(&self.shared, &self.op, Limit::of(Some(timeout)))
     }
 
     /// Whether [`AsyncReduce::wait`] would return at once.
@@ -93,10 +103,10 @@ impl AsyncReduce<'_> {
         self.op.is_done()
     }
 
-    /// Gives the all-reduce up, for all peers: unless this peer holds the result already, all of them get the verdict
+    /// Gives the all-reduce up, for all peers: unless its outcome is decided already, all of them get the verdict
     /// `CallerAbort`. It still has to be waited for.
     pub fn abort(&self) {
-        self.op.give_up();
+        self.op.give_up(None);
     }
 
     /// The tag.

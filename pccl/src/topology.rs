@@ -2,7 +2,7 @@
 
 use crate::Schedule;
 use pccl_protocol::{OptimizeDone, PeerId};
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// A directed edge with its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,7 +36,8 @@ pub struct Optimized {
     pub pairwise_gain_pct: Option<i64>,
     /// Why the ring was not planned, or who stands in the way of one; else empty.
     pub note: String,
-    peers: usize,
+    /// Peers of the group.
+    pub peers: usize,
 }
 
 impl Optimized {
@@ -66,6 +67,29 @@ impl Optimized {
         let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0 * (100 + gain_pct) as f64 / 100.0;
         let n = self.peers.max(1) as f64;
         Duration::try_from_secs_f64(2.0 * (n - 1.0) / n * bytes as f64 / bytes_per_s).ok()
+    }
+}
+
+/// One line.
+impl fmt::Display for Optimized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ring = if self.changed { "a new ring" } else { "the same ring" };
+        write!(f, "optimised: {ring} of {} peers", self.peers)?;
+        if let Some(RatedEdge { from, to, mbit_s }) = self.slowest {
+            write!(f, ", slowest edge {from} -> {to} with {mbit_s:.1} Mbit/s")?;
+        }
+        match (self.bound_mbit_s, self.proven) {
+            (_, true) => write!(f, ", no ring is better")?,
+            (Some(bound), false) => write!(f, ", no ring has more than {bound:.1} Mbit/s")?,
+            (None, false) => {}
+        }
+        if self.unmeasured_edges > 0 {
+            write!(f, ", {} edges could not be measured", self.unmeasured_edges)?;
+        }
+        let schedule =
+            if self.schedule == Schedule::Pairwise { "by pairwise exchange" } else { "around the ring" };
+        write!(f, ", large operations go {schedule}")?;
+        if self.note.is_empty() { Ok(()) } else { write!(f, " ({})", self.note) }
     }
 }
 

@@ -7,11 +7,11 @@ use pccl::{
 use std::{sync::Barrier, time::Duration};
 
 fn config() -> MasterConfig {
+    let _ = env_logger::builder().is_test(true).try_init();
     MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() }
 }
 
 fn master() -> Master {
-    let _ = env_logger::builder().is_test(true).try_init();
     Master::launch(config()).expect("master starts")
 }
 
@@ -94,38 +94,36 @@ fn a_wait_that_times_out_never_loses_a_newcomer() {
     }
 }
 
-/// Two large operations, and small ones with tags of their own beside them, while an epoch of the group ends after every few
-/// of these: what runs goes on.
+/// Small operations with tags of their own end while a large one moves that began right behind them, and with them an epoch of
+/// the group: what runs goes on.
 fn large_operations_beside_many_tags(peers: usize, schedule: Schedule, algorithm: Algorithm) {
-    const LARGE: usize = 16 << 20;
+    const LARGE: usize = 4 << 20;
     const BATCH: usize = 4;
-    let settings = MasterConfig { tag_history: 3, peer_timeout: Duration::from_secs(60), ..config() };
+    let settings = MasterConfig { tag_history: 1, peer_timeout: Duration::from_secs(60), ..config() };
     let master = Master::launch(settings).expect("master starts");
     run_with(&master, peers, |index, comm| {
         let sum = |tag: u64| ReduceOptions::new(ReduceOp::Sum).tag(tag);
-        let (mut one, mut other) = (vec![index as f32; LARGE], vec![1f32; LARGE]);
-        comm.scope(|ops| {
-            let one = ops.all_reduce(&mut one, sum(1_000_000).schedule(schedule)).expect("launched");
-            let other = ops.all_reduce(&mut other, sum(1_000_001).schedule(schedule)).expect("launched");
-            for batch in 0..60 {
-                let mut data = [[1u64]; BATCH];
-                comm.scope(|small| {
-                    let launched: Vec<_> = data
-                        .iter_mut()
-                        .zip(batch * BATCH as u64..)
-                        .map(|(data, tag)| small.all_reduce(data, sum(tag)).expect("launched"))
-                        .collect();
-                    for op in launched {
-                        op.wait().expect("a small one of healthy peers");
-                    }
-                });
-                assert_eq!(data, [[peers as u64]; BATCH]);
-            }
-            assert_eq!(one.wait().expect("a large one of healthy peers").algorithm, algorithm);
-            other.wait().expect("a large one of healthy peers");
-        });
-        let ranks = (0..peers).sum::<usize>() as f32;
-        assert!(one.iter().all(|sum| *sum == ranks) && other.iter().all(|sum| *sum == peers as f32));
+        for round in 0..40 {
+            let (mut small, mut large) = ([[1u64]; BATCH], vec![index as f32; LARGE]);
+            comm.scope(|ops| {
+                let tags = round * (BATCH as u64 + 1)..;
+                let launched: Vec<_> = small
+                    .iter_mut()
+                    .zip(tags)
+                    .map(|(data, tag)| ops.all_reduce(data, sum(tag)).expect("launched"))
+                    .collect();
+                let options = ReduceOptions { schedule, ..sum(1_000_000 + round) };
+                let large = ops.all_reduce(&mut large, options).expect("launched");
+                for op in launched {
+                    op.wait().expect("a small operation of healthy peers");
+                }
+                let info = large.wait().expect("a large operation of healthy peers");
+                assert_eq!(info.algorithm, algorithm);
+            });
+            assert_eq!(small, [[peers as u64]; BATCH]);
+            let ranks = (0..peers).sum::<usize>() as f32;
+            assert!(large.iter().all(|sum| *sum == ranks));
+        }
     });
 }
 

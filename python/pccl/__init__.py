@@ -3,16 +3,15 @@
 import os as _os
 
 from . import cuda
-from ._communicator import AsyncReduceHandle, Communicator
+from ._communicator import Communicator
 from ._descriptors import (
+    Optimized,
     QuantizationOptions,
     ReduceDescriptor,
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
-    SharedState,
     SharedStateSyncInfo,
-    TensorInfo,
     World,
 )
 from ._enums import (
@@ -27,11 +26,33 @@ from ._enums import (
     Schedule,
     SharedStateSyncStrategy,
 )
-from ._errors import InvalidBuffer, PCCLError
+from ._errors import (
+    Aborted,
+    ConnectFailed,
+    Dropped,
+    InternalError,
+    InvalidArgument,
+    InvalidBuffer,
+    InvalidUsage,
+    MasterLost,
+    Mismatch,
+    NotConnected,
+    OutcomeUnknown,
+    PCCLError,
+    PeerLost,
+    PendingAsyncOps,
+    Refused,
+    System,
+    TimedOut,
+    TooFewPeers,
+)
 from ._library import library as _library
 from ._master_node import MasterNode
+from ._optimizers import materialise_optimizer
+from ._reduces import AsyncReduceHandle
+from ._state import Box, SharedState, TensorInfo
 
-__version__ = _library.pcclGetVersion().decode()
+__version__: str = _library.pcclGetVersion().decode()
 
 
 def pccl_dir() -> str:
@@ -45,9 +66,11 @@ def get_include() -> str:
 
 
 __all__ = [
-    "AsyncReduceHandle", "Attribute", "Communicator", "DataType", "DeviceType", "DistributionHint", "InvalidBuffer",
-    "MasterNode", "PCCLError", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
-    "ReduceOp", "ReduceOpDescriptor", "ReduceOperandDescriptor", "Remedy", "Result", "Schedule",
-    "SharedState", "SharedStateSyncInfo", "SharedStateSyncStrategy", "TensorInfo", "World", "cuda", "get_include", "pccl_dir",
-    "__version__",
+    "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Communicator", "ConnectFailed", "DataType", "DeviceType",
+    "DistributionHint", "Dropped", "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "MasterLost",
+    "MasterNode", "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost", "PendingAsyncOps",
+    "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo", "ReduceOp", "ReduceOpDescriptor",
+    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
+    "SharedStateSyncStrategy", "System", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
+    "materialise_optimizer", "pccl_dir", "__version__",
 ]

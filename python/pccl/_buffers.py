@@ -1,7 +1,7 @@
 """Memory of tensors, arrays, and whatever else has some."""
 
 import ctypes
-from typing import Any, Optional
+from typing import Any
 
 from ._enums import DataType
 from ._errors import InvalidBuffer
@@ -32,15 +32,15 @@ class _View:
     """A view of the buffer protocol, released with this object."""
 
     def __init__(self, source: Any, writable: bool):
-        self._view = _PyBuffer()
         self._held = False
+        self._view = _PyBuffer()
         flags = _C_CONTIGUOUS_WITH_FORMAT | (_WRITABLE if writable else 0)
         ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(source), ctypes.byref(self._view), flags)
         self._held = True
         self.pointer, self.bytes = self._view.buf or 0, self._view.len
         self.itemsize, self.format = self._view.itemsize, (self._view.format or b"B").decode()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._held:
             self._held = False
             ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._view))
@@ -51,27 +51,59 @@ ctypes.pythonapi.PyBuffer_Release.argtypes = [ctypes.POINTER(_PyBuffer)]
 ctypes.pythonapi.PyBuffer_Release.restype = None
 
 
-def buffer_of(source: Any, *, writable: bool, device: Optional[str] = "cpu") -> Buffer:
-    """The memory of a torch tensor, a numpy array, an object with the buffer protocol, or one with DLPack."""
-    if hasattr(source, "data_ptr") and hasattr(source, "numel"):
-        return _of_torch(source, device)
+def buffer_of(source: Any, *, writable: bool) -> Buffer:
+    """The memory of a torch tensor, a numpy array, an object with the buffer protocol, or one with DLPack, for a
+    reduce."""
+    if is_tensor(source):
+        check_tensor(source)
+        if not source.is_contiguous():
+            raise InvalidBuffer("the tensor is not contiguous: reduce a copy, tensor.contiguous()")
+        return Buffer(source.data_ptr(), source.numel(), DataType.from_torch_dtype(source.dtype), source)
+    source = array_of_dlpack(source, writable)
+    view = view_of(source, writable)
+    dtype = dtype_of_format(view.format, view.itemsize)
+    return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
+
+
+def is_tensor(source: Any) -> bool:
+    """Whether it is a tensor of torch, without importing torch."""
+    return hasattr(source, "data_ptr") and hasattr(source, "numel")
+
+
+def check_tensor(tensor: Any) -> None:
+    """Refuses tensors whose elements are not in main memory, one after the other."""
+    if type(tensor).__name__ == "DTensor":
+        raise ValueError("a DTensor is in several places: use its local tensor")
+    if tensor.device.type != "cpu":
+        raise InvalidBuffer(f"the tensor is on {tensor.device}, not in main memory: use a copy, tensor.cpu()")
+    if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise InvalidBuffer(f"the tensor is {tensor.layout}, not dense: use tensor.to_dense()")
+    if getattr(tensor, "is_quantized", False):
+        raise InvalidBuffer("the tensor is quantised by torch: use tensor.int_repr()")
+
+
+def array_of_dlpack(source: Any, writable: bool) -> Any:
+    """An array of numpy in the place of what has no memory for Python, but DLPack; anything else as it is."""
+    if _has_buffer(source) or not hasattr(source, "__dlpack__"):
+        return source
+    import numpy
+
+    array = numpy.from_dlpack(source)
+    if writable and not array.flags.writeable:
+        raise InvalidBuffer("the memory behind DLPack is read-only")
+    return array
+
+
+def view_of(source: Any, writable: bool) -> _View:
+    """The memory behind the buffer protocol."""
     if isinstance(source, (int, float, str, list, tuple)):
         raise ValueError(f"a {type(source).__name__} has no memory that could be used")
-    if not _has_buffer(source) and hasattr(source, "__dlpack__"):
-        import numpy
-
-        array = numpy.from_dlpack(source)
-        if writable and not array.flags.writeable:
-            raise InvalidBuffer("the memory behind DLPack is read-only")
-        return Buffer(array.ctypes.data, array.size, DataType.from_numpy_dtype(array.dtype), (source, array))
     try:
-        view = _View(source, writable)
+        return _View(source, writable)
     except TypeError as error:
         raise ValueError(f"a {type(source).__name__} has no memory that could be used: {error}") from None
     except (BufferError, ValueError) as error:
         raise InvalidBuffer(f"this {type(source).__name__} cannot be used: {error}") from None
-    dtype = _dtype_of_format(view.format, view.itemsize)
-    return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
 
 
 def _has_buffer(source: Any) -> bool:
@@ -84,22 +116,13 @@ def _has_buffer(source: Any) -> bool:
         return True
 
 
-def _of_torch(tensor: Any, device: Optional[str]) -> Buffer:
-    if type(tensor).__name__ == "DTensor":
-        raise ValueError("a DTensor is in several places: use its local tensor")
-    if device is not None and tensor.device.type != device:
-        raise InvalidBuffer(f"the tensor is on {tensor.device}, not in main memory")
-    if not tensor.is_contiguous():
-        raise InvalidBuffer("the tensor is not contiguous")
-    return Buffer(tensor.data_ptr(), tensor.numel(), DataType.from_torch_dtype(tensor.dtype), tensor)
-
-
-def _dtype_of_format(code: str, itemsize: int) -> DataType:
-    code = code.lstrip("@=<")
-    if code in _CODES:
-        return _CODES[code]
-    if code in ("b", "h", "i", "l", "q", "n"):
+def dtype_of_format(code: str, itemsize: int) -> DataType:
+    """The type of elements with this format of ``struct``; ``ValueError`` if they cannot be reduced."""
+    plain = code.lstrip("@=<")
+    if plain in _CODES:
+        return _CODES[plain]
+    if plain in ("b", "h", "i", "l", "q", "n"):
         return DataType[f"INT{8 * itemsize}"]
-    if code in ("B", "H", "I", "L", "Q", "N", "c"):
+    if plain in ("B", "H", "I", "L", "Q", "N", "c"):
         return DataType[f"UINT{8 * itemsize}"]
-    raise ValueError(f"elements of format {code!r} cannot be reduced or synchronised")
+    raise ValueError(f"elements of format {code!r} cannot be reduced")

@@ -5,263 +5,371 @@ import json
 import threading
 import time
 from ctypes import byref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from ._calls import GRACE_S, blocking, text
+from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
+from ._calls import blocking, text
 from ._descriptors import (
+    Optimized,
     QuantizationOptions,
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
-    SharedState,
     SharedStateSyncInfo,
     World,
     describe,
     pair,
 )
 from ._enums import Attribute, ReduceOp, Result, Schedule, SharedStateSyncStrategy
-from ._errors import PCCLError
+from ._errors import ConnectFailed, PCCLError
 from ._library import library, structs
+from ._log import attach
+from ._reduces import AsyncReduceHandle
+from ._state import SharedState
+from ._training import Training
 
-#: How often a wait for a reduce lets Python look at its signals.
-_SLICE_MS = 50
-_NO_TIMEOUT = (1 << 64) - 1
-
-
-class AsyncReduceHandle:
-    """A reduce in flight. It, and its buffers, live until it is over, whether anybody waits for it or not."""
-
-    def __init__(self, communicator: "Communicator", op: Any, keep: Any):
-        self._communicator, self._op, self._keep = communicator, op, keep
-        self._result: Optional[Tuple[bool, int, ReduceInfo]] = None
-        #: The error, after a ``wait`` that was not successful.
-        self.error: Optional[PCCLError] = None
-
-    def done(self) -> bool:
-        """Whether ``wait`` would return at once."""
-        if self._result is not None:
-            return True
-        done = ctypes.c_bool()
-        PCCLError.check(library.pcclTestAsyncReduce(byref(self._op), byref(done)), "pcclTestAsyncReduce")
-        return done.value
-
-    def abort(self) -> None:
-        """Gives the reduce up, for all peers, unless it is complete here."""
-        if self._result is None:
-            PCCLError.check(library.pcclAbortAsyncReduce(byref(self._op)), "pcclAbortAsyncReduce")
-
-    def wait(self) -> Tuple[bool, int, ReduceInfo]:
-        """Waits for the end: whether it succeeded, the number of its result, and what it reports."""
-        if self._result is None:
-            self._communicator._wait_for(self)
-        return self._result
-
-    def _await(self) -> None:
-        info = structs.ReduceInfo()
-        code = library.pcclAwaitAsyncReduce(byref(self._op), byref(info))
-        if code != 0:
-            self.error = PCCLError.of(code, "pcclAwaitAsyncReduce")
-        self._result = (code == 0, code, ReduceInfo.from_c(info))
-        self._keep = None
-        self._communicator._in_flight.pop(self._op.tag, None)
+#: Tags that count up by themselves begin again behind as many; no more than 1,024 reduces are in flight at a time.
+_TAGS = 4096
+_I32 = (1 << 31) - 1
 
 
-class Communicator:
+class Communicator(Training):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
 
-    A context manager: at its end the peer leaves the run.
+    A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call
+    raises a ``PCCLError`` if it fails, and has ``timeout`` in seconds: then it gives up, for all peers where that is
+    possible, and raises ``TimedOut``. ``None`` stands for the ``call_timeout`` of the communicator, ``math.inf`` for no
+    limit.
     """
 
     def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0, *,
-                 advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
-                 first_ports: Optional[Tuple[int, int]] = None, connect_timeout: Optional[float] = None,
-                 master_timeout: Optional[float] = None, dial_timeout: Optional[float] = None,
-                 frame_checksums: Optional[bool] = None, schedule: Schedule = Schedule.AUTOMATIC):
+                 name: Optional[str] = None, advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
+                 first_ports: Optional[Tuple[int, int]] = None, strict_ports: bool = False,
+                 connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
+                 dial_timeout: Optional[float] = None, call_timeout: Optional[float] = None,
+                 frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC):
+        """A peer that is not connected yet.
+
+        - ``peer_group``: reduces and syncs run among the peers of a group.
+        - ``p2p_connection_pool_size``: connections to the next peer of the ring, up to 64; 0 lets the library choose.
+        - ``name``: what this peer is called in status, logs and verdicts; default ``hostname:pid``.
+        - ``advertised_host``: name or address under which others reach this peer; default: the address that the master
+          sees.
+        - ``bind_address``: address that the listeners of this peer bind to, in digits; default: all.
+        - ``first_ports``: first ports that the listeners try, for tensors and for shared state; default 48150 and
+          48149. 0 takes any free one.
+        - ``strict_ports``: a first port that is taken makes ``connect`` fail, instead of a warning and another port.
+        - ``connect_timeout``: for as many seconds ``connect`` tries to reach the master; default 60.
+        - ``master_timeout``: after as many seconds of silence the master counts as lost; default 30.
+        - ``dial_timeout``: seconds for connecting to another peer; default 3.
+        - ``call_timeout``: limit of all calls that wait for other peers, in seconds; default none. It has to be longer
+          than the longest step of the slowest peer.
+        - ``frame_checksums``: whether data carry checksums on their way; ``None``: unless both ends are on one host.
+        - ``schedule``: see the property.
+        """
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
         self._in_flight: Dict[int, AsyncReduceHandle] = {}
-        code = library.pcclCreateCommunicatorByName(address.encode(), peer_group, p2p_connection_pool_size,
-                                                    byref(self._handle))
+        self._next_tag = 0
+        self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
+        encoded = words(address, "address")
+        settings = _settings(name, advertised_host, bind_address, first_ports, strict_ports, frame_checksums)
+        times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
+                 ("dial_timeout", dial_timeout))
+        for number, (what, seconds) in enumerate(times):
+            if seconds is not None:
+                settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=0.001))))
+        if self._call_limit_ms != NO_TIMEOUT:
+            settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
+        chosen = Schedule.of(schedule)
+        attach()
+        group, pool = (integer(peer_group, "peer_group", 0, U32),
+                       integer(p2p_connection_pool_size, "p2p_connection_pool_size", 0, 64))
+        code = library.pcclCreateCommunicatorByName(encoded, group, pool, byref(self._handle))
         if code == Result.INVALID_ARGUMENT.value:
-            raise ValueError(PCCLError.of(code, "pcclCreateCommunicator").message)
-        PCCLError.check(code, "pcclCreateCommunicator")
-        if advertised_host is not None:
-            self._set("pcclSetAdvertisedHost", advertised_host.encode())
-        if bind_address is not None:
-            self._set("pcclSetBindAddress", bind_address.encode())
-        if first_ports is not None:
-            self._set("pcclSetFirstPorts", *first_ports)
-        if frame_checksums is not None:
-            self._set("pcclSetFrameChecksums", 1 if frame_checksums else 2)
-        for number, timeout in enumerate((connect_timeout, master_timeout, dial_timeout)):
-            if timeout is not None:
-                self._set("pcclSetTimeout", number, int(timeout * 1000))
-        if schedule is not Schedule.AUTOMATIC:
-            self.schedule = schedule
+            raise ValueError(PCCLError.of(code, "Communicator").message)
+        PCCLError.check(code, "Communicator")
+        for function, arguments in settings:
+            self._call("Communicator", function, *arguments)
+        if chosen is not Schedule.AUTOMATIC:
+            self.schedule = chosen
 
-    def _set(self, name: str, *arguments: Any) -> None:
-        PCCLError.check(getattr(library, name)(self._handle, *arguments), name)
+    def _call(self, call: str, name: str, *arguments: Any) -> None:
+        """A function of the library that does not wait."""
+        PCCLError.check(getattr(library, name)(self._handle, *arguments), call)
+
+    def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None,
+                  keep: Any = None) -> None:
+        """A function of the library that waits. On Ctrl-C the connection is closed, which ends it."""
+        handle = self._handle
+        limit = None if timeout is None else limit_ms(timeout)
+        blocking(f"Communicator.{call}", name, handle, *arguments, on_interrupt=lambda: library.pcclClose(handle),
+                 limit_ms=limit, keep=(self, keep))
 
     @property
     def schedule(self) -> Schedule:
-        """How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce.
+        """How the data of reduces travels that begin from now on; all peers have to choose the same for the same
+        reduce.
 
-        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out more
-        accurate than around the ring, but depends a little on which peer owns what, and so on measured rates. Which
-        schedule a reduce took says ``ReduceInfo.schedule``.
+        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out
+        more accurate than around the ring, but depends a little on which peer owns what, and so on measured rates.
+        Which schedule a reduce took says ``ReduceInfo.schedule``.
         """
         return self._schedule
 
     @schedule.setter
     def schedule(self, schedule: Schedule) -> None:
-        self._set("pcclSetSchedule", Schedule(schedule).value)
-        self._schedule = Schedule(schedule)
+        chosen = Schedule.of(schedule)
+        self._call("Communicator.schedule", "pcclSetSchedule", chosen.value)
+        self._schedule = chosen
 
-    def _blocking(self, name: str, *arguments: Any, keep: Any = None) -> None:
-        handle = self._handle
-        blocking(name, handle, *arguments, on_interrupt=lambda: library.pcclClose(handle), keep=(self, keep))
+    # ---- Membership
 
-    def connect(self, n_attempts: int = 5) -> None:
-        """Joins the run; tries again every second. Returns when the others have let this peer in."""
-        for attempt in range(max(n_attempts, 1)):
+    def connect(self, n_attempts: int = 1) -> None:
+        """Joins the run. Tries to reach the master for ``connect_timeout``, also if nobody listens yet, and returns
+        when the others have let this peer in. With ``n_attempts`` it does so as often, if the master was not there.
+        """
+        attempts = integer(n_attempts, "n_attempts", 1, _I32)
+        for attempt in range(attempts):
             try:
-                return self._blocking("pcclConnect")
-            except PCCLError as error:
-                if error.result is not Result.MASTER_CONNECTION_FAILED or attempt + 1 >= n_attempts:
+                self._blocking("connect", "pcclConnect")
+                return self._begin_tags()
+            except ConnectFailed:
+                if attempt + 1 == attempts:
                     raise
             time.sleep(1)
 
-    def get_attribute(self, attribute: Attribute) -> int:
-        """A size, as of the last call that agreed with others."""
-        value = ctypes.c_int()
-        PCCLError.check(library.pcclGetAttribute(self._handle, attribute.value, byref(value)), "pcclGetAttribute")
-        return value.value
+    def update_topology(self, timeout: Optional[float] = None) -> None:
+        """Lets in those who wait. All peers have to call it. ``PendingAsyncOps`` while reduces are in flight."""
+        self._blocking("update_topology", "pcclUpdateTopology", timeout=timeout)
+        self._begin_tags()
 
-    def update_topology(self) -> None:
-        """Lets in those who wait. All peers have to call it."""
-        self._blocking("pcclUpdateTopology")
-
-    def are_peers_pending(self) -> bool:
+    def are_peers_pending(self, timeout: Optional[float] = None) -> bool:
         """Whether somebody waits to be let in. All peers have to call it, and all get the same answer."""
         pending = ctypes.c_bool()
-        self._blocking("pcclArePeersPending", ctypes.byref(pending), keep=pending)
+        self._blocking("are_peers_pending", "pcclArePeersPending", ctypes.byref(pending), timeout=timeout, keep=pending)
         return pending.value
 
-    def optimize_topology(self) -> None:
-        """Chooses a better ring. All peers have to call it."""
-        self._blocking("pcclOptimizeTopology")
+    def optimize_topology(self, timeout: Optional[float] = None) -> Optimized:
+        """Measures the ways between the peers and chooses the best ring. All peers have to call it; there have to be
+        two."""
+        info = structs.Optimized()
+        self._blocking("optimize_topology", "pcclOptimizeTopologyInfo", ctypes.byref(info), timeout=timeout, keep=info)
+        self._begin_tags()
+        return Optimized.from_c(info)
 
     def wait_for_world(self, peers: int, timeout: Optional[float] = None) -> World:
-        """Waits until the run has at least this many peers, letting in whoever comes."""
-        timeout_ms = _NO_TIMEOUT if timeout is None else max(int(timeout * 1000), 0)
-        self._blocking("pcclWaitForWorld", peers, timeout_ms)
+        """Waits until the run has at least ``peers`` peers, letting in whoever comes. Without ``timeout`` for ever."""
+        count, timeout_ms = integer(peers, "peers", 1, U32), limit_ms(timeout)
+        self._blocking("wait_for_world", "pcclWaitForWorld", count, timeout_ms)
+        self._begin_tags()
         return self.world()
+
+    def close(self) -> None:
+        """Leaves the run at once. The communicator may connect again."""
+        self._blocking("close", "pcclClose")
+
+    def close_within(self, timeout: float) -> None:
+        """Leaves the run when the calls of other threads and the reduces in flight are over, or the time is."""
+        self._blocking("close_within", "pcclCloseWithin", milliseconds(timeout, "timeout"))
+
+    def drain(self, timeout: Optional[float] = None) -> bool:
+        """Waits until the reduces in flight are over, however they end; whether they are, after ``timeout`` seconds. It
+        ends none of them. What became of each says its handle."""
+        timeout_ms, began = limit_ms(timeout), time.monotonic()
+        for handle in list(self._in_flight.values()):
+            try:
+                while not handle._is_over(20):
+                    if timeout_ms != NO_TIMEOUT and 1000 * (time.monotonic() - began) >= timeout_ms:
+                        return False
+            except PCCLError:
+                # Waiting for it says the same, or that it is over.
+                pass
+            handle.wait()
+        return True
+
+    # ---- What is known
+
+    def get_attribute(self, attribute: Union[Attribute, str]) -> int:
+        """A size, as of the last call that agreed with others."""
+        value = ctypes.c_int()
+        self._call("Communicator.get_attribute", "pcclGetAttribute", Attribute.of(attribute).value, byref(value))
+        return value.value
 
     def world(self) -> World:
         """Sizes and the own rank, as of the last call that agreed with others."""
         world = structs.World()
-        PCCLError.check(library.pcclGetWorld(self._handle, byref(world)), "pcclGetWorld")
-        return World(*(getattr(world, name) for name, _ in structs.World._fields_))
+        self._call("Communicator.world", "pcclGetWorld", byref(world))
+        return World(*(getattr(world, name) for name in World.__dataclass_fields__))
 
     def ring(self) -> List[bytes]:
         """The peers of the own group in the order in which data flows; the index is the rank."""
-        count = ctypes.c_size_t()
-        capacity = 0
+        count, capacity = ctypes.c_size_t(), 0
         while True:
             ring = ctypes.create_string_buffer(max(16 * capacity, 1))
-            PCCLError.check(library.pcclGetRing(self._handle, ring, capacity, byref(count)), "pcclGetRing")
+            self._call("Communicator.ring", "pcclGetRing", ring, capacity, byref(count))
             if count.value <= capacity:
                 return [ring.raw[16 * rank:16 * rank + 16] for rank in range(count.value)]
             capacity = count.value
 
+    @property
+    def name(self) -> str:
+        """What this peer is called."""
+        return text("Communicator.name", "pcclGetName", self._handle)
+
+    @property
+    def peer_id(self) -> bytes:
+        """The identity of this peer, as in ``ring()``; a new one after each ``connect``."""
+        identity = ctypes.create_string_buffer(16)
+        self._call("Communicator.peer_id", "pcclGetPeerId", identity)
+        return identity.raw
+
     def status(self) -> Dict[str, Any]:
         """The run as the master sees it: who is in, what each peer does, what waits for whom and since when."""
-        return json.loads(text("pcclGetStatus", self._handle, True))
+        status: Dict[str, Any] = json.loads(text("Communicator.status", "pcclGetStatus", self._handle, True))
+        return status
 
     @property
     def last_verdict(self) -> Optional[str]:
         """Why the last operation failed on all peers, if one has."""
-        return text("pcclGetLastVerdict", self._handle) or None
+        return text("Communicator.last_verdict", "pcclGetLastVerdict", self._handle) or None
 
     @property
     def is_connected(self) -> bool:
+        """Whether there is a connection to the master."""
         connected = ctypes.c_bool()
-        PCCLError.check(library.pcclIsConnected(self._handle, byref(connected)), "pcclIsConnected")
+        self._call("Communicator.is_connected", "pcclIsConnected", byref(connected))
         return connected.value
 
+    def dump_flight(self, directory: str) -> str:
+        """Writes what the flight recorder holds into a new file in ``directory``, and returns its path. ``pccl-master
+        explain DIR`` reads the files of several peers together."""
+        return text("Communicator.dump_flight", "pcclDumpFlight", self._handle, words(str(directory), "directory"))
+
+    # ---- Data
+
     def sync_shared_state(self, shared_state: SharedState,
-                          strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR
-                          ) -> SharedStateSyncInfo:
-        """Makes tensors and revision the same on all peers of the group."""
-        info = structs.SyncInfo()
-        self._blocking("pcclSynchronizeSharedState", byref(shared_state.to_c()), strategy.value, byref(info),
-                       keep=(shared_state, info))
+                          strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
+                          timeout: Optional[float] = None) -> SharedStateSyncInfo:
+        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as
+        before."""
+        if not isinstance(shared_state, SharedState):
+            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
+        chosen = SharedStateSyncStrategy.of(strategy)
+        captured, info = shared_state._capture(), structs.SyncInfo()
+        self._blocking("sync_shared_state", "pcclSynchronizeSharedState", byref(captured.c), chosen.value, byref(info),
+                       timeout=timeout, keep=(shared_state, captured, info))
+        if info.rx_bytes > 0:
+            captured.finish()
+        shared_state.revision = captured.c.revision
+        self._begin_tags()
         return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes)
 
-    def all_reduce(self, send: Any, recv: Any, *, op: ReduceOp, tag: int = 0,
+    def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                    operand_descriptor: Optional[ReduceOperandDescriptor] = None,
-                   quantization_options: Optional[QuantizationOptions] = None) -> ReduceInfo:
-        """Reduces ``send`` over all peers of the group into ``recv``; the two may be the same."""
-        handle = self.all_reduce_async(send, recv, op=op, tag=tag, operand_descriptor=operand_descriptor,
-                                       quantization_options=quantization_options)
-        succeeded, _, info = handle.wait()
-        if not succeeded:
-            raise handle.error
-        return info
+                   quantization_options: Optional[QuantizationOptions] = None,
+                   timeout: Optional[float] = None) -> ReduceInfo:
+        """Reduces ``send`` over all peers of the group into ``recv``, or into ``send`` itself if there is no ``recv``.
 
-    def all_reduce_async(self, send: Any, recv: Any, *, op: ReduceOp, tag: int = 0,
+        - ``op``: a ``ReduceOp`` or its name: ``op="avg"``.
+        - ``tag``: names the reduce among those in flight, the same on all peers. Without one tags count up by
+          themselves, and begin again with each sync and each call that lets peers in.
+        - ``operand_descriptor``: the type of the elements, where it is not that of the buffer.
+        - ``quantization_options``: floats travel in fewer bits.
+        """
+        limit_ms(timeout)
+        return self._launch("all_reduce", send, recv, op, tag, operand_descriptor, quantization_options).result(timeout)
+
+    def all_reduce_async(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                          operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                          quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
-        """Begins a reduce. The buffers are kept alive until it is over."""
-        given, taken = pair(send, recv, operand_descriptor)
-        descriptor = describe(given, op, tag, operand_descriptor, quantization_options).to_c()
-        c_op = structs.AsyncReduceOp()
-        code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
-        PCCLError.check(code, "pcclAllReduceAsync")
-        handle = AsyncReduceHandle(self, c_op, (given, taken))
-        self._in_flight[tag] = handle
-        return handle
+        """Begins a reduce, with the arguments of ``all_reduce``. The buffers are kept alive until it is over; leave
+        them alone until ``result()`` of what this returns has returned."""
+        return self._launch("all_reduce_async", send, recv, op, tag, operand_descriptor, quantization_options)
 
-    def all_reduce_multiple_with_retry(self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4
-                                       ) -> ReduceInfo:
-        """Reduces several buffers as one operation, again and again until it succeeds or no other peer is left."""
+    def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
+                operand: Optional[ReduceOperandDescriptor],
+                quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+        given, taken = pair(send, recv, operand)
+        describe(given, op, 0, operand, quantization)
+        descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
+        c_op = structs.AsyncReduceOp()
+        call = f"Communicator.{call}"
+        code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
+        PCCLError.check(code, call)
+        return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
+
+    def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
+                        tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None,
+                        timeout: Optional[float] = None) -> ReduceInfo:
+        """Reduces several buffers as one operation: all of them are reduced, or none. Arguments as those of
+        ``all_reduce``, with sequences of buffers, of any types: ``comm.all_reduce_many([p.grad for p in
+        model.parameters()], op="avg")``."""
+        limit_ms(timeout)
+        return self._launch_many("all_reduce_many", sends, recvs, op, tag, quantization_options).result(timeout)
+
+    def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *,
+                              op: Union[ReduceOp, str], tag: Optional[int] = None,
+                              quantization_options: Optional[QuantizationOptions] = None
+                              ) -> AsyncReduceHandle:
+        """Begins a reduce of several buffers as one operation, with the arguments of ``all_reduce_many``."""
+        return self._launch_many("all_reduce_many_async", sends, recvs, op, tag, quantization_options)
+
+    def _launch_many(self, call: str, sends: Sequence[Any], recvs: Optional[Sequence[Any]], op: Union[ReduceOp, str],
+                     tag: Optional[int], quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+        sends = list(sends)
+        takers: List[Any] = [None] * len(sends) if recvs is None else list(recvs)
+        if not sends or len(takers) != len(sends):
+            raise ValueError(f"{len(sends)} buffers to send, {len(takers)} to receive; there has to be at least one")
+        pairs = [pair(send, recv, None) for send, recv in zip(sends, takers)]
+        ReduceOp.of(op)
+        number = self._tag(tag)
+        described = [describe(given, op, number, None, quantization) for given, _ in pairs]
+        parts = [ReduceOpDescriptor(given.pointer, taken.pointer, one).to_c()
+                 for (given, taken), one in zip(pairs, described)]
+        array, c_op = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.AsyncReduceOp()
+        call = f"Communicator.{call}"
+        PCCLError.check(library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)), call)
+        return self._launched(AsyncReduceHandle(self, call, c_op, (pairs, array)))
+
+    def all_reduce_multiple_with_retry(self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4,
+                                       timeout: Optional[float] = None) -> ReduceInfo:
+        """Reduces several buffers as one operation, again and again until it succeeds or no other peer is left.
+
+        The tags of ``descriptors`` must differ, and none may be in flight. ``max_in_flight`` bounds nothing.
+        """
+        most = integer(max_in_flight, "max_in_flight", 1, _I32)
         array = (structs.ReduceOpDescriptor * len(descriptors))(*[one.to_c() for one in descriptors])
         info = structs.ReduceInfo()
-        name, handle = "pcclAllReduceMultipleWithRetry", self._handle
-        blocking(name, array, len(descriptors), handle, byref(info), max_in_flight,
-                 on_interrupt=lambda: library.pcclClose(handle), keep=(self, descriptors, array, info))
+        handle = self._handle
+        limit = None if timeout is None else limit_ms(timeout)
+        blocking("Communicator.all_reduce_multiple_with_retry", "pcclAllReduceMultipleWithRetry", array,
+                 len(descriptors), handle, byref(info), most, on_interrupt=lambda: library.pcclClose(handle),
+                 limit_ms=limit, keep=(self, descriptors, array, info))
         return ReduceInfo.from_c(info)
 
-    def _wait_for(self, reduce: AsyncReduceHandle) -> None:
-        """Waits in slices, between which Python runs its handlers of signals."""
-        done = ctypes.c_bool()
-        try:
-            while not done.value:
-                code = library.pcclWaitAsyncReduce(byref(reduce._op), _SLICE_MS, byref(done))
-                if code != 0:
-                    break
-        except BaseException:
-            library.pcclAbortAsyncReduce(byref(reduce._op))
-            library.pcclWaitAsyncReduce(byref(reduce._op), int(GRACE_S * 1000), byref(done))
-            if done.value:
-                reduce._await()
-            else:
-                # The master does not answer in time. Closing ends it in any case; its buffers live until then.
-                threading.Thread(target=self._abandon, args=(reduce,), daemon=True, name="end a reduce").start()
-            raise
-        reduce._await()
+    # ---- Reduces in flight
 
-    def _abandon(self, reduce: AsyncReduceHandle) -> None:
-        library.pcclClose(self._handle)
-        reduce._await()
+    def _begin_tags(self) -> None:
+        """After a call that all peers make together, and after which nothing is in flight: newcomers count alike from
+        here."""
+        self._next_tag = 0
 
-    def close(self) -> None:
-        """Leaves the run at once. The communicator may connect again."""
-        self._blocking("pcclClose")
+    def _tag(self, tag: Optional[int]) -> int:
+        if tag is not None:
+            return integer(tag, "tag", 0, U64)
+        number, self._next_tag = self._next_tag, (self._next_tag + 1) % _TAGS
+        return number
 
-    def close_within(self, timeout: float) -> None:
-        """Leaves the run when the calls of other threads are over, or the time is."""
-        self._blocking("pcclCloseWithin", max(int(timeout * 1000), 0))
+    def _launched(self, handle: AsyncReduceHandle) -> AsyncReduceHandle:
+        self._in_flight[handle.tag] = handle
+        return handle
+
+    def _is_over(self, handle: AsyncReduceHandle) -> None:
+        if self._in_flight.get(handle.tag) is handle:
+            del self._in_flight[handle.tag]
+
+    # ---- The end
 
     def destroy(self) -> None:
         """Leaves the run and ends everything in flight; no call is possible afterwards."""
@@ -276,6 +384,42 @@ class Communicator:
     def __exit__(self, *_: Any) -> None:
         self.destroy()
 
-    def __del__(self):
-        if getattr(self, "_handle", None):
+    def __del__(self) -> None:
+        if not getattr(self, "_handle", None):
+            return
+        if threading.get_ident() in {thread.ident for thread in threading.enumerate()}:
             self.destroy()
+        else:
+            # A thread of the library, which has called into Python, cannot wait for the library.
+            handle, in_flight, self._handle = self._handle, self._in_flight, ctypes.c_void_p()
+            threading.Thread(target=_destroy, args=(handle, in_flight), name="destroy a communicator").start()
+
+
+def _destroy(handle: ctypes.c_void_p, _keep: Any) -> None:
+    library.pcclDestroyCommunicator(handle)
+
+
+_Setting = Tuple[str, Tuple[Any, ...]]
+
+
+def _settings(name: Optional[str], advertised_host: Optional[str], bind_address: Optional[str],
+              first_ports: Optional[Tuple[int, int]], strict_ports: bool,
+              frame_checksums: Optional[bool]) -> List[_Setting]:
+    """The functions of the library that set what was given, with their arguments."""
+    settings: List[_Setting] = []
+    texts = (("pcclSetName", name, "name"), ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
+             ("pcclSetBindAddress", bind_address, "bind_address"))
+    for function, value, what in texts:
+        encoded = optional_words(value, what)
+        if encoded is not None:
+            settings.append((function, (encoded,)))
+    if first_ports is not None:
+        if not isinstance(first_ports, (tuple, list)) or len(first_ports) != 2:
+            raise TypeError("first_ports are two ports: for tensors and for shared state")
+        ports = tuple(integer(port, "a port of first_ports", 0, U16) for port in first_ports)
+        settings.append(("pcclSetFirstPorts", ports))
+    if flag(strict_ports, "strict_ports"):
+        settings.append(("pcclSetStrictPorts", (True,)))
+    if frame_checksums is not None:
+        settings.append(("pcclSetFrameChecksums", (1 if flag(frame_checksums, "frame_checksums") else 2,)))
+    return settings

@@ -1,10 +1,11 @@
-"""What is reduced or synchronised, and what came of it."""
+"""What is reduced, and what came of calls."""
 
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Sequence
+from typing import Any, Optional, Tuple, Union
 
+from ._arguments import U64, integer
 from ._buffers import Buffer, buffer_of
-from ._enums import DataType, DeviceType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
+from ._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
 from ._errors import InvalidBuffer
 from ._library import structs
 
@@ -13,7 +14,9 @@ from ._library import structs
 class ReduceInfo:
     """What a reduce reports."""
 
+    #: Peers that took part.
     local_world_size: int
+    #: Bytes that this peer sent and received.
     tx_bytes: int
     rx_bytes: int
     #: How the data travelled; ``AUTOMATIC`` if it did not.
@@ -21,6 +24,7 @@ class ReduceInfo:
 
     @classmethod
     def from_c(cls, info: Any) -> "ReduceInfo":
+        """From the structure of C."""
         return cls(info.local_world_size, info.tx_bytes, info.rx_bytes, Schedule(info.schedule))
 
     @property
@@ -41,41 +45,110 @@ class SharedStateSyncInfo:
 class World:
     """The run as it was when the last call that agrees with others was answered."""
 
+    #: Peers of the run, and of the own group.
     global_size: int
     group_size: int
+    #: Groups that have peers, and the size of the largest.
     groups: int
     largest_group: int
+    #: Below this size of the run reduces and syncs raise ``TooFewPeers``.
     min_world_size: int
+    #: Own place in the ring of the group.
     rank: int
 
 
 @dataclass(frozen=True)
+class Optimized:
+    """What ``optimize_topology`` came to; the same on all peers of a group."""
+
+    #: Peers of the group.
+    group_size: int
+    #: The ring is another one than before.
+    changed: bool
+    #: No ring is better, by what was measured.
+    proven: bool
+    #: How large reduces go whose callers leave it open.
+    schedule: Schedule
+    #: The slowest edge of the ring, as two identities of ``Communicator.ring()``, and its rate; ``None`` if it is not
+    #: known.
+    slowest_edge: Optional[Tuple[bytes, bytes]]
+    slowest_mbit_s: Optional[float]
+    #: No ring has a faster slowest edge than this; ``None`` if no ring was planned.
+    bound_mbit_s: Optional[float]
+    #: How many per cent faster than around the ring reduces are predicted to be by pairwise exchange.
+    pairwise_gain_pct: Optional[int]
+    #: Edges that could not be measured. No ring uses them.
+    unmeasured_edges: int
+    #: Why no ring was planned, or who stands in the way of one.
+    note: str
+
+    @classmethod
+    def from_c(cls, info: Any) -> "Optimized":
+        """From the structure of C."""
+        known = bool(info.has_slowest)
+        return cls(
+            info.group_size, bool(info.changed), bool(info.proven), Schedule(info.schedule),
+            (bytes(info.slowest_from), bytes(info.slowest_to)) if known else None,
+            info.slowest_mbit_s if known else None, info.bound_mbit_s or None,
+            info.pairwise_gain_pct if info.has_pairwise_gain else None, info.unmeasured_edges,
+            info.note.decode(errors="replace"))
+
+
+@dataclass(frozen=True)
 class ReduceOperandDescriptor:
+    """The type of the elements, where it is not that of the buffer: ``uint16`` of numpy that holds bfloat16."""
+
     datatype: DataType
+    #: Changes nothing.
     distribution_hint: DistributionHint = DistributionHint.NONE
 
-    def to_c(self):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "datatype", DataType.of(self.datatype))
+        object.__setattr__(self, "distribution_hint", DistributionHint.of(self.distribution_hint))
+
+    def to_c(self) -> Any:
+        """As the structure of C."""
         return structs.OperandDescriptor(self.datatype.value, self.distribution_hint.value)
 
 
 @dataclass(frozen=True)
 class QuantizationOptions:
+    """Sums and averages of floats may travel in fewer bits; the results are still the same on all peers."""
+
+    #: The type that travels; only for ``MIN_MAX`` and ``ZERO_POINT_SCALE``.
     quantized_datatype: DataType = DataType.UINT8
     algorithm: QuantizationAlgorithm = QuantizationAlgorithm.MIN_MAX
 
-    def to_c(self):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantized_datatype", DataType.of(self.quantized_datatype))
+        object.__setattr__(self, "algorithm", QuantizationAlgorithm.of(self.algorithm))
+
+    def to_c(self) -> Any:
+        """As the structure of C."""
         return structs.QuantizationOptions(self.quantized_datatype.value, self.algorithm.value)
 
 
 @dataclass(frozen=True)
 class ReduceDescriptor:
+    """One reduce, without its buffers."""
+
+    #: Elements.
     count: int
     op: ReduceOp
+    #: Names the reduce among those in flight.
     tag: int
     operand_descriptor: ReduceOperandDescriptor
     quantization_options: QuantizationOptions
 
-    def to_c(self):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", integer(self.count, "count", 0, U64))
+        object.__setattr__(self, "op", ReduceOp.of(self.op))
+        object.__setattr__(self, "tag", integer(self.tag, "tag", 0, U64))
+        _instance(self.operand_descriptor, ReduceOperandDescriptor, "operand_descriptor")
+        _instance(self.quantization_options, QuantizationOptions, "quantization_options")
+
+    def to_c(self) -> Any:
+        """As the structure of C."""
         return structs.ReduceDescriptor(self.count, self.op.value, self.tag, self.operand_descriptor.to_c(),
                                         self.quantization_options.to_c())
 
@@ -89,9 +162,15 @@ class ReduceOpDescriptor:
     reduce_descriptor: ReduceDescriptor
     owner: Any = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for name in ("send_ptr", "recv_ptr"):
+            object.__setattr__(self, name, integer(getattr(self, name), name, 0, U64))
+        _instance(self.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
+
     @classmethod
     def from_buffers(cls, send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
         """From tensors, arrays or anything else that has memory."""
+        _instance(reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
         given, taken = pair(send, recv, reduce_descriptor.operand_descriptor)
         if given.count != reduce_descriptor.count:
             raise InvalidBuffer(f"{given.count} elements, but the descriptor has {reduce_descriptor.count}")
@@ -100,81 +179,36 @@ class ReduceOpDescriptor:
     from_torch = from_buffers
     from_numpy = from_buffers
 
-    def to_c(self):
+    def to_c(self) -> Any:
+        """As the structure of C."""
         return structs.ReduceOpDescriptor(self.send_ptr, self.recv_ptr, self.reduce_descriptor.to_c())
 
 
-def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]):
-    """The memory of both buffers of a reduce, which have to fit."""
-    given, taken = buffer_of(send, writable=False), buffer_of(recv, writable=True)
+def _instance(value: Any, kind: type, what: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is a {kind.__name__}, not a {type(value).__name__}")
+
+
+def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tuple[Buffer, Buffer]:
+    """The memory of both buffers of a reduce, which have to fit. Without ``recv`` the result takes the place of
+    ``send``."""
+    given = buffer_of(send, writable=recv is None)
+    taken = given if recv is None else buffer_of(recv, writable=True)
     if given.count != taken.count:
         raise InvalidBuffer(f"{given.count} elements to send, {taken.count} to receive")
     if given.dtype is not taken.dtype:
         raise InvalidBuffer(f"{given.dtype.name} to send, {taken.dtype.name} to receive")
-    if operand is not None and operand.datatype.itemsize != given.dtype.itemsize:
-        raise InvalidBuffer(f"elements of {given.dtype.name} are not elements of {operand.datatype.name}")
+    if operand is not None:
+        _instance(operand, ReduceOperandDescriptor, "operand_descriptor")
+        if operand.datatype.itemsize != given.dtype.itemsize:
+            raise InvalidBuffer(f"elements of {given.dtype.name} are not elements of {operand.datatype.name}")
     return given, taken
 
 
-def describe(buffer: Buffer, op: ReduceOp, tag: int, operand: Optional[ReduceOperandDescriptor],
+def describe(buffer: Buffer, op: Union[ReduceOp, str], tag: int, operand: Optional[ReduceOperandDescriptor],
              quantization: Optional[QuantizationOptions]) -> ReduceDescriptor:
     """The descriptor of a reduce, with what was left out."""
     operand = operand or ReduceOperandDescriptor(buffer.dtype)
-    quantization = quantization or QuantizationOptions(operand.datatype, QuantizationAlgorithm.NONE)
-    return ReduceDescriptor(buffer.count, op, tag, operand, quantization)
-
-
-class TensorInfo:
-    """A tensor of the shared state. Keeps what it was made of alive."""
-
-    def __init__(self, name: str, data_ptr: int, *, numel: int, dtype: DataType, device_type: DeviceType,
-                 allow_content_inequality: bool = False):
-        self.name, self.data_ptr, self.numel, self.dtype = name, data_ptr, numel, dtype
-        self.device_type, self.allow_content_inequality = device_type, allow_content_inequality
-        self._name, self._owner = name.encode(), None
-
-    @classmethod
-    def from_buffer(cls, source: Any, name: str, *, allow_content_inequality: bool = False) -> "TensorInfo":
-        """From a tensor, an array, or anything else that has writable memory."""
-        if not name:
-            raise ValueError("a tensor of the shared state needs a name")
-        buffer = buffer_of(source, writable=True, device=None)
-        on_gpu = getattr(getattr(source, "device", None), "type", "cpu") == "cuda"
-        info = cls(name, buffer.pointer, numel=buffer.count, dtype=buffer.dtype,
-                   device_type=DeviceType.CUDA if on_gpu else DeviceType.CPU,
-                   allow_content_inequality=allow_content_inequality)
-        info._owner = buffer
-        return info
-
-    from_torch = from_buffer
-    from_numpy = from_buffer
-
-    def to_c(self):
-        return structs.TensorInfo(self._name, self.data_ptr, self.numel, self.dtype.value, self.device_type.value,
-                                  self.allow_content_inequality)
-
-
-class SharedState:
-    """Tensors that all peers of a group hold alike, and their revision."""
-
-    def __init__(self, tensor_infos: Sequence[TensorInfo]):
-        if not tensor_infos:
-            raise ValueError("a shared state has at least one tensor")
-        self._infos: List[TensorInfo] = list(tensor_infos)
-        self._c_infos = (structs.TensorInfo * len(self._infos))(*[info.to_c() for info in self._infos])
-        self._state = structs.SharedState(0, len(self._infos), self._c_infos)
-
-    @property
-    def revision(self) -> int:
-        return self._state.revision
-
-    @revision.setter
-    def revision(self, revision: int) -> None:
-        self._state.revision = revision
-
-    def push_revision(self) -> None:
-        """After a change of the state, before the next sync."""
-        self._state.revision += 1
-
-    def to_c(self):
-        return self._state
+    if quantization is None:
+        quantization = QuantizationOptions(operand.datatype, QuantizationAlgorithm.NONE)
+    return ReduceDescriptor(buffer.count, ReduceOp.of(op), tag, operand, quantization)

@@ -1,9 +1,52 @@
-"""The enums of the header, with its numbers."""
+"""The enums of the header, with its numbers, and how arguments become members of them."""
 
+import importlib
 from enum import Enum
+from typing import Any, Dict, Optional, Type, TypeVar, cast
+
+_Member = TypeVar("_Member", bound="Choice")
+
+
+class Choice(Enum):
+    """An enum that can be an argument."""
+
+    @classmethod
+    def of(cls: Type[_Member], value: Any) -> _Member:
+        """The member that ``value`` is, or that the text ``value`` names (``"avg"``, ``"AVG"``).
+
+        Raises ``TypeError`` for members of other enums and for numbers, whose meaning would be a guess, and
+        ``ValueError`` for a text that is no name.
+        """
+        if isinstance(value, cls):
+            return value
+        name = value if isinstance(value, str) else cls._foreign_name(value)
+        if name is None:
+            raise TypeError(f"{value!r} is a {type(value).__name__}, but a {cls._described()} is needed")
+        normal = name.strip().lower().replace("-", "_")
+        normal = cls._aliases().get(normal, normal)
+        for member in cls:
+            if member.name.lower() == normal:
+                return member
+        raise (ValueError if isinstance(value, str) else TypeError)(f"{value!r} is no {cls._described()}")
+
+    @classmethod
+    def _foreign_name(cls, value: Any) -> Optional[str]:
+        """The name of a value of another package that means the same."""
+        return None
+
+    @classmethod
+    def _aliases(cls) -> Dict[str, str]:
+        """Other names of members, in lower case."""
+        return {}
+
+    @classmethod
+    def _described(cls) -> str:
+        return f"{cls.__name__} ({', '.join(member.name for member in cls)})"
 
 
 class Result(Enum):
+    """The code that the C function behind a call returned."""
+
     SUCCESS = 0
     NOT_INITIALIZED = 1
     INTERNAL_ERROR = 2
@@ -29,28 +72,48 @@ class Remedy(Enum):
     GIVE_UP = 4
 
 
-class ReduceOp(Enum):
+class ReduceOp(Choice):
+    """What a reduce computes. Where one is an argument, a name does as well (``"sum"``, ``"avg"``, ``"mean"``), and so
+    does a ``torch.distributed.ReduceOp``: its name counts, not its number, which means something else."""
+
     SUM = 0
     AVG = 1
     PROD = 2
     MAX = 3
     MIN = 4
 
+    @classmethod
+    def _foreign_name(cls, value: Any) -> Optional[str]:
+        kind = type(value)
+        if not kind.__module__.startswith("torch.") or kind.__name__ not in ("ReduceOp", "RedOpType"):
+            return None
+        # A ReduceOp with parameters of its own wraps a RedOpType.
+        plain = value if hasattr(value, "name") else getattr(value, "op", value)
+        return str(getattr(plain, "name", plain)).rpartition(".")[2]
 
-class Attribute(Enum):
+    @classmethod
+    def _aliases(cls) -> Dict[str, str]:
+        return {"mean": "avg", "average": "avg", "product": "prod", "maximum": "max", "minimum": "min"}
+
+
+class Attribute(Choice):
+    """A size of the run."""
+
     GLOBAL_WORLD_SIZE = 1
     LOCAL_WORLD_SIZE = 2
     NUM_DISTINCT_PEER_GROUPS = 3
     LARGEST_PEER_GROUP_WORLD_SIZE = 4
 
 
-class SharedStateSyncStrategy(Enum):
+class SharedStateSyncStrategy(Choice):
+    """What a peer does in a sync."""
+
     ENFORCE_POPULAR = 0
     RECEIVE_ONLY = 1
     SEND_ONLY = 2
 
 
-class Schedule(Enum):
+class Schedule(Choice):
     """How the data of a reduce travels. The second to fourth of these are for small reduces and cannot be chosen."""
 
     AUTOMATIC = 0
@@ -61,18 +124,24 @@ class Schedule(Enum):
     PAIRWISE = 5
 
 
-class DeviceType(Enum):
+class DeviceType(Choice):
+    """Where the memory of a tensor is."""
+
     CPU = 0
     CUDA = 1
 
 
-class DistributionHint(Enum):
+class DistributionHint(Choice):
+    """How values are distributed. It changes nothing."""
+
     NONE = 0
     NORMAL = 1
     UNIFORM = 2
 
 
-class QuantizationAlgorithm(Enum):
+class QuantizationAlgorithm(Choice):
+    """How floats travel in fewer bits: docs/quantisation.md."""
+
     NONE = 0
     MIN_MAX = 1
     ZERO_POINT_SCALE = 2
@@ -83,7 +152,9 @@ class QuantizationAlgorithm(Enum):
     CAST_FLOAT16 = 104
 
 
-class DataType(Enum):
+class DataType(Choice):
+    """The type of elements. Where one is an argument, its name does as well, and so does a type of torch or numpy."""
+
     UINT8 = 0
     INT8 = 1
     INT16 = 2
@@ -103,17 +174,17 @@ class DataType(Enum):
         return _SIZES[self]
 
     @classmethod
-    def from_torch_dtype(cls, dtype) -> "DataType":
+    def from_torch_dtype(cls, dtype: Any) -> "DataType":
         """The type of the elements of a torch tensor."""
         return cls._named(str(dtype).rpartition(".")[2], dtype)
 
-    def to_torch_dtype(self):
-        import torch
-
+    def to_torch_dtype(self) -> Any:
+        """The ``torch.dtype``."""
+        torch: Any = importlib.import_module("torch")
         return getattr(torch, _NAMES[self])
 
     @classmethod
-    def from_numpy_dtype(cls, dtype) -> "DataType":
+    def from_numpy_dtype(cls, dtype: Any) -> "DataType":
         """The type of the elements of a numpy array."""
         import numpy
 
@@ -122,8 +193,8 @@ class DataType(Enum):
             raise ValueError(f"{dtype} has the byte order of another machine")
         return cls._named(dtype.name, dtype)
 
-    def to_numpy_dtype(self):
-        """numpy has no bfloat16: ``ValueError``."""
+    def to_numpy_dtype(self) -> Any:
+        """The ``numpy.dtype``. numpy has no bfloat16: ``ValueError``."""
         import numpy
 
         if self is DataType.BFLOAT16:
@@ -131,11 +202,24 @@ class DataType(Enum):
         return numpy.dtype(_NAMES[self])
 
     @classmethod
-    def _named(cls, name, dtype) -> "DataType":
+    def _named(cls, name: str, dtype: Any) -> "DataType":
         for member, its_name in _NAMES.items():
             if name == its_name:
                 return member
-        raise ValueError(f"elements of type {dtype} cannot be reduced or synchronised")
+        raise ValueError(f"elements of type {dtype} cannot be reduced")
+
+    @classmethod
+    def _foreign_name(cls, value: Any) -> Optional[str]:
+        module = type(value).__module__.partition(".")[0]
+        if module == "torch" and type(value).__name__ == "dtype":
+            return str(value).rpartition(".")[2]
+        if module == "numpy" and hasattr(value, "isnative"):
+            return cast(str, value.name) if value.isnative else None
+        return None
+
+    @classmethod
+    def _aliases(cls) -> Dict[str, str]:
+        return {"float32": "float", "float64": "double"}
 
 
 _NAMES = {

@@ -1,19 +1,24 @@
 """What calls fail with."""
 
 import ctypes
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple, Type
 
 from ._enums import Remedy, Result
 from ._library import library
 
 
 class PCCLError(Exception):
-    """A call that failed. Buffers of a reduce that failed hold what they held before, but for ``cause`` OutcomeUnknown."""
+    """A call that failed. Buffers of a reduce that failed hold what they held before, but for ``OutcomeUnknown``.
+
+    Each failure is of one of the subclasses, which docs/errors.md lists.
+    """
 
     def __init__(self, result: Result, func_name: str, message: str = "", remedy: Remedy = Remedy.NONE,
                  verdict: Optional[str] = None, cause: str = "", culprits: Tuple[bytes, ...] = ()):
-        super().__init__(f"{func_name} failed: {result.name}" + (f": {message}" if message else ""))
+        super().__init__(f"{func_name} failed: {message or result.name}")
+        #: The code that C returned.
         self.result = result
+        #: The call that failed, such as ``Communicator.all_reduce``.
         self.func_name = func_name
         #: What happened, in words.
         self.message = message
@@ -25,6 +30,10 @@ class PCCLError(Exception):
         self.cause = cause
         #: The peers that the verdict names, as in ``Communicator.ring()``.
         self.culprits = culprits
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        fields = (self.result, self.func_name, self.message, self.remedy, self.verdict, self.cause, self.culprits)
+        return type(self), fields, self.__dict__
 
     @property
     def retryable(self) -> bool:
@@ -44,7 +53,100 @@ class PCCLError(Exception):
         remedy = Remedy(library.pcclGetLastRemedy())
         verdict = message if " failed: " in message or remedy is Remedy.RETRY else None
         cause = library.pcclGetLastCause().decode()
-        return PCCLError(Result(code), func_name, message, remedy, verdict, cause, _culprits())
+        # Programs of the original know another code where they await a reduce.
+        result = Result.TOO_FEW_PEERS if cause == "TooFewPeers" else Result(code)
+        return _class_of(cause, remedy)(result, func_name, message, remedy, verdict, cause, _culprits())
+
+
+class Aborted(PCCLError):
+    """The operation failed on every peer, for the one cause in the verdict."""
+
+
+class PeerLost(Aborted):
+    """A peer died, was silent, was dropped, or left: the others are being put into a new ring."""
+
+
+class Mismatch(Aborted):
+    """Peers made the same call with different arguments; the verdict names two peers and both values."""
+
+
+class TooFewPeers(PCCLError):
+    """The group has fewer than two peers, or the run fewer than its minimum."""
+
+
+class TimedOut(PCCLError):
+    """The caller's own limit has passed."""
+
+
+class NotConnected(PCCLError):
+    """There was no ``connect`` yet, or the communicator was closed."""
+
+
+class ConnectFailed(PCCLError):
+    """The master cannot be reached, or it refused this peer."""
+
+
+class Refused(ConnectFailed):
+    """The master does not take this peer, however often it tries, or what answers is no master."""
+
+
+class Dropped(PCCLError):
+    """The master dropped this peer; ``cause`` is the reason in one word."""
+
+
+class MasterLost(PCCLError):
+    """The connection to the master broke, or it was silent for too long."""
+
+
+class OutcomeUnknown(MasterLost):
+    """The master was lost after this peer had its result, which is in the buffer; whether the others have it is not
+    known."""
+
+
+class InvalidArgument(PCCLError, ValueError):
+    """An argument has no meaning, or buffers overlap."""
+
+
+class InvalidUsage(PCCLError):
+    """The call is not possible now."""
+
+
+class PendingAsyncOps(InvalidUsage):
+    """Reduces are in flight, and the call needs them to be over."""
+
+
+class System(PCCLError):
+    """The operating system refused something."""
+
+
+class InternalError(PCCLError):
+    """A defect of the library."""
+
+
+_LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
+_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
+_CLASSES = {
+    kind.__name__: kind
+    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
+                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError)
+}
+CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, *_CLASSES.values())
+for _kind in CLASSES:
+    # As users name them, in tracebacks and in pickles.
+    _kind.__module__ = "pccl"
+
+
+def _class_of(cause: str, remedy: Remedy) -> Type[PCCLError]:
+    """The class of a cause. What is no cause of a verdict is the reason of a drop; one word is both."""
+    if cause in _CLASSES:
+        return _CLASSES[cause]
+    if cause in _LOST_PEERS:
+        return PeerLost
+    if cause == "MismatchedCall":
+        return Mismatch
+    if cause in _ABORTED or (cause == "MasterStopping" and remedy is not Remedy.RECONNECT):
+        return Aborted
+    return Dropped
 
 
 def _culprits() -> Tuple[bytes, ...]:
@@ -56,4 +158,5 @@ def _culprits() -> Tuple[bytes, ...]:
 
 
 class InvalidBuffer(ValueError, AssertionError):
-    """A tensor, array or buffer that cannot be used: not contiguous, not writable, not in main memory, of other sizes."""
+    """A tensor, array or buffer that cannot be used: not contiguous, not writable, not in main memory, of other
+    sizes."""

@@ -3,7 +3,9 @@
 import ctypes
 import os
 import sys
-from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
+                    c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
+from typing import Any, Dict, List
 
 
 class structs:
@@ -40,6 +42,20 @@ class structs:
         ]
 
 
+    class Optimized(Structure):
+        _fields_ = [
+            ("group_size", c_uint32), ("schedule", c_int), ("changed", c_bool), ("proven", c_bool),
+            ("has_slowest", c_bool), ("has_pairwise_gain", c_bool), ("pairwise_gain_pct", c_int32),
+            ("slowest_from", c_uint8 * 16), ("slowest_to", c_uint8 * 16), ("slowest_mbit_s", c_double),
+            ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
+        ]
+
+    # With structures inside, see below.
+    ReduceDescriptor: "type[_ReduceDescriptor]"
+    ReduceOpDescriptor: "type[_ReduceOpDescriptor]"
+    SharedState: "type[_SharedState]"
+
+
 class _ReduceDescriptor(Structure):
     _fields_ = [
         ("count", c_size_t), ("op", c_int), ("tag", c_uint64), ("src_descriptor", structs.OperandDescriptor),
@@ -59,9 +75,10 @@ structs.ReduceDescriptor = _ReduceDescriptor
 structs.ReduceOpDescriptor = _ReduceOpDescriptor
 structs.SharedState = _SharedState
 
-_HANDLE, _OUT = c_void_p, c_void_p
+_HANDLE = c_void_p
 _TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
-_FUNCTIONS = {
+_LOG_CALLBACK = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
+_FUNCTIONS: Dict[str, List[Any]] = {
     "pcclInit": [],
     "pcclGetBuildInfo": [POINTER(structs.BuildInfo)],
     "pcclDestroyCommunicator": [_HANDLE],
@@ -69,7 +86,6 @@ _FUNCTIONS = {
     "pcclGetAttribute": [_HANDLE, c_int, POINTER(c_int)],
     "pcclUpdateTopology": [_HANDLE],
     "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
-    "pcclOptimizeTopology": [_HANDLE],
     "pcclAllReduceAsync":
         [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
@@ -96,22 +112,43 @@ _FUNCTIONS = {
     "pcclTestAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(c_bool)],
     "pcclWaitAsyncReduce": [POINTER(structs.AsyncReduceOp), c_uint64, POINTER(c_bool)],
     "pcclAbortAsyncReduce": [POINTER(structs.AsyncReduceOp)],
+    "pcclAwaitAsyncReduceFor": [POINTER(structs.AsyncReduceOp), c_uint64, POINTER(structs.ReduceInfo)],
+    "pcclAllReduceManyAsync": [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclOptimizeTopologyInfo": [_HANDLE, POINTER(structs.Optimized)],
+    "pcclRecover": [_HANDLE, c_int, c_uint32],
+    "pcclDumpFlight": [_HANDLE, c_char_p, *_TEXT],
+    "pcclSetCallTimeout": [_HANDLE, c_uint64],
+    "pcclSetThreadCallTimeout": [c_uint64],
+    "pcclSetStrictPorts": [_HANDLE, c_bool],
+    "pcclSetName": [_HANDLE, c_char_p],
+    "pcclGetName": [_HANDLE, *_TEXT],
+    "pcclGetPeerId": [_HANDLE, c_void_p],
+    "pcclSetLogCallback": [c_int, _LOG_CALLBACK, c_void_p],
     "pcclClose": [_HANDLE],
     "pcclCloseWithin": [_HANDLE, c_uint64],
     "pcclCreateMasterByName": [c_char_p, POINTER(c_void_p)],
     "pcclMasterSetMinWorldSize": [_HANDLE, c_uint32],
     "pcclMasterSetPeerTimeout": [_HANDLE, c_uint64],
+    "pcclMasterSetStragglerTimeout": [_HANDLE, c_uint64],
+    "pcclMasterSetEdgeTimeout": [_HANDLE, c_uint64],
     "pcclMasterGetPort": [_HANDLE, POINTER(c_uint16)],
     "pcclMasterHasEnded": [_HANDLE, POINTER(c_bool)],
 }
 
 
-def _load() -> ctypes.CDLL:
+class Library(ctypes.CDLL):
+    """The shared library, with its functions declared."""
+
+    #: The type of functions that take lines of the log.
+    LOG_CALLBACK = _LOG_CALLBACK
+
+
+def _load() -> Library:
     name = {"darwin": "libpccl.dylib", "win32": "pccl.dll"}.get(sys.platform, "libpccl.so")
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
     if not os.path.exists(path):
         raise ImportError(f"{path} is missing: install the package, which builds it")
-    loaded = ctypes.CDLL(path)
+    loaded = Library(path)
     for function, arguments in _FUNCTIONS.items():
         getattr(loaded, function).argtypes = arguments
         getattr(loaded, function).restype = c_int
@@ -125,5 +162,3 @@ def _load() -> ctypes.CDLL:
 
 library = _load()
 library.pcclInit()
-
-__all__ = ["byref", "library", "structs"]

@@ -1,81 +1,157 @@
 """A master in this process."""
 
+import atexit
 import ctypes
+import dis
+import sys
 import time
+import weakref
 from ctypes import byref
-from typing import Any, Optional
+from types import CodeType, FrameType
+from typing import Any, List, Optional, Tuple
 
+from ._arguments import U32, integer, limit_ms, milliseconds, words
 from ._enums import Result
 from ._errors import PCCLError
 from ._library import library
+from ._log import attach
 
 #: How often a wait for the end of a master lets Python look at its signals.
 _PAUSE_S = 0.05
+#: Masters that run.
+_running: "weakref.WeakSet[MasterNode]" = weakref.WeakSet()
+#: Masters whose owner was a function that has returned.
+_left_behind: "List[MasterNode]" = []
 
 
 class MasterNode:
-    """A master that will listen on ``listen_address``. As a context manager it runs inside, and ends with it."""
+    """A master that will listen on ``listen_address``. As a context manager it runs inside, and ends with it.
+
+    A script that starts one, or calls a function that does and returns, and comes to its last line stays until the
+    master ends, which it does when somebody interrupts it. A program that fails, or calls ``sys.exit``, does not wait.
+    """
 
     def __init__(self, listen_address: str = "0.0.0.0:48148", *, min_world_size: Optional[int] = None,
-                 peer_timeout: Optional[float] = None):
-        self._handle = ctypes.c_void_p()
-        self._runs = False
-        code = library.pcclCreateMasterByName(listen_address.encode(), byref(self._handle))
-        if code == Result.INVALID_ARGUMENT.value:
-            raise ValueError(PCCLError.of(code, "pcclCreateMaster").message)
-        PCCLError.check(code, "pcclCreateMaster")
-        if min_world_size is not None:
-            self._call("pcclMasterSetMinWorldSize", min_world_size)
-        if peer_timeout is not None:
-            self._call("pcclMasterSetPeerTimeout", int(peer_timeout * 1000))
+                 peer_timeout: Optional[float] = None, straggler_timeout: Optional[float] = None,
+                 edge_timeout: Optional[float] = None):
+        """A master that does not run yet.
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        PCCLError.check(getattr(library, name)(self._handle, *arguments), name)
+        - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
+        - ``min_world_size``: reduces and syncs need as many peers; default 1.
+        - ``peer_timeout``: a peer that is silent for as many seconds is dropped; default 10.
+        - ``straggler_timeout``: a peer is dropped whose program alone makes all others wait for a call for as many
+          seconds; default never. It has to be longer than the longest step of the slowest peer.
+        - ``edge_timeout``: a connection between two peers on which bytes wait and none has moved for as many seconds is
+          built anew; default 4.
+        """
+        self._handle = ctypes.c_void_p()
+        self._main: Optional[FrameType] = None
+        self._call_of_owner: Optional[_Place] = None
+        address = words(listen_address, "listen_address")
+        settings = []
+        if min_world_size is not None:
+            settings.append(("pcclMasterSetMinWorldSize", integer(min_world_size, "min_world_size", 1, U32)))
+        if peer_timeout is not None:
+            settings.append(("pcclMasterSetPeerTimeout", milliseconds(peer_timeout, "peer_timeout", least_s=0.001)))
+        if straggler_timeout is not None:
+            settings.append(("pcclMasterSetStragglerTimeout", limit_ms(straggler_timeout, "straggler_timeout")))
+        if edge_timeout is not None:
+            settings.append(("pcclMasterSetEdgeTimeout", milliseconds(edge_timeout, "edge_timeout", least_s=0.001)))
+        attach()
+        code = library.pcclCreateMasterByName(address, byref(self._handle))
+        if code == Result.INVALID_ARGUMENT.value:
+            raise ValueError(PCCLError.of(code, "MasterNode").message)
+        PCCLError.check(code, "MasterNode")
+        for name, value in settings:
+            self._call("MasterNode", name, value)
+
+    def _call(self, call: str, name: str, *arguments: Any) -> None:
+        PCCLError.check(getattr(library, name)(self._handle, *arguments), call)
 
     def run(self) -> None:
         """Starts it and returns."""
-        self._call("pcclRunMaster")
-        self._runs = True
+        self._call("MasterNode.run", "pcclRunMaster")
+        self._main, self._call_of_owner = _main_frame(), _place(sys._getframe(1).f_back)
+        _running.add(self)
 
     @property
     def port(self) -> int:
         """The port that it listens on, once it runs."""
         port = ctypes.c_uint16()
-        self._call("pcclMasterGetPort", byref(port))
+        self._call("MasterNode.port", "pcclMasterGetPort", byref(port))
         return port.value
 
     def interrupt(self) -> None:
         """Asks it to end."""
-        self._call("pcclInterruptMaster")
+        self._call("MasterNode.interrupt", "pcclInterruptMaster")
 
     def wait(self) -> None:
         """Waits until it has ended, which it does when somebody interrupts it."""
         ended = ctypes.c_bool()
         while True:
-            self._call("pcclMasterHasEnded", byref(ended))
+            self._call("MasterNode.wait", "pcclMasterHasEnded", byref(ended))
             if ended.value:
                 return
             time.sleep(_PAUSE_S)
 
     def destroy(self) -> None:
         """Ends it at once."""
-        handle, self._handle, self._runs = self._handle, ctypes.c_void_p(), False
+        handle, self._handle, self._main = self._handle, ctypes.c_void_p(), None
+        _running.discard(self)
+        _left_behind[:] = [other for other in _left_behind if other is not self]
         if handle:
             library.pcclDestroyMaster(handle)
 
     def __enter__(self) -> "MasterNode":
-        if not self._runs:
+        if self not in _running:
             self.run()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.destroy()
 
-    def __del__(self):
-        # A program that does nothing but run a master is one until it is interrupted.
-        if getattr(self, "_handle", None):
-            try:
-                if self._runs:
-                    self.wait()
-            finally:
-                self.destroy()
+    def __del__(self) -> None:
+        if not getattr(self, "_handle", None):
+            return
+        # The locals of a function go while its caller is still at the call, unless an exception has ended it.
+        if self._main is not None and _place(sys._getframe(1)) == self._call_of_owner:
+            _left_behind.append(self)
+        else:
+            self.destroy()
+
+
+#: A piece of code, and where in it.
+_Place = Tuple[CodeType, int]
+
+
+def _place(frame: Optional[FrameType]) -> Optional[_Place]:
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def _main_frame() -> Optional[FrameType]:
+    """The frame of the script, if it is the one that calls."""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _came_to_its_end(frame: FrameType) -> bool:
+    """Whether the last that a frame did was to return. An exception, such as that of ``sys.exit``, leaves it
+    elsewhere."""
+    return 0 <= frame.f_lasti and dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
+
+
+@atexit.register
+def _wait_for_masters() -> None:
+    """A script that does nothing but run a master is one until it is interrupted."""
+    for master in [*_running, *_left_behind]:
+        try:
+            if master._main is not None and _came_to_its_end(master._main):
+                master.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            master.destroy()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -19,7 +20,12 @@ def train(program, *arguments, **environment):
     output = subprocess.run([sys.executable, os.path.join(EXAMPLES, program), *arguments], capture_output=True, text=True,
                             stdin=subprocess.DEVNULL, timeout=300, env={**os.environ, **environment})
     assert output.returncode == 0, output.stderr
-    assert len(set(output.stdout.splitlines())) == 1 and output.stdout.count("end ") == 3, output.stdout
+    lines = output.stdout.splitlines()
+    ends = [line.partition(": ")[2] for line in lines if ": end " in line]
+    assert len(ends) == 3 and len(set(ends)) == 1, output.stdout
+    # How it went, for whoever watches.
+    assert re.search(r"^step +\d+  3 peers  loss \d", output.stdout, re.M), output.stdout
+    assert any("was killed" in line for line in lines) and any("was started" in line for line in lines), output.stdout
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
@@ -28,6 +34,6 @@ def test_with_numpy(program):
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+@pytest.mark.parametrize("program", [*PROGRAMS, ("torch_module.py",)], ids=" ".join)
 def test_with_torch(program):
     train(*program)

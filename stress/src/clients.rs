@@ -119,11 +119,12 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients")
 }
 
-/// Builds the shared library, as it is installed, and says where it is.
+/// Builds the shared library with what this program was built with, and says where it is.
 fn library() -> io::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "-p", "pccl-capi", "--message-format", "json"]).current_dir(root());
+    command.args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }]);
+    command.args(["-p", "pccl-capi", "-p", "pccl-master", "--message-format", "json"]).current_dir(root());
     let output = succeed(command.output(), "peers in C and Python need libpccl.so")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let file = text.split('"').find(|part| part.ends_with("/libpccl.so"));

@@ -25,3 +25,10 @@ fn every_function_refuses_what_has_no_meaning() {
         assert_eq!(log.contains("DEBUG"), level.is_some(), "{log}");
     }
 }
+
+#[test]
+fn the_objects_of_cpp_release_recover_and_throw() {
+    let Some(program) = compile(Language::Cpp17, "tests/abi/c/objects.cpp", "objects") else { return };
+    let output = Command::new(program).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -10,4 +10,5 @@ mod install;
 mod memory;
 mod original;
 mod programs;
+mod restart;
 mod symbols;

@@ -78,7 +78,7 @@ impl Drop for Program {
 }
 
 /// Sends a signal without calling the system directly.
-fn signal(process: &str, name: &str) {
+pub(crate) fn signal(process: &str, name: &str) {
     let status =
         Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
     assert!(status.success());
@@ -170,6 +170,48 @@ fn a_peer_gives_up_and_calls_do_not_match() {
         peer.go();
     }
     for peer in &mut peers {
+        peer.finish();
+    }
+}
+
+/// Three peers, of which the first one differs in its shared state.
+fn one_deviates(scenario: &str) {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, scenario, 3);
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
+        peer.finish();
+    }
+}
+
+#[test]
+fn a_deviating_key_costs_its_peer_the_run_and_the_others_nothing() {
+    one_deviates("deviate");
+}
+
+#[test]
+fn a_revision_that_skips_costs_its_peer_the_run_and_the_others_nothing() {
+    one_deviates("skip");
+}
+
+#[test]
+fn a_limit_that_passes_frees_all_peers() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    let mut peers = peers(&program, &port, "limits", 3);
+    peers[0].expect("limited");
+    for peer in &mut peers {
+        peer.go();
+    }
+    for peer in &mut peers {
+        peer.expect("done");
+    }
+    for peer in &mut peers {
+        peer.go();
         peer.finish();
     }
 }

@@ -68,3 +68,11 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
     assert!(declared().len() > 19, "{:?}", declared());
     assert!(library().join("libpccl.a").exists());
 }
+
+#[test]
+fn the_header_for_cpp_has_all_functions() {
+    let header = fs::read_to_string(root().join("include/pccl.hpp")).expect("the header");
+    let missing: Vec<_> =
+        declared().into_iter().filter(|name| !header.contains(&format!("{name}("))).collect();
+    assert!(missing.is_empty(), "pccl.hpp lacks {missing:?}");
+}

@@ -455,3 +455,33 @@ fn master_stands_still() {
     fleet.start_master_process();
     reconnect_to(&mut fleet);
 }
+
+/// Its listeners are on another address than the one that it tells others: as a closed port, or a wrong address, looks.
+#[test]
+fn who_came_first_and_cannot_be_reached_goes_and_is_told_and_the_others_make_the_run() {
+    let mut fleet = Fleet::empty(config());
+    let lost = fleet.spawn(&["bind=127.0.0.1", "host=127.0.0.9"]);
+    fleet[lost].ask("connect").good();
+    // It hears of it before anybody else has come.
+    fleet[lost].await_log("nobody reaches you at 127.0.0.9:");
+    let status = pccl_master::query_status(&fleet.address, NEVER).expect("the master answers").to_string();
+    assert!(status.contains("open it or set advertised_host"), "{status}");
+    let healthy = [fleet.spawn(&[]), fleet.spawn(&[])];
+    fleet[lost].send("wait 3 0");
+    for place in healthy {
+        fleet[place].send("connect");
+        fleet[place].send("wait 2 0");
+    }
+    let kicked = fleet[lost].answer().bad("Kicked");
+    assert_eq!(kicked.field("code"), "Unreachable", "{kicked:?}");
+    fleet[lost].await_log("unreachable: nobody reaches peer");
+    for place in healthy {
+        fleet[place].answer().good();
+        assert_eq!(fleet[place].answer().good().number("global"), 2);
+    }
+    let spec = Spec::sum(5000, 1);
+    healthy.into_iter().for_each(|place| fleet[place].send(format!("reduce {spec} 0 0")));
+    for place in healthy {
+        assert_eq!(fleet[place].answer().good().number("participants"), 2);
+    }
+}

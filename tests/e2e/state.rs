@@ -238,10 +238,20 @@ fn a_revision_jump_is_one_peers_problem() {
     settled(&[answers[0].clone(), answers[2].clone()], 5, &[0, 0], &state);
 }
 
-/// Different keys, types, counts, flags: one verdict that names two peers, nobody is dropped.
+/// A peer that was dropped because its tensors are not those of its group: the reason has the key and both values.
+#[track_caller]
+fn deviates(answer: &Answer, theirs: &str, own: &str) {
+    let answer = answer.clone().bad("Kicked");
+    let fields = [answer.field("code"), answer.field("remedy"), answer.field("restored")];
+    assert_eq!(fields, ["StateMismatch", "GiveUp", "true"], "{answer:?}");
+    assert!(answer.text.contains(theirs) && answer.text.contains(own), "{}", answer.text);
+}
+
+/// Different keys, types, counts, flags: whoever differs from those who hold the committed state is dropped, however many
+/// of that kind there are, and the others commit in the same call.
 #[test]
 fn states_of_different_shape() {
-    let mut fleet = Fleet::new(3);
+    let mut fleet = Fleet::new(2);
     let state = [tensor("a", 1), tensor("b", 1)];
     let more = [tensor("a", 1), tensor("b", 1), tensor("c", 1)];
     let renamed = [tensor("a", 1), tensor("x", 1)];
@@ -249,10 +259,64 @@ fn states_of_different_shape() {
     let retyped = [tensor("a", 1), StateSpec { data_type: DataType::Int32, ..tensor("b", 1) }];
     let loose = [tensor("a", 1), StateSpec { loose: true, ..tensor("b", 1) }];
     let none: [StateSpec; 0] = [];
-    for odd in [&more[..], &renamed, &longer, &retyped, &loose, &none, &state[..1]] {
-        mismatches(&mut fleet, &[(0, POPULAR, &state), (0, POPULAR, odd), (0, POPULAR, &state)]);
+    settles(&mut fleet, &[(0, POPULAR, &state[..]); 2], 0, &[0; 2], &state);
+    let full = "\"b\": 256 elements of f32 (2 of";
+    let cases: [(&[StateSpec], &str, &str); 7] = [
+        (&more, "no \"c\" (2 of", "\"c\": 256 elements of f32"),
+        (&renamed, full, "it has no \"b\""),
+        (&longer, full, "it has \"b\": 257 elements of f32"),
+        (&retyped, full, "it has \"b\": 256 elements of i32"),
+        (&loose, full, "it has \"b\": 256 elements of f32, content may differ"),
+        (&none, "\"a\": 256 elements of f32 (2 of", "it has no \"a\""),
+        (&state[..1], full, "it has no \"b\""),
+    ];
+    for (revision, (odd, theirs, own)) in (1..).zip(cases) {
+        // The last of them three times, so that they are more than the members.
+        let newcomers = if revision == 7 { 3 } else { 1 };
+        let places: Vec<usize> = (0..newcomers).map(|_| fleet.join(&[])).collect();
+        let mut calls: Vec<(u64, &str, &[StateSpec])> = vec![(revision, POPULAR, &state); 2];
+        calls.extend(places.iter().map(|_| (0, POPULAR, odd)));
+        let answers = sync(&mut fleet, &calls);
+        settled(&answers[..2], revision, &[0; 2], &state);
+        for (answer, place) in answers[2..].iter().zip(&places).rev() {
+            deviates(answer, theirs, own);
+            fleet.remove(*place);
+        }
     }
-    settles(&mut fleet, &[(0, POPULAR, &state[..]); 3], 0, &[0; 3], &state);
+    settles(&mut fleet, &[(8, POPULAR, &state[..]); 2], 8, &[0; 2], &state);
+}
+
+/// Before the first commit most peers decide which tensors there are, and on a tie the larger state.
+#[test]
+fn the_first_tensors_are_those_of_most_peers() {
+    let (state, other) = ([tensor("a", 1), tensor("b", 1)], [tensor("a", 1), tensor("b", 1), tensor("c", 1)]);
+    let mut fleet = Fleet::new(3);
+    let answers = sync(&mut fleet, &[(0, POPULAR, &other), (0, POPULAR, &state), (0, POPULAR, &state)]);
+    deviates(&answers[0], "no \"c\" (2 of 3 peers)", "it has \"c\": 256 elements of f32");
+    settled(&answers[1..], 0, &[0; 2], &state);
+    let mut fleet = Fleet::new(2);
+    let answers = sync(&mut fleet, &[(0, POPULAR, &state), (0, POPULAR, &other)]);
+    deviates(&answers[0], "\"c\": 256 elements of f32 (1 of 2 peers)", "it has no \"c\"");
+    settled(&answers[1..], 0, &[0], &other);
+    // All members together may have other tensors than before.
+    settles(&mut fleet_of_one(fleet), &[(1, POPULAR, &state)], 1, &[0], &state);
+}
+
+fn fleet_of_one(mut fleet: Fleet) -> Fleet {
+    fleet.remove(0);
+    fleet
+}
+
+/// Who skips a revision is dropped; if all do, all are.
+#[test]
+fn all_skip_a_revision() {
+    let mut fleet = Fleet::new(2);
+    let state = [tensor("a", 1)];
+    settles(&mut fleet, &[(4, POPULAR, &state[..]); 2], 4, &[0; 2], &state);
+    for answer in sync(&mut fleet, &[(6, POPULAR, &state[..]); 2]) {
+        assert_eq!(answer.field("code"), "RevisionJump");
+        assert!(answer.text.contains("the next one is 5"), "{}", answer.text);
+    }
 }
 
 #[test]
@@ -291,6 +355,57 @@ fn givers_and_takers() {
     // A giver that is outdated.
     mismatches(&mut fleet, &[(3, SEND, &one), (1, SEND, &one), (3, RECEIVE, &one)]);
     settles(&mut fleet, &[(3, SEND, &one), (1, RECEIVE, &two), (3, RECEIVE, &one)], 3, &[0, 1024, 0], &one);
+}
+
+/// Every pair of strategies in a group of two, with equal and with different contents.
+#[test]
+fn every_pair_of_strategies() {
+    let mut fleet = Fleet::new(2);
+    let states = [[tensor("a", 1)], [tensor("a", 2)]];
+    let lower = usize::from(states[1][0].digest() < states[0][0].digest());
+    let mut revision = 0;
+    for (first, second) in [
+        (POPULAR, POPULAR),
+        (POPULAR, SEND),
+        (POPULAR, RECEIVE),
+        (SEND, SEND),
+        (SEND, RECEIVE),
+        (RECEIVE, RECEIVE),
+    ] {
+        for other in [0, 1] {
+            let calls: [(u64, &str, &[StateSpec]); 2] =
+                [(revision, first, &states[0]), (revision, second, &states[other])];
+            // Whose content all have in the end.
+            let winner = match (first, second) {
+                (POPULAR, POPULAR) => Some(if other == 0 { 0 } else { lower }),
+                (SEND, SEND) => (other == 0).then_some(0),
+                (SEND, RECEIVE) => Some(0),
+                _ => None,
+            };
+            match winner {
+                Some(winner) => {
+                    let rx = [0, other].map(|own| if own == winner { 0 } else { 1024 });
+                    settles(&mut fleet, &calls, revision, &rx, &states[winner]);
+                    revision += 1;
+                }
+                None => mismatches(&mut fleet, &calls),
+            }
+        }
+    }
+    // A sender that is behind, and a receiver that is ahead.
+    mismatches(&mut fleet, &[(revision, SEND, &states[0]), (revision - 1, SEND, &states[0])]);
+    let calls: [(u64, &str, &[StateSpec]); 2] =
+        [(revision - 1, SEND, &states[0]), (revision, RECEIVE, &states[1])];
+    settles(&mut fleet, &calls, revision - 1, &[0, 1024], &states[0]);
+}
+
+#[test]
+fn each_strategy_alone() {
+    let mut fleet = Fleet::new(1);
+    let state = [tensor("a", 1)];
+    settles(&mut fleet, &[(0, POPULAR, &state)], 0, &[0], &state);
+    settles(&mut fleet, &[(1, SEND, &state)], 1, &[0], &state);
+    mismatches(&mut fleet, &[(2, RECEIVE, &state)]);
 }
 
 /// Tensors that may differ are left alone, except on a peer that is outdated.

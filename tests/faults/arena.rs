@@ -108,6 +108,22 @@ impl Arena {
         node
     }
 
+    /// One more peer is started and let in by those at `places`. Returns its number.
+    pub(crate) fn join(&mut self, places: &[Node]) -> Node {
+        let node = self.spawn();
+        let wait = format!("wait {} 0", places.len() + 1);
+        places.iter().for_each(|place| self.fleet[*place].send(&wait));
+        self.fleet[node].send("connect");
+        for place in places.iter().chain([&node]) {
+            self.fleet[*place].answer().good();
+        }
+        let answer = self.fleet[node].ask("world").good();
+        let id = answer.ring()[answer.number("rank")].clone();
+        self.fleet[node].id = Some(id);
+        self.network.introduce(&self.fleet[node]);
+        node
+    }
+
     /// Learns who is who.
     pub(crate) fn meet(&mut self) {
         self.fleet.meet();

@@ -86,6 +86,16 @@ impl Network {
         self.proxies().block(from, to);
     }
 
+    /// `to` gives no answer at its port of shared state to `from`.
+    pub(crate) fn block_state(&mut self, from: Node, to: Node) {
+        self.proxies().block_state(from, to);
+    }
+
+    /// Where others reach the port of shared state of this peer.
+    pub(crate) fn state_address(&self, node: Node) -> String {
+        self.proxies().state_address(node)
+    }
+
     /// Everything is well again, but for what was reset.
     pub(crate) fn heal(&mut self) {
         match self {

@@ -41,6 +41,8 @@ struct Rules {
     swallowed: HashSet<(Node, Node)>,
     /// New connections get no answer.
     blocked: HashSet<(Node, Node)>,
+    /// New connections to the port of shared state get no answer.
+    no_state: HashSet<(Node, Node)>,
     /// The next new connection is reset.
     reset_next: HashSet<(Node, Node)>,
     /// Bytes per second.
@@ -53,8 +55,10 @@ struct Rules {
 }
 
 impl Rules {
-    fn is_silent(&self, ends: (Node, Node)) -> bool {
-        self.blocked.contains(&ends) || self.swallowed.contains(&ends)
+    fn is_silent(&self, ends: (Node, Node), role: Role) -> bool {
+        self.blocked.contains(&ends)
+            || self.swallowed.contains(&ends)
+            || role == Role::State && self.no_state.contains(&ends)
     }
 }
 
@@ -193,6 +197,11 @@ impl Proxies {
         self.doors.push((address, thread));
     }
 
+    /// Where others reach the port of shared state of this peer.
+    pub(crate) fn state_address(&self, node: Node) -> String {
+        format!("{}:{}", self.address(80 + node), self.ports.1)
+    }
+
     /// Which peer has this identity.
     pub(crate) fn introduce(&self, id: &str, node: Node) {
         let id = u128::from_str_radix(id, 16).expect("an identity");
@@ -231,6 +240,11 @@ impl Proxies {
     /// New connections from `from` to `to` get no answer; those that stand are not touched.
     pub(crate) fn block(&self, from: Node, to: Node) {
         self.change(|rules| rules.blocked.extend([(from, to)]));
+    }
+
+    /// `to` gives no answer at its port of shared state to `from`.
+    pub(crate) fn block_state(&self, from: Node, to: Node) {
+        self.change(|rules| rules.no_state.extend([(from, to)]));
     }
 
     /// Bytes per second in both directions.
@@ -338,7 +352,7 @@ fn serve(shared: &Arc<Shared>, mut near: TcpStream, through: Through, target: So
         let _ = SockRef::from(&near).set_linger(Some(Duration::ZERO));
         return;
     }
-    if shared.rules.lock().is_silent(ends) {
+    if shared.rules.lock().is_silent(ends, role) {
         return keep_silent(shared, &near);
     }
     if !shared.pass(ends, first.len(), &mut Instant::now(), || has_hung_up(&near)) {

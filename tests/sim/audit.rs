@@ -1,6 +1,6 @@
 //! Whether the master notices in time: bounds of virtual time for everything that must not last.
 
-use crate::blame::{Deed, PEER_TIMEOUT, RING_TIMEOUT, Scene};
+use crate::blame::{Deed, Fetch, PEER_TIMEOUT, RING_TIMEOUT, Scene};
 use crate::client::{EdgeKey, Power, TagStage};
 use crate::swarm::MS;
 use crate::world::World;
@@ -64,7 +64,7 @@ impl World {
 
     /// Whenever time has passed.
     pub(crate) fn audit_time(&mut self) {
-        if self.now < self.audit.next || self.master_busy_until > 0 {
+        if self.now < self.audit.next || self.master_busy_until > 0 || self.unsettled {
             return;
         }
         self.audit.next = self.now + LOOK;
@@ -167,6 +167,20 @@ impl World {
                 }
                 self.judge_verdict(verdict, self.now)
             }
+            M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Committed(_), .. }) => {
+                self.checker.peer_of(client).into_iter().for_each(|peer| self.ledger.synced(peer));
+                return;
+            }
+            M2c::Kicked(reason) if reason.code == KickCode::StateMismatch => {
+                let peer = self.checker.peer_of(client).expect("only a voter deviates");
+                self.ledger
+                    .judge_kick(Some(peer), self.slots[&peer], &[], reason, self.now)
+                    .and_then(|()| self.checker.judge_shape(client, peer))
+            }
+            M2c::Kicked(reason) if reason.detail.as_str().contains("the shared state") => {
+                let peer = self.checker.peer_of(client).expect("only a voter fetches");
+                self.ledger.judge_end_of_fetch(&self.fetch_of(peer), reason, self.now)
+            }
             M2c::Kicked(reason) => {
                 let conn = &self.conns[&client];
                 let who = (conn.slot, conn.life);
@@ -193,14 +207,20 @@ impl World {
     fn judge_verdict(&mut self, verdict: &Verdict, begun: u64) -> Result<(), String> {
         self.checker.judge_votes(verdict)?;
         if verdict.cause == Cause::NoSource {
-            let reporter = verdict.culprits[0].peer;
-            let (request, sources) = self.checker.fetch_of(reporter).ok_or("that peer fetches nothing")?;
-            let sources: Vec<_> = sources.iter().filter_map(|peer| self.slots.get(peer).copied()).collect();
-            self.ledger.judge_fetch(reporter, request, &sources, self.now)?;
+            let fetch = self.fetch_of(verdict.culprits[0].peer);
+            self.ledger.judge_fetch(&fetch, self.now)?;
         }
         let silent = |peer| self.audit.heard.get(&self.checker.connection_of(peer)?);
         let suspect = |peer| silent(peer).is_some_and(|at| self.now.saturating_sub(*at) > SUSPICION);
         let scene = Scene { now: self.now, begun, slots: &self.slots, suspect: &suspect };
         self.ledger.judge(verdict, &scene)
+    }
+
+    fn fetch_of(&self, peer: PeerId) -> Fetch {
+        let (mine, mut requests) = self.checker.fetch_of(peer);
+        requests.push((peer, mine));
+        let near = self.checker.sources_of(peer).into_iter().chain(requests.iter().map(|one| one.0));
+        let others = near.filter(|other| *other != peer).filter_map(|other| self.slots.get(&other).copied());
+        Fetch { peer, who: self.slots[&peer], others: others.collect(), requests: requests.clone() }
     }
 }

@@ -34,6 +34,10 @@ pub(crate) enum Deed {
     Dozed,
     /// It brings the state of an earlier life.
     Returned,
+    /// Nobody can fetch state from it.
+    NoStatePort,
+    /// It can fetch state from nobody.
+    NoStateWay,
 }
 
 /// What is done to connections from one process to another.
@@ -72,6 +76,9 @@ pub(crate) enum LookAlike {
     /// An edge cannot be built to a process that does not hear of the ring, or whose own reports do not arrive. Its
     /// neighbour cannot build the edge either; which of the two goes is not the fault of either.
     RingOfADeafPeer,
+    /// A fetch needs both of its ends. If one source fails one receiver, or several that can fetch from nobody, either end
+    /// may be the one that goes.
+    EitherEndOfAFetch,
     /// Two peers that wait for each other in different calls: whoever was waited for first is the straggler.
     WaitedForEachOther,
 }
@@ -91,6 +98,10 @@ pub(crate) struct Ledger {
     acts: BTreeSet<(OpId, PeerId, Act)>,
     /// Fetches that failed because that was injected.
     fetches: BTreeSet<(PeerId, RequestId)>,
+    /// Peers that gave a sync up.
+    sync_quitters: BTreeSet<PeerId>,
+    /// How often in a row a sync failed because of the fetch of this peer, although nothing kept its sources silent.
+    vain: BTreeMap<PeerId, u32>,
     /// Peers that were dropped.
     kicks: BTreeMap<PeerId, KickReason>,
     /// How the loss of a peer was explained, to whichever operation.
@@ -141,6 +152,10 @@ impl Ledger {
 
     pub(crate) fn fetch_failed(&mut self, peer: PeerId, request: RequestId) {
         self.fetches.insert((peer, request));
+    }
+
+    pub(crate) fn gave_up_sync(&mut self, peer: PeerId) {
+        self.sync_quitters.insert(peer);
     }
 
     pub(crate) fn master_gap(&mut self, from: u64, until: u64) {
@@ -216,6 +231,7 @@ impl Ledger {
                 self.judge_act(verdict, by.unwrap_or(first), Act::Corrupt)?;
             }
             Cause::CallerAbort => self.judge_act(verdict, first, Act::GaveUp)?,
+            Cause::CallTimeout => self.judge_limit(verdict)?,
             Cause::LocalFault => self.judge_act(verdict, first, Act::Local)?,
             // Judged against the votes, by the checker.
             Cause::MismatchedCall | Cause::NoSource => {}
@@ -233,6 +249,22 @@ impl Ledger {
         let Operation::AllReduce(op) = verdict.operation else { return Err("of no all-reduce".into()) };
         let did = self.acts.contains(&(op, by, act));
         if did { Ok(()) } else { Err(format!("{by} did nothing of that kind ({act:?})")) }
+    }
+
+    /// The details begin with whoever gave up, who is blamed only if it waited for nobody else.
+    fn judge_limit(&self, verdict: &Verdict) -> Result<(), String> {
+        let named = |peer: &PeerId| verdict.detail.as_str().starts_with(&peer.to_string());
+        let by = match verdict.operation {
+            Operation::AllReduce(op) => {
+                let mut acts = self.acts.iter().filter(|act| act.0 == op && act.2 == Act::GaveUp);
+                acts.find(|act| named(&act.1)).map(|act| act.1)
+            }
+            Operation::Sync(_) => self.sync_quitters.iter().copied().find(|peer| named(peer)),
+            Operation::Topology(_) => None,
+        };
+        let by = by.ok_or("nobody whom it names gave up")?;
+        let blamed = verdict.culprits.iter().any(|culprit| culprit.peer == by);
+        if blamed && verdict.culprits.len() > 1 { Err("it blames who gave up".into()) } else { Ok(()) }
     }
 
     fn judge_edge(&mut self, verdict: &Verdict, scene: &Scene<'_>) -> Result<(), String> {
@@ -290,6 +322,8 @@ impl Ledger {
         let recently = now.saturating_sub(PEER_TIMEOUT);
         let excused = match reason.code {
             KickCode::Silent | KickCode::RegistrationTimeout => self.had(who, &silence, recently, now),
+            // Judged by the checker, against the votes.
+            KickCode::StateMismatch => true,
             KickCode::Unreachable | KickCode::RingTimeout => return self.judge_unreachable(who, ring, now),
             KickCode::RevisionJump => self.had(who, &[Deed::Returned], 0, now),
             KickCode::Straggler => return self.judge_straggler(who, now),
@@ -333,15 +367,56 @@ impl Ledger {
         Err("its application was in time".into())
     }
 
-    /// Whether a failed fetch was injected, or one of the sources has an excuse.
-    pub(crate) fn judge_fetch(
-        &self,
-        reporter: PeerId,
-        request: RequestId,
-        sources: &[Who],
+    /// Judges the failure of a sync for which this peer could not fetch: that was injected, or one of the sources has an
+    /// excuse. Without such an excuse it happens once; then somebody goes.
+    pub(crate) fn judge_fetch(&mut self, fetch: &Fetch, now: u64) -> Result<(), String> {
+        if fetch.others.iter().any(|other| self.was_absent(*other, now)) {
+            return Ok(());
+        }
+        let times = self.vain.entry(fetch.peer).or_insert(0);
+        *times += 1;
+        if *times > 1 {
+            return Err("it was given a second chance already, and the others with it".into());
+        }
+        match self.cannot_fetch(fetch) {
+            true => Ok(()),
+            false => Err("its sources could have answered".into()),
+        }
+    }
+
+    /// The sync of this peer was committed.
+    pub(crate) fn synced(&mut self, peer: PeerId) {
+        self.vain.remove(&peer);
+    }
+
+    /// Judges that a peer goes because state could not be fetched by it, or from it.
+    pub(crate) fn judge_end_of_fetch(
+        &mut self,
+        fetch: &Fetch,
+        reason: &KickReason,
         now: u64,
     ) -> Result<(), String> {
-        let since = now.saturating_sub(LONGEST_STANDSTILL);
+        *self.judged.entry(format!("drop: {}, no state", reason.code)).or_insert(0) += 1;
+        self.kicks.insert(fetch.peer, reason.clone());
+        if self.had(fetch.who, &[Deed::Hostile, Deed::NoStatePort, Deed::NoStateWay], 0, now) {
+            return Ok(());
+        }
+        if self.cannot_fetch(fetch) || fetch.others.iter().any(|other| self.was_absent(*other, now)) {
+            self.count(LookAlike::EitherEndOfAFetch);
+            return Ok(());
+        }
+        Err("it could have fetched, and everybody from it".into())
+    }
+
+    /// Whether an end of the fetch cannot do its part, or the failure was injected.
+    fn cannot_fetch(&self, fetch: &Fetch) -> bool {
+        let bad = [Deed::NoStatePort, Deed::NoStateWay];
+        let ends = fetch.others.iter().chain([&fetch.who]);
+        fetch.requests.iter().any(|one| self.fetches.contains(one))
+            || ends.into_iter().any(|who| self.had(*who, &bad, 0, u64::MAX))
+    }
+
+    fn was_absent(&self, who: Who, now: u64) -> bool {
         let gone = [
             Deed::Ended,
             Deed::Vanished,
@@ -352,10 +427,17 @@ impl Ledger {
             Deed::Hostile,
             Deed::Twice,
         ];
-        let excused = self.fetches.contains(&(reporter, request))
-            || sources.iter().any(|source| self.had(*source, &gone, since, now));
-        if excused { Ok(()) } else { Err("its sources could have answered".into()) }
+        self.had(who, &gone, now.saturating_sub(LONGEST_STANDSTILL), now)
     }
+}
+
+/// The fetches that a peer had to do with in its last sync.
+pub(crate) struct Fetch {
+    pub(crate) peer: PeerId,
+    pub(crate) who: Who,
+    /// Its sources, and those who were to fetch from it.
+    pub(crate) others: Vec<Who>,
+    pub(crate) requests: Vec<(PeerId, RequestId)>,
 }
 
 /// A registered peer that is silent for this long is dropped.

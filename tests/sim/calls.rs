@@ -12,6 +12,9 @@ use pccl_hash::Digest128;
 use pccl_protocol::*;
 use pccl_quant::DataType;
 
+/// What model clients say that their limits are.
+const LIMIT_MS: u64 = 1_234;
+
 impl World {
     pub(crate) fn woken(&mut self, slot: usize, wake: Wake) {
         match wake {
@@ -26,6 +29,7 @@ impl World {
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
             Wake::Probed(round, to) => self.probed(slot, round, to),
+            Wake::Found(plan, reached) => self.found(slot, &plan, &reached),
             Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),
@@ -79,9 +83,25 @@ impl World {
 
     fn next_step(&mut self, slot: usize) {
         if self.clients[slot].call == Call::Thinking {
-            let request = self.clients[slot].request();
-            self.clients[slot].call = Call::Pending(request);
-            self.send(slot, C2m::VotePending(request));
+            self.ask_pending(slot);
+        }
+    }
+
+    fn ask_pending(&mut self, slot: usize) {
+        let request = self.clients[slot].request();
+        self.clients[slot].call = Call::Pending(request);
+        self.send(slot, C2m::VotePending(request));
+        self.limit(slot, request);
+    }
+
+    /// The caller has a limit for this call, now and then. Whether it does comes from numbers of its own, so that
+    /// the rest of a seed stays as it was.
+    pub(crate) fn limit(&mut self, slot: usize, request: RequestId) {
+        let life = u64::from(self.clients[slot].life);
+        let mut rng = Rng::new(self.seed ^ (slot as u64) << 32 ^ request.0 << 40 ^ life << 20 ^ 0x5eed_000a);
+        if !self.healing && rng.percent(self.swarm.limits) {
+            let patience = rng.range(MS, 3_000 * MS);
+            self.wake(slot, patience, Wake::Deadline(request));
         }
     }
 
@@ -114,10 +134,20 @@ impl World {
         }
     }
 
-    /// The caller gives up. Whether a round had counted on the vote is for the master to say.
+    /// The caller gives up. Whether others had counted on the vote is for the master to say.
     fn deadline(&mut self, slot: usize, request: RequestId) {
-        if matches!(self.clients[slot].call, Call::Topology(mine, _) if mine == request) {
-            self.send(slot, C2m::WithdrawTopology(request));
+        match self.clients[slot].call {
+            Call::Topology(mine, _) | Call::Pending(mine) | Call::Optimizing(mine, _) if mine == request => {
+                self.send(slot, C2m::WithdrawVote(request));
+            }
+            Call::SyncVoting(mine) | Call::Syncing { request: mine, .. } if mine == request => {
+                if let Some(me) = self.clients[slot].peer {
+                    self.ledger.gave_up_sync(me);
+                }
+                let vote = VoteRef::Sync(request);
+                self.send(slot, C2m::GiveUp(GiveUp { vote, limit_ms: Some(LIMIT_MS) }));
+            }
+            _ => {}
         }
     }
 
@@ -128,13 +158,15 @@ impl World {
             packet,
             M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_) | M2c::Kicked(_) | M2c::Goodbye(_)
         );
-        if deaf && !ears {
+        let asks = matches!(packet, M2c::ReachPlan(_)) && !self.clients[slot].hostile;
+        if deaf && !ears && !asks {
             return;
         }
         match packet {
             M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
             M2c::Kicked(_) | M2c::Goodbye(_) => self.clients[slot].told = true,
-            M2c::Status(_) => {}
+            M2c::Status(_) | M2c::Warning(_) => {}
+            M2c::ReachPlan(plan) => self.try_to_reach(slot, plan),
             M2c::RingPlan(plan) => self.take_plan(slot, plan),
             M2c::Sizes(sizes) => self.clients[slot].sizes = sizes,
             M2c::Admitted(sizes) => {
@@ -154,19 +186,9 @@ impl World {
                     self.after_topology(slot);
                 }
             }
-            M2c::TopologyWithdrawn(request) => {
-                // The caller calls again: to go on with something else would leave the others waiting.
-                if let Call::Topology(mine, wait_for_world) = self.clients[slot].call
-                    && mine == request
-                {
-                    match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
-                        WrongCall::InsteadOfSync => self.begin_sync(slot),
-                        WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
-                        WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
-                    }
-                }
-            }
+            M2c::VoteWithdrawn(answer) => self.taken_back(slot, answer.request),
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
+            M2c::Rates(_) => {}
             M2c::PendingAnswer(answer) => {
                 if self.clients[slot].call == Call::Pending(answer.request) && !self.optimizes(slot, answer) {
                     self.after_query(slot, answer.pending);
@@ -180,6 +202,23 @@ impl World {
             M2c::Outcome(outcome) => self.outcome(slot, outcome),
             M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
             M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
+        }
+    }
+
+    /// A vote is gone. The caller calls again: to go on with something else would leave the others waiting.
+    fn taken_back(&mut self, slot: usize, request: RequestId) {
+        self.withdrawals += 1;
+        match self.clients[slot].call {
+            Call::Topology(mine, wait_for_world) if mine == request => {
+                match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
+                    WrongCall::InsteadOfSync => self.begin_sync(slot),
+                    WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
+                    WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
+                }
+            }
+            Call::Pending(mine) if mine == request => self.ask_pending(slot),
+            Call::Optimizing(mine, pending) if mine == request => self.vote_optimize(slot, pending),
+            _ => {}
         }
     }
 
@@ -250,6 +289,7 @@ impl World {
         let strict = vote.entries.iter().filter(|entry| !entry.allow_inequality);
         self.clients[slot].strict = strict.map(|entry| entry.key.as_str().to_owned()).collect();
         self.send(slot, C2m::SyncInitiate(vote));
+        self.limit(slot, request);
     }
 
     fn sync_plan(&mut self, slot: usize, plan: SyncPlanFor) {
@@ -259,45 +299,9 @@ impl World {
         client.call = Call::Syncing { request: plan.request, sync, fetched: false };
         client.serving = plan.plan.serve.then_some(sync);
         client.sync_plan = Some(plan.plan);
+        client.fetch_failures.clear();
         let delay = self.delay();
         self.wake(slot, delay, Wake::Fetch(sync, 0, 0));
-    }
-
-    fn fetch(&mut self, slot: usize, sync: SyncId, source: usize, tries: u32) {
-        let fails =
-            !self.healing && tries == 0 && self.rng.percent(self.swarm.fetch_failure) && self.rng.percent(20);
-        let client = &self.clients[slot];
-        let Call::Syncing { request, sync: mine, fetched: false } = client.call else { return };
-        let Some(plan) = client.sync_plan.clone().filter(|_| mine == sync) else { return };
-        if fails && let Some(me) = client.peer {
-            self.ledger.fetch_failed(me, request);
-        }
-        let report = if plan.fetch.is_empty() {
-            SyncReport::Ready(SyncTraffic::default())
-        } else if fails || source >= plan.sources.len() {
-            SyncReport::Failed(Text::new("no source answers"))
-        } else {
-            let peer = plan.sources[source].peer;
-            assert_ne!(Some(peer), client.peer, "seed {}: told to fetch from itself", self.seed);
-            let giver = self.alive(peer).map(|slot| &self.clients[slot]).filter(|giver| giver.running());
-            match giver {
-                Some(giver) if giver.serving == Some(sync) => {
-                    for item in &plan.fetch {
-                        let held = Digest128::from_u128(giver.content[item.key.as_str()]);
-                        assert_eq!(held, item.digest, "seed {}: a source holds something else", self.seed);
-                    }
-                    self.clients[slot].staged = plan.fetch;
-                    SyncReport::Ready(SyncTraffic::default())
-                }
-                // Its plan may still be on the way.
-                Some(_) if tries < 60 => {
-                    return self.wake(slot, 50 * MS, Wake::Fetch(sync, source, tries + 1));
-                }
-                _ => return self.wake(slot, 20 * MS, Wake::Fetch(sync, source + 1, 1)),
-            }
-        };
-        self.clients[slot].call = Call::Syncing { request, sync, fetched: true };
-        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report }));
     }
 
     fn sync_outcome(&mut self, slot: usize, answer: SyncOutcomeFor) {
@@ -359,13 +363,12 @@ impl World {
 
     fn give_up(&mut self, slot: usize, op: OpId) {
         let stage = self.clients[slot].work.get(&op.tag).filter(|work| work.op == op).map(|work| &work.stage);
-        if matches!(stage, Some(TagStage::Voting | TagStage::Running { .. })) {
+        if stage.is_some_and(|stage| !matches!(stage, TagStage::Finished(_))) {
             if let Some(me) = self.clients[slot].peer {
                 self.ledger.acted(op, me, Act::GaveUp);
             }
-            let text = Text::new("deadline");
-            let kind = OpFaultKind::CallerAbort;
-            self.complete(slot, op, Some(OpFault { kind, peer: None, generation: LinkGeneration(0), text }));
+            let limit_ms = (op.tag ^ u64::from(op.attempt)).is_multiple_of(2).then_some(LIMIT_MS);
+            self.send(slot, C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms }));
         }
     }
 
@@ -392,7 +395,6 @@ impl World {
             self.seed,
             work.prepared
         );
-        // It may have given up meanwhile.
         if work.stage == TagStage::Voting {
             let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();
             work.stage = TagStage::Running { algorithm, edges: edges.clone(), members: members.clone() };

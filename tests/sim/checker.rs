@@ -71,6 +71,8 @@ pub(crate) struct Checker {
     sync_outcomes: BTreeMap<SyncKey, SyncOutcome>,
     contents: BTreeMap<SyncKey, (Revision, Vec<(String, u128)>)>,
     committed: BTreeMap<(GroupId, u64), Revision>,
+    /// The last committed sync of each group, and who took part.
+    holders: BTreeMap<(GroupId, u64), (SyncKey, BTreeSet<u64>)>,
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
@@ -113,6 +115,7 @@ impl Checker {
             | Input::LoopGap(_)
             | Input::Kick { .. }
             | Input::Planned { .. }
+            | Input::Reached { .. }
             | Input::Stop => {}
         }
     }
@@ -157,12 +160,19 @@ impl Checker {
                     Some(_) => {}
                 }
             }
+            C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), .. }) => {
+                let Some(key) = self.key(client, *op) else { return };
+                let takes_part = self.begun.get(&key).is_some_and(|members| members.contains(&client));
+                if takes_part && !self.outcomes.contains_key(&key) {
+                    self.owed.insert(key);
+                }
+            }
             C2m::SyncInitiate(vote) => {
                 if let Some(peer) = self.peer_of(client) {
                     self.sync_votes.insert(peer, vote.clone());
                 }
             }
-            C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_) }) => {
+            C2m::SyncComplete(SyncComplete { sync, report: SyncReport::Ready(_), .. }) => {
                 self.ready.insert((client, (self.worlds, *sync)));
             }
             _ => {}
@@ -217,13 +227,16 @@ impl Checker {
             M2c::ProbePlan(plan) => self.probe(client, plan),
             M2c::OptimizeDone(_)
             | M2c::Kicked(_)
+            | M2c::ReachPlan(_)
+            | M2c::Warning(_)
             | M2c::Sizes(_)
             | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)
-            | M2c::TopologyWithdrawn(_)
+            | M2c::VoteWithdrawn(_)
             | M2c::TooFewPeers(_)
             | M2c::Echo(_)
             | M2c::Goodbye(_)
+            | M2c::Rates(_)
             | M2c::Status(_) => {}
         }
     }
@@ -269,17 +282,24 @@ impl Checker {
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        let failed = self.failed.get(&place);
+        // A plan that only ends an epoch has the ring and the mesh of the one before, an edge that failed included; then it is not
+        // used.
+        let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
+        let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
+        let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);
+        let has_failed = continued.is_some_and(|mesh| mesh.failed);
+        let failed = self.failed.get(&place).filter(|_| !has_failed);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
         let (epoch, pairwise) = (plan.epoch, plan.pairwise);
         let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
         let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
-        self.renewed_meshes += u64::from(before && !edges.is_empty() && last.is_some_and(is_same));
+        self.renewed_meshes +=
+            u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
         self.shared_plans += u64::from(pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, edges, failed: false, pairwise, shares });
+        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, pairwise, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
@@ -372,6 +392,13 @@ impl Checker {
         let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
         assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
         if matches!(packet.outcome, SyncOutcome::Committed(_)) {
+            let group = self.clients[&client].group;
+            let place = (group, self.life(group));
+            let holders = self.holders.entry(place).or_insert_with(|| (sync, BTreeSet::new()));
+            if holders.0 != sync {
+                *holders = (sync, BTreeSet::new());
+            }
+            holders.1.insert(client);
             assert!(
                 self.ready.contains(&(client, sync)),
                 "sync {} committed for somebody who is not ready",
@@ -450,10 +477,36 @@ impl Checker {
         ring.into_iter().flatten().map(|member| member.0).collect()
     }
 
-    /// The sync vote of a peer, and the sources that it was given.
-    pub(crate) fn fetch_of(&self, peer: PeerId) -> Option<(RequestId, Vec<PeerId>)> {
-        let sources = self.sources.get(&peer).cloned().unwrap_or_default();
-        Some((self.sync_votes.get(&peer)?.request, sources))
+    /// The last sync vote of a peer, and those of the peers that were to fetch from it.
+    pub(crate) fn fetch_of(&self, peer: PeerId) -> (RequestId, Vec<(PeerId, RequestId)>) {
+        let vote = |peer: &PeerId| self.sync_votes.get(peer).map_or(RequestId(0), |vote| vote.request);
+        let fetch = |(other, sources): (&PeerId, &Vec<PeerId>)| {
+            sources.contains(&peer).then(|| (*other, vote(other)))
+        };
+        (vote(&peer), self.sources.iter().filter_map(fetch).collect())
+    }
+
+    /// The sources that a peer was given last.
+    pub(crate) fn sources_of(&self, peer: PeerId) -> Vec<PeerId> {
+        self.sources.get(&peer).cloned().unwrap_or_default()
+    }
+
+    /// Who is dropped for its tensors has others than somebody in its group, and of those who hold the committed state
+    /// only who has others than another one of them.
+    pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
+        let shape = |peer: PeerId| {
+            let entries = &self.sync_votes.get(&peer)?.entries;
+            let of = |e: &StateEntry| (e.key.clone(), e.count, e.data_type, e.allow_inequality);
+            Some(entries.iter().map(of).collect::<Vec<_>>())
+        };
+        let group = self.clients[&client].group;
+        let holders = self.holders.get(&(group, self.life(group)));
+        let holds = |client: &u64| holders.is_some_and(|(_, holders)| holders.contains(client));
+        let any = self.members(group).any(|(number, _)| holds(number));
+        let other = self.members(group).any(|(number, seen)| {
+            (!any || holds(number)) && seen.peer.is_some_and(|other| shape(other) != shape(peer))
+        });
+        if other { Ok(()) } else { Err("its tensors are those of the others".into()) }
     }
 
     /// For each vote of a collective that is open: who has not voted.

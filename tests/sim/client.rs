@@ -100,6 +100,12 @@ pub(crate) struct Client {
     pub(crate) serving: Option<SyncId>,
     pub(crate) sync_plan: Option<SyncPlan>,
     pub(crate) staged: Vec<FetchItem>,
+    /// Sources that it has asked in vain in this sync.
+    pub(crate) fetch_failures: Vec<SourceFailure>,
+    /// Nobody can fetch state from it.
+    pub(crate) state_closed: bool,
+    /// It can fetch state from nobody.
+    pub(crate) state_filtered: bool,
     /// Keys of the last sync vote whose contents may not differ.
     pub(crate) strict: BTreeSet<String>,
     pub(crate) synced: bool,
@@ -149,6 +155,9 @@ impl Client {
             serving: None,
             sync_plan: None,
             staged: Vec::new(),
+            fetch_failures: Vec::new(),
+            state_closed: false,
+            state_filtered: false,
             strict: BTreeSet::new(),
             synced: false,
             popular_only: false,

@@ -169,6 +169,7 @@ impl Table {
             p2p_port: 1,
             state_port: 1,
             pool_connections: 1,
+            name: Name::default(),
             previous: None,
         };
         self.send(key, C2m::Register(register));
@@ -207,12 +208,13 @@ impl Table {
         let mut out = Vec::new();
         self.master.handle(Timestamp::from_millis(self.now_ms), input, &mut out);
         self.master.check_invariants();
-        for action in out {
+        for action in out.into_iter().flat_map(Action::split) {
             match action {
                 Action::Send { client: ClientKey(key), packet } => self.receive(key, packet),
                 Action::Close { client } => panic!("{client} was dropped"),
+                Action::Reach { .. } => {}
                 Action::Plan { .. } | Action::DropPlan { .. } => panic!("nobody optimises"),
-                Action::Log { .. } => {}
+                Action::SendAll { .. } | Action::Log { .. } => {}
             }
         }
     }
@@ -296,7 +298,11 @@ impl Table {
             M2c::Commence(commence) if !setup => self.commence(key, &commence),
             M2c::SyncPlan(plan) => {
                 let report = SyncReport::Ready(SyncTraffic::default());
-                peer.queue.push_back(C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report }));
+                peer.queue.push_back(C2m::SyncComplete(SyncComplete {
+                    sync: plan.plan.sync,
+                    report,
+                    failures: vec![],
+                }));
             }
             M2c::Outcome(_) | M2c::SyncOutcome(_) | M2c::TopologyDone(_) | M2c::PendingAnswer(_) => {
                 assert_eq!(peer.answer.replace(packet), None, "answered twice");
@@ -306,8 +312,11 @@ impl Table {
             M2c::Sizes(_)
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
-            | M2c::TopologyWithdrawn(_)
+            | M2c::VoteWithdrawn(_)
+            | M2c::Rates(_)
             | M2c::ProbePlan(_)
+            | M2c::ReachPlan(_)
+            | M2c::Warning(_)
             | M2c::OptimizeDone(_)
             | M2c::Echo(_)
             | M2c::Status(_)

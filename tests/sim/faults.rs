@@ -179,7 +179,7 @@ impl World {
         let packet = match kind {
             0 | 1 => C2m::VotePending(request),
             2 => C2m::VoteTopology(VoteTopology { request, wait_for_world: b as u32 }),
-            3 => C2m::WithdrawTopology(request),
+            3 => C2m::WithdrawVote(request),
             4 | 5 => C2m::RingReport(RingReport { epoch, faults: vec![] }),
             6 | 7 => C2m::Initiate(Initiate { op, descriptor }),
             8 => C2m::Complete(Complete { op, fault: None, moved_bytes: u64::MAX }),
@@ -192,7 +192,7 @@ impl World {
             }),
             10 => {
                 let report = SyncReport::Failed(Text::new("mischief"));
-                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report })
+                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report, failures: vec![] })
             }
             11 => {
                 let generation = LinkGeneration(b);
@@ -228,6 +228,7 @@ impl World {
         for client in &mut self.clients {
             client.slow_until = 0;
         }
+        self.open_state_ports();
         self.note(format_args!("! heal"));
         for slot in 0..self.clients.len() {
             let client = &self.clients[slot];

@@ -27,6 +27,7 @@ impl World {
             let who = (slot, client.life);
             self.ledger.done(who, Deed::Returned, self.now, u64::MAX);
         }
+        self.close_state_ports(slot);
         self.connect(slot);
     }
 
@@ -66,6 +67,7 @@ impl World {
             p2p_port: slot as u16,
             state_port: slot as u16,
             pool_connections: 1,
+            name: Name::default(),
             previous: client.before.clone(),
         }
     }

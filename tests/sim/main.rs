@@ -20,9 +20,11 @@ mod client;
 mod descriptors;
 mod exhaust;
 mod faults;
+mod fetches;
 mod links;
 mod mesh;
 mod probes;
+mod reach;
 mod rng;
 mod strikes;
 mod swarm;
@@ -107,6 +109,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         steps,
         done: world.checker.done,
         optimizations: world.optimizations,
+        withdrawals: world.withdrawals,
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
         renewed_meshes: world.checker.renewed_meshes,
@@ -138,6 +141,7 @@ struct Sums {
     steps: u64,
     done: u64,
     optimizations: u64,
+    withdrawals: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
     renewed_meshes: u64,
@@ -152,6 +156,7 @@ impl Sums {
         self.steps += other.steps;
         self.done += other.done;
         self.optimizations += other.optimizations;
+        self.withdrawals += other.withdrawals;
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
         self.shared_plans += other.shared_plans;
@@ -208,14 +213,16 @@ fn seeds() {
             () if without("PCCL_SIM_STRIKES") => Model::First,
             () if without("PCCL_SIM_MESH") => Model::Strikes,
             () if without("PCCL_SIM_LARGE") => Model::Mesh,
-            () => Model::Large,
+            () if without("PCCL_SIM_LIMITS") => Model::Large,
+            () if without("PCCL_SIM_STATE") => Model::Limits,
+            () => Model::State,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Large);
+    let sums = run_all(first..first + count, Model::State);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
         first + count - 1,
@@ -230,6 +237,7 @@ fn seeds() {
         sums.begun, sums.renewed_meshes, sums.shared_plans
     );
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
+    println!("{} votes taken back", sums.withdrawals);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
@@ -238,6 +246,8 @@ fn seeds() {
     assert!(sums.shared_plans > count / 20, "hardly anybody owned more than others");
     assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
+    let limits = sums.judged.get("given up by a caller whose limit passed").copied().unwrap_or(0);
+    assert!(limits > count / 10 && sums.withdrawals > count / 4, "hardly anybody's limit passed");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
 }
 
@@ -248,8 +258,9 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    // Many of them failed before there were strikes, or a mesh, or large operations.
-    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large] {
+    // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of shared
+    // state.
+    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State] {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -257,8 +268,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Large, Logging::Hashed);
+        let once = || run(seed, Model::State, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Large, Logging::Hashed).hash, run(2, Model::Large, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::State, Logging::Hashed).hash, run(2, Model::State, Logging::Hashed).hash);
 }

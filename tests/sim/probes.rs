@@ -14,14 +14,20 @@ impl World {
     /// been told the same sizes: so all decide alike.
     pub(crate) fn optimizes(&mut self, slot: usize, answer: PendingAnswer) -> bool {
         let every = self.swarm.optimize_every;
-        let client = &mut self.clients[slot];
+        let client = &self.clients[slot];
         if every == 0 || !client.sizes.world_epoch.0.is_multiple_of(every) {
             return false;
         }
-        let request = client.request();
-        client.call = Call::Optimizing(request, answer.pending);
-        self.send(slot, C2m::VoteOptimize(request));
+        self.vote_optimize(slot, answer.pending);
         true
+    }
+
+    pub(crate) fn vote_optimize(&mut self, slot: usize, pending: bool) {
+        let client = &mut self.clients[slot];
+        let request = client.request();
+        client.call = Call::Optimizing(request, pending);
+        self.send(slot, C2m::VoteOptimize(request));
+        self.limit(slot, request);
     }
 
     pub(crate) fn optimized(&mut self, slot: usize, done: &OptimizeDone) {

@@ -16,8 +16,12 @@ pub(crate) enum Model {
     Strikes,
     /// Clients connect with each other beside the ring.
     Mesh,
-    /// Everything: there are large operations, too, and callers that choose a schedule.
+    /// There are large operations, too, and callers that choose a schedule.
     Large,
+    /// Callers have limits for all of their calls, too.
+    Limits,
+    /// Everything: shared state cannot be fetched from some processes, or by some.
+    State,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -120,7 +124,11 @@ pub(crate) struct Swarm {
     pub(crate) wait_for_world: u32,
     /// Topology votes are withdrawn after a random time up to this; 0 for never.
     pub(crate) topology_deadline: u64,
+    /// Percentage of the other calls that have a limit.
+    pub(crate) limits: u64,
     pub(crate) tag_history: usize,
+    /// The loop of the master reads for up to this long before the master settles, in microseconds; 0: after each input.
+    pub(crate) turn: u64,
     /// Longest time that an application computes.
     pub(crate) think: u64,
     /// Time after which a straggler is dropped, far longer than any application computes; 0 for never.
@@ -146,6 +154,8 @@ pub(crate) struct Swarm {
     pub(crate) one_host: bool,
     /// Percentage of operations that are large, or for which the callers choose a schedule.
     pub(crate) large: u64,
+    /// Percentage of processes whose port of shared state is closed, and of those that can fetch from nobody.
+    pub(crate) state_faults: u64,
 }
 
 impl Swarm {
@@ -187,7 +197,9 @@ impl Swarm {
                 sometimes(30, 500 * MS, 8_000 * MS)
             },
             tag_history: sometimes(100, 1, 6) as usize,
+            turn: 0,
             think: sometimes(100, 0, 400 * MS),
+            limits: 0,
             straggler: 0,
             strike_weights: [0; STRIKES.len()],
             strike_gap: 0,
@@ -200,6 +212,7 @@ impl Swarm {
             mesh: false,
             one_host: false,
             large: 0,
+            state_faults: 0,
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Event {
     Resume(usize, u32),
     /// The planner answers the master.
     Planned(PlanKey, Result<Answer, String>),
+    /// The master hears that it reaches the listeners of a peer.
+    Tried(PeerId),
     /// The next fault is due.
     Inject,
     /// The next of the faults that came later is due.
@@ -54,6 +56,8 @@ pub(crate) enum Wake {
     Fetch(SyncId, usize, u32),
     /// A probe of this round is over.
     Probed(ProbeRound, PeerId),
+    /// All ports of a check were tried; these peers were reached when it began.
+    Found(ReachPlan, BTreeSet<PeerId>),
     /// The caller goes on after computing.
     Continue,
     /// The caller's patience with a topology vote is over.
@@ -98,6 +102,10 @@ pub(crate) struct World {
     pub(crate) probes: Rng,
     /// Choices of the mesh.
     pub(crate) mesh: Rng,
+    /// Choices of what is found about who reaches whom.
+    pub(crate) reach: Rng,
+    /// Lengths of the turns of the master's loop.
+    turns: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -133,9 +141,16 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) audit: Audit,
     pub(crate) log: Log,
+    /// The master has taken facts in and has not settled; when it will.
+    pub(crate) unsettled: bool,
+    turn_ends: u64,
+    /// What it has said meanwhile.
+    outbox: Vec<(u64, Event)>,
     pub(crate) inputs: u64,
     /// Optimisations that clients came through, and those that gave them another ring.
     pub(crate) optimizations: u64,
+    /// Votes that callers took back.
+    pub(crate) withdrawals: u64,
     pub(crate) rings_changed: u64,
 }
 
@@ -213,6 +228,18 @@ impl World {
         if model >= Model::Large && of_sizes.percent(80) {
             swarm.large = of_sizes.range(20, 100);
         }
+        let mut of_limits = Rng::new(seed ^ 0x5eed_000b);
+        if model >= Model::Limits && of_limits.percent(40) {
+            swarm.limits = of_limits.range(1, 20);
+        }
+        let mut of_state = Rng::new(seed ^ 0x5eed_000a);
+        if model >= Model::State && of_state.percent(35) {
+            swarm.state_faults = of_state.range(5, 40);
+        }
+        let mut of_turns = Rng::new(seed ^ 0x5eed_000d);
+        if of_turns.percent(60) {
+            swarm.turn = [200, 5 * MS, 60 * MS][of_turns.below(3) as usize];
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients =
@@ -243,13 +270,19 @@ impl World {
             ledger: Ledger::new(slowest),
             audit: Audit::default(),
             log: Log { logging, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
+            unsettled: false,
+            turn_ends: 0,
+            outbox: Vec::new(),
             inputs: 0,
             optimizations: 0,
+            withdrawals: 0,
             rings_changed: 0,
             rng,
             strikes: of_strikes,
             probes: of_probes,
             mesh: of_mesh,
+            reach: Rng::new(seed ^ 0x5eed_000c),
+            turns: of_turns,
             swarm,
         };
         if logging == Logging::Printed {
@@ -348,10 +381,44 @@ impl World {
             Input::Disconnected { client: ClientKey(key), .. } => self.audit.forget(*key),
             _ => {}
         }
+        // What a loop reads in one turn has its consequences at the end of the turn, all of it but what cannot wait.
+        let can_wait = !matches!(input, Input::Tick | Input::LoopGap(_) | Input::Kick { .. } | Input::Stop);
+        if !std::mem::replace(&mut self.unsettled, true) {
+            self.turn_ends = self.now + self.turns.below(self.swarm.turn.max(1));
+        }
         let mut out = Vec::new();
-        self.master.handle(Timestamp(self.now), input, &mut out);
+        self.master.take(Timestamp(self.now), input, &mut out);
+        self.carry_out(out);
+        if !can_wait || self.turn_ends <= self.now {
+            self.settle();
+        }
+    }
+
+    /// The master draws the consequences of what it has taken in, and all that it has to say leaves.
+    pub(crate) fn settle(&mut self) {
+        self.unsettled = false;
+        for (key, event) in std::mem::take(&mut self.outbox) {
+            self.send_down(key, event);
+        }
+        let mut out = Vec::new();
+        self.master.settle(&mut out);
         self.master.check_invariants();
-        for action in out {
+        self.carry_out(out);
+        self.checker.after(&self.master);
+        self.audit_input();
+    }
+
+    /// Nothing reaches a client before the master has settled.
+    fn tell(&mut self, key: u64, event: Event) {
+        if self.unsettled {
+            self.outbox.push((key, event));
+        } else {
+            self.send_down(key, event);
+        }
+    }
+
+    fn carry_out(&mut self, out: Vec<Action>) {
+        for action in out.into_iter().flat_map(Action::split) {
             match action {
                 Action::Send { client: ClientKey(key), packet } => {
                     self.note(format_args!("> c{key} {packet:?}"));
@@ -361,7 +428,7 @@ impl World {
                         self.slots.insert(answer.peer, (conn.slot, conn.life));
                         self.audit.heard(key, self.now);
                     }
-                    self.send_down(key, Event::ToClient(key, packet));
+                    self.tell(key, Event::ToClient(key, packet));
                 }
                 Action::Close { client: ClientKey(key) } => {
                     self.note(format_args!("> c{key} close"));
@@ -370,24 +437,33 @@ impl World {
                     if let Some(conn) = self.conns.get_mut(&key) {
                         conn.closed_at_master = true;
                     }
-                    self.send_down(key, Event::EndAtClient(key));
+                    self.tell(key, Event::EndAtClient(key));
                 }
                 Action::Plan { plan, job, .. } => self.plan(plan, &job),
+                Action::Reach { target, .. } => self.try_listeners(target.peer),
                 // Its answer may be on its way.
                 Action::DropPlan { plan } => self.note(format_args!("> drop {plan:?}")),
+                // Split before.
+                Action::SendAll { .. } => {}
                 Action::Log { text, .. } => self.note(format_args!("  {text}")),
             }
         }
-        self.checker.after(&self.master);
-        self.audit_input();
     }
 
     /// Runs until `end`.
     pub(crate) fn run_until(&mut self, end: u64, done: impl Fn(&Self) -> bool) {
-        while !done(self) {
+        loop {
             let event = self.queue.first_key_value().map(|((at, _), _)| *at);
-            let tick =
-                self.master.next_deadline().map(|d| d.as_micros().max(self.now).max(self.master_busy_until));
+            if self.unsettled && event.is_none_or(|at| at > self.turn_ends.min(end)) {
+                self.now = self.now.max(self.turn_ends.min(end));
+                self.settle();
+                continue;
+            }
+            if !self.unsettled && done(self) {
+                return;
+            }
+            let tick = Some(&self.master).filter(|_| !self.unsettled).and_then(MasterState::next_deadline);
+            let tick = tick.map(|d| d.as_micros().max(self.now).max(self.master_busy_until));
             let wake = Some(self.master_busy_until).filter(|at| *at > 0);
             let next = [event, tick, wake].into_iter().flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -422,8 +498,12 @@ impl World {
 
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
-            Event::Planned(..) if self.master_busy_until > self.now => self.master_backlog.push(event),
+            Event::Planned(..) | Event::Tried(_) if self.master_busy_until > self.now => {
+                self.master_backlog.push(event)
+            }
             Event::Planned(plan, result) => self.input(Input::Planned { plan, result }),
+            // Whether the listeners of a peer are reached says nothing about the faults of a run.
+            Event::Tried(peer) => self.input(Input::Reached { peer, closed: Vec::new() }),
             Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
                 if self.master_busy_until > self.now =>
             {

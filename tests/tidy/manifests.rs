@@ -96,6 +96,29 @@ fn problems_of(path: &str, manifest: &Manifest) -> Vec<String> {
     problems
 }
 
+/// Files of tests that no program has: where cargo does not look for them by itself, each has to be named.
+pub(crate) fn forgotten_tests(tree: &Tree) -> Vec<String> {
+    let mut problems = Vec::new();
+    let manifests = tree.iter().filter(|(_, text)| text.contains("autotests = false"));
+    for (manifest, text) in manifests {
+        let Some(tests) = manifest.strip_suffix("Cargo.toml").map(|crate_| format!("{crate_}tests/")) else {
+            continue;
+        };
+        let main = tree.get(&format!("{tests}main.rs")).map_or("", String::as_str);
+        for path in tree.keys() {
+            let Some(file) = path.strip_prefix(&tests) else { continue };
+            let name = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"));
+            let Some(name) = name.filter(|name| !name.contains('/') && *name != "main") else { continue };
+            let is_module = main.lines().any(|line| line == format!("mod {name};"));
+            let is_target = text.lines().any(|line| line == format!("name = \"{name}\""));
+            if !is_module && !is_target {
+                problems.push(format!("{path}: it is neither a module of {tests}main.rs nor a target"));
+            }
+        }
+    }
+    problems
+}
+
 #[derive(Debug, Default)]
 struct Manifest {
     name: Option<String>,
@@ -143,6 +166,23 @@ fn a_leaf_that_uses_another_crate_is_found() {
     let found =
         planted("[package]\nname = \"threadpark\"\n[dev-dependencies]\ntinysockets.workspace = true\n");
     assert_eq!(found, ["x/Cargo.toml: threadpark must not use tinysockets"]);
+}
+
+#[test]
+fn a_test_that_is_never_run_is_found() {
+    let files = [
+        ("x/Cargo.toml", "[package]\nautotests = false\n[[test]]\nname = \"alone\"\n"),
+        ("x/tests/main.rs", "mod joined;\nmod common;\n"),
+        ("x/tests/joined.rs", ""),
+        ("x/tests/common/mod.rs", ""),
+        ("x/tests/common/data.rs", ""),
+        ("x/tests/alone.rs", ""),
+        ("x/tests/lost.rs", ""),
+        ("y/Cargo.toml", "[package]\n"),
+        ("y/tests/found_by_cargo.rs", ""),
+    ];
+    let found = forgotten_tests(&crate::tree::planted(&files));
+    assert_eq!(found, ["x/tests/lost.rs: it is neither a module of x/tests/main.rs nor a target"]);
 }
 
 #[test]

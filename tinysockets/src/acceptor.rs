@@ -95,9 +95,8 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to take connections from `listeners`, each of which serves one role; that for data takes probes, too. A
-    /// connection of another role is
-    /// refused, and what is no preamble is closed, without `handler` seeing it.
+    /// Starts to take connections from `listeners`, each of which serves one role and checks; that for data takes
+    /// probes, too. A connection of another role is refused, and what is no preamble is closed, without `handler` seeing it.
     pub fn spawn(
         listeners: Vec<(Role, Listener)>,
         limits: AcceptLimits,
@@ -303,9 +302,9 @@ impl Work {
     }
 }
 
-/// Probes measure the way that data takes, so they come to the same port.
+/// Probes measure the way that data takes, so they come to the same port. Every port tells who listens there.
 fn serves(listener: Role, role: Role) -> bool {
-    role == listener || (listener, role) == (Role::Data, Role::Probe)
+    role == listener || role == Role::Check || (listener, role) == (Role::Data, Role::Probe)
 }
 
 struct Ready {

@@ -48,6 +48,11 @@ impl Conn {
         sys::send(self.fd(), bytes, true)
     }
 
+    /// As [`Conn::try_send`], from several places in a row.
+    pub fn try_send_many(&self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        sys::send_many(self.fd(), parts, true)
+    }
+
     /// Receives what has arrived; 0 is the end of the stream.
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         sys::recv(self.fd(), buffer, true)

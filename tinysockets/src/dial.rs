@@ -98,12 +98,16 @@ pub fn dial(target: &HostPort, deadline: Instant) -> Result<Conn, DialError> {
             }
         }
     }
+    Err(not_connected(target, last))
+}
+
+pub(crate) fn not_connected(target: &HostPort, source: io::Error) -> DialError {
     let target = target.clone();
-    Err(match last.kind() {
+    match source.kind() {
         io::ErrorKind::ConnectionRefused => DialError::ConnectionRefused { target },
         io::ErrorKind::TimedOut => DialError::TimedOut { target, doing: "connecting" },
-        _ => DialError::Io { target, source: last },
-    })
+        _ => DialError::Io { target, source },
+    }
 }
 
 /// [`dial`], then [`introduce`].
@@ -135,7 +139,7 @@ pub fn introduce(
     }
 }
 
-fn no_answer(target: &HostPort, source: io::Error) -> DialError {
+pub(crate) fn no_answer(target: &HostPort, source: io::Error) -> DialError {
     let target = target.clone();
     match source.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
@@ -149,24 +153,32 @@ fn no_answer(target: &HostPort, source: io::Error) -> DialError {
 }
 
 fn connect(address: SocketAddr, deadline: Instant) -> io::Result<Conn> {
+    let socket = begin_connect(address)?;
+    if !sys::poll_fd(socket.as_fd(), Interest::Write, Some(deadline))?.any() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    end_connect(socket)
+}
+
+/// A socket that does not block and is about to be connected; it is writable when that is over.
+pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<Socket> {
     // `Socket::new` sets close-on-exec in the same step.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     ledger::enter(&socket);
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(address)) {
-        Ok(()) => {}
         // A connect that a signal interrupts goes on in the background, like one that does not wait.
-        Err(error) if is_in_progress(&error) => {
-            if !sys::poll_fd(socket.as_fd(), Interest::Write, Some(deadline))?.any() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if let Some(error) = socket.take_error()? {
-                return Err(error);
-            }
-        }
-        Err(error) => return Err(error),
+        Err(error) if !is_in_progress(&error) => Err(error),
+        _ => Ok(socket),
     }
-    configure(TcpStream::from(socket))
+}
+
+/// The connection, or why there is none, once [`begin_connect`] is over.
+pub(crate) fn end_connect(socket: Socket) -> io::Result<Conn> {
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => configure(TcpStream::from(socket)),
+    }
 }
 
 fn configure(stream: TcpStream) -> io::Result<Conn> {

@@ -8,6 +8,7 @@
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
 //! | be reached by many, on one thread | [`listeners`], [`write_queue`] |
+//! | know who can be reached, of many at once | [`reach`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
@@ -27,6 +28,7 @@ pub mod listener;
 pub mod listeners;
 pub mod preamble;
 pub mod queued;
+pub mod reach;
 pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;

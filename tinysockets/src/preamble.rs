@@ -45,6 +45,8 @@ pub enum Role {
     State = 3,
     /// Bandwidth measurement.
     Probe = 4,
+    /// Whether the one that is meant can be reached here: the reply is all that flows.
+    Check = 5,
 }
 
 impl Role {
@@ -54,6 +56,7 @@ impl Role {
             2 => Some(Self::Data),
             3 => Some(Self::State),
             4 => Some(Self::Probe),
+            5 => Some(Self::Check),
             _ => None,
         }
     }
@@ -340,7 +343,7 @@ mod tests {
     fn preamble() -> impl Strategy<Value = Preamble> {
         let ids = (any::<u128>(), any::<u128>(), any::<u128>());
         let rest = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u16>(), any::<u64>());
-        (1u8..=4, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
+        (1u8..=5, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
             features: rest.0,
             run,
             from,

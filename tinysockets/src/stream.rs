@@ -51,7 +51,7 @@ impl StreamBreaker {
 #[derive(Clone, Copy)]
 enum Limit {
     By(Option<Instant>),
-    Idle(Duration),
+    Idle(Duration, Option<Instant>),
 }
 
 impl Limit {
@@ -59,7 +59,10 @@ impl Limit {
     fn deadline(self) -> Option<Instant> {
         match self {
             Self::By(deadline) => deadline,
-            Self::Idle(timeout) => sys::deadline_after(timeout),
+            Self::Idle(timeout, latest) => {
+                let idle = sys::deadline_after(timeout);
+                idle.into_iter().chain(latest).min()
+            }
         }
     }
 }
@@ -123,7 +126,7 @@ impl PacketStream {
 
     /// Sends raw bytes; gives up when none could be sent for `idle_timeout`.
     pub fn send_bytes_progress(&mut self, bytes: &[u8], idle_timeout: Duration) -> io::Result<()> {
-        self.send_limited(bytes, Limit::Idle(idle_timeout))
+        self.send_limited(bytes, Limit::Idle(idle_timeout, None))
     }
 
     /// Fills `buffer` with raw bytes before `deadline` (`None`: no limit). The end of the connection before that is
@@ -132,9 +135,14 @@ impl PacketStream {
         self.recv_limited(buffer, Limit::By(deadline.into()))
     }
 
-    /// Fills `buffer` with raw bytes; gives up when none arrived for `idle_timeout`.
-    pub fn recv_exact_progress(&mut self, buffer: &mut [u8], idle_timeout: Duration) -> io::Result<()> {
-        self.recv_limited(buffer, Limit::Idle(idle_timeout))
+    /// Fills `buffer` with raw bytes; gives up when none arrived for `idle_timeout`, and at `deadline`.
+    pub fn recv_exact_progress(
+        &mut self,
+        buffer: &mut [u8],
+        idle_timeout: Duration,
+        deadline: impl Into<Option<Instant>>,
+    ) -> io::Result<()> {
+        self.recv_limited(buffer, Limit::Idle(idle_timeout, deadline.into()))
     }
 
     fn send_limited(&mut self, bytes: &[u8], limit: Limit) -> io::Result<()> {

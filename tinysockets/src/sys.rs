@@ -157,6 +157,12 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], dont_wait: bool) -> io::Result<usi
     unsafe { send_raw(fd, bytes.as_ptr(), bytes.len(), dont_wait) }
 }
 
+/// As [`send`], from several places in a row.
+pub fn send_many(fd: BorrowedFd<'_>, parts: &[io::IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
+    // SAFETY: an `IoSlice` has the layout of an `iovec`, each of them is that of a live slice, and sending only reads them.
+    unsafe { send_message(fd, parts.as_ptr().cast_mut().cast::<libc::iovec>(), parts.len(), dont_wait) }
+}
+
 /// Receives into `buffer`; 0 is the end of the stream. With `dont_wait` "nothing there yet" is `WouldBlock`.
 pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], dont_wait: bool) -> io::Result<usize> {
     // SAFETY: the range is that of an exclusively borrowed slice.

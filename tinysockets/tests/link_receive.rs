@@ -1,7 +1,5 @@
 //! The receiving end against a peer that is a plain socket: landing, framing, and every way in which it can go wrong.
 
-mod link_support;
-
 use std::{
     io::Write,
     net::TcpStream,
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use link_support::*;
+use crate::link_support::*;
 use proptest::prelude::*;
 use socket2::SockRef;
 use tinysockets::link::{FLAG_CHECKSUM, FaultKind, FrameHeader, InLink, Landing, LinkFault};

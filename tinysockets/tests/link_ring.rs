@@ -1,7 +1,5 @@
 //! A ring all-reduce in miniature over real links: sums of `u32`, in place, every node in this process.
 
-mod link_support;
-
 use std::{
     collections::HashSet,
     net::TcpStream,
@@ -12,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use link_support::*;
+use crate::link_support::*;
 use proptest::prelude::*;
 use tinysockets::link::{
     FrameHeader, Gate, InLink, Landing, Lent, LinkFault, OpKey, OutLink, Outgoing, Transfer, Violation,

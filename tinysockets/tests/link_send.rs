@@ -1,7 +1,5 @@
 //! The sending end: every frame is released exactly once and the stream stays framed, whatever the peer and the caller do.
 
-mod link_support;
-
 use std::{
     collections::HashMap,
     io::{self, Read},
@@ -11,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use link_support::*;
+use crate::link_support::*;
 use proptest::prelude::*;
 use socket2::SockRef;
 use tinysockets::link::{FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, Outgoing};

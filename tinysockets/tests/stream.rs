@@ -70,7 +70,7 @@ fn a_request_and_raw_bytes_as_its_answer() {
     });
     one.send_packet(9, &Raw(b"give"), soon()).unwrap();
     let mut got = vec![0; expected.len()];
-    one.recv_exact_progress(&mut got, PATIENCE).unwrap();
+    one.recv_exact_progress(&mut got, PATIENCE, None).unwrap();
     assert!(got == expected);
     let mut tail = [0; 3];
     one.recv_exact(&mut tail, soon()).unwrap();
@@ -131,7 +131,7 @@ fn an_idle_timeout_counts_from_the_last_byte_and_a_deadline_does_not() {
     let slow = trickle(raw);
     let start = Instant::now();
     let idle_timeout = Duration::from_millis(900);
-    PacketStream::new(one.into(), 100).recv_exact_progress(&mut [0; 40], idle_timeout).unwrap();
+    PacketStream::new(one.into(), 100).recv_exact_progress(&mut [0; 40], idle_timeout, None).unwrap();
     assert!(start.elapsed() > idle_timeout, "the transfer was meant to take longer than the timeout");
     slow.join().unwrap();
 

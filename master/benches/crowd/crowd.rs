@@ -49,15 +49,12 @@ impl Crowd {
             for _ in 0..come {
                 self.connect();
             }
-            assert!(
-                self.run(PATIENCE, |crowd| crowd.members().all(|peer| peer.accepted || have > 0)),
-                "joins"
-            );
+            let is_known = |crowd: &Self| crowd.members().all(|peer| peer.registered);
+            assert!(self.run(PATIENCE, is_known), "{come} peers are not registered");
             if have > 0 {
                 self.requests += 1;
                 let request = RequestId(self.requests);
-                let vote =
-                    C2m::VoteTopology(VoteTopology { request, wait_for_world: have as u32 + come as u32 });
+                let vote = C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 });
                 let accepted = |peer: &&mut Peer| peer.accepted && !peer.gone && !peer.leaving;
                 self.peers.values_mut().filter(accepted).for_each(|peer| peer.send(&vote));
             }
@@ -158,6 +155,7 @@ impl Crowd {
                     self.plan_bytes += bytes as u64;
                     peer.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
                 }
+                News::Packet(M2c::Registered(_)) => peer.registered = true,
                 News::Packet(M2c::Admitted(_)) => peer.accepted = true,
                 News::Packet(M2c::Echo(_)) => {
                     let sent = peer.open.pop_front().expect("an echo answers a beat");

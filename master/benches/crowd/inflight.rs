@@ -4,8 +4,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::{
-    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, OpId, PartDescriptor, PeerId,
-    Register, RequestId, RingReport, RunId, VoteTopology,
+    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, Name, OpId, PartDescriptor,
+    PeerId, Register, RequestId, RingReport, RunId, VoteTopology,
 };
 use pccl_quant::{DataType, ReduceOp};
 use std::{
@@ -38,7 +38,7 @@ impl Bench {
         self.now = self.now + Duration::from_micros(10);
         self.state.handle(self.now, input, &mut self.out);
         let _ = self.state.next_deadline();
-        for action in self.out.drain(..) {
+        for action in self.out.drain(..).flat_map(Action::split) {
             if let Action::Send { client, packet } = action {
                 self.mail.push_back((client, packet));
             }
@@ -79,8 +79,15 @@ fn world() -> Bench {
         bench.input(Input::Connected { client: key, remote: host, local: host });
         let (p2p_port, state_port) = (1, 2);
         let (group, advertised_host, previous) = (GroupId(0), None, None);
-        let register =
-            Register { group, advertised_host, p2p_port, state_port, pool_connections: 1, previous };
+        let register = Register {
+            group,
+            advertised_host,
+            p2p_port,
+            state_port,
+            pool_connections: 1,
+            name: Name::default(),
+            previous,
+        };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };
         (1..client).for_each(|member| bench.send(ClientKey(member), C2m::VoteTopology(vote.clone())));
@@ -89,14 +96,13 @@ fn world() -> Bench {
     bench
 }
 
-/// Operations of which `flying` are in flight at any time, for about a second.
+/// Operations of which `flying` are in flight at any time, for a second and until as many are done.
 fn measure(flying: u64) -> f64 {
     let mut bench = world();
     let began = Instant::now();
     (0..flying).for_each(|tag| bench.vote(tag));
     let (mut next, mut done) = (flying, 0_u64);
-    let began = if flying > 1 { Instant::now() } else { began };
-    while began.elapsed() < Duration::from_secs(1) {
+    while began.elapsed() < Duration::from_secs(1) || done < flying {
         // Whatever began completes in the order in which it began; each outcome makes room for another.
         let Some((client, packet)) = bench.mail.pop_front() else { break };
         match packet {

@@ -76,7 +76,7 @@ fn gone(some: usize, all: usize, politely: bool) {
     );
 }
 
-/// Peers come and go one after another, beside sixteen that stay.
+/// Peers come and go one after another, beside sixteen that stay, and each departure ends an operation.
 fn storm(seconds: usize) {
     let master = Process::launch();
     let mut crowd = Crowd::new(master.address);
@@ -86,6 +86,7 @@ fn storm(seconds: usize) {
     let (mut joins, mut noted) = (0, 0);
     while began.elapsed() < length {
         crowd.admit(17 + joins % 3);
+        tags::begin(&mut crowd, joins as u64);
         crowd.die(1 + joins % 3);
         let size = 16;
         assert!(crowd.run(PATIENCE, |crowd| crowd.all_in_ring_of(size)), "no ring");

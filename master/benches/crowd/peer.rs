@@ -1,7 +1,7 @@
 //! One light peer: a control connection without a thread, whose owner hands it what arrives.
 
 use mio::net::TcpStream;
-use pccl_protocol::{Beat, C2m, CallKind, GroupId, M2c, Register, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{Beat, C2m, CallKind, GroupId, M2c, Name, Register, limits::MAX_PACKET_BYTES};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
@@ -29,6 +29,7 @@ pub(crate) struct Peer {
     /// Bytes of the answer to the preamble that have not come yet.
     reply_left: usize,
     unsent: VecDeque<u8>,
+    pub(crate) registered: bool,
     pub(crate) accepted: bool,
     /// Members of the last ring, and its epoch.
     pub(crate) ring: (usize, pccl_protocol::GroupEpoch),
@@ -50,6 +51,7 @@ impl Peer {
             parser: FrameParser::new(MAX_PACKET_BYTES),
             reply_left: REPLY_BYTES,
             unsent: VecDeque::new(),
+            registered: false,
             accepted: false,
             ring: (0, pccl_protocol::GroupEpoch(0)),
             leaving: false,
@@ -65,6 +67,7 @@ impl Peer {
             p2p_port: 1,
             state_port: 2,
             pool_connections: 1,
+            name: Name::default(),
             previous: None,
         }));
         peer

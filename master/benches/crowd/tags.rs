@@ -1,9 +1,12 @@
 //! Two peers with unique tags in batches, beside an operation that never ends: the group is never quiet.
 
-use super::{crowd::Crowd, master::Process, peer::Peer};
+use super::{PATIENCE, crowd::Crowd, master::Process, peer::Peer};
 use pccl_protocol::{Algorithm, C2m, Complete, Descriptor, Initiate, M2c, OpId, PartDescriptor, VoteRef};
 use pccl_quant::{DataType, ReduceOp};
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 /// Tags in flight together.
 const BATCH: u64 = 16;
@@ -14,6 +17,21 @@ fn initiate(op: OpId) -> C2m {
         op,
         descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },
     })
+}
+
+/// An operation of all that runs, and that nobody completes.
+pub(crate) fn begin(crowd: &mut Crowd, tag: u64) {
+    for peer in crowd.peers.values_mut() {
+        let epoch = peer.ring.1;
+        peer.send(&initiate(OpId { epoch, tag, attempt: 0 }));
+    }
+    let (size, begun) = (crowd.peers.len(), Cell::new(0));
+    let begins = crowd.run_with(
+        PATIENCE,
+        |_| begun.get() == size,
+        |_, packet| begun.set(begun.get() + usize::from(matches!(packet, M2c::Commence(_)))),
+    );
+    assert!(begins, "the operation does not begin");
 }
 
 pub(crate) fn run(seconds: usize) {

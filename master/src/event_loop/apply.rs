@@ -3,58 +3,76 @@
 use super::{
     EventLoop, STOP_LINGER, STOP_TIMEOUT,
     conn::{Conn, Phase},
+    queue::Frame,
 };
-use crate::state::{Action, ClientKey, Input};
-use std::{collections::VecDeque, mem, sync::atomic::Ordering, time::Instant};
+use crate::state::{Action, ClientKey, Input, MasterState};
+use pccl_protocol::M2c;
+use std::{mem, sync::atomic::Ordering, time::Instant};
 use tinysockets::preamble::Refusal;
 
 impl EventLoop {
-    /// Hands one input to the state and carries out its actions, and those of the inputs that follow from them.
+    /// Hands one input to the state and has it settle.
     pub(super) fn input(&mut self, input: Input) {
-        let mut inputs = VecDeque::from([input]);
-        while let Some(input) = inputs.pop_front() {
-            self.observer.input(&input);
-            let now = self.now();
-            let mut actions = mem::take(&mut self.actions);
-            self.state.handle(now, input, &mut actions);
-            for action in actions.drain(..) {
-                if let Some(slow) = self.apply(action) {
-                    inputs.push_back(Input::SlowReader { client: slow });
-                }
-            }
-            self.actions = actions;
+        self.take(input);
+        self.settle();
+    }
+
+    /// Hands one input to the state. What follows from it waits until the state settles, at the end of the turn at the latest, and
+    /// what comes with it has its part in that. Nothing leaves before the end of a turn, so nobody can tell.
+    pub(super) fn take(&mut self, input: Input) {
+        self.observer.input(&input);
+        let now = self.now();
+        self.unsettled = true;
+        self.act(|state, actions| state.take(now, input, actions));
+    }
+
+    /// Lets the state draw the consequences of what it has taken.
+    pub(super) fn settle(&mut self) {
+        while mem::take(&mut self.unsettled) {
+            self.act(|state, actions| state.settle(actions));
         }
     }
 
-    /// Carries out one action. Returns the client if it has not read what the master sent for too long. Clients that
-    /// are gone or being closed are passed over: the state may not know yet.
-    fn apply(&mut self, action: Action) -> Option<ClientKey> {
+    /// Carries out what the state wants. Who has not read what the master sent for too long is a fact for it.
+    fn act(&mut self, ask: impl FnOnce(&mut MasterState, &mut Vec<Action>)) {
+        let mut actions = mem::take(&mut self.actions);
+        ask(&mut self.state, &mut actions);
+        let mut slow = Vec::new();
+        for action in actions.drain(..) {
+            self.apply(action, &mut slow);
+        }
+        self.actions = actions;
+        for client in slow {
+            self.take(Input::SlowReader { client });
+        }
+    }
+
+    /// Carries out one action. Notes clients that have not read for too long.
+    fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
         match action {
-            Action::Send { client, packet } => {
-                let conn = self.conns.get_mut(&client.0)?;
-                if !matches!(conn.phase, Phase::Client(_)) {
-                    return None;
-                }
-                self.dirty.insert(client.0);
-                self.observer.output(client, &packet);
-                (!conn.queue(&packet, self.queue_limit_bytes)).then_some(client)
-            }
+            Action::Send { client, packet } => self.send(&[client], &packet, slow),
+            Action::SendAll { clients, packet } => self.send(&clients, &packet, slow),
             Action::Close { client } => {
                 self.observer.closed(client);
                 self.close(client.0);
-                None
             }
-            Action::Plan { plan, job, background } => {
-                self.planner.plan(plan, *job, background);
-                None
-            }
-            Action::DropPlan { plan } => {
-                self.planner.drop_plan(plan);
-                None
-            }
-            Action::Log { level, text } => {
-                log::log!(target: "pccl_master", level, "{text}");
-                None
+            Action::Plan { plan, job, background } => self.planner.plan(plan, *job, background),
+            Action::Reach { target, group, limit } => self.reacher.reach(target, group, limit),
+            Action::DropPlan { plan } => self.planner.drop_plan(plan),
+            Action::Log { level, text } => log::log!(target: "pccl_master", level, "{text}"),
+        }
+    }
+
+    /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know yet.
+    fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
+        let frame = Frame::new(packet);
+        for client in clients {
+            let is_client = |conn: &&mut Conn| matches!(conn.phase, Phase::Client(_));
+            let Some(conn) = self.conns.get_mut(&client.0).filter(is_client) else { continue };
+            self.dirty.insert(client.0);
+            self.observer.output(*client, packet);
+            if !conn.queue(packet, frame.clone(), self.queue_limit_bytes) {
+                slow.push(*client);
             }
         }
     }
@@ -63,6 +81,7 @@ impl EventLoop {
     pub(super) fn close(&mut self, key: u64) {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.close(Instant::now());
+            self.closing.insert(key);
             self.dirty.insert(key);
         }
     }

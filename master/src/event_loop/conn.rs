@@ -1,13 +1,17 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
-use super::{half_open::HalfOpen, inbox::Inbox};
+use super::{
+    half_open::HalfOpen,
+    inbox::Inbox,
+    queue::{Frame, WriteQueue},
+};
 use pccl_protocol::M2c;
 use std::{
     io,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
-use tinysockets::{conn::Conn as Stream, write_queue::WriteQueue};
+use tinysockets::conn::Conn as Stream;
 
 /// Time in which a connection that is being closed must have taken what is queued for it.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,13 +92,12 @@ impl Conn {
         }
     }
 
-    /// Queues bytes. `false`: more than `limit_bytes` would wait then. Everything that has not begun to leave is
+    /// Queues a packet, encoded in `frame`. `false`: more than `limit_bytes` would wait then. Everything that has not begun to leave is
     /// thrown away, since the state is about to drop this client; only a kick is queued from then on.
-    pub(super) fn queue(&mut self, packet: &M2c, limit_bytes: usize) -> bool {
+    pub(super) fn queue(&mut self, packet: &M2c, frame: Frame, limit_bytes: usize) -> bool {
         if self.overflowed && !matches!(packet, M2c::Kicked(_)) {
             return true;
         }
-        let frame = packet.to_frame();
         if !self.overflowed && self.queue.waiting_bytes() + frame.len() > limit_bytes {
             self.overflowed = true;
             self.queue.drop_unsent();
@@ -106,7 +109,7 @@ impl Conn {
 
     /// Queues bytes that are no packet.
     pub(super) fn queue_raw(&mut self, bytes: &[u8]) {
-        self.queue.push(bytes.to_vec());
+        self.queue.push(Frame::raw(bytes));
     }
 
     /// Writes what the socket takes. `true`: the connection is to be read, since writing failed.
@@ -115,7 +118,7 @@ impl Conn {
         if self.write_error.is_some() {
             return true;
         }
-        if let Err(error) = self.queue.write_to(|bytes| self.stream.try_send(bytes)) {
+        if let Err(error) = self.queue.write_to(|parts| self.stream.try_send_many(parts)) {
             self.write_error = Some(format!("write failed: {error}"));
             return true;
         }

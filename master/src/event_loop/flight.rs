@@ -3,7 +3,7 @@
 
 use crate::state::{ClientKey, Input};
 use pccl_protocol::{
-    C2m, GroupEpoch, GroupId, M2c, Outcome, PeerId, SyncOutcome, Verdict,
+    C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, SyncOutcome, Verdict,
     flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
 };
 use std::{
@@ -15,12 +15,16 @@ use std::{
 /// Verdicts that are remembered, so that one that goes to many peers is noted once.
 const RECENT_VERDICTS: usize = 16;
 
+/// Members that the record of a ring names: thousands of records are kept.
+const RING_NAMES: usize = 64;
+
 /// One client, as far as the recorder has to know it.
 #[derive(Debug)]
 struct Known {
     remote: IpAddr,
     group: GroupId,
     host: Option<String>,
+    name: Name,
     peer: Option<PeerId>,
 }
 
@@ -42,7 +46,13 @@ impl Observer {
     pub(super) fn input(&mut self, input: &Input) {
         match input {
             Input::Connected { client, remote, .. } => {
-                let known = Known { remote: *remote, group: GroupId(0), host: None, peer: None };
+                let known = Known {
+                    remote: *remote,
+                    group: GroupId(0),
+                    host: None,
+                    name: Name::default(),
+                    peer: None,
+                };
                 self.clients.insert(*client, known);
             }
             Input::Packet { client, packet } => self.packet(*client, packet),
@@ -67,6 +77,7 @@ impl Observer {
         if let C2m::Register(register) = packet {
             known.group = register.group;
             known.host = register.advertised_host.as_ref().map(|host| host.as_str().to_owned());
+            known.name = register.name.clone();
         }
         // Others than peers must not be able to push out what was recorded.
         if let Some(peer) = known.peer {
@@ -83,6 +94,10 @@ impl Observer {
         if let M2c::Registered(registered) = packet {
             known.peer = Some(registered.peer);
             let host = known.host.take().unwrap_or_else(|| known.remote.to_string());
+            let host = match known.name.as_str() {
+                "" => host,
+                name => format!("{name}, {host}"),
+            };
             let group = u64::from(known.group.0);
             self.recorder.record_with(|| {
                 Event::new(What::PeerRegistered).peer(registered.peer).count(group).text(host)
@@ -111,10 +126,14 @@ impl Observer {
             M2c::RingPlan(plan) if self.last_plan != Some((plan.group, plan.epoch)) => {
                 self.last_plan = Some((plan.group, plan.epoch));
                 self.recorder.record_with(|| {
-                    let ring: Vec<String> = plan.ring.iter().map(|member| member.peer.to_string()).collect();
+                    let names = plan.ring.iter().take(RING_NAMES).map(|member| member.peer.to_string());
+                    let mut ring: Vec<String> = names.collect();
+                    if plan.ring.len() > RING_NAMES {
+                        ring.push(format!("{} more", plan.ring.len() - RING_NAMES));
+                    }
                     let event = Event::new(What::RingPlanned).about(Subject::Epoch(plan.epoch));
                     let text = format!("group {}: {}", plan.group, ring.join(" -> "));
-                    event.count(ring.len() as u64).text(text)
+                    event.count(plan.ring.len() as u64).text(text)
                 });
             }
             M2c::Outcome(outcome) => {

@@ -1,7 +1,7 @@
 use super::*;
 use pccl_protocol::{
-    Cause, Host, KickCode, KickReason, Nothing, OpId, OpOutcome, Operation, Phase, Register, Registered,
-    RequestId, RunId, Text,
+    Cause, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome, Operation, Phase, Register,
+    Registered, RequestId, RunId, Text,
     flight::{Role, Settings},
 };
 use std::net::Ipv4Addr;
@@ -21,6 +21,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         p2p_port: 1,
         state_port: 2,
         pool_connections: 0,
+        name: Name::default(),
         previous: None,
     });
     observer.input(&Input::Packet { client, packet });

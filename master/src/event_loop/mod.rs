@@ -11,6 +11,8 @@ mod flight;
 mod half_open;
 mod inbox;
 mod planner;
+mod queue;
+mod reach;
 mod read;
 
 pub(crate) use admin::AdminSocket;
@@ -25,6 +27,7 @@ use pccl_protocol::{
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;
+use reach::Reacher;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
@@ -85,6 +88,7 @@ pub(crate) struct EventLoop {
     state: MasterState,
     observer: flight::Observer,
     planner: Planner,
+    reacher: Reacher,
     run: RunId,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
@@ -95,10 +99,14 @@ pub(crate) struct EventLoop {
     next_key: u64,
     conns: BTreeMap<u64, Conn>,
     half_open: BTreeSet<u64>,
+    /// Connections that are being closed.
+    closing: BTreeSet<u64>,
     /// Connections that may have bytes to read.
     readable: VecDeque<u64>,
     /// Connections to which something may be written.
     dirty: BTreeSet<u64>,
+    /// The state has taken facts in whose consequences it has not drawn.
+    unsettled: bool,
     actions: Vec<Action>,
     buffer: Vec<u8>,
 }
@@ -136,6 +144,7 @@ impl EventLoop {
             state: setup.state,
             observer: flight::Observer::new(setup.recorder),
             planner: Planner::new(Arc::clone(&waker)),
+            reacher: Reacher::new(setup.run, Arc::clone(&waker)),
             run: setup.run,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
@@ -145,8 +154,10 @@ impl EventLoop {
             next_key: 1,
             conns: BTreeMap::new(),
             half_open: BTreeSet::new(),
+            closing: BTreeSet::new(),
             readable: VecDeque::new(),
             dirty: BTreeSet::new(),
+            unsettled: false,
             actions: Vec::new(),
             buffer: vec![0; read::BUFFER_BYTES],
         };
@@ -164,8 +175,10 @@ impl EventLoop {
             self.begin_stop();
             self.accept_turn();
             self.read_turn();
-            self.planner.take_answers().into_iter().for_each(|answer| self.input(answer));
+            self.planner.take_answers().into_iter().for_each(|answer| self.take(answer));
+            self.reacher.take_answers().into_iter().for_each(|answer| self.take(answer));
             self.admin_turn();
+            self.settle();
             self.tick(&mut events)?;
             self.expire();
             self.flush_dirty();
@@ -183,7 +196,7 @@ impl EventLoop {
         }
         let now = Instant::now();
         let of_state = self.state.next_deadline().map(|deadline| self.instant(deadline));
-        let of_conns = self.conns.values().filter_map(Conn::deadline);
+        let of_conns = self.limited().filter_map(|(_, conn)| conn.deadline());
         let of_admin = self.admin.as_ref().and_then(Admin::deadline);
         let of_accept = self.listeners.as_ref().and_then(Listeners::deadline);
         let earliest =
@@ -260,6 +273,7 @@ impl EventLoop {
             }
             self.read_turn();
         }
+        self.settle();
         // Packets may have moved the deadline.
         if self.tick_is_due() {
             self.input(Input::Tick);
@@ -271,11 +285,17 @@ impl EventLoop {
         self.state.next_deadline().is_some_and(|deadline| deadline <= self.now())
     }
 
+    /// Connections whose time is limited: before they are clients, and after.
+    fn limited(&self) -> impl Iterator<Item = (u64, &Conn)> {
+        let keys = self.half_open.iter().chain(&self.closing);
+        keys.filter_map(|key| Some((*key, self.conns.get(key)?)))
+    }
+
     /// Drops connections whose time is over.
     fn expire(&mut self) {
         let now = Instant::now();
         let over = |conn: &Conn| conn.deadline().is_some_and(|deadline| deadline <= now);
-        let keys: Vec<u64> = self.conns.iter().filter(|(_, conn)| over(conn)).map(|(key, _)| *key).collect();
+        let keys: Vec<u64> = self.limited().filter(|(_, conn)| over(conn)).map(|(key, _)| key).collect();
         for key in keys {
             if self.half_open.contains(&key) {
                 log::info!("{}: no complete preamble in time, dropped", self.conns[&key].remote);
@@ -322,6 +342,7 @@ impl EventLoop {
     /// Forgets a connection; its socket closes.
     fn remove(&mut self, key: u64) -> Option<Conn> {
         self.half_open.remove(&key);
+        self.closing.remove(&key);
         self.dirty.remove(&key);
         let mut conn = self.conns.remove(&key)?;
         // Closing the socket takes it out of the event queue as well, so a failure here changes nothing.

@@ -83,7 +83,7 @@ impl EventLoop {
         let Some(conn) = self.remove(key) else { return };
         match conn.phase {
             Phase::HalfOpen(..) => log::debug!("{}: {text} before its preamble was complete", conn.remote),
-            Phase::Client(_) => self.input(Input::Disconnected { client: ClientKey(key), text }),
+            Phase::Client(_) => self.take(Input::Disconnected { client: ClientKey(key), text }),
             Phase::Closing { .. } => {}
         }
     }
@@ -105,6 +105,7 @@ impl EventLoop {
             Some(refusal) => {
                 conn.queue_raw(&Reply::Refused(refusal).encode());
                 conn.close(Instant::now());
+                self.closing.insert(key);
                 self.half_open.remove(&key);
                 self.dirty.insert(key);
             }
@@ -135,7 +136,7 @@ impl EventLoop {
         conn.phase = Phase::Client(inbox);
         self.half_open.remove(&key);
         self.dirty.insert(key);
-        self.input(Input::Connected { client: ClientKey(key), remote, local });
+        self.take(Input::Connected { client: ClientKey(key), remote, local });
         self.hand_over_packets(key);
     }
 
@@ -144,9 +145,9 @@ impl EventLoop {
         while let Some(next) = self.next_packet(key) {
             let client = ClientKey(key);
             match next {
-                Ok(packet) => self.input(Input::Packet { client, packet }),
+                Ok(packet) => self.take(Input::Packet { client, packet }),
                 Err(error) => {
-                    self.input(Input::Malformed { client, error: error.to_string() });
+                    self.take(Input::Malformed { client, error: error.to_string() });
                     // Its stream has no frame boundaries any more, whatever the state thinks of it.
                     self.close(key);
                 }

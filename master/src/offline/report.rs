@@ -39,6 +39,17 @@ impl Report<'_> {
         }
     }
 
+    fn objective_in_words(&self) -> String {
+        match self.objective {
+            Objective::Balanced => format!(
+                "of all rings whose slowest edge is within {:.0} % of the best, that with the lowest sum",
+                (1.0 - EQUALLY_FAST) * 100.0
+            ),
+            Objective::Bottleneck => "the best slowest edge, then the lowest sum".to_owned(),
+            Objective::Sum => "the lowest sum".to_owned(),
+        }
+    }
+
     fn edge_unit(&self) -> &'static str {
         if self.input.matrix.is_costs() { "cost" } else { "mbit_s" }
     }
@@ -154,11 +165,7 @@ impl Report<'_> {
         if let Some(bottleneck) = self.plan.bottleneck {
             let bound = bottleneck.bound / self.input.cost_scale;
             let best = if self.objective == Objective::Balanced && bottleneck.bound != bottleneck.value {
-                format!(
-                    "; no ring has more than {}, at least {} % of the best found counts as equal",
-                    short(bound),
-                    EQUALLY_FAST * 100.0
-                )
+                format!("; no ring does better than {}", short(bound))
             } else if bottleneck.is_proven() {
                 "; no ring does better".into()
             } else {
@@ -211,7 +218,7 @@ impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.plan.order.iter().map(|&peer| self.name(peer)).collect();
         writeln!(f, "ring:         {}", names.join(" -> "))?;
-        writeln!(f, "objective:    {}", self.objective_name())?;
+        writeln!(f, "objective:    {}: {}", self.objective_name(), self.objective_in_words())?;
         if let Some(line) = self.slowest_line() {
             writeln!(f, "slowest edge: {line}")?;
         }
@@ -291,6 +298,10 @@ mod tests {
             )
         );
         let text = report.to_string();
+        assert!(
+            text.contains("objective:    bottleneck: the best slowest edge, then the lowest sum\n"),
+            "{text}"
+        );
         assert!(text.contains("slowest edge: b -> a, 40 Mbit/s; no ring does better\n"), "{text}");
         assert!(text.contains("sum:          57.5000 (1 / rate, s/Gbit); the least possible"), "{text}");
         // b sends 40, so that it owns next to nothing: of all it sends its contribution once.

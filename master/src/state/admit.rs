@@ -53,9 +53,13 @@ impl MasterState {
             (C2m::Beat(_) | C2m::Leave(_), Peer(..)) => Ok(()),
             (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
 
-            (C2m::StatusRequest(_), Peer(..)) => Ok(()),
-            (C2m::StatusRequest(_), Stranger(asked)) if asked < limits::MAX_STRANGER_REQUESTS => Ok(()),
-            (C2m::StatusRequest(_), Stranger(asked)) => {
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Peer(..)) => Ok(()),
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked))
+                if asked < limits::MAX_STRANGER_REQUESTS =>
+            {
+                Ok(())
+            }
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked)) => {
                 Err(protocol(format!("asked for the status {asked} times without registering")))
             }
 
@@ -72,18 +76,19 @@ impl MasterState {
             (C2m::MeshReport(report), Peer(id, group, Connecting | Accepted)) => {
                 self.admit_mesh_report(id, group, report)
             }
+            (C2m::ReachReport(_), Peer(_, _, Connecting | Accepted)) => Ok(()),
             (
-                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_),
+                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_) | C2m::ReachReport(_),
                 Stranger(_) | Peer(_, _, Pending),
             ) => illegal(),
 
             (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
             }
-            // A withdrawal crosses the answer; a query may replace one whose caller gave up.
-            (C2m::WithdrawTopology(_) | C2m::VotePending(_), Peer(_, _, Accepted)) => Ok(()),
+            // A withdrawal crosses the answer, and giving up the outcome.
+            (C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_), Peer(_, _, Accepted)) => Ok(()),
             (
-                C2m::VoteTopology(_) | C2m::WithdrawTopology(_) | C2m::VotePending(_),
+                C2m::VoteTopology(_) | C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_),
                 Stranger(_) | Peer(_, _, Pending | Connecting),
             ) => illegal(),
 
@@ -100,7 +105,7 @@ impl MasterState {
                 self.admit_initiate(id, group, initiate.op)
             }
             (C2m::Complete(complete), Peer(id, group, Accepted)) => {
-                self.admit_complete(id, group, complete.op, complete.fault.is_some())
+                self.admit_complete(id, group, complete.op)
             }
             (C2m::Initiate(_) | C2m::Complete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
                 illegal()
@@ -111,7 +116,7 @@ impl MasterState {
                 self.admit_sync(group, vote)
             }
             (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {
-                self.admit_sync_complete(id, group, complete.sync)
+                self.admit_sync_complete(id, group, complete)
             }
             (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
                 illegal()
@@ -186,10 +191,10 @@ impl MasterState {
         }
     }
 
-    fn admit_complete(&self, id: PeerId, group: GroupId, op: OpId, fault: bool) -> Result<(), KickReason> {
+    fn admit_complete(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
         use super::group::Op;
         match self.groups.get(&group).and_then(|group| group.ops.get(&op)) {
-            Some(Op::Voting { votes, .. }) if votes.contains_key(&id) && !fault => {
+            Some(Op::Voting { votes, .. }) if votes.contains_key(&id) => {
                 Err(protocol(format!("completed {op} before it began")))
             }
             Some(Op::Running { participants, .. })

@@ -1,4 +1,4 @@
-//! One sentence for everything that waits: for whom, and since when.
+//! One sentence for everything that waits: for whom. Since when stands beside it: a sentence changes only with what it says.
 
 use super::MasterState;
 use super::client::{Peer, Phase};
@@ -19,7 +19,7 @@ impl MasterState {
             let (op, state) = group.ops.iter().find(|(_, op)| op.involves(id))?;
             Some(self.blocked_op(group, *op, state))
         });
-        let pending = || peer.pending.as_ref().map(|vote| self.blocked_pending(vote.since));
+        let pending = || peer.pending.as_ref().map(|_| self.blocked_pending());
         sentence.or_else(pending).map(Text::new)
     }
 
@@ -27,14 +27,12 @@ impl MasterState {
         match (peer.phase, &peer.topology) {
             (Phase::Pending, _) => Some(format!("admission waits for {}", self.missing_for_world())),
             (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
-            (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world, vote.since)),
-            (Phase::Accepted, None) => {
-                peer.optimize.as_ref().map(|vote| self.blocked_optimization(vote.since))
-            }
+            (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
+            (Phase::Accepted, None) => peer.optimize.as_ref().map(|_| self.blocked_optimization()),
         }
     }
 
-    fn blocked_topology(&self, wait_for_world: u32, since: Timestamp) -> String {
+    fn blocked_topology(&self, wait_for_world: u32) -> String {
         let what = match wait_for_world {
             0 => "update_topology".to_owned(),
             want => format!("wait_for_world({want}) with {} accepted peers", self.accepted_count()),
@@ -43,7 +41,7 @@ impl MasterState {
             Some(_) => self.ring_sentences().join("; "),
             None => self.missing_for_world(),
         };
-        format!("{what} ({} s) waits for {reason}", self.now.since(since).as_secs())
+        format!("{what} waits for {reason}")
     }
 
     /// Who or what keeps the next round from beginning.
@@ -67,29 +65,36 @@ impl MasterState {
         }
         let confirmed = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.confirmed(group.epoch));
         let missing = group.ring.iter().map(|place| place.peer).filter(|peer| !confirmed(peer));
-        let age = self.now.since(group.planned_at).as_secs();
         let faults: Vec<String> = group
             .held
             .iter()
             .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
             .collect();
         let who = self.list_peers(missing);
-        Some(format!("ring {} of group {id} ({age} s) waits for {who}{}", group.epoch, faults.concat()))
+        if group.check.is_some() {
+            let faults = faults.concat();
+            let what =
+                format!("ring {} of group {id} waits until its members know whom they reach", group.epoch);
+            return Some(format!("{what}, and for {who}{faults}"));
+        }
+        Some(format!("ring {} of group {id} waits for {who}{}", group.epoch, faults.concat()))
     }
 
-    fn blocked_pending(&self, since: Timestamp) -> String {
-        let missing =
-            self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none()).map(|(id, _)| *id);
-        let age = self.now.since(since).as_secs();
-        format!("are_peers_pending ({age} s) waits for {}", self.list_peers(missing))
+    fn blocked_pending(&self) -> String {
+        format!("are_peers_pending waits for {}", self.missing_for_pending())
+    }
+
+    /// Who keeps the pending query from being answered.
+    pub(super) fn missing_for_pending(&self) -> String {
+        let missing = self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none());
+        self.list_peers(missing.map(|(id, _)| *id))
     }
 
     fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {
         match op {
-            Op::Voting { votes, since, .. } => {
+            Op::Voting { votes, .. } => {
                 let members = group.ring.iter().map(|place| place.peer);
                 let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
-                let age = self.now.since(*since).as_secs();
                 let reason = if !missing.is_empty() {
                     self.list_peers(missing.into_iter())
                 } else if self.ring_ready(group) {
@@ -98,36 +103,30 @@ impl MasterState {
                 } else {
                     self.ring_sentences().join("; ")
                 };
-                format!("all-reduce {id} ({age} s) waits to begin for {reason}")
+                format!("all-reduce {id} waits to begin for {reason}")
             }
-            Op::Running { participants, since, .. } => {
+            Op::Running { participants, .. } => {
                 let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
-                let age = self.now.since(*since).as_secs();
-                format!("all-reduce {id} ({age} s) waits for the end at {}", self.list_peers(open))
+                format!("all-reduce {id} waits for the end at {}", self.list_peers(open))
             }
         }
     }
 
     fn blocked_sync(&self, id: GroupId, group: &Group) -> Option<String> {
         Some(match group.sync.as_ref()? {
-            Sync::Voting { votes, since, .. } => {
+            Sync::Voting { votes, .. } => {
                 let members = group.ring.iter().map(|place| place.peer);
                 let missing = members.filter(|peer| !votes.contains_key(peer));
-                let age = self.now.since(*since).as_secs();
-                format!(
-                    "shared-state sync of group {id} ({age} s) waits to begin for {}",
-                    self.list_peers(missing)
-                )
+                format!("shared-state sync of group {id} waits to begin for {}", self.list_peers(missing))
             }
-            Sync::Running { sync, voters, since, .. } => {
+            Sync::Running { sync, voters, .. } => {
                 let open = voters.iter().filter(|(_, v)| v.report == VoterReport::Awaited).map(|(id, _)| *id);
-                let age = self.now.since(*since).as_secs();
-                format!("shared-state sync {sync} ({age} s) waits for the end at {}", self.list_peers(open))
+                format!("shared-state sync {sync} waits for the end at {}", self.list_peers(open))
             }
         })
     }
 
-    /// One sentence for everything that waits, naming for whom and since when.
+    /// One sentence for everything that waits, naming for whom.
     pub fn blocked_on(&self) -> Vec<String> {
         self.waits().into_iter().map(|(_, sentence)| sentence).collect()
     }
@@ -140,13 +139,14 @@ impl MasterState {
         let votes = || self.peers.values().filter_map(|peer| peer.topology.as_ref());
         if let Some(since) = votes().map(|vote| vote.since).min() {
             let want = votes().map(|vote| vote.wait_for_world).min().unwrap_or(0);
-            all.push((since, self.blocked_topology(want, since)));
+            all.push((since, self.blocked_topology(want)));
         }
         let first =
             self.peers.values().filter_map(|peer| peer.optimize.as_ref()).map(|vote| vote.since).min();
-        all.extend(first.map(|since| (since, self.blocked_optimization(since))));
+        all.extend(first.map(|since| (since, self.blocked_optimization())));
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
-        all.extend(first.map(|since| (since, self.blocked_pending(since))));
+        all.extend(first.map(|since| (since, self.blocked_pending())));
+        all.extend(self.closed_waits());
         for (id, group) in &self.groups {
             let sync = group.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,
@@ -158,8 +158,7 @@ impl MasterState {
             }));
         }
         if let Some(round) = &self.round {
-            let age = self.now.since(round.since).as_secs();
-            all.push((round.since, format!("admission round ({age} s) waits for the rings")));
+            all.push((round.since, "admission round waits for the rings".to_owned()));
         }
         all
     }

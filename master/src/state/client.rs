@@ -1,8 +1,11 @@
 //! A connection and the peer behind it.
 
+use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{Beat, Culprit, GroupEpoch, GroupId, Host, PeerId, Register, RequestId, WorldSizes};
+use pccl_protocol::{
+    Beat, Culprit, GroupEpoch, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes,
+};
 
 /// One control connection.
 #[derive(Debug)]
@@ -78,6 +81,10 @@ pub(super) struct Peer {
     pub(super) reported: Option<(GroupEpoch, bool)>,
     /// The last ring epoch in which all of its edges beside the ring stood.
     pub(super) meshed: Option<GroupEpoch>,
+    /// Ports of it that the master did not reach, and of which nobody else said that it did.
+    pub(super) closed: Vec<Closed>,
+    /// The master has tried its ports.
+    pub(super) tried: bool,
     /// The sizes that this peer was told last.
     pub(super) sizes_told: Option<WorldSizes>,
 }
@@ -102,12 +109,26 @@ impl Peer {
 
     /// How verdicts name this peer.
     pub(super) fn culprit(&self, id: PeerId) -> Culprit {
-        Culprit { peer: id, host: Host::new(self.remote.to_canonical().to_string()) }
+        Culprit {
+            peer: id,
+            host: Host::new(self.remote.to_canonical().to_string()),
+            name: self.info.name.clone(),
+        }
     }
 
-    /// Identity and address in one phrase, for sentences.
+    /// Identity, name and address in one phrase, for sentences.
     pub(super) fn name(&self, id: PeerId) -> String {
-        format!("{id} ({})", self.remote.to_canonical())
+        Named(id, &self.info.name, &self.remote.to_canonical().to_string()).to_string()
+    }
+
+    /// Whether others reach this peer under different hosts, see [`Peer::host_for`].
+    pub(super) fn host_depends_on_viewer(&self) -> bool {
+        self.info.advertised_host.is_none() && self.remote.to_canonical().is_loopback()
+    }
+
+    /// What [`Peer::host_for`] makes of this peer as the viewer.
+    pub(super) fn view(&self) -> Option<IpAddr> {
+        (!self.remote.to_canonical().is_loopback()).then(|| self.local.to_canonical())
     }
 
     /// Host under which `viewer` reaches this peer.
@@ -118,10 +139,7 @@ impl Peer {
         if let Some(host) = &self.info.advertised_host {
             return host.clone();
         }
-        let remote = self.remote.to_canonical();
-        if remote.is_loopback() && !viewer.remote.to_canonical().is_loopback() {
-            return Host::new(viewer.local.to_canonical().to_string());
-        }
-        Host::new(remote.to_string())
+        let seen = viewer.view().filter(|_| self.host_depends_on_viewer());
+        Host::new(seen.unwrap_or(self.remote.to_canonical()).to_string())
     }
 }

@@ -1,12 +1,13 @@
 //! Collectives: votes, commencement, outcomes.
 
-use super::group::{BrokenEdge, Completion, Group, Loss, Op, Participant};
+use super::group::{BrokenEdge, Completion, GivenUp, Group, Loss, Op, Participant};
+use super::ops::Gate;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
     OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be done about an attempt now.
 enum Step {
@@ -27,7 +28,7 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         if op.epoch == group.epoch && op.attempt == group.history.attempts(op.tag) {
             let fresh = || Op::Voting { since: now, votes: BTreeMap::new(), given_up: None };
-            if let Op::Voting { votes, .. } = group.ops.entry(op).or_insert_with(fresh) {
+            if let Op::Voting { votes, .. } = group.ops.change_or_begin(op, fresh) {
                 votes.insert(id, initiate.descriptor);
             }
             return;
@@ -44,53 +45,82 @@ impl MasterState {
     pub(super) fn record_complete(&mut self, id: PeerId, group_id: GroupId, complete: Complete) {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        match group.ops.get_mut(&complete.op) {
-            Some(Op::Voting { votes, given_up, .. }) => {
-                // Given up before it began. The attempt ends for all; those who vote for it later learn the outcome.
-                if let (true, Some(fault)) = (votes.contains_key(&id) && given_up.is_none(), complete.fault) {
-                    *given_up = Some((id, fault));
-                }
-            }
-            Some(Op::Running { participants, .. }) => {
+        match group.ops.change(complete.op) {
+            Some(Op::Running { participants, faulty, .. }) => {
                 if let Some(part) = participants.get_mut(&id) {
+                    *faulty |= complete.fault.is_some();
                     part.reported_bytes = Some(complete.moved_bytes);
                     part.complete = Some(Completion { fault: complete.fault, at: now });
                 }
             }
-            None => {}
+            // Not admitted before it has begun.
+            Some(Op::Voting { .. }) | None => {}
         }
     }
 
     /// Takes a lost peer out of every collective of its group.
     pub(super) fn lose_participant(group: &mut Group, id: PeerId, moved_bytes: u64, loss: &Loss) {
-        for op in group.ops.values_mut() {
-            match op {
-                Op::Voting { votes, .. } => {
-                    votes.remove(&id);
-                }
-                Op::Running { participants, lost, lost_bytes, most_bytes, .. } => {
-                    if let Some(part) = participants.remove(&id) {
-                        let beaten = moved_bytes.saturating_sub(part.base_bytes).min(*most_bytes);
-                        let moved = part.reported_bytes.unwrap_or(beaten);
-                        *lost_bytes = lost_bytes.saturating_add(moved);
-                        lost.push(loss.clone());
-                    }
-                }
+        group.ops.change_some(|_, op| match op {
+            Op::Voting { votes, given_up, .. } => {
+                given_up.take_if(|given_up| given_up.by == id);
+                votes.remove(&id).is_some()
             }
-        }
+            Op::Running { participants, lost, lost_bytes, most_bytes, .. } => {
+                let Some(part) = participants.remove(&id) else { return false };
+                let beaten = moved_bytes.saturating_sub(part.base_bytes).min(*most_bytes);
+                let moved = part.reported_bytes.unwrap_or(beaten);
+                *lost_bytes = lost_bytes.saturating_add(moved);
+                lost.push(loss.clone());
+                true
+            }
+        });
     }
 
     /// Rule: votes are answered, complete votes begin, running attempts are decided.
     pub(super) fn settle_collectives(&mut self) -> bool {
-        let all: Vec<(GroupId, OpId)> =
-            self.groups.iter().flat_map(|(id, group)| group.ops.keys().map(|op| (*id, *op))).collect();
+        if self.changed {
+            self.look_at_gates();
+        }
+        let due: Vec<(GroupId, BTreeSet<OpId>)> =
+            self.groups.iter_mut().map(|(id, group)| (*id, group.ops.take_changed())).collect();
         let mut fired = false;
-        for (group_id, op) in all {
-            let step = self.next_step(group_id, op);
-            fired |= !matches!(step, Step::Wait);
-            self.take_step(group_id, op, step);
+        for (group_id, ops) in due {
+            for op in ops {
+                let step = self.next_step(group_id, op);
+                fired |= !matches!(step, Step::Wait);
+                self.take_step(group_id, op, step);
+            }
         }
         fired
+    }
+
+    /// Brings up to date what all votes of a group depend on.
+    fn look_at_gates(&mut self) {
+        let gates: Vec<(GroupId, Gate)> =
+            self.groups.iter().map(|(id, group)| (*id, self.gate_of(group))).collect();
+        for (id, gate) in gates {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.ops.set_gate(gate);
+            }
+        }
+    }
+
+    fn gate_of(&self, group: &Group) -> Gate {
+        let few = self.few(group, 2);
+        Gate {
+            epoch: group.epoch,
+            ready: self.ring_ready(group),
+            few,
+            mesh_is_coming: self.mesh_is_coming(group),
+        }
+    }
+
+    /// Whether nothing is to be done about any operation, as a look at all of them says. For tests.
+    pub(super) fn collectives_rest(&self) -> bool {
+        self.groups.iter().all(|(id, group)| {
+            let rests = |op: &OpId| matches!(self.next_step(*id, *op), Step::Wait);
+            group.ops.gate() == &self.gate_of(group) && group.ops.keys().all(rests)
+        })
     }
 
     fn next_step(&self, group_id: GroupId, id: OpId) -> Step {
@@ -99,20 +129,27 @@ impl MasterState {
             Some(Op::Voting { votes, given_up, .. }) => {
                 if votes.is_empty() {
                     Step::Forget
-                } else if let Some(few) = self.too_few(group, VoteRef::Collective(id), 2) {
+                } else if let Some(few) = group.ops.gate().too_few(id) {
                     Step::TooFew(few)
                 } else if id.epoch != group.epoch {
                     Step::Stale
-                } else if let Some((who, fault)) = given_up {
-                    Step::Decide(Outcome::Aborted(self.fault_verdict(id, Phase::Voting, 0, *who, fault)))
-                } else if votes.len() == group.ring.len() && self.ring_ready(group) {
+                } else if let Some(given_up) = given_up {
+                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let operation = (Operation::AllReduce(id), Phase::Voting, 0);
+                    Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, *given_up, &missing)))
+                } else if votes.len() == group.ring.len() && group.ops.gate().ready {
                     self.begin_or_mismatch(group, id, votes)
                 } else {
                     Step::Wait
                 }
             }
-            Some(Op::Running { participants, lost, broken, .. }) => {
-                self.running_step(id, group, participants, lost, broken)
+            Some(Op::Running { participants, lost, faulty, broken, given_up, .. }) => {
+                let nothing_is_wrong = lost.is_empty() && !faulty && broken.is_empty() && given_up.is_none();
+                let is_open = |part: &Participant| part.complete.is_none();
+                if nothing_is_wrong && participants.values().any(is_open) {
+                    return Step::Wait;
+                }
+                self.running_step(id, group, (participants, *given_up), lost, broken)
             }
             None => Step::Wait,
         }
@@ -121,14 +158,20 @@ impl MasterState {
     /// The answer for a vote that cannot count because peers are missing: `in_group` are needed in the group, and the
     /// least size of the run in the world.
     pub(super) fn too_few(&self, group: &Group, vote: VoteRef, in_group: u32) -> Option<TooFewPeers> {
+        let (have, need, need_in_group) = self.few(group, in_group)?;
+        Some(TooFewPeers { vote, have, need, need_in_group })
+    }
+
+    /// Whether there are too few peers: how many there are, how many are needed, and whether the group is too small.
+    fn few(&self, group: &Group, in_group: u32) -> Option<(u32, u32, bool)> {
         let (have, need) = (self.accepted_count(), self.options.min_world_size);
         if have < need {
-            return Some(TooFewPeers { vote, have, need, need_in_group: false });
+            return Some((have, need, false));
         }
         let accepted = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.accepted());
         let here = group.ring.iter().filter(|place| accepted(&place.peer)).count();
         let have = u32::try_from(here).unwrap_or(u32::MAX);
-        (have < in_group).then_some(TooFewPeers { vote, have, need: in_group, need_in_group: true })
+        (have < in_group).then_some((have, in_group, true))
     }
 
     fn begin_or_mismatch(&self, group: &Group, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
@@ -158,7 +201,7 @@ impl MasterState {
         &self,
         id: OpId,
         group: &Group,
-        participants: &BTreeMap<PeerId, Participant>,
+        (participants, given_up): (&BTreeMap<PeerId, Participant>, Option<GivenUp>),
         lost: &[Loss],
         broken: &[BrokenEdge],
     ) -> Step {
@@ -182,6 +225,12 @@ impl MasterState {
                 detail: loss.detail.clone(),
             };
             return Step::Decide(Outcome::Aborted(verdict));
+        }
+        if let Some(given_up) = given_up {
+            let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(peer, _)| *peer);
+            let open: Vec<PeerId> = open.collect();
+            let operation = (Operation::AllReduce(id), phase, bytes);
+            return Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, given_up, &open)));
         }
         // Nobody has seen an edge break that stands still, so this alone ends the attempt.
         if let Some(edge) = broken.iter().find(|edge| edge.stalled_ms > 0) {
@@ -244,10 +293,14 @@ impl MasterState {
     fn take_step(&mut self, group_id: GroupId, id: OpId, step: Step) {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let (packet, record) = match step {
-            Step::Wait => return,
+            Step::Wait => {
+                let is_timed = group.ops.get(&id).is_some_and(|op| is_timed(group, op));
+                return group.ops.rest(id, is_timed);
+            }
             Step::Commence(algorithm) => return self.commence(group_id, id, algorithm),
             Step::Forget => {
-                group.ops.remove(&id);
+                group.ops.remove(id);
+                self.changed |= group.is_quiet();
                 return;
             }
             Step::TooFew(few) => (M2c::TooFewPeers(few), None),
@@ -257,11 +310,12 @@ impl MasterState {
             }
         };
         let members = group.ring.len();
-        let voters: Vec<PeerId> = match group.ops.remove(&id) {
+        let voters: Vec<PeerId> = match group.ops.remove(id) {
             Some(Op::Voting { votes, .. }) => votes.into_keys().collect(),
             Some(Op::Running { participants, .. }) => participants.into_keys().collect(),
             None => Vec::new(),
         };
+        self.changed |= group.is_quiet();
         if let Some(outcome) = record {
             let text = match &outcome {
                 Outcome::Aborted(verdict) => Some(format!("group {group_id}: {verdict}")),
@@ -272,17 +326,13 @@ impl MasterState {
                 self.warn(text);
             }
         }
-        for voter in voters {
-            self.send_peer(voter, packet.clone());
-        }
+        self.send_peers(&voters, packet);
     }
 
     fn commence(&mut self, group_id: GroupId, id: OpId, algorithm: Algorithm) {
         let since = self.now;
-        let Some(op) = self.groups.get_mut(&group_id).and_then(|group| group.ops.get_mut(&id)) else {
-            return;
-        };
-        let Op::Voting { votes, .. } = op else { return };
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Op::Voting { votes, .. }) = group.ops.get(&id) else { return };
         let peers = &self.peers;
         let ranks = votes.len();
         let most_bytes = votes.values().next().map_or(0, |descriptor| descriptor.moved_bytes_max(ranks));
@@ -294,18 +344,19 @@ impl MasterState {
             })
             .collect();
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
-        *op = Op::Running {
+        let running = Op::Running {
             since,
             algorithm,
             participants,
             lost: Vec::new(),
+            faulty: false,
             lost_bytes: 0,
             most_bytes,
             broken: Vec::new(),
+            given_up: None,
         };
-        for peer in everybody {
-            self.send_peer(peer, M2c::Commence(Commence { op: id, algorithm }));
-        }
+        group.ops.run(id, running);
+        self.send_peers(&everybody, M2c::Commence(Commence { op: id, algorithm }));
     }
 
     /// The edge that broke first, if the reported one has only been closed since: the ring that had it was replaced.
@@ -339,7 +390,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn fault_verdict(
+    fn fault_verdict(
         &self,
         id: OpId,
         phase: Phase,
@@ -352,7 +403,6 @@ impl MasterState {
             OpFaultKind::InboundLost => (Cause::EdgeBroken, [other, Some(who)]),
             OpFaultKind::OutboundLost => (Cause::EdgeBroken, [Some(who), other]),
             OpFaultKind::Corrupt | OpFaultKind::Violation => (Cause::Corruption, [other, Some(who)]),
-            OpFaultKind::CallerAbort => (Cause::CallerAbort, [Some(who), None]),
             OpFaultKind::Local => (Cause::LocalFault, [Some(who), None]),
         };
         let reporter = self.name_of(who);
@@ -372,6 +422,15 @@ impl MasterState {
     }
 }
 
+/// Whether time alone, or a sign of life, may change what is to be done about an operation: a fault of an edge is held back,
+/// and a vote that is complete may wait for the mesh.
+fn is_timed(group: &Group, op: &Op) -> bool {
+    match op {
+        Op::Voting { votes, .. } => votes.len() == group.ring.len(),
+        Op::Running { faulty, .. } => *faulty,
+    }
+}
+
 fn faults_of(
     participants: &BTreeMap<PeerId, Participant>,
 ) -> impl Iterator<Item = (Timestamp, PeerId, &OpFault)> {
@@ -385,8 +444,6 @@ fn faults_of(
 const fn is_edge_fault(fault: &OpFault) -> bool {
     match fault.kind {
         OpFaultKind::InboundLost | OpFaultKind::OutboundLost => true,
-        OpFaultKind::Corrupt | OpFaultKind::Violation | OpFaultKind::CallerAbort | OpFaultKind::Local => {
-            false
-        }
+        OpFaultKind::Corrupt | OpFaultKind::Violation | OpFaultKind::Local => false,
     }
 }

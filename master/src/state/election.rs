@@ -2,7 +2,7 @@
 
 use super::group::SyncVote;
 use pccl_hash::Digest128;
-use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy};
+use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Two voters that contradict each other, or one against the rest.
@@ -30,16 +30,66 @@ pub(super) struct Election {
 
 type Votes = BTreeMap<PeerId, SyncVote>;
 
-/// Checks the votes and elects.
+/// How the tensors of a voter differ from those of its group.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Deviation {
+    /// What the group has, and what the voter has, for the first key that differs.
+    pub(super) theirs: String,
+    pub(super) own: String,
+    /// How many voters are as the group is.
+    pub(super) agree: usize,
+}
+
+/// Voters whose set of tensors (keys, types, counts, flags) is not that of their group.
 ///
-/// 1. Keys, types, counts and flags are compared as maps. 2. Strategies: enforce-popular does not mix with others; two
-///    up-to-date senders hold the same; no sender is outdated; somebody gives. 3. The revision is the highest among those
-///    who give; of its holders the most popular content wins, and on a tie the lowest digests.
+/// The group's is the one that most of those have who took part in the last committed sync. If none of them votes, it is
+/// the one that most of those have who give, or most of all, if nobody gives. On a tie it is the one
+/// with more tensors, then the lowest.
+pub(super) fn deviants(votes: &Votes, holders: &BTreeSet<PeerId>) -> BTreeMap<PeerId, Deviation> {
+    let held = votes.iter().any(|(peer, _)| holders.contains(peer));
+    let given = votes.values().any(gives);
+    let counts = |peer: &PeerId, vote: &SyncVote| match (held, given) {
+        (true, _) => holders.contains(peer),
+        (false, true) => gives(vote),
+        (false, false) => true,
+    };
+    let mut camps: BTreeMap<Vec<Shape<'_>>, (usize, &SyncVote)> = BTreeMap::new();
+    for (_, vote) in votes.iter().filter(|(peer, vote)| counts(peer, vote)) {
+        camps.entry(vote.entries.iter().map(shape).collect()).or_insert((0, vote)).0 += 1;
+    }
+    // The last of several maxima is taken, so in reverse order the lowest.
+    let most = camps.into_iter().rev().max_by_key(|(shape, camp)| (camp.0, shape.len()));
+    let Some((_, (_, mask))) = most else { return BTreeMap::new() };
+    let found: BTreeMap<PeerId, (String, String)> = votes
+        .iter()
+        .filter_map(|(peer, vote)| Some((*peer, entry_difference(&mask.entries, &vote.entries)?)))
+        .collect();
+    let agree = votes.len() - found.len();
+    found.into_iter().map(|(peer, (theirs, own))| (peer, Deviation { theirs, own, agree })).collect()
+}
+
+/// Everything about a tensor but its content.
+type Shape<'a> = (&'a str, u64, u8, bool);
+
+fn shape(entry: &StateEntry) -> Shape<'_> {
+    (entry.key.as_str(), entry.count, entry.data_type.code(), entry.allow_inequality)
+}
+
+/// Checks the strategies and elects. All votes have the same set of tensors, see [`deviants`].
+///
+/// 1. Strategies: enforce-popular does not mix with others; two up-to-date senders hold the same; no sender is outdated;
+///    somebody gives. 2. The revision is the highest among those who give; of its holders the most popular content wins,
+///    and on a tie the lowest digests.
 ///
 /// `holders` took part in the last committed sync. As long as one of them gives, nobody else is a candidate, whatever
 /// revision it claims: newcomers never outvote, by chance or by number, a peer that holds what the group has trained.
-pub(super) fn elect(votes: &Votes, holders: &BTreeSet<PeerId>) -> Result<Election, Conflict> {
-    check_entries(votes)?;
+///
+/// `in_vain` tells how often somebody failed to fetch from a peer since somebody last succeeded: others come first.
+pub(super) fn elect(
+    votes: &Votes,
+    holders: &BTreeSet<PeerId>,
+    in_vain: impl Fn(PeerId) -> u32,
+) -> Result<Election, Conflict> {
     let highest = check_strategies(votes)?;
     let known = |peer: &PeerId, vote: &SyncVote| holders.contains(peer) && gives(vote);
     let trusted = votes.iter().filter(|(peer, vote)| known(peer, vote)).map(|(_, vote)| vote.revision).max();
@@ -51,7 +101,10 @@ pub(super) fn elect(votes: &Votes, holders: &BTreeSet<PeerId>) -> Result<Electio
     let mut parts = BTreeMap::new();
     let mut turn = 0;
     for (peer, vote) in votes {
-        let part = part_of(*peer, vote, turn, !current(peer, vote), &winners);
+        // Each receiver begins with another source, so that the load spreads.
+        let mut sources: Vec<_> = (0..winners.len()).map(|i| winners[(turn + i) % winners.len()]).collect();
+        sources.sort_by_key(|(id, _)| in_vain(*id));
+        let part = part_of(*peer, vote, !current(peer, vote), &sources);
         turn += usize::from(!part.fetch.is_empty());
         parts.insert(*peer, part);
     }
@@ -72,23 +125,12 @@ fn conflict<'a>(a: (&'a PeerId, String), b: (&'a PeerId, String)) -> Conflict {
     Conflict { peers: (*a.0, *b.0), values: (a.1, b.1) }
 }
 
-fn check_entries(votes: &Votes) -> Result<(), Conflict> {
-    let Some((first, reference)) = votes.first_key_value() else { return Ok(()) };
-    for (peer, vote) in votes {
-        if let Some((a, b)) = entry_difference(&reference.entries, &vote.entries) {
-            return Err(conflict((first, a), (peer, b)));
-        }
-    }
-    Ok(())
-}
-
 /// The first difference between two sets of tensors, contents aside. Entries are sorted by key (checked on arrival).
 fn entry_difference(a: &[StateEntry], b: &[StateEntry]) -> Option<(String, String)> {
     let show = |e: &StateEntry| {
         let flag = if e.allow_inequality { ", content may differ" } else { "" };
         format!("\"{}\": {} elements of {}{flag}", e.key, e.count, e.data_type)
     };
-    let shape = |e: &StateEntry| (e.count, e.data_type, e.allow_inequality);
     for (x, y) in a.iter().zip(b) {
         if x.key < y.key {
             return Some((show(x), format!("no \"{}\"", x.key)));
@@ -166,23 +208,13 @@ fn winners(votes: &Votes, current: impl Fn(&PeerId, &SyncVote) -> bool) -> Vec<(
     camps.into_values().find(|camp| camp.len() == most).unwrap_or_default()
 }
 
-fn part_of(
-    peer: PeerId,
-    vote: &SyncVote,
-    turn: usize,
-    outdated: bool,
-    winners: &[(PeerId, &SyncVote)],
-) -> Part {
+/// `sources` hold the elected content and may give it, best first.
+fn part_of(peer: PeerId, vote: &SyncVote, outdated: bool, sources: &[(PeerId, &SyncVote)]) -> Part {
     let nothing = Part { fetch: Vec::new(), sources: Vec::new(), serve: false };
-    if winners.is_empty()
-        || vote.strategy == SyncStrategy::SendOnly
-        || winners.iter().any(|(id, _)| *id == peer)
-    {
+    let Some((_, first)) = sources.first() else { return nothing };
+    if vote.strategy == SyncStrategy::SendOnly || sources.iter().any(|(id, _)| *id == peer) {
         return nothing;
     }
-    // Each receiver begins with another source, so that the load spreads.
-    let rotated = || (0..winners.len()).map(|i| winners[(turn + i) % winners.len()]);
-    let Some((_, first)) = rotated().next() else { return nothing };
     let differs = |(mine, theirs): &(&StateEntry, &StateEntry)| {
         mine.digest != theirs.digest && (outdated || !mine.allow_inequality)
     };
@@ -196,6 +228,6 @@ fn part_of(
         let pairs = vote.entries.iter().zip(&first.entries).zip(&source.entries);
         pairs.filter(|((mine, theirs), _)| differs(&(*mine, *theirs))).all(|((_, a), b)| a.digest == b.digest)
     };
-    let sources = rotated().filter(|(_, source)| holds_all(source)).map(|(id, _)| id).collect();
-    Part { fetch, sources, serve: false }
+    let able = sources.iter().filter(|(_, source)| holds_all(source)).map(|(id, _)| *id);
+    Part { fetch, sources: able.take(limits::MAX_SYNC_SOURCES).collect(), serve: false }
 }

@@ -1,14 +1,17 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
+use super::fetches::Fetches;
 use super::flow::Flow;
 use super::history::History;
 use super::mesh::Mesh;
+use super::ops::Ops;
 use super::plans::Better;
 use super::rates::Pace;
+use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
-    RequestId, Revision, StateEntry, SyncId, SyncStrategy, Text,
+    RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +79,14 @@ pub(super) struct Loss {
     pub(super) detail: Text,
 }
 
+/// A caller gave up what it had voted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GivenUp {
+    pub(super) by: PeerId,
+    /// Its limit, if that has passed, in milliseconds. `None`: it wanted no result.
+    pub(super) limit_ms: Option<u64>,
+}
+
 /// A vote to complete a collective.
 #[derive(Debug)]
 pub(super) struct Completion {
@@ -91,7 +102,7 @@ pub(super) enum Op {
         since: Timestamp,
         votes: BTreeMap<PeerId, Descriptor>,
         /// A voter gave the attempt up before it began.
-        given_up: Option<(PeerId, OpFault)>,
+        given_up: Option<GivenUp>,
     },
     /// It runs; the participants are frozen.
     Running {
@@ -99,6 +110,8 @@ pub(super) enum Op {
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
+        /// A participant has reported a fault.
+        faulty: bool,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
         /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
@@ -107,6 +120,8 @@ pub(super) enum Op {
         /// Edges of its ring that were judged broken, in this order. One that stood still ends the attempt. The others
         /// explain what their ring's replacement breaks for those who still move data.
         broken: Vec<BrokenEdge>,
+        /// A participant gave it up.
+        given_up: Option<GivenUp>,
     },
 }
 
@@ -143,7 +158,13 @@ pub(super) struct SyncVote {
 #[derive(Debug)]
 pub(super) enum Sync {
     /// Votes are collected.
-    Voting { since: Timestamp, epoch: GroupEpoch, votes: BTreeMap<PeerId, SyncVote> },
+    Voting {
+        since: Timestamp,
+        epoch: GroupEpoch,
+        votes: BTreeMap<PeerId, SyncVote>,
+        /// A voter gave it up before all had voted.
+        given_up: Option<GivenUp>,
+    },
     /// Content is elected; those who need it fetch it.
     Running {
         since: Timestamp,
@@ -151,6 +172,8 @@ pub(super) enum Sync {
         revision: Revision,
         voters: BTreeMap<PeerId, SyncVoter>,
         lost: Vec<Loss>,
+        /// A voter gave it up.
+        given_up: Option<GivenUp>,
     },
 }
 
@@ -158,8 +181,10 @@ pub(super) enum Sync {
 #[derive(Debug)]
 pub(super) struct SyncVoter {
     pub(super) request: RequestId,
-    /// Peers that were named to it as sources.
-    pub(super) sources: BTreeSet<PeerId>,
+    /// Peers that were named to it as sources, in this order.
+    pub(super) sources: Vec<PeerId>,
+    /// The one that gave it what was missing.
+    pub(super) gave: Option<PeerId>,
     pub(super) report: VoterReport,
 }
 
@@ -171,10 +196,29 @@ pub(super) enum VoterReport {
     /// It has everything.
     Ready,
     /// It could not get what it needs.
-    Failed { text: Text, at: Timestamp },
+    Failed {
+        text: Text,
+        at: Timestamp,
+        /// Sources that failed it, as far as they were alive then.
+        failures: Vec<(PeerId, SourceFault)>,
+        /// A source was silent then, which explains the failure.
+        excused: bool,
+    },
+}
+
+impl SyncVoter {
+    /// One that has reported nothing.
+    pub(super) const fn new(request: RequestId) -> Self {
+        Self { request, sources: Vec::new(), gave: None, report: VoterReport::Awaited }
+    }
 }
 
 impl Sync {
+    /// One that is about to fail without a plan.
+    pub(super) const fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
+        Self::Running { since, sync, revision: Revision(0), voters, lost: Vec::new(), given_up: None }
+    }
+
     /// Whether `peer` waits for this sync.
     pub(super) fn involves(&self, peer: PeerId) -> bool {
         match self {
@@ -207,6 +251,10 @@ pub(super) struct Group {
     pub(super) rebuild: BTreeSet<EdgeEnds>,
     pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+    /// Its members are being asked whom they reach.
+    pub(super) check: Option<Check>,
+    /// The last ring whose members were asked because it did not stand in time.
+    pub(super) overdue_checked: GroupEpoch,
     pub(super) flows: BTreeMap<EdgeEnds, Flow>,
     /// The order that the next ring is to have, if its members are these.
     pub(super) next_order: Option<Vec<PeerId>>,
@@ -216,15 +264,27 @@ pub(super) struct Group {
     pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// Outcomes of the present epoch, by tag.
     pub(super) history: History,
-    pub(super) ops: BTreeMap<OpId, Op>,
+    pub(super) ops: Ops,
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
     pub(super) committed: Option<Revision>,
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
+    pub(super) fetches: Fetches,
 }
 
 impl Group {
+    /// Whether a sync waits for a sign of life of sources that failed somebody.
+    pub(super) fn has_failed_fetches(&self) -> bool {
+        let failed = |voter: &SyncVoter| matches!(voter.report, VoterReport::Failed { .. });
+        matches!(&self.sync, Some(Sync::Running { voters, .. }) if voters.values().any(failed))
+    }
+
+    /// Whether something that waits for a moment in which nothing runs may go on.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.ops.any_runs() && (self.better.is_some() || self.mesh.has_faults())
+    }
+
     /// Edges of the ring with their places.
     pub(super) fn edges(&self) -> impl Iterator<Item = (EdgeEnds, &Place)> {
         let n = self.ring.len();

@@ -86,6 +86,7 @@ impl MasterState {
         let is_due = |group: &Group| is_long(group) && !group.replan && self.ring_ready(group);
         let due: Vec<GroupId> =
             self.groups.iter().filter(|(_, group)| is_due(group)).map(|(id, _)| *id).collect();
+        self.changed |= !due.is_empty();
         for id in &due {
             if let Some(group) = self.groups.get_mut(id) {
                 group.begin_epoch(self.now);

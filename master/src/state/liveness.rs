@@ -85,9 +85,10 @@ impl MasterState {
         let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
         let groups = self.groups.values().filter_map(|group| {
             let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
-            let ops = group.ops.values().filter_map(|op| self.op_deadline(group, op)).min();
+            let ops = group.ops.timed().filter_map(|op| self.op_deadline(group, op)).min();
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
-            [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group)]
+            let (check, overdue) = (self.check_deadline(group), self.overdue_since(group));
+            [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group), check, overdue]
                 .into_iter()
                 .flatten()
                 .min()
@@ -97,6 +98,9 @@ impl MasterState {
     }
 
     fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
+        if group.stands_since.is_some() {
+            return None;
+        }
         let due = group.planned_at + self.options.ring_timeout;
         let open = group.ring.iter().any(|place| {
             self.peers
@@ -125,6 +129,7 @@ impl MasterState {
         for group in self.groups.values_mut() {
             shift(&mut group.planned_at);
             group.stands_since.iter_mut().for_each(shift);
+            group.check.iter_mut().for_each(|check| check.extend(gap));
             for fault in group.held.values_mut() {
                 shift(&mut fault.since);
             }

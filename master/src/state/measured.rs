@@ -52,6 +52,16 @@ impl Measured {
         self.edges.get(&ends)?.rate
     }
 
+    /// Every edge that has a rate between these peers, by their places.
+    pub(super) fn among(&self, peers: &[PeerId]) -> Vec<(u16, u16, ProbeRate)> {
+        let places: BTreeMap<PeerId, u16> = peers.iter().copied().zip(0..).collect();
+        let known = self
+            .edges
+            .iter()
+            .filter_map(|((from, to), finding)| Some((*places.get(from)?, *places.get(to)?, finding.rate?)));
+        known.collect()
+    }
+
     /// Whether an edge has to be measured: nothing is known of it, or what is known is old. A failure is tried again as
     /// early as an edge that could not be built.
     pub(super) fn wants_probe(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {

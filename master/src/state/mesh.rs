@@ -61,6 +61,11 @@ impl Mesh {
         }
     }
 
+    /// Whether a fault of one of its edges is remembered.
+    pub(super) fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
     /// Whether the present ring has one.
     pub(super) fn is_planned(&self) -> bool {
         !self.edges.is_empty()
@@ -152,16 +157,17 @@ impl MasterState {
         if !group.mesh.has_edge(ends, generation) {
             return;
         }
+        self.changed = true;
         let is_new = group.mesh.add_fault(ends, now, memory);
         if stalled_ms > 0 {
-            for op in group.ops.values_mut() {
-                if let Op::Running { algorithm, broken, .. } = op
-                    && algorithm.uses_mesh()
-                {
+            group.ops.change_some(|_, op| {
+                let Op::Running { algorithm, broken, .. } = op else { return false };
+                if algorithm.uses_mesh() {
                     let text = Text::new(fault.text.as_str());
                     broken.push(BrokenEdge { ends, generation, stalled_ms, text });
                 }
-            }
+                algorithm.uses_mesh()
+            });
         }
         if is_new {
             let text = &fault.text;
@@ -179,8 +185,8 @@ impl MasterState {
         }
         let now = self.now;
         let is_over = |group: &Group| {
-            let runs = group.ops.values().any(|op| matches!(op, Op::Running { .. })) || group.sync.is_some();
-            let is_over = group.mesh.faults_end().is_some_and(|end| end <= now);
+            let runs = group.ops.any_runs() || group.sync.is_some();
+            let is_over = group.mesh.faults_end().is_some_and(|end| end <= self.tick);
             is_over && !runs && !group.replan && group.can_have_mesh() && self.ring_ready(group)
         };
         let due: Vec<GroupId> =
@@ -197,7 +203,7 @@ impl MasterState {
 
     /// When a mesh may be planned again; in the past, the next quiet moment will do.
     pub(super) fn mesh_deadline(&self, group: &Group) -> Option<Timestamp> {
-        group.mesh.faults_end().filter(|end| *end > self.now && group.can_have_mesh())
+        group.mesh.faults_end().filter(|end| *end > self.tick && group.can_have_mesh())
     }
 
     /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands. Small
@@ -225,10 +231,13 @@ impl MasterState {
     pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
         let wants = descriptor.algorithm == Algorithm::Pairwise
             && descriptor.algorithm_for(group.ring.len(), group.pairwise) == Algorithm::Pairwise;
-        let is_coming =
-            group.mesh.is_planned() && group.mesh.faults.is_empty() && !self.unmeshed(group).is_empty();
         let due = group.stands_since? + MESH_PATIENCE;
-        (wants && is_coming && due > self.tick).then_some(due)
+        (wants && self.mesh_is_coming(group) && due > self.tick).then_some(due)
+    }
+
+    /// Whether the mesh does not stand yet, and may soon.
+    pub(super) fn mesh_is_coming(&self, group: &Group) -> bool {
+        group.mesh.is_planned() && group.mesh.faults.is_empty() && !self.unmeshed(group).is_empty()
     }
 
     /// Members that have not said yet that their edges of the mesh stand.

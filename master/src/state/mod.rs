@@ -13,15 +13,19 @@ mod blocked;
 mod client;
 mod collective;
 mod election;
+mod fetches;
 mod flow;
+mod giving_up;
 mod group;
 mod history;
 mod liveness;
 mod measured;
 mod mesh;
+mod ops;
 mod optimize;
 mod plans;
 mod rates;
+mod reach;
 mod ring;
 mod round;
 mod schedule;
@@ -29,6 +33,7 @@ mod snapshot;
 mod status;
 mod straggler;
 mod sync;
+mod sync_end;
 mod types;
 mod verdicts;
 
@@ -42,7 +47,8 @@ use admit::Standing;
 use client::{Client, Peer, Phase};
 use group::Group;
 use pccl_protocol::{
-    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, SyncId, WorldEpoch,
+    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, RequestId, SyncId,
+    WorldEpoch,
 };
 use round::Round;
 use std::collections::BTreeMap;
@@ -56,6 +62,10 @@ pub struct MasterState {
     /// Time of the last tick: deadlines that end a grace are judged against it.
     tick: Timestamp,
     out: Vec<Action>,
+    /// Facts have changed on which more depends than single operations.
+    changed: bool,
+    /// Who wants to know how the run is, and as a member of which group.
+    asked: Vec<(ClientKey, RequestId, Option<GroupId>)>,
     clients: BTreeMap<ClientKey, Client>,
     peers: BTreeMap<PeerId, Peer>,
     groups: BTreeMap<GroupId, Group>,
@@ -70,6 +80,8 @@ pub struct MasterState {
     world_epoch: WorldEpoch,
     last_sync: SyncId,
     registrations: u64,
+    /// Questions to groups so far.
+    checks: u64,
     /// Who alone holds up which vote.
     stragglers: BTreeMap<straggler::Vote, straggler::Straggler>,
 }
@@ -83,6 +95,8 @@ impl MasterState {
             now: Timestamp::default(),
             tick: Timestamp::default(),
             out: Vec::new(),
+            changed: false,
+            asked: Vec::new(),
             clients: BTreeMap::new(),
             peers: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -94,13 +108,24 @@ impl MasterState {
             world_epoch: WorldEpoch(0),
             last_sync: SyncId(0),
             registrations: 0,
+            checks: 0,
             stragglers: BTreeMap::new(),
         }
     }
 
     /// Takes one fact in at time `now` and appends what is to be done to `out`, in order.
     pub fn handle(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
+        self.take(now, input, out);
+        self.settle(out);
+    }
+
+    /// Takes one fact in at time `now`. What follows from it is left to [`MasterState::settle`], so that facts that come
+    /// together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a client:
+    /// it could answer to a state that is not settled.
+    pub fn take(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
         self.now = self.now.max(now);
+        let is_packet = matches!(input, Input::Packet { .. });
+        self.changed |= !is_packet;
         match input {
             Input::Connected { client, remote, local } => {
                 let fresh = Client { remote, local, connected_at: self.now, peer: None, requests: 0 };
@@ -117,15 +142,23 @@ impl MasterState {
             Input::Disconnected { client, text } => self.lose_client(client, &text),
             Input::Tick => {
                 self.tick = self.now;
+                self.groups.values_mut().for_each(|group| group.ops.change_timed());
                 self.judge_deadlines();
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
             Input::Planned { plan, result } => self.record_plan(plan, result),
+            Input::Reached { peer, closed } => self.record_reached(peer, closed),
             Input::Stop => self.stop(),
         }
-        self.settle();
+        out.append(&mut self.out);
+    }
+
+    /// Draws the consequences of the facts that were taken in, and appends what is to be done to `out`, in order.
+    pub fn settle(&mut self, out: &mut Vec<Action>) {
+        self.run_rules();
         self.watch_stragglers();
+        self.answer_status_requests();
         out.append(&mut self.out);
     }
 
@@ -136,9 +169,16 @@ impl MasterState {
 
     /// Runs the rules until none of them has anything left to do. Rings come before whatever depends on them, so that
     /// an answer about an operation never overtakes the ring and the sizes that explain it.
-    fn settle(&mut self) {
+    ///
+    /// Most inputs touch one operation only, and there can be a thousand in flight: as long as nothing else has changed, only the
+    /// rules about operations are looked at, and only those operations. Tests look at everything, and find nothing more.
+    fn run_rules(&mut self) {
+        const ABOUT_OPERATIONS: &[fn(&mut MasterState) -> bool] =
+            &[MasterState::roll_history, MasterState::settle_collectives];
         const RULES: &[fn(&mut MasterState) -> bool] = &[
             MasterState::judge_faults,
+            MasterState::judge_checks,
+            MasterState::begin_checks,
             MasterState::roll_history,
             MasterState::renew_meshes,
             MasterState::answer_satisfied_waits,
@@ -161,9 +201,22 @@ impl MasterState {
         let operations: usize = self.groups.values().map(|group| group.ops.len() + group.held.len()).sum();
         let bound = 64 + 8 * (self.peers.len() + operations);
         for _ in 0..bound {
-            if !RULES.iter().any(|rule| rule(self)) {
-                return;
+            let rules = if self.changed { RULES } else { ABOUT_OPERATIONS };
+            if rules.iter().any(|rule| rule(self)) {
+                continue;
             }
+            // Not looked at by the rules about operations: they may have found a fact for the others.
+            if self.changed && rules.len() == ABOUT_OPERATIONS.len() {
+                continue;
+            }
+            #[cfg(debug_assertions)]
+            if !self.changed {
+                let missed = RULES.iter().position(|rule| rule(self));
+                assert_eq!(missed, None, "a fact changed without a mark: this rule would have fired");
+            }
+            self.changed = false;
+            debug_assert!(self.collectives_rest(), "an operation changed without a mark");
+            return;
         }
         debug_assert!(false, "the rules did not come to rest within {bound} steps");
         self.out.push(Action::Log {
@@ -174,14 +227,33 @@ impl MasterState {
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.standing(client) else { return };
-        if let Standing::Peer(id, ..) = who
-            && let Some(peer) = self.peers.get_mut(&id)
-        {
-            peer.heard_at = self.now;
+        // What these change is noted where it is recorded.
+        let is_small =
+            matches!(packet, C2m::Initiate(_) | C2m::Complete(_) | C2m::Beat(_) | C2m::StatusRequest(_));
+        self.changed |= !is_small;
+        if let Standing::Peer(id, group, _) = who {
+            self.hear(id, group);
         }
         match self.admit(who, &packet) {
             Ok(()) => self.record(client, who, packet),
-            Err(reason) => self.refuse(client, reason),
+            Err(reason) => {
+                self.changed = true;
+                self.refuse(client, reason);
+            }
+        }
+    }
+
+    /// A peer gives a sign of life: faults, answers and failed fetches that wait for one can be judged.
+    fn hear(&mut self, id: PeerId, group_id: GroupId) {
+        let was_suspect = self.suspect(id);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let silent = self.now.since(std::mem::replace(&mut peer.heard_at, self.now));
+        self.note_silence(id, group_id, silent);
+        if let Some(group) = self.groups.get_mut(&group_id) {
+            self.changed |= !group.held.is_empty() || group.check.is_some() || group.has_failed_fetches();
+            if was_suspect {
+                group.ops.change_timed();
+            }
         }
     }
 
@@ -189,6 +261,7 @@ impl MasterState {
     fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
         match (who, packet) {
             (who, C2m::StatusRequest(request)) => self.record_status_request(client, who, request),
+            (who, C2m::RatesRequest(asked)) => self.record_rates_request(client, who, asked),
             (Standing::Stranger(_), C2m::Register(register)) => self.register(client, register),
             // The table admits nothing else from a stranger.
             (Standing::Stranger(_), _) => {}
@@ -199,17 +272,18 @@ impl MasterState {
     fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
         match packet {
             // Recorded before.
-            C2m::Register(_) | C2m::StatusRequest(_) => {}
+            C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}
             C2m::Beat(beat) => {
                 let stalled = beat.stalled.clone();
                 let before = self.peers.get(&id).and_then(|peer| peer.beat.as_ref()).map(|(_, at)| *at);
                 self.record_beat(id, beat);
                 let missing = self.look_at_flows(id, group, before);
+                self.changed |= !stalled.is_empty() || !missing.is_empty();
                 self.record_stalls(id, group, &stalled, &missing);
                 self.look_at_paces(id, group);
             }
             C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
-            C2m::WithdrawTopology(request) => self.record_withdrawal(id, request),
+            C2m::WithdrawVote(request) => self.record_withdrawal(id, request),
             C2m::VotePending(request) => {
                 let since = self.now;
                 if let Some(peer) = self.peers.get_mut(&id) {
@@ -218,13 +292,13 @@ impl MasterState {
             }
             C2m::RingReport(report) => self.record_ring_report(id, group, report),
             C2m::EdgeBroken(fault) => self.record_edge_broken(group, fault),
+            C2m::ReachReport(report) => self.record_reach_report(id, group, report),
             C2m::MeshReport(report) => self.record_mesh_report(id, group, report),
             C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
             C2m::Complete(complete) => self.record_complete(id, group, complete),
+            C2m::GiveUp(given_up) => self.record_give_up(id, group, given_up),
             C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
-            C2m::SyncComplete(complete) => {
-                self.record_sync_complete(id, group, complete.sync, complete.report);
-            }
+            C2m::SyncComplete(complete) => self.record_sync_complete(id, group, complete),
             C2m::VoteOptimize(request) => self.record_optimize_vote(id, request),
             C2m::ProbeReport(report) => self.record_probe(id, report),
             C2m::Leave(_) => self.leave(id),
@@ -249,6 +323,8 @@ impl MasterState {
             optimize: None,
             reported: None,
             meshed: None,
+            closed: Vec::new(),
+            tried: false,
             sizes_told: None,
             info,
         };
@@ -266,6 +342,7 @@ impl MasterState {
             peer_timeout_ms: millis(self.options.peer_timeout),
         };
         self.send(client, M2c::Registered(answer));
+        self.try_listeners(id);
     }
 
     fn record_beat(&mut self, id: PeerId, beat: Beat) {
@@ -296,11 +373,21 @@ impl MasterState {
         self.world_epoch = WorldEpoch(0);
         self.last_sync = SyncId(0);
         self.registrations = 0;
+        self.checks = 0;
         true
     }
 
     fn send(&mut self, client: ClientKey, packet: M2c) {
         self.out.push(Action::Send { client, packet });
+    }
+
+    fn send_all(&mut self, clients: Vec<ClientKey>, packet: M2c) {
+        self.out.push(Action::SendAll { clients, packet });
+    }
+
+    fn send_peers(&mut self, ids: &[PeerId], packet: M2c) {
+        let clients = ids.iter().filter_map(|id| self.peers.get(id)).map(|peer| peer.client).collect();
+        self.send_all(clients, packet);
     }
 
     fn send_peer(&mut self, id: PeerId, packet: M2c) {
@@ -309,6 +396,12 @@ impl MasterState {
         }
     }
 
+    /// For what happens in each step of a training.
+    fn debug(&mut self, text: String) {
+        self.out.push(Action::Log { level: log::Level::Debug, text });
+    }
+
+    /// For what an operator wants to know: who comes and goes, rings, plans.
     fn info(&mut self, text: String) {
         self.out.push(Action::Log { level: log::Level::Info, text });
     }

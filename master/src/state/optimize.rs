@@ -9,7 +9,7 @@ use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
 use crate::topology::{SCHEDULED_PEERS, probe_rounds};
 use pccl_protocol::{
-    EdgeRate, GroupId, KickCode, KickReason, M2c, OptimizeDone, PeerId, ProbePlan, ProbeReport, ProbeResult,
+    GroupId, KickCode, KickReason, M2c, OptimizeDone, PeerId, ProbePlan, ProbeReport, ProbeResult,
     ProbeRound, RequestId, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -104,7 +104,8 @@ impl MasterState {
         }
         self.measured.note((id, report.to), &report.result, now);
         if let ProbeResult::Failed(text) = report.result {
-            self.warn(format!("edge {id} -> {} cannot be measured: {text}", report.to));
+            let edge = self.name_of_edge((id, report.to));
+            self.warn(format!("{edge} cannot be measured: {text}"));
         }
     }
 
@@ -237,7 +238,8 @@ impl MasterState {
                 self.measured.note_crowded(ends, &result, self.now);
             } else {
                 self.measured.note(ends, &result, self.now);
-                self.warn(format!("edge {} -> {} cannot be measured: {text}", ends.0, ends.1));
+                let edge = self.name_of_edge(ends);
+                self.warn(format!("{edge} cannot be measured: {text}"));
             }
         }
     }
@@ -359,7 +361,11 @@ impl MasterState {
         }
         let Some(optimization) = self.optimization.take_if(connecting) else { return false };
         let took = self.now.since(optimization.since).as_millis();
-        self.info(format!("optimisation {} is over after {took} ms", optimization.number));
+        self.info(format!(
+            "optimisation {} is over after {took} ms{}",
+            optimization.number,
+            self.rings_in_words()
+        ));
         let mut answers = Vec::new();
         for (id, peer) in &mut self.peers {
             answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
@@ -379,17 +385,28 @@ impl MasterState {
         true
     }
 
+    /// The slowest edge of each ring and how large operations go, for the log.
+    fn rings_in_words(&self) -> String {
+        let mut text = String::new();
+        for (id, group) in self.groups.iter().filter(|(_, group)| group.ring.len() > 1) {
+            let slowest = match self.slowest_edge(group) {
+                Some(edge) => {
+                    let ends = self.name_of_edge((edge.from, edge.to));
+                    format!("the slowest of {} edges is {ends} with {}", group.ring.len(), edge.rate())
+                }
+                None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
+            };
+            let schedule =
+                if group.pairwise { group.describe_schedule() } else { ", around the ring".into() };
+            text.push_str(&format!("; group {id}: {slowest}{schedule}"));
+        }
+        text
+    }
+
     /// What an optimisation came to, for a member of `group`.
     fn review(&self, optimization: &Optimization, group_id: GroupId, request: RequestId) -> OptimizeDone {
         let ring: Vec<PeerId> =
             self.groups.get(&group_id).into_iter().flat_map(|g| &g.ring).map(|place| place.peer).collect();
-        let edges = || (0..ring.len()).map(|at| (ring[at], ring[(at + 1) % ring.len()]));
-        let rates: Option<Vec<EdgeRate>> = edges()
-            .map(|(from, to)| {
-                let kbit_s = self.measured.rate((from, to))?.kbit_s;
-                Some(EdgeRate { from, to, kbit_s })
-            })
-            .collect();
         let pairs = || ring.iter().flat_map(|from| ring.iter().map(move |to| (*from, *to)));
         let unmeasured =
             pairs().filter(|ends| ends.0 != ends.1 && self.measured.rate(*ends).is_none()).count();
@@ -407,7 +424,7 @@ impl MasterState {
             request,
             sizes: self.sizes(group_id),
             changed: optimization.before.get(&group_id) != Some(&ring),
-            slowest: rates.and_then(|rates| rates.into_iter().min_by_key(|rate| rate.kbit_s)),
+            slowest: self.groups.get(&group_id).and_then(|group| self.slowest_edge(group)),
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
             proven: answer.is_some_and(|answer| answer.proven),
             unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
@@ -417,14 +434,16 @@ impl MasterState {
         }
     }
 
+    /// Who keeps an optimisation from beginning.
+    pub(super) fn missing_for_optimization(&self) -> String {
+        let silent = self.peers.iter().filter(|(_, p)| p.accepted() && p.optimize.is_none());
+        format!("the vote of {}", self.list_peers(silent.map(|(id, _)| *id)))
+    }
+
     /// What an optimisation waits for, in words.
-    pub(super) fn blocked_optimization(&self, since: Timestamp) -> String {
+    pub(super) fn blocked_optimization(&self) -> String {
         let reason = match self.optimization.as_ref().map(|optimization| &optimization.stage) {
-            None => {
-                let silent = self.peers.iter().filter(|(_, p)| p.accepted() && p.optimize.is_none());
-                let missing: Vec<PeerId> = silent.map(|(id, _)| *id).collect();
-                format!("the vote of {}", self.list_peers(missing.into_iter()))
-            }
+            None => self.missing_for_optimization(),
             Some(Stage::Probing { round, rounds, open, .. }) => {
                 let edges: Vec<String> = open.iter().take(4).map(|(a, b)| format!("{a} -> {b}")).collect();
                 let more =
@@ -438,6 +457,6 @@ impl MasterState {
             Some(Stage::Planning { .. }) => "the planner".to_owned(),
             Some(Stage::Connecting) => self.ring_sentences().join("; "),
         };
-        format!("optimize_topology ({} s) waits for {reason}", self.now.since(since).as_secs())
+        format!("optimize_topology waits for {reason}")
     }
 }

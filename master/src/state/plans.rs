@@ -1,7 +1,6 @@
 //! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
 
 use super::MasterState;
-use super::group::Op;
 use super::types::{Action, PlanKey};
 use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job};
 use pccl_protocol::{GroupId, PeerId};
@@ -176,8 +175,7 @@ impl MasterState {
     /// Whether a group has members that can be in more than one ring, and does nothing else.
     pub(super) fn can_be_planned(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
-        let runs = group.ops.values().any(|op| matches!(op, Op::Running { .. }));
-        group.ring.len() >= SMALLEST_PLANNED && !runs
+        group.ring.len() >= SMALLEST_PLANNED && !group.ops.any_runs()
     }
 
     /// Members of the ring of a group.

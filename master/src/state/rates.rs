@@ -167,8 +167,9 @@ impl MasterState {
             return;
         }
         let (from, to) = (ends.0, ends.1);
+        let edge = self.name_of_edge(ends);
         self.info(format!(
-            "edge {from} -> {to} carries {high} kbit/s in operations ({algorithm}), {} were measured: a new ring is planned",
+            "{edge} carries {high} kbit/s in operations ({algorithm}), {} were measured: a new ring is planned",
             known.kbit_s
         ));
         self.measured.note(ends, &note(high), now);

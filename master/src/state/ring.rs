@@ -4,21 +4,18 @@ use super::client::Phase;
 use super::flow::Missing;
 use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
 use super::{MasterState, Timestamp};
-use crate::topology::{Candidate, fewest_removals, ring_order};
+use crate::topology::ring_order;
 use pccl_protocol::{
     EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan, RingReport,
     StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A newcomer with an edge that cannot be built to or from this many accepted peers is kept out. Each attempt holds the
-/// others up for as long as a dial takes, so not every place of a large ring is tried.
-const ENOUGH_WITNESSES: usize = 3;
-
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judgement {
-    /// One end may be dead, which would explain it: wait for a sign of life or for its end.
+    /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built, and
+    /// the members are asked whom they reach.
     Hold,
     /// The edge is not in the ring any more.
     Obsolete,
@@ -140,6 +137,9 @@ impl MasterState {
         for id in &fresh {
             if let Some(group) = self.groups.get_mut(id) {
                 group.stands_since = Some(self.now);
+                if group.ring.len() > 1 {
+                    self.note_reached_members(*id);
+                }
             }
         }
         !fresh.is_empty()
@@ -176,11 +176,14 @@ impl MasterState {
     pub(super) fn fault_deadline(&self, group: &Group, ends: EdgeEnds) -> Option<Timestamp> {
         let fault = group.held.get(&ends)?;
         let due = fault.since + self.options.edge_grace;
+        if fault.unbuildable && group.has_edge(ends, fault.generation) {
+            return group.check.is_none().then_some(due);
+        }
         (due > self.now || self.judge(group, ends, fault) != Judgement::Hold).then_some(due)
     }
 
     fn judge(&self, group: &Group, ends: EdgeEnds, fault: &HeldFault) -> Judgement {
-        let (Some(from), Some(to)) = (self.peers.get(&ends.0), self.peers.get(&ends.1)) else {
+        let (Some(_), Some(to)) = (self.peers.get(&ends.0), self.peers.get(&ends.1)) else {
             return Judgement::Obsolete;
         };
         if !group.has_edge(ends, fault.generation) {
@@ -195,19 +198,19 @@ impl MasterState {
             // It is built anew once. If that fails too, no ring has it.
             return Judgement::Rebuild(before.map_or(Severity::Failed, |s| s.max(Severity::Avoided)));
         }
-        if !fault.unbuildable {
-            return Judgement::Rebuild(before.map_or(Severity::Broke, |_| Severity::Avoided));
-        }
-        if from.accepted() && to.accepted() && before < Some(Severity::Failed) {
-            return Judgement::Rebuild(Severity::Failed);
-        }
-        // To forbid an edge may cost a peer its place, and a neighbour that is about to be found dead explains the
-        // fault as well. So both ends have to show that they outlived it.
-        let outlived = fault.since + self.options.edge_grace;
-        if from.heard_at < outlived || to.heard_at < outlived {
+        if fault.unbuildable {
             return Judgement::Hold;
         }
-        Judgement::Rebuild(Severity::Forbidden)
+        Judgement::Rebuild(before.map_or(Severity::Broke, |_| Severity::Avoided))
+    }
+
+    /// An edge that could not be built. If nobody finds anything wrong with it, it is tried once more.
+    pub(super) fn give_up_edge(&mut self, group_id: GroupId, ends: EdgeEnds, is_known: bool) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let before = group.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        let again = !is_known && before < Some(Severity::Failed);
+        let severity = if again { Severity::Failed } else { Severity::Forbidden };
+        self.apply_judgement(group_id, ends, Judgement::Rebuild(severity));
     }
 
     fn apply_judgement(&mut self, group_id: GroupId, ends: EdgeEnds, judgement: Judgement) {
@@ -220,15 +223,18 @@ impl MasterState {
         group.marks.insert(ends, Mark { until, severity, text: fault.text });
         // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or is
         // built anew.
-        for (_, op) in group.ops.iter_mut().filter(|(id, _)| fault.generation.0 <= id.epoch.0) {
-            if let Op::Running { broken, .. } = op {
-                let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+        let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+        group.ops.change_some(|id, op| match op {
+            Op::Running { broken, .. } if generation.0 <= id.epoch.0 => {
                 broken.push(BrokenEdge { ends, generation, stalled_ms, text: Text::new(text.clone()) });
+                true
             }
-        }
+            Op::Running { .. } | Op::Voting { .. } => false,
+        });
         group.rebuild.insert(ends);
         group.replan = true;
-        self.warn(format!("edge {} -> {} failed ({severity:?}): {text}", ends.0, ends.1));
+        let edge = self.name_of_edge(ends);
+        self.warn(format!("{edge} failed ({severity:?}): {text}"));
     }
 
     /// Rule: every group has a ring of exactly its members.
@@ -275,7 +281,7 @@ impl MasterState {
             .marks
             .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
         // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
-        let keep = group.stands(members) && group.ops.values().any(|op| matches!(op, Op::Running { .. }));
+        let keep = group.stands(members) && group.ops.any_runs();
         if let Some(order) = planned.filter(|order| !keep && is_order_of(order, members)) {
             wanted = order;
         }
@@ -284,11 +290,6 @@ impl MasterState {
         };
         let forbidden = worse_than(Severity::Forbidden);
         let avoided = worse_than(Severity::Avoided);
-        let hopeless = self.unreachable_newcomers(members, &forbidden);
-        if !hopeless.is_empty() {
-            // The rules look at the ring again, without them.
-            return hopeless.iter().for_each(|id| self.kick_unreachable(group_id, *id, &forbidden));
-        }
         let order = if keep {
             Ok(wanted.clone())
         } else {
@@ -298,63 +299,6 @@ impl MasterState {
             Ok(order) => self.install_ring(group_id, &order),
             Err(_) => self.make_room_for_a_ring(group_id, &wanted, &forbidden),
         }
-    }
-
-    /// No ring goes with all members: drops the fewest, newcomers before accepted ones.
-    fn make_room_for_a_ring(
-        &mut self,
-        group_id: GroupId,
-        members: &[PeerId],
-        forbidden: &BTreeSet<EdgeEnds>,
-    ) {
-        let candidates: Vec<Candidate> = members
-            .iter()
-            .filter_map(|id| self.peers.get(id).map(|peer| (*id, peer)))
-            .map(|(id, peer)| Candidate { peer: id, newcomer: !peer.accepted(), order: peer.order })
-            .collect();
-        for victim in fewest_removals(&candidates, forbidden) {
-            let text = format!("no ring goes without {}", self.describe_edges(group_id, victim, forbidden));
-            self.kick(victim, KickReason::new(KickCode::Unreachable, text));
-        }
-    }
-
-    /// Newcomers that enough accepted peers cannot reach, or be reached by. Which of the two ends is at fault is then
-    /// beyond doubt. Accepted peers never go for this: for them a ring is looked for among all that there are.
-    fn unreachable_newcomers(
-        &self,
-        members: &BTreeSet<PeerId>,
-        forbidden: &BTreeSet<EdgeEnds>,
-    ) -> Vec<PeerId> {
-        let accepted = |id: PeerId| self.peers.get(&id).is_some_and(super::client::Peer::accepted);
-        let witnesses = |id: PeerId| {
-            let others = forbidden.iter().filter_map(|(from, to)| match id {
-                _ if id == *to => Some(*from),
-                _ if id == *from => Some(*to),
-                _ => None,
-            });
-            others.filter(|other| accepted(*other)).collect::<BTreeSet<PeerId>>().len()
-        };
-        let newcomers = members.iter().copied().filter(|id| !accepted(*id));
-        newcomers.filter(|id| witnesses(*id) >= ENOUGH_WITNESSES).collect()
-    }
-
-    fn kick_unreachable(&mut self, group_id: GroupId, victim: PeerId, forbidden: &BTreeSet<EdgeEnds>) {
-        let edges = self.describe_edges(group_id, victim, forbidden);
-        let text = format!("connections with several peers cannot be built: {edges}");
-        self.kick(victim, KickReason::new(KickCode::Unreachable, text));
-    }
-
-    /// The edges of a peer that cannot be built, and why.
-    fn describe_edges(&self, group_id: GroupId, peer: PeerId, forbidden: &BTreeSet<EdgeEnds>) -> String {
-        let own = forbidden.iter().filter(|(from, to)| *from == peer || *to == peer);
-        own.map(|ends| self.describe_edge(group_id, *ends)).collect::<Vec<_>>().join("; ")
-    }
-
-    fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {
-        let why = self.groups.get(&group_id).and_then(|group| group.marks.get(&ends)).map(|mark| &mark.text);
-        let why =
-            why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
-        format!("the edge {} -> {}{why}", self.name_of(ends.0), self.name_of(ends.1))
     }
 
     fn install_ring(&mut self, group_id: GroupId, order: &[PeerId]) {
@@ -392,8 +336,16 @@ impl MasterState {
     pub(super) fn push_ring(&mut self, group_id: GroupId) {
         let sizes = self.sizes(group_id);
         let Some(group) = self.groups.get(&group_id) else { return };
-        let mut plans = Vec::with_capacity(group.ring.len());
-        for viewer in group.ring.iter().filter_map(|place| self.peers.get(&place.peer)) {
+        // Hosts are all that can differ between plans: who sees the same gets the same.
+        let peers = || group.ring.iter().filter_map(|place| self.peers.get(&place.peer));
+        let differ = peers().any(super::client::Peer::host_depends_on_viewer);
+        let mut views: BTreeMap<Option<core::net::IpAddr>, Vec<&super::client::Peer>> = BTreeMap::new();
+        for viewer in peers() {
+            views.entry(viewer.view().filter(|_| differ)).or_default().push(viewer);
+        }
+        let mut plans = Vec::with_capacity(views.len());
+        for viewers in views.into_values() {
+            let viewer = viewers[0];
             let member = |place: &Place| {
                 let peer = self.peers.get(&place.peer)?;
                 Some(RingMember {
@@ -410,15 +362,16 @@ impl MasterState {
             let mesh = group.mesh.edges();
             let plan =
                 RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh, pairwise: group.pairwise };
-            plans.push((viewer.client, plan));
+            let clients: Vec<_> = viewers.iter().map(|viewer| viewer.client).collect();
+            plans.push((clients, plan));
         }
         let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
         let large = group.describe_schedule();
         let text = format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> "));
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         self.info(text);
-        for (client, plan) in plans {
-            self.send(client, M2c::RingPlan(plan));
+        for (clients, plan) in plans {
+            self.send_all(clients, M2c::RingPlan(plan));
         }
         for id in members {
             if let Some(peer) = self.peers.get_mut(&id) {

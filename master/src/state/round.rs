@@ -1,9 +1,11 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
 use super::client::{Phase, TopologyVote};
+use super::group::Group;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
-    M2c, PeerId, PendingAnswer, TopologyDone, TopologyProgress, VoteTopology, WorldEpoch, WorldSizes,
+    M2c, PeerId, PendingAnswer, RequestId, Text, TopologyDone, TopologyProgress, VoteTopology, VoteWithdrawn,
+    WorldEpoch, WorldSizes,
 };
 
 /// A round of admission that waits for its rings.
@@ -22,26 +24,39 @@ impl MasterState {
         }
     }
 
-    /// A round that has begun counts on everybody who voted for it, so a withdrawal waits for its end: then the vote has
-    /// been answered, or is gone. The peer hears one or the other, so that it knows whether it was in the round.
-    pub(super) fn record_withdrawal(&mut self, id: PeerId, request: pccl_protocol::RequestId) {
-        let running = self.round.is_some();
+    /// A round or an optimisation that has begun counts on everybody who voted for it, so a withdrawal waits for its
+    /// end: then the vote has been answered, or is gone. The peer hears one or the other, so that it knows whether
+    /// it took part.
+    pub(super) fn record_withdrawal(&mut self, id: PeerId, request: RequestId) {
+        let (in_round, in_optimization) = (self.round.is_some(), self.optimization.is_some());
         let Some(peer) = self.peers.get_mut(&id) else { return };
         // An unknown request has been answered meanwhile.
-        let Some(vote) = peer.topology.as_mut().filter(|vote| vote.request == request) else { return };
-        vote.withdrawn = true;
-        if !running {
-            self.drop_withdrawn_votes();
+        if let Some(vote) = peer.topology.as_mut().filter(|vote| vote.request == request) {
+            vote.withdrawn = true;
+            if !in_round {
+                self.drop_withdrawn_votes();
+            }
+        } else if peer.pending.take_if(|vote| vote.request == request).is_some() {
+            let missing = self.missing_for_pending();
+            self.tell_withdrawn(id, request, missing);
+        } else if !in_optimization && peer.optimize.take_if(|vote| vote.request == request).is_some() {
+            let missing = self.missing_for_optimization();
+            self.tell_withdrawn(id, request, missing);
         }
     }
 
+    fn tell_withdrawn(&mut self, id: PeerId, request: RequestId, missing: String) {
+        self.send_peer(id, M2c::VoteWithdrawn(VoteWithdrawn { request, missing: Text::new(missing) }));
+    }
+
     fn drop_withdrawn_votes(&mut self) {
+        let missing = self.missing_for_world();
         let mut gone = Vec::new();
         for (id, peer) in &mut self.peers {
             gone.extend(peer.topology.take_if(|vote| vote.withdrawn).map(|vote| (*id, vote.request)));
         }
         for (id, request) in gone {
-            self.send_peer(id, M2c::TopologyWithdrawn(request));
+            self.tell_withdrawn(id, request, missing.clone());
         }
     }
 
@@ -87,7 +102,8 @@ impl MasterState {
 
     /// Rule: a round ends when every ring stands. Newcomers are accepted and votes are answered.
     pub(super) fn end_round(&mut self) -> bool {
-        if self.round.is_none() || !self.groups.values().all(|group| self.ring_confirmed(group)) {
+        let is_ready = |group: &Group| group.check.is_none() && self.ring_confirmed(group);
+        if self.round.is_none() || !self.groups.values().all(is_ready) {
             return false;
         }
         self.round = None;

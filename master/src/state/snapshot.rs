@@ -166,7 +166,7 @@ impl MasterState {
             let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
                 && shares.values().any(|share| *share > 0);
             assert!(shares.is_empty() || is_shared, "group {id} has shares of others, or none that count");
-            for (op, state) in &group.ops {
+            for (op, state) in group.ops.iter() {
                 let mut peers = self.peers.keys().filter(|peer| state.involves(**peer));
                 assert!(peers.next().is_some(), "{op} belongs to nobody");
                 let voting = matches!(state, Op::Voting { .. });

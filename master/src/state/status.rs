@@ -3,24 +3,72 @@
 use super::MasterState;
 use super::admit::Standing;
 use super::client::{Peer, Phase};
+use super::group::Group;
 use super::types::ClientKey;
 use pccl_protocol::{
-    GroupId, Host, M2c, PeerId, PeerStage, RequestId, Status, StatusGroup, StatusPeer, StatusWait, Text,
-    WorldSizes, limits,
+    EdgeRate, GroupId, Host, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates, RatesRequest, RequestId,
+    Status, StatusGroup, StatusPeer, StatusWait, Text, WorldSizes, limits,
 };
 use std::time::Duration;
 
 impl MasterState {
     pub(super) fn record_status_request(&mut self, client: ClientKey, who: Standing, request: RequestId) {
+        self.count_question(client, who);
         let group = match who {
             Standing::Stranger(_) => None,
             Standing::Peer(_, group, _) => Some(group),
         };
-        if let (None, Some(client)) = (group, self.clients.get_mut(&client)) {
+        self.asked.push((client, request, group));
+    }
+
+    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
+    pub(super) fn answer_status_requests(&mut self) {
+        for (client, request, group) in std::mem::take(&mut self.asked) {
+            if self.clients.contains_key(&client) {
+                let status = self.status(request, group);
+                self.send(client, M2c::Status(status));
+            }
+        }
+    }
+
+    /// A client that has not registered may ask a few times only.
+    fn count_question(&mut self, client: ClientKey, who: Standing) {
+        if let (Standing::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
         }
-        let status = self.status(request, group);
-        self.send(client, M2c::Status(status));
+    }
+
+    pub(super) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
+        self.count_question(client, who);
+        let group = asked.group.or_else(|| self.groups.keys().next().copied());
+        let found = group.and_then(|id| Some((id, self.groups.get(&id)?)));
+        let mut answer =
+            Rates { request: asked.request, group: None, peers: Vec::new(), edges: Vec::new(), left_out: 0 };
+        if let Some((id, group)) = found {
+            answer.group = Some(id);
+            let ring: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let rated = |peer: &PeerId| RatedPeer { peer: *peer, name: self.culprit_of(*peer).name };
+            answer.peers = ring.iter().map(rated).collect();
+            for (from, to, rate) in self.measured.among(&ring) {
+                if answer.edges.len() < limits::MAX_RATES {
+                    let (kbit_s, latency_us) = (rate.kbit_s, rate.latency_us);
+                    answer.edges.push(MeasuredEdge { from, to, kbit_s, latency_us });
+                } else {
+                    answer.left_out += 1;
+                }
+            }
+        }
+        self.send(client, M2c::Rates(answer));
+    }
+
+    /// The slowest edge of a ring, if all of them have been measured.
+    pub(super) fn slowest_edge(&self, group: &Group) -> Option<EdgeRate> {
+        if group.ring.len() < 2 {
+            return None;
+        }
+        let rated = |(from, to)| Some(EdgeRate { from, to, kbit_s: self.measured.rate((from, to))?.kbit_s });
+        let rates: Option<Vec<EdgeRate>> = group.edges().map(|(ends, _)| rated(ends)).collect();
+        rates?.into_iter().min_by_key(|rate| rate.kbit_s)
     }
 
     /// The run as it is now, for a member of `group` or for somebody outside.
@@ -34,6 +82,9 @@ impl MasterState {
             epoch: group.epoch,
             connected: self.ring_confirmed(group),
             ring: group.ring.iter().map(|place| place.peer).collect(),
+            revision: group.committed,
+            slowest: self.slowest_edge(group),
+            pairwise: group.pairwise,
         });
         let mut peers: Vec<(&PeerId, &Peer)> = self.peers.iter().collect();
         peers.sort_by_key(|(_, peer)| peer.order);
@@ -63,6 +114,9 @@ impl MasterState {
         StatusPeer {
             peer: id,
             host: Host::new(peer.remote.to_canonical().to_string()),
+            name: peer.info.name.clone(),
+            p2p_port: peer.info.p2p_port,
+            state_port: peer.info.state_port,
             group: peer.group(),
             stage: match peer.phase {
                 Phase::Pending => PeerStage::Pending,

@@ -49,12 +49,13 @@ impl MasterState {
         }
         let now = self.now;
         let missing = self.missing_alone();
+        let may_be_dead: Vec<(Vote, PeerId)> =
+            missing.iter().filter(|(_, silent)| self.suspect(*silent)).copied().collect();
         let mut watched = BTreeMap::new();
         for (vote, peer) in &missing {
             // The time in which it waits itself for one that may be dead does not count.
-            let waits = missing.iter().any(|(other, silent)| {
-                silent != peer && self.suspect(*silent) && self.has_voted(*peer, *other)
-            });
+            let waits =
+                may_be_dead.iter().any(|(other, silent)| silent != peer && self.has_voted(*peer, *other));
             let known = self.stragglers.get(vote).filter(|known| known.peer == *peer && !waits);
             watched.insert(*vote, known.copied().unwrap_or(Straggler { peer: *peer, since: now }));
         }
@@ -127,8 +128,10 @@ impl MasterState {
         }
         all.extend(self.accepted_without(|peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
         for (id, group) in &self.groups {
-            for (op, state) in &group.ops {
-                if let Op::Voting { .. } = state {
+            for (op, state) in group.ops.iter() {
+                if let Op::Voting { votes, .. } = state
+                    && votes.len() + 1 == group.ring.len()
+                {
                     let missing = member_without(group, |peer| state.involves(peer));
                     all.extend(missing.map(|peer| (Vote::Collective(*id, *op), peer)));
                 }

@@ -1,14 +1,13 @@
 //! Shared-state syncs: votes, plans, outcomes.
 
-use super::election::{Conflict, elect};
+use super::MasterState;
+use super::election::{Conflict, Deviation, deviants, elect};
 use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
-use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, StateSource,
-    SyncId, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncPlan, SyncPlanFor, SyncReport, Text, TooFewPeers,
-    Verdict, VoteRef,
+    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What is to be done about a sync now.
 enum Step {
@@ -17,6 +16,9 @@ enum Step {
     TooFew(TooFewPeers),
     Stale,
     Elect,
+    /// It fails for those who have voted, before it has begun.
+    Refuse(SyncId, Verdict),
+    Drop(Vec<(PeerId, KickReason)>),
     Decide(SyncOutcome),
 }
 
@@ -47,32 +49,17 @@ impl MasterState {
         }
     }
 
-    pub(super) fn admit_sync_complete(
-        &self,
-        id: PeerId,
-        group: GroupId,
-        complete: SyncId,
-    ) -> Result<(), KickReason> {
-        match self.groups.get(&group).and_then(|group| group.sync.as_ref()) {
-            Some(Sync::Running { sync, voters, .. })
-                if *sync == complete && voters.get(&id).is_some_and(|v| v.report != VoterReport::Awaited) =>
-            {
-                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} twice")))
-            }
-            _ if complete > self.last_sync => {
-                Err(KickReason::new(KickCode::Protocol, format!("completed sync {complete} before it began")))
-            }
-            _ => Ok(()),
-        }
-    }
-
     pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
         let since = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
         if vote.epoch == epoch {
-            let sync =
-                group.sync.get_or_insert_with(|| Sync::Voting { since, epoch, votes: BTreeMap::new() });
+            let sync = group.sync.get_or_insert_with(|| Sync::Voting {
+                since,
+                epoch,
+                votes: BTreeMap::new(),
+                given_up: None,
+            });
             if let Sync::Voting { votes, .. } = sync {
                 let SyncInitiate { request, revision, strategy, entries, .. } = vote;
                 votes.insert(id, SyncVote { request, revision, strategy, entries });
@@ -82,35 +69,17 @@ impl MasterState {
         self.send_peer(id, M2c::Stale(Stale { vote: VoteRef::Sync(vote.request), epoch }));
     }
 
-    pub(super) fn record_sync_complete(
-        &mut self,
-        id: PeerId,
-        group_id: GroupId,
-        complete: SyncId,
-        report: SyncReport,
-    ) {
-        let at = self.now;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = &mut group.sync else { return };
-        if *sync != complete {
-            return;
-        }
-        if let Some(voter) = voters.get_mut(&id) {
-            voter.report = match report {
-                SyncReport::Ready(_) => VoterReport::Ready,
-                SyncReport::Failed(text) => VoterReport::Failed { text, at },
-            };
-        }
-    }
-
     /// Takes a lost peer out of the sync of its group.
     pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
+        group.fetches.forget(id);
         match &mut group.sync {
-            Some(Sync::Voting { votes, .. }) => {
+            Some(Sync::Voting { votes, given_up, .. }) => {
                 votes.remove(&id);
+                given_up.take_if(|given_up| given_up.by == id);
             }
-            Some(Sync::Running { voters, lost, .. }) => {
+            Some(Sync::Running { voters, lost, given_up, .. }) => {
                 lost.extend(voters.remove(&id).map(|_| loss.clone()));
+                given_up.take_if(|given_up| given_up.by == id);
             }
             None => {}
         }
@@ -132,27 +101,46 @@ impl MasterState {
     fn next_sync_step(&self, group_id: GroupId) -> Step {
         let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
         match &group.sync {
-            Some(Sync::Voting { epoch, votes, .. }) => {
+            Some(Sync::Voting { epoch, votes, given_up, .. }) => {
                 let any = votes.values().next().map(|vote| VoteRef::Sync(vote.request));
                 let Some(any) = any else { return Step::Forget };
                 if let Some(few) = self.too_few(group, any, 1) {
                     Step::TooFew(few)
                 } else if *epoch != group.epoch {
                     Step::Stale
+                } else if let Some(given_up) = given_up {
+                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let sync = SyncId(self.last_sync.0 + 1);
+                    let operation = (Operation::Sync(sync), Phase::Voting, 0);
+                    Step::Refuse(sync, self.given_up_verdict(operation, *given_up, &missing))
                 } else if votes.len() == group.ring.len() && self.all_accepted(group) {
                     Step::Elect
                 } else {
                     Step::Wait
                 }
             }
-            Some(Sync::Running { sync, revision, voters, lost, .. }) => {
+            Some(Sync::Running { sync, revision, voters, lost, given_up, .. }) => {
                 if voters.is_empty() {
                     return Step::Forget;
                 }
                 if voters.values().all(|voter| voter.report == VoterReport::Ready) {
                     return Step::Decide(SyncOutcome::Committed(*revision));
                 }
-                match voters.iter().find(|(_, voter)| self.failure_due(voter)) {
+                if let Some(given_up) = given_up {
+                    let open = voters.iter().filter(|(_, voter)| voter.report == VoterReport::Awaited);
+                    let open: Vec<PeerId> = open.map(|(peer, _)| *peer).collect();
+                    let operation = (Operation::Sync(*sync), Phase::Transfer, 0);
+                    let verdict = self.given_up_verdict(operation, *given_up, &open);
+                    return Step::Decide(SyncOutcome::Failed(verdict));
+                }
+                if !self.failures_due(voters) {
+                    return Step::Wait;
+                }
+                let culprits = self.culprits_of_fetches(group, voters, lost);
+                if !culprits.is_empty() {
+                    return Step::Drop(culprits);
+                }
+                match voters.iter().find(|(_, voter)| voter.report != VoterReport::Ready) {
                     Some((id, voter)) => {
                         Step::Decide(SyncOutcome::Failed(self.no_source(*sync, *id, voter, lost)))
                     }
@@ -163,46 +151,6 @@ impl MasterState {
         }
     }
 
-    /// A failed fetch is held back for the same time as a broken edge: the death of a source may explain it.
-    fn failure_due(&self, voter: &SyncVoter) -> bool {
-        matches!(voter.report, VoterReport::Failed { at, .. } if at + self.options.edge_grace <= self.tick)
-    }
-
-    /// When a sync has to be looked at again.
-    pub(super) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
-        let Sync::Running { voters, .. } = sync else { return None };
-        let due = voters.values().filter_map(|voter| match voter.report {
-            VoterReport::Failed { at, .. } => Some(at + self.options.edge_grace),
-            VoterReport::Awaited | VoterReport::Ready => None,
-        });
-        due.min()
-    }
-
-    fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
-        let reporter = self.name_of(id);
-        let detail = match &voter.report {
-            VoterReport::Failed { text, .. } => format!("{reporter} could not fetch: {text}"),
-            VoterReport::Awaited | VoterReport::Ready => String::new(),
-        };
-        let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));
-        let (cause, culprit, silent_ms) = match source {
-            Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
-            None => (Cause::NoSource, self.culprit_of(id), 0),
-        };
-        // Why the source went comes first; that somebody missed it is what follows.
-        let why = source.map(|loss| loss.detail.as_str()).filter(|why| !why.is_empty());
-        let detail = why.map_or_else(|| detail.clone(), |why| format!("{why}; {detail}"));
-        Verdict {
-            cause,
-            culprits: vec![culprit],
-            operation: Operation::Sync(sync),
-            phase: Phase::Transfer,
-            bytes_done: 0,
-            silent_ms,
-            detail: Text::new(detail),
-        }
-    }
-
     fn take_sync_step(&mut self, group_id: GroupId, step: Step) {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
@@ -210,6 +158,15 @@ impl MasterState {
             Step::Wait => {}
             Step::Forget => group.sync = None,
             Step::Elect => self.run_election(group_id),
+            Step::Refuse(sync, verdict) => {
+                let Some(Sync::Voting { since, votes, .. }) = group.sync.take() else { return };
+                let voters = votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
+                self.last_sync = sync;
+                group.sync = Some(Sync::refused(since, sync, voters));
+                self.end_sync(group_id, SyncOutcome::Failed(verdict));
+            }
+            // What they leave behind is looked at again.
+            Step::Drop(reasons) => reasons.into_iter().for_each(|(id, reason)| self.kick(id, reason)),
             Step::Decide(outcome) => self.end_sync(group_id, outcome),
             Step::TooFew(_) | Step::Stale => {
                 let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
@@ -225,42 +182,35 @@ impl MasterState {
         }
     }
 
-    fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = group.sync.take() else { return };
-        match &outcome {
-            SyncOutcome::Committed(revision) => {
-                group.committed = group.committed.max(Some(*revision));
-                group.holders = voters.keys().copied().collect();
-                let revision = *revision;
-                self.info(format!("group {group_id}: sync {sync} committed revision {revision}"));
-            }
-            SyncOutcome::Failed(verdict) => {
-                let text = format!("group {group_id}: {verdict}");
-                self.warn(text);
-            }
+    /// Drops voters whose state is none of the group's. The others vote again, on the ring without them.
+    fn drop_deviants(&mut self, group_id: GroupId) -> bool {
+        let Some(group) = self.groups.get(&group_id) else { return false };
+        let Some(Sync::Voting { votes, .. }) = &group.sync else { return false };
+        let (all, deviants) = (votes.len(), deviants(votes, &group.holders));
+        for (id, Deviation { theirs, own, agree }) in &deviants {
+            let text =
+                format!("the shared state of its group has {theirs} ({agree} of {all} peers); it has {own}");
+            self.kick(*id, KickReason::new(KickCode::StateMismatch, text));
         }
-        for (id, voter) in voters {
-            let outcome = outcome.clone();
-            self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }));
-        }
+        !deviants.is_empty()
     }
 
     fn run_election(&mut self, group_id: GroupId) {
+        if self.drop_deviants(group_id) {
+            return;
+        }
         let sync = SyncId(self.last_sync.0 + 1);
         self.last_sync = sync;
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
-        let elected = elect(&votes, &group.holders);
-        let empty = |request| SyncVoter { request, sources: BTreeSet::new(), report: VoterReport::Awaited };
+        let elected = elect(&votes, &group.holders, |source| group.fetches.in_vain(source));
         let mut voters: BTreeMap<PeerId, SyncVoter> =
-            votes.iter().map(|(id, vote)| (*id, empty(vote.request))).collect();
+            votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
         let (revision, parts) = match elected {
             Ok(election) => (election.revision, election.parts),
             Err(conflict) => {
-                group.sync =
-                    Some(Sync::Running { since: now, sync, revision: Revision(0), voters, lost: vec![] });
+                group.sync = Some(Sync::refused(now, sync, voters));
                 let verdict = self.conflict_verdict(sync, &conflict);
                 return self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
@@ -274,14 +224,15 @@ impl MasterState {
             plans.push((id, M2c::SyncPlan(SyncPlanFor { request: voter.request, plan })));
         }
         if let Some(group) = self.groups.get_mut(&group_id) {
-            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost: Vec::new() });
+            let (lost, given_up) = (Vec::new(), None);
+            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost, given_up });
         }
         for (id, plan) in plans {
             self.send_peer(id, plan);
         }
     }
 
-    fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
+    pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
         let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
         Some(StateSource { peer: source, host: peer.host_for(viewer), port: peer.info.state_port })
     }

@@ -2,7 +2,7 @@
 
 use crate::topology::{Answer, Job};
 use core::net::IpAddr;
-use pccl_protocol::{C2m, M2c, PeerId, RunId, limits};
+use pccl_protocol::{C2m, GroupId, M2c, PeerId, ReachTarget, RunId, limits};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -75,6 +75,8 @@ pub struct Options {
     pub beat_interval: Duration,
     /// Time for a connection to register.
     pub registration_timeout: Duration,
+    /// Time for a peer to reach another one.
+    pub dial_timeout: Duration,
     /// Time for a member to confirm a ring plan.
     pub ring_timeout: Duration,
     /// How long a report about a connection between two peers is held back: the death of one of them, which explains
@@ -114,6 +116,7 @@ impl Options {
             peer_timeout: Duration::from_millis(limits::DEFAULT_PEER_TIMEOUT_MS),
             beat_interval: Duration::from_millis(limits::DEFAULT_BEAT_INTERVAL_MS),
             registration_timeout: Duration::from_millis(limits::REGISTRATION_TIMEOUT_MS),
+            dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             ring_timeout: Duration::from_millis(limits::DEFAULT_RING_TIMEOUT_MS),
             edge_grace: Duration::from_millis(250),
             edge_timeout: Duration::from_millis(limits::DEFAULT_EDGE_TIMEOUT_MS),
@@ -194,6 +197,13 @@ pub enum Input {
         /// The ring, or why there is none.
         result: Result<Answer, String>,
     },
+    /// The listeners of a peer were tried ([`Action::Reach`]).
+    Reached {
+        /// The peer.
+        peer: PeerId,
+        /// Ports that were not reached: whether it is that for shared state, and why.
+        closed: Vec<(bool, String)>,
+    },
     /// The master stops: everybody is told.
     Stop,
 }
@@ -205,6 +215,13 @@ pub enum Action {
     Send {
         /// To whom.
         client: ClientKey,
+        /// The packet.
+        packet: M2c,
+    },
+    /// Queue the same packet for several clients.
+    SendAll {
+        /// To whom.
+        clients: Vec<ClientKey>,
         /// The packet.
         packet: M2c,
     },
@@ -223,6 +240,15 @@ pub enum Action {
         /// Nobody waits for it.
         background: bool,
     },
+    /// Try the listeners of a peer, not on this thread, and answer with [`Input::Reached`].
+    Reach {
+        /// The peer, and where it listens.
+        target: ReachTarget,
+        /// Its group.
+        group: GroupId,
+        /// Time for it.
+        limit: Duration,
+    },
     /// Nobody wants this plan any more. An answer that is on its way is ignored.
     DropPlan {
         /// The plan.
@@ -235,4 +261,16 @@ pub enum Action {
         /// The line.
         text: String,
     },
+}
+
+impl Action {
+    /// The same as actions of which none is for several clients.
+    pub fn split(self) -> Vec<Self> {
+        match self {
+            Self::SendAll { clients, packet } => {
+                clients.into_iter().map(|client| Self::Send { client, packet: packet.clone() }).collect()
+            }
+            one => vec![one],
+        }
+    }
 }

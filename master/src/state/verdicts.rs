@@ -2,7 +2,8 @@
 
 use super::MasterState;
 use super::client::Peer;
-use pccl_protocol::{CallKind, Culprit, GroupId, Host, PeerId, WorldSizes};
+use super::group::EdgeEnds;
+use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 
 /// Names listed in one sentence; the rest is counted.
@@ -14,10 +15,16 @@ impl MasterState {
         self.peers.get(&id).map_or_else(|| id.to_string(), |peer| peer.name(id))
     }
 
+    /// Both ends of an edge, for sentences.
+    pub(super) fn name_of_edge(&self, (from, to): EdgeEnds) -> String {
+        format!("edge {} -> {}", self.name_of(from), self.name_of(to))
+    }
+
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
-        self.peers
-            .get(&id)
-            .map_or_else(|| Culprit { peer: id, host: Host::default() }, |peer| peer.culprit(id))
+        self.peers.get(&id).map_or_else(
+            || Culprit { peer: id, host: Host::default(), name: Name::default() },
+            |peer| peer.culprit(id),
+        )
     }
 
     /// Accepted peers in the world.
@@ -62,7 +69,10 @@ impl MasterState {
 
     fn last_seen(&self, id: PeerId) -> String {
         let Some(peer) = self.peers.get(&id) else { return id.to_string() };
-        format!("peer {}, {}", peer.name(id), self.call_of(peer))
+        let Some((beat, at)) = &peer.beat else { return format!("peer {}, no beat yet", peer.name(id)) };
+        let call = if beat.call == CallKind::None { "no call".to_owned() } else { beat.call.to_string() };
+        let late = self.now.since(*at) > self.options.suspicion();
+        format!("peer {}, in {call}{}", peer.name(id), if late { ", no beat lately" } else { "" })
     }
 
     pub(super) fn call_of(&self, peer: &Peer) -> String {

@@ -1,6 +1,7 @@
 //! The order of a ring: pure search, no input or output.
 //!
-//! [`ring_order`] only avoids edges that cannot be built; [`plan()`] looks for the best ring by what was measured.
+//! [`ring_order`] only avoids edges that cannot be built, [`largest_ring`] leaves out who cannot be in one; [`plan()`] looks
+//! for the best ring by what was measured.
 
 mod assignment;
 mod bottleneck;
@@ -14,12 +15,12 @@ mod hamiltonian;
 mod held_karp;
 mod job;
 mod kicks;
+mod largest;
 mod matrix;
 mod necessary;
 mod patch;
 mod plan;
 mod probes;
-mod removal;
 mod schedule;
 mod search;
 mod shares;
@@ -32,13 +33,13 @@ mod two_rings;
 pub use bottleneck::NoPlan;
 pub(crate) use job::to_link;
 pub use job::{Answer, Job, JobLink};
+pub use largest::{Candidate, largest_ring};
 pub use matrix::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix, MatrixError};
 pub use necessary::Obstacle;
 pub use plan::{
     Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
 };
 pub use probes::probe_rounds;
-pub use removal::{Candidate, fewest_removals};
 pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules, pairwise_rate};
 pub use search::{NoRing, ring_order};
 pub use shares::SHARE_PARTS;

@@ -3,8 +3,8 @@
 
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
-    Beat, C2m, CallKind, GroupId, KickReason, M2c, Register, Registered, RequestId, RingPlan, RingReport,
-    VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+    Beat, C2m, CallKind, GroupId, KickReason, M2c, Name, Register, Registered, RequestId, RingPlan,
+    RingReport, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{Read, Write},
@@ -83,6 +83,7 @@ pub(crate) fn registration(group: u32) -> C2m {
         p2p_port: 1,
         state_port: 2,
         pool_connections: 1,
+        name: Name::new("client"),
         previous: None,
     })
 }

@@ -11,11 +11,12 @@ use crate::{
         ResultCode, SharedState, SyncInfo, TensorInfo, code,
     },
 };
-use pccl::{Communicator, Error, StateMemory, Tensor};
+use pccl::{Communicator, Error, StateMemory, SyncOptions, Tensor};
 use std::{
     collections::BTreeSet,
     ffi::{c_int, c_void},
     sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
 /// `pcclInit`.
@@ -121,7 +122,10 @@ pub(crate) unsafe extern "C" fn pcclGetAttribute(
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclUpdateTopology(comm: Handle) -> ResultCode {
     call(|| {
-        let result = enter(comm)?.connected()?.update_topology();
+        let result = {
+            let comm = enter(comm)?;
+            comm.connected()?.update_topology_within(comm.call_timeout())
+        };
         result.map_err(|error| Failure::of(&error, code::UPDATE_TOPOLOGY_FAILED))
     })
 }
@@ -135,7 +139,7 @@ pub(crate) unsafe extern "C" fn pcclArePeersPending(comm: Handle, pending_out: *
     call(|| {
         let comm = enter(comm)?;
         raw::check(pending_out, "pending_out")?;
-        let pending = comm.connected()?.are_peers_pending();
+        let pending = comm.connected()?.are_peers_pending_within(comm.call_timeout());
         let pending = pending.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(pending_out, pending) };
@@ -148,13 +152,18 @@ pub(crate) unsafe extern "C" fn pcclArePeersPending(comm: Handle, pending_out: *
 pub(crate) extern "C" fn pcclOptimizeTopology(comm: Handle) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
-        let communicator = comm.connected()?;
-        if communicator.world().global_size <= 1 {
-            return Err(Failure::usage("there is no other peer"));
-        }
-        let optimised = communicator.optimize_topology();
-        optimised.map(drop).map_err(|error| Failure::of(&error, code::TOPOLOGY_OPTIMIZATION_FAILED))
+        optimize(&comm).map(drop)
     })
+}
+
+/// Has the edges measured and the ring planned.
+pub(crate) fn optimize(comm: &Comm) -> Outcome<pccl::Optimized> {
+    let communicator = comm.connected()?;
+    if communicator.world().global_size <= 1 {
+        return Err(Failure::usage("there is no other peer"));
+    }
+    let optimised = communicator.optimize_topology_within(comm.call_timeout());
+    optimised.map_err(|error| Failure::of(&error, code::TOPOLOGY_OPTIMIZATION_FAILED))
 }
 
 /// The tensor of a descriptor.
@@ -214,7 +223,8 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
         // SAFETY: the same; the caller gets control back only after it was waited for.
         let tensor = unsafe { tensor(send, recv, &descriptor) }?;
         comm.launch(vec![tensor], descriptor.tag)?;
-        let info = comm.wait(descriptor.tag)?.map_err(|error| Failure::of_reduce(&error))?;
+        let info =
+            comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, reduce_info(&info)) };
         Ok(())
@@ -258,18 +268,31 @@ pub(crate) unsafe extern "C" fn pcclAwaitAsyncReduce(
     info_out: *mut ReduceInfo,
 ) -> ResultCode {
     call(|| {
-        check_initialized()?;
         // SAFETY: by the contract of this function.
-        let handle = unsafe { raw::read(handle, "reduce_handle") }?;
-        let comm = enter(handle.comm)?;
-        comm.connected()?;
-        let result = comm.wait(handle.tag)?;
-        // A group that is too small is told by the next launch; programs of the original know one code here.
-        let info = result.map_err(|error| Failure::of(&error, code::RANK_CONNECTION_LOST))?;
-        // SAFETY: by the contract of this function.
-        unsafe { raw::write(info_out, reduce_info(&info)) };
-        Ok(())
+        unsafe { await_reduce(handle, Comm::call_timeout, info_out) }
     })
+}
+
+/// Waits for an asynchronous all-reduce.
+///
+/// # Safety
+/// As [`pcclGetBuildInfo`].
+pub(crate) unsafe fn await_reduce(
+    handle: *const AsyncReduceOp,
+    timeout: impl FnOnce(&Comm) -> Option<Duration>,
+    info_out: *mut ReduceInfo,
+) -> Outcome {
+    check_initialized()?;
+    // SAFETY: by the contract of this function.
+    let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+    let comm = enter(handle.comm)?;
+    comm.connected()?;
+    let result = comm.wait(handle.tag, timeout(&comm))?;
+    // A group that is too small is told by the next launch; programs of the original know one code here.
+    let info = result.map_err(|error| Failure::of(&error, code::RANK_CONNECTION_LOST))?;
+    // SAFETY: by the contract of this function.
+    unsafe { raw::write(info_out, reduce_info(&info)) };
+    Ok(())
 }
 
 /// `pcclAllReduceMultipleWithRetry`: one operation, so that there is one outcome. `max_in_flight` bounds nothing.
@@ -296,13 +319,15 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
             return Err(Failure::argument("two descriptors have the same tag"));
         }
         let tag = descriptors[0].descriptor.tag;
+        let began = Instant::now();
+        let timeout = comm.call_timeout();
         loop {
             let tensors = descriptors.iter().map(|it| {
                 // SAFETY: as in `pcclAllReduce`.
                 unsafe { tensor(it.send, it.recv, &it.descriptor) }
             });
             comm.launch(tensors.collect::<Outcome<_>>()?, tag)?;
-            match comm.wait(tag)? {
+            match comm.wait(tag, timeout.map(|timeout| timeout.saturating_sub(began.elapsed())))? {
                 Ok(info) => {
                     // SAFETY: by the contract of this function.
                     unsafe { raw::write(info_out, reduce_info(&info)) };
@@ -315,9 +340,43 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
     })
 }
 
+/// `pcclAllReduceManyAsync`.
+///
+/// # Safety
+/// As [`pcclGetBuildInfo`]; the buffers stay as they are until the all-reduce was awaited.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
+    descriptors: *const ReduceOpDescriptor,
+    count: usize,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    call(|| {
+        let entered = enter(comm)?;
+        raw::check(handle_out, "reduce_handle_out")?;
+        if count == 0 {
+            return Err(Failure::argument("count must be positive"));
+        }
+        // SAFETY: by the contract of this function.
+        let descriptors = unsafe { raw::items(descriptors, count, "descriptors") }?;
+        let tag = descriptors[0].descriptor.tag;
+        let tensors = descriptors.iter().map(|it| {
+            // SAFETY: by the contract of this function.
+            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+        });
+        entered.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+        entered.reduce(tag)?.goes_on_alone();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };
+        Ok(())
+    })
+}
+
 /// Whether a caller wanted the operation to end.
 fn was_given_up(error: &Error) -> bool {
-    error.verdict().is_some_and(|verdict| verdict.cause == pccl::Cause::CallerAbort)
+    error
+        .verdict()
+        .is_some_and(|verdict| matches!(verdict.cause, pccl::Cause::CallerAbort | pccl::Cause::CallTimeout))
 }
 
 /// `pcclSynchronizeSharedState`.
@@ -343,7 +402,9 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
             // SAFETY: by the contract of this function; `shared` does not outlive this call.
             unsafe { add_tensor(&mut shared, info) }?;
         }
-        let result = comm.connected()?.sync_shared_state(&mut shared, strategy);
+        let result = comm
+            .connected()?
+            .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
         let info = result.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe {

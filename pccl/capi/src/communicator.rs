@@ -8,6 +8,7 @@ use crate::{
 use parking_lot::{Condvar, Mutex};
 use pccl::{Builder, Communicator, DetachedReduce, LaunchOptions, ReduceInfo, Remedy, Schedule, Tensor};
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     ops::Deref,
     sync::{
@@ -16,6 +17,11 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+thread_local! {
+    /// The limit of the calls of this thread, if it has one of its own.
+    pub(crate) static THREAD_TIMEOUT: Cell<Option<Option<Duration>>> = const { Cell::new(None) };
+}
 
 /// How long destroying waits for calls of other threads, which end as soon as the session does.
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,6 +39,8 @@ pub(crate) struct Comm {
     reduces: Mutex<BTreeMap<u64, Reduce>>,
     /// Of all-reduces that begin from now on.
     schedule: Mutex<Schedule>,
+    /// Of calls that begin from now on.
+    call_timeout: Mutex<Option<Duration>>,
     was_connected: AtomicBool,
     calls: Mutex<usize>,
     call_over: Condvar,
@@ -96,6 +104,7 @@ impl Comm {
             settings: Mutex::new(Settings { builder, communicator }),
             reduces: Mutex::new(BTreeMap::new()),
             schedule: Mutex::new(Schedule::default()),
+            call_timeout: Mutex::new(None),
             was_connected: AtomicBool::new(false),
             calls: Mutex::new(0),
             call_over: Condvar::new(),
@@ -117,6 +126,16 @@ impl Comm {
     /// Chooses how the data of later all-reduces travels.
     pub(crate) fn set_schedule(&self, schedule: Schedule) {
         *self.schedule.lock() = schedule;
+    }
+
+    /// Sets the limit of later calls.
+    pub(crate) fn set_call_timeout(&self, timeout: Option<Duration>) {
+        *self.call_timeout.lock() = timeout;
+    }
+
+    /// The limit of a call that begins now on this thread.
+    pub(crate) fn call_timeout(&self) -> Option<Duration> {
+        THREAD_TIMEOUT.with(|own| own.get()).unwrap_or_else(|| *self.call_timeout.lock())
     }
 
     /// The communicator of the library.
@@ -152,7 +171,7 @@ impl Comm {
     pub(crate) fn connect(&self) -> Outcome {
         let communicator = self.inner();
         communicator
-            .connect()
+            .connect_within(self.call_timeout())
             .map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })?;
         self.was_connected.store(true, Ordering::Release);
         Ok(())
@@ -161,7 +180,7 @@ impl Comm {
     /// Launches an all-reduce under a tag that is free.
     pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
         let communicator = self.connected()?;
-        let options = LaunchOptions { tag, schedule: *self.schedule.lock() };
+        let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: None };
         let world = communicator.world();
         if communicator.is_connected() && (world.group_size < 2 || world.global_size < world.min_world_size) {
             let (have, need, in_group) = if world.group_size < 2 {
@@ -194,8 +213,12 @@ impl Comm {
         }
     }
 
-    /// Waits for the all-reduce of a tag; nothing uses its memory afterwards.
-    pub(crate) fn wait(&self, tag: u64) -> Outcome<Result<ReduceInfo, pccl::Error>> {
+    /// Waits for the all-reduce of a tag; nothing uses its memory afterwards. After `timeout` it is given up for all.
+    pub(crate) fn wait(
+        &self,
+        tag: u64,
+        timeout: Option<Duration>,
+    ) -> Outcome<Result<ReduceInfo, pccl::Error>> {
         let reduce = {
             let mut reduces = self.reduces.lock();
             match reduces.get_mut(&tag) {
@@ -220,7 +243,7 @@ impl Comm {
                 }
             }
         };
-        let result = self.inner().wait(&reduce);
+        let result = self.inner().wait_within(&reduce, timeout);
         self.reduces.lock().remove(&tag);
         Ok(result)
     }
@@ -249,7 +272,7 @@ impl Comm {
         let tags: Vec<u64> = self.reduces.lock().keys().copied().collect();
         for tag in tags {
             // What it failed with interests nobody any more.
-            let _ = self.wait(tag)?;
+            let _ = self.wait(tag, None)?;
         }
         // A connect that was under way when the session was closed has made another one.
         self.inner().close();

@@ -96,6 +96,15 @@ pub(crate) fn schedule_code(algorithm: Algorithm) -> c_int {
     algorithm.code().into()
 }
 
+/// The `pcclSchedule_t` of a schedule that callers can choose.
+pub(crate) fn chosen_schedule_code(schedule: Schedule) -> c_int {
+    schedule_code(match schedule {
+        Schedule::Automatic => Algorithm::Automatic,
+        Schedule::Ring => Algorithm::Ring,
+        Schedule::Pairwise => Algorithm::Pairwise,
+    })
+}
+
 /// An address of the header.
 pub(crate) fn socket_address(address: &SocketAddress) -> Outcome<SocketAddr> {
     let host: IpAddr = match address.inet.protocol {

@@ -1,15 +1,17 @@
 //! The functions that the original does not have.
 
 use crate::{
-    calls::new_communicator,
-    communicator::{COMMUNICATORS, check_initialized, enter},
+    calls::{await_reduce, new_communicator, optimize},
+    communicator::{COMMUNICATORS, THREAD_TIMEOUT, check_initialized, enter},
     convert,
     failure::{self, Failure, call},
     fork, logging,
     master::prepare,
     masters::{self, MASTERS},
     raw,
-    types::{AsyncReduceOp, Handle, RESULT_NAMES, ResultCode, World, code},
+    types::{
+        AsyncReduceOp, Handle, NOTE_BYTES, Optimized, RESULT_NAMES, ReduceInfo, ResultCode, World, code,
+    },
 };
 use pccl::FrameChecksums;
 use std::{
@@ -20,6 +22,8 @@ use std::{
 
 /// What the header calls `PCCL_NO_TIMEOUT`.
 const NO_TIMEOUT: u64 = u64::MAX;
+/// What the header calls `PCCL_DEFAULT_TIMEOUT`.
+const DEFAULT_TIMEOUT: u64 = u64::MAX - 1;
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
     Err(_) => c"unknown",
@@ -205,6 +209,160 @@ pub(crate) extern "C" fn pcclSetFirstPorts(
     call(|| enter(comm)?.set(|builder| builder.first_ports(p2p_port, shared_state_port)))
 }
 
+/// `pcclSetStrictPorts`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetStrictPorts(comm: Handle, strict: bool) -> ResultCode {
+    call(|| enter(comm)?.set(|builder| builder.strict_ports(strict)))
+}
+
+/// `pcclSetName`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetName(comm: Handle, name: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        comm.set(|builder| builder.name(&name))
+    })
+}
+
+/// `pcclSetCallTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetCallTimeout(comm: Handle, milliseconds: u64) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        if milliseconds == DEFAULT_TIMEOUT {
+            return Err(Failure::argument("PCCL_DEFAULT_TIMEOUT has a meaning for threads only"));
+        }
+        comm.set_call_timeout(limit(milliseconds)?);
+        Ok(())
+    })
+}
+
+/// `pcclSetThreadCallTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetThreadCallTimeout(milliseconds: u64) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        let own = if milliseconds == DEFAULT_TIMEOUT { None } else { Some(limit(milliseconds)?) };
+        THREAD_TIMEOUT.with(|slot| slot.set(own));
+        Ok(())
+    })
+}
+
+/// A limit of calls. None that is over at once: a call without patience is a mistake of units.
+fn limit(milliseconds: u64) -> failure::Outcome<Option<Duration>> {
+    match milliseconds {
+        0 => Err(Failure::argument("a limit of 0 ms")),
+        NO_TIMEOUT => Ok(None),
+        some => Ok(Some(bounded(some))),
+    }
+}
+
+/// `pcclGetName`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetName(
+    comm: Handle,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let communicator = enter(comm)?.inner();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(communicator.name(), buffer, capacity, length_out) }
+    })
+}
+
+/// `pcclGetPeerId`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetPeerId(comm: Handle, peer_out: *mut [u8; 16]) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        raw::check(peer_out, "peer_out")?;
+        let id =
+            comm.connected()?.id().ok_or_else(|| Failure::usage("not connected: call pcclConnect first"))?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(peer_out, id.0.to_be_bytes()) };
+        Ok(())
+    })
+}
+
+/// `pcclAwaitAsyncReduceFor`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAwaitAsyncReduceFor(
+    handle: *const AsyncReduceOp,
+    timeout_ms: u64,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        unsafe {
+            await_reduce(
+                handle,
+                |comm| match timeout_ms {
+                    NO_TIMEOUT => None,
+                    DEFAULT_TIMEOUT => comm.call_timeout(),
+                    some => Some(bounded(some)),
+                },
+                info_out,
+            )
+        }
+    })
+}
+
+/// `pcclOptimizeTopologyInfo`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclOptimizeTopologyInfo(
+    comm: Handle,
+    optimized_out: *mut Optimized,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let optimized = optimize(&comm)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(optimized_out, as_c(&optimized)) };
+        Ok(())
+    })
+}
+
+fn as_c(optimized: &pccl::Optimized) -> Optimized {
+    let mut note = [0; NOTE_BYTES];
+    let cut = optimized.note.len().min(NOTE_BYTES - 1);
+    note[..cut].copy_from_slice(&optimized.note.as_bytes()[..cut]);
+    let gain = optimized.pairwise_gain_pct;
+    Optimized {
+        group_size: u32::try_from(optimized.peers).unwrap_or(u32::MAX),
+        schedule: convert::chosen_schedule_code(optimized.schedule),
+        changed: optimized.changed,
+        proven: optimized.proven,
+        has_slowest: optimized.slowest.is_some(),
+        has_pairwise_gain: gain.is_some(),
+        pairwise_gain_pct: gain.and_then(|gain| i32::try_from(gain).ok()).unwrap_or(0),
+        slowest_from: optimized.slowest.map_or([0; 16], |edge| edge.from.0.to_be_bytes()),
+        slowest_to: optimized.slowest.map_or([0; 16], |edge| edge.to.0.to_be_bytes()),
+        slowest_mbit_s: optimized.slowest.map_or(0.0, |edge| edge.mbit_s),
+        bound_mbit_s: optimized.bound_mbit_s.unwrap_or(0.0),
+        unmeasured_edges: optimized.unmeasured_edges as u64,
+        note,
+    }
+}
+
 /// `pcclSetFrameChecksums`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -> ResultCode {
@@ -299,7 +457,7 @@ pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: 
         let result = enter(comm)?.connected()?.wait_for_world(peers as usize, timeout);
         result.map(drop).map_err(|error| {
             let own = match error {
-                pccl::Error::TimedOut(_) => code::TOO_FEW_PEERS,
+                pccl::Error::TimedOut { .. } => code::TOO_FEW_PEERS,
                 _ => code::UPDATE_TOPOLOGY_FAILED,
             };
             Failure::of(&error, own)
@@ -344,6 +502,29 @@ pub(crate) unsafe extern "C" fn pcclGetStatus(
         let text = if as_json { pccl_master::status_to_json(&status) } else { status.to_string() };
         // SAFETY: by the contract of this function.
         unsafe { raw::write_text(&text, buffer, capacity, length_out) }
+    })
+}
+
+/// `pcclDumpFlight`.
+///
+/// # Safety
+/// As [`pcclGetLastVerdict`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDumpFlight(
+    comm: Handle,
+    directory: *const c_char,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let directory = unsafe { raw::text(directory, "directory") }?;
+        let path = comm.inner().dump_flight(directory);
+        let path = path.map_err(|error| Failure::of(&error, code::INTERNAL_ERROR))?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(&path.to_string_lossy(), buffer, capacity, length_out) }
     })
 }
 
@@ -445,6 +626,19 @@ pub(crate) extern "C" fn pcclMasterSetMinWorldSize(handle: Handle, peers: u32) -
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclMasterSetPeerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
     call(|| MASTERS.get(handle)?.set(|config| config.peer_timeout = Duration::from_millis(milliseconds)))
+}
+
+/// `pcclMasterSetStragglerTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetStragglerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    let time = (milliseconds != NO_TIMEOUT).then(|| Duration::from_millis(milliseconds));
+    call(|| MASTERS.get(handle)?.set(|config| config.straggler_timeout = time))
+}
+
+/// `pcclMasterSetEdgeTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetEdgeTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.edge_timeout = Duration::from_millis(milliseconds)))
 }
 
 /// `pcclMasterGetPort`.

@@ -96,7 +96,7 @@ fn cause(error: &Error) -> String {
         Error::TooFewPeers { .. } => "TooFewPeers",
         Error::MasterLost(_) => "MasterLost",
         Error::OutcomeUnknown(_) => "OutcomeUnknown",
-        Error::TimedOut(_) => "TimedOut",
+        Error::TimedOut { .. } => "TimedOut",
         _ => "System",
     }
     .to_owned()
@@ -221,7 +221,7 @@ mod tests {
             (kicked(pccl::KickCode::Unreachable), "Unreachable"),
             (Error::OutcomeUnknown(String::new()), "OutcomeUnknown"),
             (Error::System(String::new()), "System"),
-            (Error::TimedOut(String::new()), "TimedOut"),
+            (Error::TimedOut { call: pccl::CallKind::Sync, text: String::new(), verdict: None }, "TimedOut"),
         ] {
             assert_eq!(Failure::of(&error, code::INVALID_USAGE).cause, word);
             assert!(document.contains(&format!("`{word}")), "{word}");

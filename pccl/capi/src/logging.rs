@@ -4,12 +4,17 @@ use crate::{
     failure::{Failure, Outcome},
     fork,
 };
-use log::{LevelFilter, Log, Metadata, Record};
-use parking_lot::RwLock;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::{Mutex, RwLock};
 use std::{
     cell::Cell,
     ffi::{CString, c_char, c_int, c_void},
-    sync::Once,
+    sync::{
+        Arc, Once,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
 };
 
 /// Level while the environment does not name one.
@@ -24,21 +29,34 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// The function of a program that takes lines: level, origin, text, and what the program wants to have back.
 pub(crate) type Callback = unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void);
 
-/// Where lines go instead of to stderr.
-#[derive(Clone, Copy)]
+/// Lines that may wait for the function. A thread of the library must not wait for it: in Python it needs the interpreter's
+/// lock, which somebody may hold for seconds.
+const QUEUE_LINES: usize = 4096;
+
+/// Where lines go instead of to stderr: to a thread that hands them to a function of the program, in their order.
+#[derive(Clone)]
 struct Target {
     /// What the environment asks for counts if there is none.
     level: Option<LevelFilter>,
-    callback: Callback,
-    /// The `user` of the header, as a number: the library never follows it.
-    user: usize,
+    lines: Sender<Line>,
+    /// Lines for which there was no room.
+    lost: Arc<AtomicU64>,
 }
 
-/// Read by whoever logs, written by whoever changes it: after a change nothing is in the old function any more.
+/// One line of the log.
+struct Line {
+    level: Level,
+    origin: CString,
+    text: CString,
+}
+
+/// Read by whoever logs, written by whoever changes it.
 static TARGET: RwLock<Option<Target>> = RwLock::new(None);
+/// The thread that calls the function; held while the function is being replaced.
+static HANDER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 thread_local! {
-    /// This thread is in the function of the program.
+    /// This thread hands lines to a function of the program.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -76,9 +94,24 @@ pub(crate) fn set_callback(level: c_int, callback: Option<Callback>, user: *mut 
     }
     install();
     let stderr = stderr_level();
-    let target = callback.map(|callback| Target { level, callback, user: user.addr() });
-    log::set_max_level(target.as_ref().map_or(stderr, |target| target.level.unwrap_or(stderr)));
-    *TARGET.write() = target;
+    let mut hander = HANDER.lock();
+    // What waits for the function before is handed to it first.
+    *TARGET.write() = None;
+    if let Some(before) = hander.take() {
+        let _ = before.join();
+    }
+    let Some(callback) = callback else {
+        log::set_max_level(stderr);
+        return Ok(());
+    };
+    let (lines, waiting) = bounded(QUEUE_LINES);
+    let lost = Arc::new(AtomicU64::new(0));
+    let (user, counted) = (user.addr(), lost.clone());
+    let hand = move || hand_over(&waiting, &counted, callback, user);
+    let thread = std::thread::Builder::new().name("pccl-log".into()).spawn(hand);
+    *hander = Some(thread.map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?);
+    log::set_max_level(level.unwrap_or(stderr));
+    *TARGET.write() = Some(Target { level, lines, lost });
     Ok(())
 }
 
@@ -134,16 +167,12 @@ impl Log for Logger {
             return;
         }
         let target = TARGET.read_recursive();
-        match *target {
-            None => self.stderr.log(record),
-            Some(Target { level, callback, user }) => {
-                let wanted =
-                    level.map_or_else(|| self.stderr.matches(record), |level| record.level() <= level);
-                if wanted {
-                    IN_CALLBACK.set(true);
-                    hand(record, callback, user);
-                    IN_CALLBACK.set(false);
-                }
+        let Some(Target { level, lines, lost }) = &*target else { return self.stderr.log(record) };
+        if level.map_or_else(|| self.stderr.matches(record), |level| record.level() <= level) {
+            let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
+            let (origin, text) = (text(record.target().to_owned()), text(record.args().to_string()));
+            if let Err(TrySendError::Full(_)) = lines.try_send(Line { level: record.level(), origin, text }) {
+                lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -153,13 +182,24 @@ impl Log for Logger {
     }
 }
 
-fn hand(record: &Record<'_>, callback: Callback, user: usize) {
-    let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
-    let (origin, line) = (text(record.target().to_owned()), text(record.args().to_string()));
-    let user = std::ptr::without_provenance_mut(user);
-    // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is replaced,
-    // and whoever replaces it waits for the lock that the caller holds; the texts live until it has returned.
-    unsafe { callback(record.level() as c_int, origin.as_ptr(), line.as_ptr(), user) };
+/// The thread that hands lines over, until nobody can send any more and all are handed over.
+fn hand_over(lines: &Receiver<Line>, lost: &AtomicU64, callback: Callback, user: usize) {
+    IN_CALLBACK.set(true);
+    let hand = |line: &Line| {
+        let user = std::ptr::without_provenance_mut(user);
+        // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is replaced,
+        // and whoever replaces it waits for this thread; the texts live until it has returned.
+        unsafe { callback(line.level as c_int, line.origin.as_ptr(), line.text.as_ptr(), user) };
+    };
+    for line in lines {
+        hand(&line);
+        let lost = lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let text = CString::new(format!("{lost} lines of the log were lost: they came too fast"))
+                .unwrap_or_default();
+            hand(&Line { level: Level::Warn, origin: CString::from(c"pccl"), text });
+        }
+    }
 }
 
 fn parse_level(name: &str) -> Option<LevelFilter> {

@@ -156,6 +156,27 @@ pub(crate) struct World {
     pub(crate) rank: u32,
 }
 
+/// Bytes of a note with its zero: the longest text of the protocol, rounded up.
+pub(crate) const NOTE_BYTES: usize = 1032;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Optimized {
+    pub(crate) group_size: u32,
+    pub(crate) schedule: c_int,
+    pub(crate) changed: bool,
+    pub(crate) proven: bool,
+    pub(crate) has_slowest: bool,
+    pub(crate) has_pairwise_gain: bool,
+    pub(crate) pairwise_gain_pct: i32,
+    pub(crate) slowest_from: [u8; 16],
+    pub(crate) slowest_to: [u8; 16],
+    pub(crate) slowest_mbit_s: f64,
+    pub(crate) bound_mbit_s: f64,
+    pub(crate) unmeasured_edges: u64,
+    pub(crate) note: [u8; NOTE_BYTES],
+}
+
 // The test of the interface asserts the same of the header.
 const _: () = {
     assert!(size_of::<SocketAddress>() == 28 && align_of::<SocketAddress>() == 4);
@@ -165,4 +186,5 @@ const _: () = {
     assert!(size_of::<AsyncReduceOp>() == 16);
     assert!(size_of::<TensorInfo>() == 40 && size_of::<SharedState>() == 24);
     assert!(size_of::<SyncInfo>() == 16 && size_of::<BuildInfo>() == 1 && size_of::<World>() == 24);
+    assert!(size_of::<Optimized>() == 1104);
 };

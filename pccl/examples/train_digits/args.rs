@@ -63,6 +63,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     pub(crate) shard: u64,
 
+    /// Name or address under which other peers reach this one [default: where the master sees it come from].
+    #[arg(long, value_name = "HOST")]
+    pub(crate) advertised_host: Option<String>,
+
     /// Exit when stdin closes: the supervisor holds the other end, and its death must not leave peers behind.
     #[arg(long, hide = true)]
     pub(crate) supervised: bool,

@@ -19,8 +19,12 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// A peer that is not connected yet.
-    pub(crate) fn new(master: &str) -> Result<Self, Error> {
-        Ok(Self { comm: Communicator::builder(master).build()? })
+    pub(crate) fn new(master: &str, advertised_host: Option<&str>) -> Result<Self, Error> {
+        let mut builder = Communicator::builder(master);
+        if let Some(host) = advertised_host {
+            builder = builder.advertised_host(host);
+        }
+        Ok(Self { comm: builder.build()? })
     }
 }
 
@@ -38,7 +42,7 @@ impl Collective for Peer {
             return self.comm.update_topology().map_err(translate);
         }
         match self.comm.wait_for_world(2, Some(COMPANY_TIMEOUT)) {
-            Ok(_) | Err(Error::TimedOut(_)) => Ok(()),
+            Ok(_) | Err(Error::TimedOut { .. }) => Ok(()),
             Err(error) => Err(translate(error)),
         }
     }

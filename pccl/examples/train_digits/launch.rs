@@ -57,7 +57,7 @@ pub(crate) fn supervise<W: Write>(
     let mut run = Run::new(plan, args.peers, args.steps, args.deadline());
     let mut supervisor = Supervisor::new(&command);
     supervisor.run(&mut run, args.peers, progress)?;
-    progress.line(&run.status())?;
+    progress.end(&run.status())?;
     let plotted = write_plot(&plot, &run);
     match run.verdict() {
         Ok(summary) => {

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 fn peer(args: &Args) -> Result<bool, Failure> {
     logger("warn").init();
     let master = args.master.as_deref().ok_or("a peer needs --master")?;
-    launch::peer(args, &mut comm::Peer::new(master)?)
+    launch::peer(args, &mut comm::Peer::new(master, args.advertised_host.as_deref())?)
 }
 
 fn supervise(args: &Args) -> Result<bool, Failure> {

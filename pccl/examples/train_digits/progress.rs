@@ -26,7 +26,7 @@ struct Screen<W> {
     out: W,
     terminal: bool,
     last: Option<Instant>,
-    /// The line that is up to date, while it is on the terminal.
+    /// The line that was up to date when it was shown; on a terminal it is still there.
     status: Option<String>,
 }
 
@@ -49,10 +49,22 @@ impl<W: Write> Progress<W> {
         for event in events {
             writeln!(screen.out, "  {event}")?;
         }
+        screen.status = Some(status.to_owned());
         if screen.terminal {
-            screen.status = Some(status.to_owned());
-            screen.draw()?;
+            screen.draw()?
         } else {
+            writeln!(screen.out, "{status}")?
+        }
+        screen.out.flush()
+    }
+
+    /// Leaves the last `status` for good.
+    pub(crate) fn end(&self, status: &str) -> io::Result<()> {
+        let mut screen = self.0.lock();
+        let shown = !screen.terminal && screen.status.as_deref() == Some(status);
+        screen.clear()?;
+        screen.status = None;
+        if !shown {
             writeln!(screen.out, "{status}")?;
         }
         screen.out.flush()
@@ -80,7 +92,10 @@ impl<W: Write> Screen<W> {
 
     fn draw(&mut self) -> io::Result<()> {
         // Without automatic wrapping, so that a line too long for the terminal is cut and stays one line.
-        self.status.as_ref().map_or(Ok(()), |status| write!(self.out, "\x1b[?7l{status}\x1b[?7h"))
+        self.status
+            .as_ref()
+            .filter(|_| self.terminal)
+            .map_or(Ok(()), |status| write!(self.out, "\x1b[?7l{status}\x1b[?7h"))
     }
 }
 
@@ -148,7 +163,10 @@ mod tests {
         progress.update(start + LOG_INTERVAL / 2, "step 2", &[]).unwrap();
         progress.update(start + LOG_INTERVAL / 2, "step 2", &events(&["killed", "aborted"])).unwrap();
         progress.update(start + LOG_INTERVAL * 2, "step 3", &[]).unwrap();
+        progress.end("step 3").unwrap();
         assert_eq!(out.text(), "  started\nstep 1\n  killed\n  aborted\nstep 2\nstep 3\n");
+        progress.end("step 4").unwrap();
+        assert!(out.text().ends_with("\nstep 3\nstep 4\n"));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, RequestId, Revision, RunId, StateEntry, SyncId, SyncReport, SyncStrategy, limits,
+    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
+    ProbeReport, ReachReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport,
+    SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -15,8 +16,9 @@ packets! {
         Beat(Beat) = 2,
         /// Vote to admit those who wait.
         VoteTopology(VoteTopology) = 3,
-        /// Take a topology vote back (the caller's deadline passed).
-        WithdrawTopology(RequestId) = 4,
+        /// Take a vote back that is for the whole run: of topology, of an optimisation, or of the pending query (the
+        /// caller's limit passed).
+        WithdrawVote(RequestId) = 4,
         /// Vote of the pending query.
         VotePending(RequestId) = 5,
         /// Whether the edges of a ring plan stand.
@@ -33,7 +35,7 @@ packets! {
         SyncComplete(SyncComplete) = 11,
         /// Leave the run on purpose.
         Leave(Nothing) = 12,
-        /// Ask for the state of the run. The only packet that a client may send instead of registering.
+        /// Ask for the state of the run. A client may send it instead of registering.
         StatusRequest(RequestId) = 13,
         /// Vote to measure the edges and to plan the rings.
         VoteOptimize(RequestId) = 14,
@@ -41,6 +43,12 @@ packets! {
         ProbeReport(ProbeReport) = 15,
         /// Whether the edges beside the ring stand.
         MeshReport(MeshReport) = 16,
+        /// The caller gives up what it waits for, for all.
+        GiveUp(GiveUp) = 17,
+        /// Ask what was measured of the edges of a group. A client may send it instead of registering.
+        RatesRequest(RatesRequest) = 18,
+        /// Whom this peer does not reach.
+        ReachReport(ReachReport) = 19,
     }
 }
 
@@ -57,6 +65,8 @@ wire_struct! {
         pub state_port: u16,
         /// Connections per ring edge that the caller asked for; 0 leaves it to the master.
         pub pool_connections: u16,
+        /// What it is called, for people.
+        pub name: Name,
         /// What this process was before, if it was in a run before.
         pub previous: Option<PreviousIdentity>,
     }
@@ -209,6 +219,29 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// The caller gives a collective or a sync up that it has voted for. Unless its outcome is decided, it fails for
+    /// all.
+    #[derive(Copy)]
+    pub struct GiveUp {
+        /// Its vote.
+        pub vote: VoteRef,
+        /// The caller's limit, if it is that which has passed, in milliseconds. `None`: the caller wants no result.
+        pub limit_ms: Option<u64>,
+    }
+}
+
+wire_struct! {
+    /// Question for what was measured of the edges of a group.
+    #[derive(Copy)]
+    pub struct RatesRequest {
+        /// Names the answer.
+        pub request: RequestId,
+        /// The group; `None`: the first one that there is.
+        pub group: Option<GroupId>,
+    }
+}
+
+wire_struct! {
     /// Vote to begin a shared-state sync.
     pub struct SyncInitiate {
         /// Names the answers.
@@ -231,5 +264,8 @@ wire_struct! {
         pub sync: SyncId,
         /// How it ended here.
         pub report: SyncReport,
+        /// Sources that were asked in vain, in this order. If the report is good, the next one gave everything that was
+        /// still missing.
+        pub failures: Vec<SourceFailure>,
     }
 }

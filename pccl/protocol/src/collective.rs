@@ -219,10 +219,8 @@ wire_code! {
         Corrupt = 3 => "corrupt frame",
         /// The previous peer sent what the plan does not contain.
         Violation = 4 => "frame outside the plan",
-        /// The caller gave the operation up.
-        CallerAbort = 5 => "given up by the caller",
         /// Anything else that stopped this peer.
-        Local = 6 => "local failure",
+        Local = 5 => "local failure",
     }
 }
 

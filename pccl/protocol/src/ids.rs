@@ -74,6 +74,21 @@ impl fmt::Display for PeerId {
     }
 }
 
+/// How sentences name a peer: identity, name and host.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a>(pub PeerId, pub &'a Name, pub &'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(peer, name, host) = self;
+        if name.as_str().is_empty() {
+            write!(f, "{peer} ({host})")
+        } else {
+            write!(f, "{peer} ({name}, {host})")
+        }
+    }
+}
+
 impl Encode for PeerId {
     fn encode(&self, out: &mut Vec<u8>) {
         self.0.encode(out);
@@ -181,6 +196,57 @@ text!(
     /// A host name or address of at most [`limits::MAX_HOST_BYTES`] bytes.
     Host, limits::MAX_HOST_BYTES, "host"
 );
+/// What a peer calls itself: at most [`limits::MAX_NAME_BYTES`] bytes of letters, digits and `-_.:@/+=~`, so that
+/// it can stand in a line of a log or a table. A packet with anything else in a name is malformed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Name(String);
+
+impl Name {
+    /// The name, with `_` in the place of what no name has, cut at the limit.
+    pub fn new(text: &str) -> Self {
+        let mut name = String::with_capacity(text.len().min(limits::MAX_NAME_BYTES));
+        for character in text.chars().map(|c| if Self::may_contain(c) { c } else { '_' }) {
+            if name.len() + character.len_utf8() > limits::MAX_NAME_BYTES {
+                break;
+            }
+            name.push(character);
+        }
+        Self(name)
+    }
+
+    /// Whether names may have this character.
+    pub fn may_contain(character: char) -> bool {
+        character.is_alphanumeric() || "-_.:@/+=~".contains(character)
+    }
+
+    /// The name; empty for a peer that is not known any more.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Encode for Name {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_string(out, &self.0);
+    }
+}
+
+impl Decode for Name {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let text = reader.string(limits::MAX_NAME_BYTES, "name")?;
+        match text.chars().find(|character| !Self::may_contain(*character)) {
+            None => Ok(Self(text)),
+            Some(bad) => Err(WireError::BadValue { what: "name", value: u64::from(u32::from(bad)) }),
+        }
+    }
+}
+
 text!(
     /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes. Callers must check the length of a
     /// user's key *before* they build one: two long keys with the same front would become equal.

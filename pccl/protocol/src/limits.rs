@@ -20,22 +20,29 @@ pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
 pub const MAX_TAG_HISTORY: usize = 65_536;
 /// Most tensors in one shared state.
 pub const MAX_STATE_ENTRIES: usize = 16_384;
+/// Most sources that one receiver is given in a sync. One that can reach none of them gives up in this many dial
+/// time-outs, however large the group is.
+pub const MAX_SYNC_SOURCES: usize = 3;
 /// Longest key of a shared-state tensor, in bytes.
 pub const MAX_KEY_BYTES: usize = 256;
 /// Longest host name or address text, in bytes.
 pub const MAX_HOST_BYTES: usize = 255;
+/// Longest name of a peer, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
 /// Longest explanatory text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 /// Largest packet (kind and body) on a control or state connection, in bytes.
 pub const MAX_PACKET_BYTES: usize = 8 << 20;
 /// Largest packet that a client may send before it is registered, in bytes.
 pub const MAX_FIRST_PACKET_BYTES: usize = 4096;
+/// Most edges in one answer about rates.
+pub const MAX_RATES: usize = 400_000;
 /// Most entries in the list of what waits in one status.
 pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
 pub const MAX_STRANGER_REQUESTS: u32 = 8;
 /// Bytes queued towards one client after which the master drops it as a slow reader.
-pub const MAX_CLIENT_QUEUE_BYTES: usize = 64 << 20;
+pub const MAX_CLIENT_QUEUE_BYTES: usize = 16 << 20;
 /// Time for a client of the master to complete its preamble and its registration, in milliseconds.
 pub const REGISTRATION_TIMEOUT_MS: u64 = 5_000;
 /// Default first port of the master.
@@ -71,9 +78,18 @@ const _: () = assert!(
 );
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
-    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + 64 + 24) + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16) + 256
+    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)
+        + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16)
+        + 256
         < MAX_PACKET_BYTES
 );
+// So must what is known of rates.
+const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 256 < MAX_PACKET_BYTES);
+// So must the question whom a peer reaches of all others, and the longest answer.
+const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 16) + 64 < MAX_PACKET_BYTES);
+const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);
+// A client that reads slowly is not dropped for one large packet behind another.
+const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
 const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_EDGE_TIMEOUT_MS + DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);

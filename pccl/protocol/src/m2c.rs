@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, RequestId,
-    RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, GroupEpoch, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates,
+    ReachPlan, RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {
@@ -42,12 +42,18 @@ packets! {
         Goodbye(Nothing) = 16,
         /// The state of the run.
         Status(Status) = 17,
-        /// A topology vote was taken back before it was answered.
-        TopologyWithdrawn(RequestId) = 18,
+        /// A vote for the whole run was taken back before it was answered.
+        VoteWithdrawn(VoteWithdrawn) = 18,
         /// Measure the way to a peer.
         ProbePlan(ProbePlan) = 19,
         /// Answer to a vote for an optimisation.
         OptimizeDone(OptimizeDone) = 20,
+        /// What was measured of the edges of a group.
+        Rates(Rates) = 21,
+        /// Find out who can be reached.
+        ReachPlan(ReachPlan) = 22,
+        /// What whoever runs this peer has to know and put right, in words.
+        Warning(Text) = 23,
     }
 }
 
@@ -85,6 +91,16 @@ wire_struct! {
         /// Peers wanted.
         pub want: u32,
         /// Who or what is missing, in words.
+        pub missing: Text,
+    }
+}
+
+wire_struct! {
+    /// A vote was taken back.
+    pub struct VoteWithdrawn {
+        /// The vote.
+        pub request: RequestId,
+        /// Whom it waited for, in words.
         pub missing: Text,
     }
 }

@@ -1,6 +1,7 @@
 //! Measuring edges, and what a planned ring came to.
 
-use crate::{Host, PeerId, RequestId, Text, WorldSizes};
+use crate::{GroupId, Host, Name, PeerId, RequestId, Text, WorldSizes, limits};
+use tinysockets::wire::ListItem;
 
 wire_struct! {
     /// Names a round of probes: a report of an earlier one is late, not wrong.
@@ -80,6 +81,64 @@ wire_struct! {
         pub to: PeerId,
         /// Its rate in kbit/s.
         pub kbit_s: u64,
+    }
+}
+
+impl EdgeRate {
+    /// The rate for a text.
+    pub fn rate(&self) -> String {
+        format!("{:.1} Mbit/s", self.kbit_s as f64 / 1000.0)
+    }
+}
+
+wire_struct! {
+    /// A member of a group whose edges were measured.
+    pub struct RatedPeer {
+        /// The peer.
+        pub peer: PeerId,
+        /// What it is called.
+        pub name: Name,
+    }
+}
+
+impl ListItem for RatedPeer {
+    const LIST: &'static str = "rated peers";
+    const MAX_ITEMS: usize = limits::MAX_PEERS;
+}
+
+wire_struct! {
+    /// What was measured last of the edge between two of the members of a group.
+    #[derive(Copy)]
+    pub struct MeasuredEdge {
+        /// Place of the sending end among the members.
+        pub from: u16,
+        /// Place of the receiving end among the members.
+        pub to: u16,
+        /// Rate in kbit/s.
+        pub kbit_s: u64,
+        /// One way, in microseconds.
+        pub latency_us: u32,
+    }
+}
+
+impl ListItem for MeasuredEdge {
+    const LIST: &'static str = "measured edges";
+    const MAX_ITEMS: usize = limits::MAX_RATES;
+}
+
+wire_struct! {
+    /// What was measured of the edges of a group.
+    pub struct Rates {
+        /// The question.
+        pub request: RequestId,
+        /// The group, if it has a ring.
+        pub group: Option<GroupId>,
+        /// Its members in ring order.
+        pub peers: Vec<RatedPeer>,
+        /// Edges that have a rate.
+        pub edges: Vec<MeasuredEdge>,
+        /// Edges that have a rate and did not fit in here.
+        pub left_out: u64,
     }
 }
 

@@ -14,7 +14,8 @@ wire_code! {
         Silent = 3 => "silent",
         /// Did not read what the master sent.
         SlowReader = 4 => "slow reader",
-        /// Others could not connect to it, or it could not connect to others, and no ring goes without that edge.
+        /// Others could not connect to it, or it could not connect to others, and no ring goes without that edge; or
+        /// shared state could not be fetched, by it or from it.
         Unreachable = 5 => "unreachable",
         /// Its shared-state revision skips the next one of its group.
         RevisionJump = 6 => "revision jump",
@@ -32,6 +33,8 @@ wire_code! {
         Operator = 12 => "removed by an operator",
         /// Its caller alone held up a vote for longer than the run allows.
         Straggler = 13 => "straggler",
+        /// Its shared state has other tensors than that of its group.
+        StateMismatch = 14 => "shared state of another shape",
     }
 }
 

@@ -109,7 +109,7 @@ wire_struct! {
 
 impl ListItem for StateSource {
     const LIST: &'static str = "sources";
-    const MAX_ITEMS: usize = limits::MAX_PEERS;
+    const MAX_ITEMS: usize = limits::MAX_SYNC_SOURCES;
 }
 
 wire_struct! {
@@ -121,11 +121,38 @@ wire_struct! {
         pub revision: Revision,
         /// Tensors that this peer has to fetch; empty if its content is already the elected one.
         pub fetch: Vec<FetchItem>,
-        /// Peers that hold all of them, best first; this peer is never among them.
+        /// Some peers that hold all of them, best first; this peer is never among them.
         pub sources: Vec<StateSource>,
         /// Whether this peer serves others until the outcome.
         pub serve: bool,
     }
+}
+
+wire_code! {
+    /// How a source failed a peer that wanted to fetch from it.
+    pub enum SourceFault {
+        /// It was not reached, or the connection broke or stood still.
+        Unreached = 1 => "not reached",
+        /// It answered, but did not give what was elected.
+        Refused = 2 => "refused",
+    }
+}
+
+wire_struct! {
+    /// A source that was asked in vain.
+    pub struct SourceFailure {
+        /// The source.
+        pub peer: PeerId,
+        /// What it did.
+        pub fault: SourceFault,
+        /// Host, port and error in words.
+        pub text: Text,
+    }
+}
+
+impl ListItem for SourceFailure {
+    const LIST: &'static str = "failed sources";
+    const MAX_ITEMS: usize = limits::MAX_SYNC_SOURCES;
 }
 
 wire_union! {

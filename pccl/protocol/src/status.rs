@@ -1,6 +1,9 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
-use crate::{CallKind, GroupEpoch, GroupId, Host, OpId, PeerId, RequestId, RunId, Text, WorldSizes, limits};
+use crate::{
+    CallKind, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, OpId, PeerId, RequestId, Revision, RunId,
+    Text, WorldSizes, limits,
+};
 use std::fmt;
 use tinysockets::wire::ListItem;
 
@@ -23,6 +26,12 @@ wire_struct! {
         pub peer: PeerId,
         /// The address under which the master sees it.
         pub host: Host,
+        /// What it is called.
+        pub name: Name,
+        /// Port of its data listener.
+        pub p2p_port: u16,
+        /// Port of its shared-state listener.
+        pub state_port: u16,
         /// Its group.
         pub group: GroupId,
         /// How far it has come.
@@ -56,6 +65,12 @@ wire_struct! {
         pub connected: bool,
         /// Members in the order in which data flows.
         pub ring: Vec<PeerId>,
+        /// Its last committed revision, if there is one.
+        pub revision: Option<Revision>,
+        /// The slowest edge of the ring, if all of them have been measured.
+        pub slowest: Option<EdgeRate>,
+        /// Large operations go by pairwise exchange, unless the caller chooses.
+        pub pairwise: bool,
     }
 }
 
@@ -104,11 +119,11 @@ impl fmt::Display for Status {
         let waiting = self.peers.iter().filter(|peer| peer.stage != PeerStage::Accepted).count();
         writeln!(
             f,
-            "run {}, master up {}: {} peers in {} groups (at least {} needed), {waiting} not let in yet, world epoch {}",
+            "run {}, master up {}: {} in {} (at least {} needed), {waiting} not let in yet, world epoch {}",
             self.run,
             Time(self.uptime_ms),
-            self.sizes.global,
-            self.sizes.groups,
+            Count(self.sizes.global, "peer"),
+            Count(self.sizes.groups, "group"),
             self.sizes.min_world,
             self.sizes.world_epoch,
         )?;
@@ -116,9 +131,31 @@ impl fmt::Display for Status {
             let ring: Vec<String> = group.ring.iter().map(PeerId::to_string).collect();
             let state = if group.connected { "connected" } else { "being connected" };
             writeln!(f, "group {}, epoch {}, ring {state}: {}", group.group, group.epoch, ring.join(" > "))?;
+            write!(f, "group {}, ", group.group)?;
+            match group.revision {
+                Some(revision) => write!(f, "shared state at revision {revision}, ")?,
+                None => write!(f, "no shared state yet, ")?,
+            }
+            if let Some(edge) = group.slowest {
+                write!(
+                    f,
+                    "slowest edge {} -> {} with {}, ",
+                    self.called(edge.from),
+                    self.called(edge.to),
+                    edge.rate()
+                )?;
+            }
+            let schedule = if group.pairwise { "by pairwise exchange" } else { "around the ring" };
+            writeln!(f, "large operations go {schedule}")?;
         }
         for peer in &self.peers {
-            write!(f, "peer {} ({}), group {}, {}: ", peer.peer, peer.host, peer.group, peer.stage)?;
+            let named = Named(peer.peer, &peer.name, peer.host.as_str());
+            let ports = (peer.p2p_port, peer.state_port);
+            write!(
+                f,
+                "peer {named}, ports {} and {}, group {}, {}: ",
+                ports.0, ports.1, peer.group, peer.stage
+            )?;
             match peer.call {
                 // How long a caller has been in no call is not known.
                 CallKind::None => write!(f, "in no call")?,
@@ -137,6 +174,23 @@ impl fmt::Display for Status {
             writeln!(f, "nothing waits")?;
         }
         Ok(())
+    }
+}
+
+impl Status {
+    /// A peer in few words: its name, if it has one.
+    fn called(&self, id: PeerId) -> String {
+        let known = self.peers.iter().find(|peer| peer.peer == id).map(|peer| peer.name.as_str());
+        known.filter(|name| !name.is_empty()).map_or_else(|| id.to_string(), |name| format!("{id} ({name})"))
+    }
+}
+
+/// A number with a noun that has a plural in s.
+struct Count(u32, &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }
 
@@ -163,6 +217,9 @@ mod tests {
         StatusPeer {
             peer: PeerId(id << 96),
             host: Host::new("10.0.0.1"),
+            name: Name::new("node7:4711"),
+            p2p_port: 48_150,
+            state_port: 48_149,
             group: GroupId(2),
             stage,
             call: CallKind::AllReduce,
@@ -185,6 +242,9 @@ mod tests {
                 epoch: GroupEpoch(4),
                 connected: true,
                 ring: vec![PeerId(0x11 << 96), PeerId(0x22 << 96)],
+                revision: Some(Revision(12)),
+                slowest: Some(EdgeRate { from: PeerId(0x11 << 96), to: PeerId(0x22 << 96), kbit_s: 87_654 }),
+                pairwise: false,
             }],
             peers: vec![
                 StatusPeer { call: CallKind::None, operation: None, ..peer(0x11, PeerStage::Accepted) },
@@ -194,11 +254,13 @@ mod tests {
         };
         let text = status.to_string();
         for part in [
-            "master up 2 h 1 min: 1 peers in 1 groups (at least 2 needed), 1 not let in yet",
+            "master up 2 h 1 min: 1 peer in 1 group (at least 2 needed), 1 not let in yet",
             "group 2, epoch 4, ring connected: 00000011 > 00000022\n",
-            "peer 00000022 (10.0.0.1), group 2, pending: in all_reduce for 12.3 s, heard 250 ms ago, \
+            "group 2, shared state at revision 12, slowest edge 00000011 (node7:4711) -> 00000022 (node7:4711) \
+             with 87.7 Mbit/s, large operations go around the ring\n",
+            "peer 00000022 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, pending: in all_reduce for 12.3 s, heard 250 ms ago, \
              all-reduce tag 7 (epoch 4, attempt 1), 99 bytes moved\n",
-            "peer 00000011 (10.0.0.1), group 2, accepted: in no call, heard 250 ms ago, 99 bytes moved\n",
+            "peer 00000011 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, accepted: in no call, heard 250 ms ago, 99 bytes moved\n",
             "waiting for 61.5 s: admission waits for peer 11\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");

@@ -1,6 +1,6 @@
 //! Why an operation failed: decided by the master, identical on every peer.
 
-use crate::{Host, OpId, PeerId, Text, limits};
+use crate::{Host, Name, Named, OpId, PeerId, Text, limits};
 use std::fmt;
 use tinysockets::wire::ListItem;
 
@@ -29,6 +29,8 @@ wire_code! {
         LocalFault = 10 => "local failure of a peer",
         /// The master is shutting down.
         MasterStopping = 11 => "master stopping",
+        /// A caller's limit passed before the operation was over, and it gave it up.
+        CallTimeout = 12 => "given up by a caller whose limit passed",
     }
 }
 
@@ -76,6 +78,8 @@ wire_struct! {
         pub peer: PeerId,
         /// The address under which the master saw it.
         pub host: Host,
+        /// What it is called.
+        pub name: Name,
     }
 }
 
@@ -86,7 +90,7 @@ impl ListItem for Culprit {
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.peer, self.host)
+        write!(f, "{}", Named(self.peer, &self.name, self.host.as_str()))
     }
 }
 
@@ -95,7 +99,9 @@ wire_struct! {
     pub struct Verdict {
         /// First cause.
         pub cause: Cause,
-        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ.
+        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ, for a
+        /// limit that passed those for whom the caller waited (who gave up stands in the details), or the caller if
+        /// it waited for nobody.
         pub culprits: Vec<Culprit>,
         /// What failed.
         pub operation: Operation,

@@ -2,9 +2,7 @@
 //! encode to themselves, so they also pin the bytes of every packet; files that start with `bad-` must be refused.
 //! To add an input that once caused trouble, drop it into the directory of its direction under one of these names.
 
-mod arbitrary;
-
-use arbitrary::Packets;
+use crate::arbitrary::Packets;
 use pccl_protocol::{C2m, M2c, P2p};
 use proptest::{
     strategy::{Strategy, ValueTree},

@@ -1,10 +1,8 @@
 //! Files of the flight recorder: what is written is read back, and nothing that is read can do harm.
 
-mod arbitrary;
-
-use arbitrary::arb;
+use crate::arbitrary::arb;
 use pccl_protocol::{
-    Cause, GroupId, PeerId, RunId,
+    Cause, GroupId, Name, PeerId, RunId,
     flight::{Entry, Event, File, Header, Options, Role, Subject, What, explain},
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -55,6 +53,7 @@ fn header() -> impl Strategy<Value = Header> {
             run: run.map(RunId),
             peer: peer.map(PeerId),
             group: GroupId(group),
+            name: Name::new(&why),
             host,
             pid,
             instance,
@@ -79,7 +78,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read_back(file in file()) {
         let text = file.to_text();
-        prop_assert_eq!(text.lines().count(), file.entries.len() + 10
+        prop_assert_eq!(text.lines().count(), file.entries.len() + 11
             + usize::from(file.header.run.is_some()) + usize::from(file.header.peer.is_some()) + 2);
         prop_assert_eq!(File::parse(&text), Ok((file, None)));
     }

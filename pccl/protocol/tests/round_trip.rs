@@ -1,8 +1,6 @@
 //! Every packet survives its encoding, and no other bytes do.
 
-mod arbitrary;
-
-use arbitrary::Packets;
+use crate::arbitrary::Packets;
 use pccl_protocol::{C2m, M2c, P2p, WireError};
 use proptest::{
     prelude::*,

@@ -20,20 +20,21 @@ use super::{
 };
 use crate::{
     Error, flight,
+    limit::Limit,
     memory::{Backup, RawTensor},
     session::{End, Shared, links::Users},
     world::Known,
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, Commence, Complete, Descriptor, Initiate, LinkGeneration, OpFault, OpFaultKind, OpId,
-    Outcome, Text, TooFewPeers,
+    Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId,
+    Outcome, TooFewPeers, VoteRef,
     flight::{Subject, What},
 };
 use state::{Phase, State, Vote};
 use std::{
     sync::{Arc, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use threadpark::Parker;
 use tinysockets::link::Outgoing;
@@ -57,6 +58,8 @@ pub struct ReduceInfo {
 #[derive(Debug)]
 pub(crate) struct Op {
     tag: u64,
+    /// How long it may be waited for.
+    timeout: Option<Duration>,
     descriptor: Descriptor,
     raws: Vec<RawTensor>,
     backup: Arc<Backup>,
@@ -70,13 +73,14 @@ impl Op {
     /// Prepares an operation; [`Op::vote`] begins it.
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        tag: u64,
+        (tag, timeout): (u64, Option<Duration>),
         descriptor: Descriptor,
         raws: Vec<RawTensor>,
     ) -> Arc<Self> {
         let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
             tag,
+            timeout,
             descriptor,
             raws,
             backup,
@@ -90,6 +94,11 @@ impl Op {
     /// The caller's tag.
     pub(crate) fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// How long it may be waited for.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     /// When the caller launched it.
@@ -144,7 +153,7 @@ impl Op {
         (state.vote, state.early) = (None, None);
         state.attempt = Some(attempt.clone());
         state.last_id = Some(id);
-        state.initiated = false;
+        (state.initiated, state.told) = (false, false);
         drop(state);
         attempt.prepare();
         flight::op(&shared.flight, What::OpVoted, id);
@@ -154,8 +163,8 @@ impl Op {
             state.initiated = true;
             state.given_up
         };
-        if given_up {
-            self.give_up();
+        if let Some(limit) = given_up {
+            self.give_up(limit);
         }
         // The communicator may have ended before the registration was visible to those who end it.
         if let Some(end) = shared.end() {
@@ -191,34 +200,21 @@ impl Op {
         }
     }
 
-    /// The caller gives the operation up: the present attempt fails for all, whether it has begun or not, unless this peer
-    /// has voted on its end already.
-    pub(crate) fn give_up(&self) {
+    /// The caller gives the operation up, because its limit has passed or because it wants no result: the present
+    /// attempt fails for all, whether it has begun or not, unless its outcome is decided. The first reason counts.
+    pub(crate) fn give_up(&self, limit: Option<Limit>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
-        state.given_up = true;
-        let attempt = match (&state.attempt, state.phase) {
-            (Some(attempt), Phase::Voting | Phase::Running) if state.vote.is_none() && state.initiated => {
-                attempt.clone()
-            }
+        let limit = *state.given_up.get_or_insert(limit);
+        let id = match (&state.attempt, state.phase) {
+            (Some(attempt), Phase::Voting | Phase::Running) if state.initiated && !state.told => attempt.id(),
             // The next vote does it, or the one that is on its way.
             _ => return,
         };
-        state.vote = Some(Vote::Fault);
+        state.told = true;
         drop(state);
-        let fault = OpFault {
-            kind: OpFaultKind::CallerAbort,
-            peer: None,
-            generation: LinkGeneration(0),
-            text: Text::new("the caller gave it up"),
-        };
-        let (tx_bytes, rx_bytes) = attempt.traffic();
-        flight::completing(&shared.flight, attempt.id(), Some(&fault), tx_bytes + rx_bytes);
-        shared.send(&C2m::Complete(Complete {
-            op: attempt.id(),
-            fault: Some(fault),
-            moved_bytes: tx_bytes + rx_bytes,
-        }));
+        let limit_ms = limit.map(Limit::millis);
+        shared.send(&C2m::GiveUp(GiveUp { vote: VoteRef::Collective(id), limit_ms }));
     }
 
     /// All have voted: data may move.
@@ -289,7 +285,14 @@ impl Op {
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
-                Err(Error::Aborted(Box::new(verdict)))
+                let is_own_limit =
+                    matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
+                Err(if is_own_limit {
+                    let (call, text) = (CallKind::AllReduce, verdict.to_string());
+                    Error::TimedOut { call, text, verdict: Some(Box::new(verdict)) }
+                } else {
+                    Error::Aborted(Box::new(verdict))
+                })
             }
         };
         state.answer_world = Some(shared.world());
@@ -320,8 +323,14 @@ impl Op {
         }
     }
 
-    /// Sleeps until there is a result, takes the memory back, and restores it after a failure.
-    pub(crate) fn wait(&self) -> Result<ReduceInfo, Error> {
+    /// Sleeps until there is a result, takes the memory back, and restores it after a failure. When the limit
+    /// passes, the operation is given up; the master's answer to that is the result.
+    pub(crate) fn wait(&self, limit: Limit) -> Result<ReduceInfo, Error> {
+        if let Some(deadline) = limit.deadline()
+            && !self.wait_until_done(deadline)
+        {
+            self.give_up(Some(limit));
+        }
         self.read_until_over(None);
         let parker = Parker::new();
         loop {

@@ -2,11 +2,15 @@
 
 use super::Communicator;
 use crate::Error;
-use pccl_protocol::{C2m, Status, Verdict};
+use pccl_protocol::{C2m, CallKind, Status, Verdict};
 use std::time::{Duration, Instant};
 
 /// A time-out longer than this is as good as this.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+
+fn drain_over(text: String) -> Error {
+    Error::TimedOut { call: CallKind::None, text, verdict: None }
+}
 
 impl Communicator {
     /// The run as the master sees it now: who is in, what each peer does, what waits for whom and since when. May be
@@ -35,8 +39,8 @@ impl Communicator {
 
     /// Keeps the verdict of a result, if it has one.
     pub(super) fn note_verdict<T>(&self, result: &Result<T, Error>) {
-        if let Err(Error::Aborted(verdict)) = result {
-            *self.last_verdict.lock() = Some((**verdict).clone());
+        if let Some(verdict) = result.as_ref().err().and_then(Error::verdict) {
+            *self.last_verdict.lock() = Some(verdict.clone());
         }
     }
 
@@ -54,7 +58,7 @@ impl Communicator {
         while let Some((call, _)) = activity.exclusive {
             if shared.idle.wait_until(&mut activity, deadline).timed_out() && activity.exclusive.is_some() {
                 activity.draining = false;
-                return Err(Error::TimedOut(format!("{call} is not over after {timeout:?}")));
+                return Err(drain_over(format!("{call} is not over after {timeout:?}")));
             }
         }
         let ops = activity.ops.clone();
@@ -62,7 +66,7 @@ impl Communicator {
         let left = ops.iter().filter(|op| !op.wait_until_done(deadline)).count();
         if left > 0 {
             shared.activity.lock().draining = false;
-            return Err(Error::TimedOut(format!("{left} all-reduces are not over after {timeout:?}")));
+            return Err(drain_over(format!("{left} all-reduces are not over after {timeout:?}")));
         }
         if shared.end().is_some() { Err(shared.end_error()) } else { Ok(()) }
     }

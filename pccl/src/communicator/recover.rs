@@ -64,6 +64,23 @@ impl Communicator {
     /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all peers
     /// wait for as many before each step.
     ///
+    /// ```no_run
+    /// # use pccl::{Communicator, Error, ReduceOp};
+    /// # let comm = Communicator::builder("127.0.0.1:48148").build()?;
+    /// # let step = || comm.all_reduce(&mut [1.0_f32; 4], ReduceOp::Sum);
+    /// let (mut steps, mut failure) = (0, Some(Error::NotConnected));
+    /// while steps < 10 {
+    ///     if let Some(error) = failure.take() {
+    ///         comm.recover(&error, 2)?;
+    ///     }
+    ///     match step() {
+    ///         Ok(_) => steps += 1,
+    ///         Err(error) => failure = Some(error),
+    ///     }
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error itself, if its remedy is to give up. Otherwise as [`Communicator::run`].
     pub fn recover(&self, error: &Error, peers: usize) -> Result<(), Error> {

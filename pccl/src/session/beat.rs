@@ -1,6 +1,6 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
-use super::{End, Shared, stall::StallWatch};
+use super::{End, Shared, stall::StallWatch, waiting::SilenceLog};
 use pccl_protocol::{
     Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge,
     flight::{Event, What},
@@ -28,7 +28,7 @@ fn next_beat(last: Instant, interval: Duration, began: Option<Instant>) -> Insta
 pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
     let mut sequence = 0;
     let mut last = Instant::now();
-    let mut watches = BTreeMap::new();
+    let (mut watches, mut silence) = (BTreeMap::new(), SilenceLog::default());
     while shared.end().is_none() {
         // If this process itself stood still, the master's echo may be waiting in the socket: no judgement yet.
         let stood_still = last.elapsed().saturating_sub(interval);
@@ -41,6 +41,13 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         let silent = shared.heard.lock().elapsed();
         if silent > shared.config.master_timeout {
             return shared.finish(End::MasterLost(format!("no sign of life for {} ms", silent.as_millis())));
+        }
+        if silence.is_due(silent) {
+            let limit = shared.config.master_timeout;
+            log::warn!(
+                "nothing was heard of the master for {} s; it counts as lost after {limit:?}",
+                silent.as_secs()
+            );
         }
         sequence += 1;
         shared.send(&C2m::Beat(beat(shared, &mut watches, sequence, interval)));

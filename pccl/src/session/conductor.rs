@@ -9,6 +9,7 @@ use super::{
     edges::{self, Dialed, Edge, Waiting},
     links::Users,
     mesh::Mesh,
+    reach,
 };
 use crate::{
     collective::{op::Op, progress::link_fault, table::LinkDirectory},
@@ -17,7 +18,7 @@ use crate::{
 use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 use pccl_protocol::{
-    C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, RingPlan, RingReport, Text,
+    C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, ReachPlan, RingPlan, RingReport, Text,
     flight::{Event as Record, Subject, What},
 };
 use std::sync::{Arc, Weak};
@@ -35,6 +36,8 @@ const SCRATCH_BYTES: usize = 128 << 10;
 pub(crate) enum Event {
     /// A new ring for the group.
     Plan(Arc<RingPlan>),
+    /// The master asks whom this peer reaches.
+    Reach(ReachPlan),
     /// A connection to the data listener.
     Inbound(Preamble, Conn),
     /// A dial has ended.
@@ -109,6 +112,10 @@ impl Conductor {
     fn handle(&mut self, shared: &Arc<Shared>, event: Event) {
         match event {
             Event::Plan(plan) => self.take_plan(shared, plan),
+            Event::Reach(plan) => {
+                let epoch = self.plan.as_ref().map_or_else(GroupEpoch::default, |known| known.plan.epoch);
+                reach::answer(shared, self.me, epoch, plan);
+            }
             Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
                 self.waiting.add(preamble, conn);

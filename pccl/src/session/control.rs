@@ -55,6 +55,8 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
             return shared.answered();
         }
         M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
+        M2c::ReachPlan(plan) => drop(shared.conductor.send(Event::Reach(plan))),
+        M2c::Warning(text) => log::warn!("{text}"),
         M2c::Commence(commence) => {
             with_op(&shared, commence.op, |op| op.commence(&commence));
             shared.operation_begins(commence.algorithm);
@@ -72,10 +74,16 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
             VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
             VoteRef::Sync(_) => return shared.answered(),
         },
-        M2c::Echo(echo) => blocked_on(&shared, echo.blocked_on.map(|text| text.as_str().to_owned())),
+        M2c::Echo(echo) => shared.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
         M2c::TopologyProgress(_) | M2c::SyncPlan(_) => return Tap::Keep,
-        M2c::TopologyWithdrawn(_) | M2c::PendingAnswer(_) | M2c::SyncOutcome(_) => return shared.answered(),
+        M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) => return shared.answered(),
+        M2c::SyncOutcome(_) => {
+            shared.source.stop();
+            return shared.answered();
+        }
+        // No peer asks for them.
+        M2c::Rates(_) => {}
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.
         M2c::Goodbye(_) => shared.finish(End::Closed),
     }
@@ -116,15 +124,4 @@ fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
     let rank = plan.rank_of(identity.peer).unwrap_or(0);
     shared.learn(|known| known.apply_plan(&plan, rank));
     let _ = shared.conductor.send(Event::Plan(plan));
-}
-
-/// Logs for whom this peer waits: when it changes, and again every ten seconds.
-fn blocked_on(shared: &Arc<Shared>, text: Option<String>) {
-    let mut known = shared.blocked_on.lock();
-    let Some(text) = text else { return *known = None };
-    let news = known.as_ref().is_none_or(|(old, logged)| *old != text || logged.elapsed().as_secs() >= 10);
-    if news {
-        log::info!("waiting: {text}");
-        *known = Some((text, Instant::now()));
-    }
 }

@@ -18,12 +18,29 @@ pub(crate) const STATE: usize = 1;
 
 /// Binds both listeners.
 pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
+    let tries = if config.strict_ports { 1 } else { limits::PORT_TRIES };
     let bind = |role, first| {
-        Listener::bind(config.bind, first, limits::PORT_TRIES).map(|listener| (role, listener)).map_err(
-            |error| Error::System(format!("cannot listen on port {first} or the ones behind it: {error}")),
-        )
+        let listener = Listener::bind(config.bind, first, tries).map_err(|error| {
+            let more = if config.strict_ports { "" } else { " or the ones behind it" };
+            Error::System(format!("cannot listen on port {first}{more}: {error}"))
+        })?;
+        let port = listener.local_port();
+        if first != 0 && port != first {
+            log::warn!(
+                "port {first} for {} is taken: this peer listens on {port}, and firewalls have to let others reach that",
+                what_for(role)
+            );
+        }
+        Ok((role, listener))
     };
     Ok(vec![bind(Role::Data, config.first_p2p_port)?, bind(Role::State, config.first_state_port)?])
+}
+
+fn what_for(role: Role) -> &'static str {
+    match role {
+        Role::State => "shared state",
+        Role::Data | Role::Probe | Role::Check | Role::Control => "tensors",
+    }
 }
 
 /// Starts to accept.
@@ -85,6 +102,8 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
         Role::State => shared.server.serve(shared, conn, remote),
         Role::Probe => shared.probes.serve(conn, remote),
+        // The reply was all.
+        Role::Check => {}
         // The acceptor lets only the roles of the two listeners through.
         Role::Control => {}
     }

@@ -13,8 +13,10 @@ pub(crate) mod links;
 mod listen;
 mod mesh;
 mod probe;
+mod reach;
 mod stall;
 pub(crate) mod status;
+mod waiting;
 
 use crate::{
     Error,
@@ -152,7 +154,7 @@ pub(crate) struct Shared {
     heard: Mutex<Instant>,
     /// When the last operation of some size began.
     operation_began: Mutex<Option<Instant>>,
-    blocked_on: Mutex<Option<(String, Instant)>>,
+    waiting: Mutex<waiting::WaitLog>,
     end: Mutex<Option<End>>,
     requests: AtomicU64,
     moved_bytes: AtomicU64,
@@ -249,15 +251,19 @@ impl Shared {
         found.map_err(|error| match self.end() {
             Some(end) => end.to_error(),
             None => match error {
-                RecvError::TimedOut => Error::TimedOut("no answer from the master yet".into()),
+                RecvError::TimedOut => Error::TimedOut {
+                    call: CallKind::None,
+                    text: "no answer from the master yet".into(),
+                    verdict: None,
+                },
                 RecvError::Closed(reason) => Error::MasterLost(reason.to_string()),
             },
         })
     }
 
     /// Waits until this peer is a full member of the ring. Before that no other call is possible.
-    pub(crate) fn wait_for_admission(&self) -> Result<(), Error> {
-        let admitted = self.receive(None, |packet| match packet {
+    pub(crate) fn wait_for_admission(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        let admitted = self.receive(deadline, |packet| match packet {
             pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
             _ => None,
         });
@@ -434,7 +440,7 @@ impl Session {
             answer_world: Mutex::new(None),
             operation_began: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
-            blocked_on: Mutex::new(None),
+            waiting: Mutex::default(),
             end: Mutex::new(None),
             requests: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
@@ -478,6 +484,7 @@ impl Session {
             p2p_port: port(listen::P2P)?,
             state_port: port(listen::STATE)?,
             pool_connections: shared.config.pool_connections,
+            name: shared.config.name.clone(),
             previous,
         }));
         shared
@@ -486,7 +493,7 @@ impl Session {
                 _ => None,
             })
             .map_err(|error| match error {
-                Error::TimedOut(_) => Refused::ForNow(format!(
+                Error::TimedOut { .. } => Refused::ForNow(format!(
                     "the master at {} does not answer the registration",
                     shared.config.master
                 )),
@@ -505,7 +512,8 @@ impl Session {
         events: crossbeam_channel::Receiver<conductor::Event>,
     ) -> Result<(), Error> {
         let shared = &self.shared;
-        log::info!("registered as peer {} in run {}", registered.peer, registered.run);
+        let name = &shared.config.name;
+        log::info!("registered as peer {} ({name}) in run {}", registered.peer, registered.run);
         let interval = Duration::from_millis(registered.beat_interval_ms.clamp(10, 60_000));
         let parker = threadpark::Parker::new();
         let _ = shared.beat.set(parker.unparker());

@@ -5,7 +5,10 @@
 
 use super::{StateTensor, source::Watch};
 use crate::session::{Identity, Shared, spawn};
-use pccl_protocol::{FetchItem, Key, P2p, StateAnswer, StateRequest, StateSource, SyncId, SyncPlan, limits};
+use pccl_protocol::{
+    FetchItem, Key, P2p, SourceFailure, SourceFault, StateAnswer, StateRequest, StateSource, SyncId,
+    SyncPlan, Text, limits,
+};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -35,7 +38,41 @@ impl Patience {
 }
 
 /// Fetched and verified contents, by key.
-pub(crate) type Fetched = BTreeMap<Key, Vec<u8>>;
+pub(crate) type Contents = BTreeMap<Key, Vec<u8>>;
+
+/// What became of a fetch.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    /// Everything that came; what is missing only if there is an error.
+    pub(crate) contents: Contents,
+    /// Sources that were asked in vain.
+    pub(crate) failures: Vec<SourceFailure>,
+    /// Why something is missing.
+    pub(crate) error: Option<String>,
+}
+
+/// How a source failed.
+struct Fault {
+    kind: SourceFault,
+    text: String,
+    /// The connection stood and broke, which is worth another one.
+    broke: bool,
+}
+
+impl Fault {
+    fn lost(error: std::io::Error) -> Self {
+        let broke = error.kind() != std::io::ErrorKind::TimedOut;
+        Self { kind: SourceFault::Unreached, text: error.to_string(), broke }
+    }
+
+    fn refused(text: impl ToString) -> Self {
+        Self { kind: SourceFault::Refused, text: text.to_string(), broke: false }
+    }
+
+    fn unreached(text: String) -> Self {
+        Self { kind: SourceFault::Unreached, text, broke: false }
+    }
+}
 
 /// Fetches everything in the plan. What one source has given stays when the next one is asked for the rest.
 pub(crate) fn fetch(
@@ -43,49 +80,74 @@ pub(crate) fn fetch(
     me: Identity,
     plan: &SyncPlan,
     tensors: &[StateTensor],
-) -> Result<Fetched, String> {
-    let mut fetched = Fetched::new();
-    let mut failures = Vec::new();
+    deadline: Option<Instant>,
+) -> Fetched {
+    let mut fetched = Fetched::default();
+    let job = Job { shared, me, plan, tensors, deadline };
     for source in &plan.sources {
         let watch = shared.source.begin(source.peer);
         // Whoever went before this peer watched will not be told of again.
         shared.source.keep(|peer| shared.table.has_member(peer));
         if shared.end().is_some() {
-            return Err("the session ended".into());
+            fetched.error = Some("the session ended".into());
+            return fetched;
         }
-        match fetch_from(shared, me, plan, tensors, source, &watch, &mut fetched) {
-            Ok(()) => return Ok(fetched),
-            Err(error) => {
-                let error = if watch.is_gone() { "the run has lost it".to_owned() } else { error };
-                log::warn!("shared state from peer {} ({}): {error}", source.peer, source.host);
-                failures.push(format!("{} ({}): {error}", source.peer, source.host));
-            }
+        if shared.source.is_stopped() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            fetched.error = Some("the sync is over".into());
+            return fetched;
         }
+        let mut ask = || fetch_from(&job, source, &watch, &mut fetched.contents);
+        // What came over a connection that broke is kept.
+        let asked = ask().or_else(|fault| if fault.broke && !watch.is_gone() { ask() } else { Err(fault) });
+        let Err(fault) = asked else { return fetched };
+        if shared.source.is_stopped() {
+            fetched.error = Some("the sync is over".into());
+            return fetched;
+        }
+        let name = format!("{} ({}:{})", source.peer, source.host, source.port);
+        let text = if watch.is_gone() { "the run has lost it".to_owned() } else { fault.text };
+        log::warn!("shared state from peer {name}: {text}");
+        let text = Text::new(format!("{name}: {text}"));
+        fetched.failures.push(SourceFailure { peer: source.peer, fault: fault.kind, text });
     }
-    Err(if failures.is_empty() { "no source was named".into() } else { failures.join("; ") })
+    let texts: Vec<&str> = fetched.failures.iter().map(|failure| failure.text.as_str()).collect();
+    fetched.error = Some(if texts.is_empty() { "no source was named".into() } else { texts.join("; ") });
+    fetched
+}
+
+/// What one fetch needs.
+struct Job<'a> {
+    shared: &'a Shared,
+    me: Identity,
+    plan: &'a SyncPlan,
+    tensors: &'a [StateTensor],
+    /// The caller's limit.
+    deadline: Option<Instant>,
+}
+
+fn earlier(deadline: Instant, limit: Option<Instant>) -> Instant {
+    limit.map_or(deadline, |limit| limit.min(deadline))
 }
 
 fn fetch_from(
-    shared: &Shared,
-    me: Identity,
-    plan: &SyncPlan,
-    tensors: &[StateTensor],
+    job: &Job<'_>,
     source: &StateSource,
     watch: &Watch<'_>,
-    fetched: &mut Fetched,
-) -> Result<(), String> {
-    let mut stream = connect(shared, me, source, watch)?;
+    contents: &mut Contents,
+) -> Result<(), Fault> {
+    let Job { shared, me, plan, tensors, deadline } = *job;
+    let mut stream = connect(shared, me, source, (watch, deadline)).map_err(Fault::unreached)?;
     watch.connected(stream.breaker());
     for item in &plan.fetch {
-        if fetched.contains_key(&item.key) {
+        if contents.contains_key(&item.key) {
             continue;
         }
-        let position = tensors
-            .binary_search_by(|tensor| tensor.key.cmp(&item.key))
-            .map_err(|_| format!("the plan names a tensor {} that this peer does not have", item.key))?;
+        let position = tensors.binary_search_by(|tensor| tensor.key.cmp(&item.key)).map_err(|_| {
+            Fault::refused(format!("the plan names a tensor {} that this peer does not have", item.key))
+        })?;
         let len = tensors[position].memory.bytes();
-        let content = fetch_tensor(&mut stream, plan.sync, item, len, Patience::of(me))?;
-        fetched.insert(item.key.clone(), content);
+        let content = fetch_tensor(&mut stream, plan.sync, item, len, (Patience::of(me), deadline))?;
+        contents.insert(item.key.clone(), content);
     }
     Ok(())
 }
@@ -95,7 +157,7 @@ fn connect(
     shared: &Shared,
     me: Identity,
     source: &StateSource,
-    watch: &Watch<'_>,
+    (watch, latest): (&Watch<'_>, Option<Instant>),
 ) -> Result<PacketStream, String> {
     let preamble = Preamble {
         run: me.run.0,
@@ -106,7 +168,7 @@ fn connect(
         ..Preamble::new(Role::State)
     };
     let address = HostPort::new(source.host.as_str(), source.port);
-    let deadline = Instant::now() + shared.config.dial_timeout;
+    let deadline = earlier(Instant::now() + shared.config.dial_timeout, latest);
     let (result, dialed) = crossbeam_channel::bounded(1);
     // Not waited for: it ends by its deadline and holds nothing of this session.
     spawn("pccl-fetch", move || {
@@ -126,28 +188,34 @@ fn fetch_tensor(
     sync: SyncId,
     item: &FetchItem,
     len: usize,
-    patience: Patience,
-) -> Result<Vec<u8>, String> {
+    (patience, latest): (Patience, Option<Instant>),
+) -> Result<Vec<u8>, Fault> {
     let request = P2p::StateRequest(StateRequest { sync, key: item.key.clone() });
-    let text = |error: std::io::Error| error.to_string();
-    stream.send_bytes(&request.to_frame(), Instant::now() + patience.stall).map_err(text)?;
-    let (kind, body) = stream.recv_packet(Instant::now() + patience.answer).map_err(text)?;
-    match P2p::from_frame(kind, &body).map_err(|error| error.to_string())? {
+    let (sent_by, answered_by) = (Instant::now() + patience.stall, Instant::now() + patience.answer);
+    stream.send_bytes(&request.to_frame(), earlier(sent_by, latest)).map_err(Fault::lost)?;
+    let (kind, body) = stream.recv_packet(earlier(answered_by, latest)).map_err(Fault::lost)?;
+    match P2p::from_frame(kind, &body).map_err(Fault::refused)? {
         P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == len as u64 => {}
         P2p::StateAnswer(StateAnswer::Bytes(bytes)) => {
-            return Err(format!("offers {bytes} bytes for tensor {}, {len} are needed", item.key));
+            let text = format!("offers {bytes} bytes for tensor {}, {len} are needed", item.key);
+            return Err(Fault::refused(text));
         }
-        P2p::StateAnswer(StateAnswer::NotServing(_)) => return Err(format!("does not serve sync {sync}")),
-        P2p::StateAnswer(StateAnswer::UnknownKey(_)) => return Err(format!("has no tensor {}", item.key)),
-        P2p::StateRequest(_) => return Err("a request where an answer belongs".into()),
+        P2p::StateAnswer(StateAnswer::NotServing(_)) => {
+            return Err(Fault::refused(format!("does not serve sync {sync}")));
+        }
+        P2p::StateAnswer(StateAnswer::UnknownKey(_)) => {
+            return Err(Fault::refused(format!("has no tensor {}", item.key)));
+        }
+        P2p::StateRequest(_) => return Err(Fault::refused("a request where an answer belongs")),
     }
     log::trace!("fetching {} bytes of {}", len, item.key);
     let mut content = vec![0; len];
-    stream.recv_exact_progress(&mut content, patience.stall).map_err(text)?;
+    stream.recv_exact_progress(&mut content, patience.stall, latest).map_err(Fault::lost)?;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let digest = pccl_hash::tree_hash_parallel(&content, threads);
     if digest != item.digest {
-        return Err(format!("tensor {} arrived with hash {digest}, {} was elected", item.key, item.digest));
+        let text = format!("tensor {} arrived with hash {digest}, {} was elected", item.key, item.digest);
+        return Err(Fault::refused(text));
     }
     Ok(content)
 }

@@ -4,11 +4,16 @@
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use pccl_protocol::PeerId;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tinysockets::stream::StreamBreaker;
 
 /// At most one source at a time, as a sync is alone.
 #[derive(Debug, Default)]
-pub(crate) struct SourceWatch(Mutex<Option<Watched>>);
+pub(crate) struct SourceWatch {
+    watched: Mutex<Option<Watched>>,
+    /// The sync is over: no source is needed any more.
+    is_stopped: AtomicBool,
+}
 
 #[derive(Debug)]
 struct Watched {
@@ -22,13 +27,29 @@ impl SourceWatch {
     /// Begins to watch `source`.
     pub(crate) fn begin(&self, source: PeerId) -> Watch<'_> {
         let (alive, gone) = crossbeam_channel::bounded(0);
-        *self.0.lock() = Some(Watched { source, alive: Some(alive), breaker: None });
+        *self.watched.lock() = Some(Watched { source, alive: Some(alive), breaker: None });
         Watch { all: self, gone }
+    }
+
+    /// A sync is about to be voted for.
+    pub(crate) fn start(&self) {
+        self.is_stopped.store(false, Ordering::SeqCst);
+    }
+
+    /// The sync has its outcome: ends the fetch, if one is under way.
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        self.keep(|_| false);
+    }
+
+    /// Whether the sync has its outcome.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
     }
 
     /// Ends the fetch if its source is not among those that `remain`.
     pub(crate) fn keep(&self, remain: impl FnOnce(PeerId) -> bool) {
-        if let Some(watched) = self.0.lock().as_mut()
+        if let Some(watched) = self.watched.lock().as_mut()
             && !remain(watched.source)
         {
             watched.alive = None;
@@ -54,12 +75,12 @@ impl Watch<'_> {
 
     /// Whether the source is gone.
     pub(crate) fn is_gone(&self) -> bool {
-        self.all.0.lock().as_ref().is_none_or(|watched| watched.alive.is_none())
+        self.all.watched.lock().as_ref().is_none_or(|watched| watched.alive.is_none())
     }
 
     /// From now on the connection breaks when the source goes; at once, if it has gone.
     pub(crate) fn connected(&self, breaker: StreamBreaker) {
-        if let Some(watched) = self.all.0.lock().as_mut() {
+        if let Some(watched) = self.all.watched.lock().as_mut() {
             if watched.alive.is_none() {
                 breaker.break_off();
             }
@@ -70,7 +91,7 @@ impl Watch<'_> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        *self.all.0.lock() = None;
+        *self.all.watched.lock() = None;
     }
 }
 

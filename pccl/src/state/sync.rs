@@ -2,13 +2,13 @@
 
 use super::{
     SharedState, SyncInfo, SyncStrategy,
-    fetch::{self, Fetched},
+    fetch::{self, Contents, Fetched},
     server::Offer,
 };
-use crate::{Error, session::Shared};
+use crate::{Error, limit::Limit, session::Shared};
 use pccl_protocol::{
-    C2m, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome, SyncPlan, SyncReport,
-    SyncTraffic, Text, VoteRef,
+    C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome,
+    SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
     flight::{Event, Subject, What},
 };
 use std::sync::{
@@ -30,6 +30,7 @@ pub(crate) fn run(
     shared: &Arc<Shared>,
     state: &mut SharedState<'_>,
     strategy: SyncStrategy,
+    limit: Limit,
 ) -> Result<SyncInfo, Error> {
     let entries = state.entries();
     let gate = Arc::new(Gate::new());
@@ -37,7 +38,8 @@ pub(crate) fn run(
         state.tensors.iter().map(|tensor| (tensor.key.clone(), tensor.memory.lend(&gate))).collect();
     let offer = Arc::new(Offer { gate, tensors, sent_bytes: AtomicU64::new(0) });
     shared.server.offer(offer.clone());
-    let result = vote_and_move(shared, state, strategy, entries);
+    shared.source.start();
+    let result = vote_and_move(shared, state, (strategy, limit), entries);
     shared.server.withdraw();
     let (revision, fetched) = result?;
     let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
@@ -53,11 +55,12 @@ pub(crate) fn run(
 fn vote_and_move(
     shared: &Arc<Shared>,
     state: &SharedState<'_>,
-    strategy: SyncStrategy,
+    (strategy, limit): (SyncStrategy, Limit),
     entries: Vec<StateEntry>,
-) -> Result<(u64, Fetched), Error> {
-    let (request, plan) = loop {
+) -> Result<(u64, Contents), Error> {
+    let (mut ballot, plan) = loop {
         let request = shared.next_request();
+        let mut ballot = Ballot { shared, request, limit, given_up: false };
         shared.flight.record_with(|| {
             Event::new(What::SyncVoted)
                 .about(Subject::Request(request))
@@ -71,11 +74,18 @@ fn vote_and_move(
             strategy,
             entries: entries.clone(),
         }));
-        match answer(shared, request)? {
-            Answer::Plan(plan) => break (request, plan),
+        match ballot.answer()? {
+            Answer::Plan(plan) => break (ballot, plan),
+            Answer::Stale if ballot.given_up => {
+                let text =
+                    format!("given up after {:?}, before the peers of a new ring had voted", limit.time());
+                return Err(Error::TimedOut { call: CallKind::Sync, text, verdict: None });
+            }
             Answer::Stale => {}
             Answer::TooFew(error) => return Err(error),
-            Answer::Over(outcome) => return committed(outcome).map(|revision| (revision, Fetched::new())),
+            Answer::Over(outcome) => {
+                return ballot.committed(outcome).map(|revision| (revision, Contents::new()));
+            }
         }
     };
     shared.flight.record_with(|| {
@@ -83,59 +93,100 @@ fn vote_and_move(
     });
     shared.server.begin(plan.sync);
     let identity = shared.identity().ok_or(Error::NotConnected)?;
-    let (report, fetched) = match fetch_all(shared, identity, &plan, state) {
-        Ok(fetched) => {
-            let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
-            let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
-            shared.flight.record(event);
-            (SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }), fetched)
+    let mut fetched = Fetched::default();
+    // Who has given up waits for the verdict only.
+    if !ballot.given_up {
+        if !plan.fetch.is_empty() {
+            fetched = fetch::fetch(shared, identity, &plan, &state.tensors, limit.deadline());
         }
-        Err(text) => (SyncReport::Failed(Text::new(text)), Fetched::new()),
-    };
-    shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report }));
-    let outcome = shared.receive(None, |packet| match packet {
-        M2c::SyncOutcome(outcome) if outcome.request == request => Some(outcome.outcome.clone()),
-        _ => None,
-    })?;
-    committed(outcome).map(|revision| (revision, fetched))
-}
-
-fn fetch_all(
-    shared: &Shared,
-    identity: crate::session::Identity,
-    plan: &SyncPlan,
-    state: &SharedState<'_>,
-) -> Result<Fetched, String> {
-    if plan.fetch.is_empty() {
-        return Ok(Fetched::new());
+        let report = match &fetched.error {
+            None => {
+                let rx_bytes = fetched.contents.values().map(|content| content.len() as u64).sum();
+                let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
+                shared.flight.record(event);
+                Some(SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }))
+            }
+            Some(_) if limit.is_over() => None,
+            Some(text) => Some(SyncReport::Failed(Text::new(text))),
+        };
+        match report {
+            Some(report) => {
+                let failures = std::mem::take(&mut fetched.failures);
+                shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures }));
+            }
+            None => ballot.give_up(),
+        }
     }
-    fetch::fetch(shared, identity, plan, &state.tensors)
+    let outcome = ballot.outcome()?;
+    ballot.committed(outcome).map(|revision| (revision, fetched.contents))
 }
 
-fn answer(shared: &Shared, request: RequestId) -> Result<Answer, Error> {
-    shared.receive(None, |packet| match packet {
-        M2c::SyncPlan(plan) if plan.request == request => Some(Answer::Plan(plan.plan.clone())),
-        M2c::SyncOutcome(outcome) if outcome.request == request => {
-            Some(Answer::Over(outcome.outcome.clone()))
-        }
-        M2c::Stale(stale) if stale.vote == VoteRef::Sync(request) => Some(Answer::Stale),
-        M2c::TooFewPeers(few) if few.vote == VoteRef::Sync(request) => {
-            Some(Answer::TooFew(Error::TooFewPeers {
-                have: few.have,
-                need: few.need,
-                in_group: few.need_in_group,
-            }))
-        }
-        _ => None,
-    })
+/// One vote for a sync, until its outcome.
+struct Ballot<'a> {
+    shared: &'a Shared,
+    request: RequestId,
+    limit: Limit,
+    /// The limit has passed, and the master knows.
+    given_up: bool,
 }
 
-fn committed(outcome: SyncOutcome) -> Result<u64, Error> {
-    match outcome {
-        SyncOutcome::Committed(revision) => Ok(revision.0),
-        SyncOutcome::Failed(verdict) => {
-            log::warn!("{verdict}");
-            Err(Error::Aborted(Box::new(verdict)))
+impl Ballot<'_> {
+    /// Waits for a packet of the master. When the limit passes, the sync is given up for all, and the master's
+    /// answer to that is waited for.
+    fn receive<T>(&mut self, mut pick: impl FnMut(&M2c) -> Option<T>) -> Result<T, Error> {
+        let deadline = self.limit.deadline().filter(|_| !self.given_up);
+        match self.shared.receive(deadline, &mut pick) {
+            Err(Error::TimedOut { .. }) => {
+                self.give_up();
+                self.shared.receive(None, pick)
+            }
+            other => other,
         }
+    }
+
+    fn give_up(&mut self) {
+        self.given_up = true;
+        let vote = VoteRef::Sync(self.request);
+        self.shared.send(&C2m::GiveUp(GiveUp { vote, limit_ms: Some(self.limit.millis()) }));
+    }
+
+    fn answer(&mut self) -> Result<Answer, Error> {
+        let request = self.request;
+        self.receive(|packet| match packet {
+            M2c::SyncPlan(plan) if plan.request == request => Some(Answer::Plan(plan.plan.clone())),
+            M2c::SyncOutcome(outcome) if outcome.request == request => {
+                Some(Answer::Over(outcome.outcome.clone()))
+            }
+            M2c::Stale(stale) if stale.vote == VoteRef::Sync(request) => Some(Answer::Stale),
+            M2c::TooFewPeers(few) if few.vote == VoteRef::Sync(request) => {
+                Some(Answer::TooFew(Error::TooFewPeers {
+                    have: few.have,
+                    need: few.need,
+                    in_group: few.need_in_group,
+                }))
+            }
+            _ => None,
+        })
+    }
+
+    fn outcome(&mut self) -> Result<SyncOutcome, Error> {
+        let request = self.request;
+        self.receive(|packet| match packet {
+            M2c::SyncOutcome(outcome) if outcome.request == request => Some(outcome.outcome.clone()),
+            _ => None,
+        })
+    }
+
+    fn committed(&self, outcome: SyncOutcome) -> Result<u64, Error> {
+        let verdict = match outcome {
+            SyncOutcome::Committed(revision) => return Ok(revision.0),
+            SyncOutcome::Failed(verdict) => verdict,
+        };
+        log::warn!("{verdict}");
+        if self.given_up && verdict.cause == Cause::CallTimeout {
+            let text = verdict.to_string();
+            return Err(Error::TimedOut { call: CallKind::Sync, text, verdict: Some(Box::new(verdict)) });
+        }
+        Err(Error::Aborted(Box::new(verdict)))
     }
 }

@@ -6,7 +6,7 @@ use pccl_quant::{
     reference::quantised_pairwise_oracle,
 };
 
-use crate::data::{FLOATS, Rng, all_schemes, bytes_of, decode, encode, values_of};
+use super::data::{FLOATS, Rng, all_schemes, bytes_of, decode, encode, values_of};
 
 const ELEMENTS: usize = 700;
 const RANKS: usize = 5;

@@ -8,7 +8,7 @@ use pccl_quant::{
     quantise::{Block, Codec, Contribution, Rounding, Scheme},
 };
 
-use crate::data::{Rng, bytes_of, decode, encode, values_of};
+use super::data::{Rng, bytes_of, decode, encode, values_of};
 
 const F32: DataType = DataType::Float32;
 

@@ -9,7 +9,7 @@ use pccl_quant::{
 };
 use proptest::prelude::*;
 
-use crate::data::{FLOATS, Rng, all_schemes, bytes_of};
+use super::data::{FLOATS, Rng, all_schemes, bytes_of};
 
 /// A copy of bytes at an address that is `offset` past a multiple of 64.
 struct Misaligned {

@@ -66,6 +66,8 @@ impl Blame {
             // Not verdicts, but answers to one peer; whether it may hear them is judged elsewhere.
             "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
             "EdgeBroken" if known.edge_harmed => {}
+            // Through a connection that was harmed nobody fetches state either.
+            "PeerDropped" if known.recently && text.contains(super::NO_STATE) => {}
             "Corruption" if known.edge_damaged => {}
             "PeerDied" | "PeerSilent" | "PeerLeft" | "PeerDropped" | "EdgeBroken" => {
                 let standings: Vec<Standing> = culprits.iter().map(|&id| standing(id)).collect();
@@ -195,6 +197,10 @@ mod tests {
         let failure = Failure { cause: "NoSource", culprits: &[], text: "an operation" };
         let known = Known { recently: true, ..Known::default() };
         assert!(blame.check(failure, &known, |_| Standing::Innocent).is_empty());
+        for (text, wrong) in [("it could not fetch the shared state", 0), ("it could not", 1)] {
+            let failure = Failure { cause: "PeerDropped", culprits: &[2], text };
+            assert_eq!(blame.check(failure, &known, |_| Standing::Innocent).len(), wrong);
+        }
         assert_eq!(check(&mut blame, "TooFewPeers", &[], "too few"), 0);
     }
 }

@@ -34,6 +34,9 @@ const TOUCH_SLACK_US: u64 = 2_000_000;
 /// Violations that are kept; one broken promise often breaks many others.
 const VIOLATIONS_MAX: usize = 100;
 
+/// What the reason of a drop says if shared state could not be fetched.
+const NO_STATE: &str = "could not fetch the shared state";
+
 /// How the end of a membership is called that only the end of the master explains.
 const MASTER_GONE: [&str; 3] = ["MasterLost", "OutcomeUnknown", "ConnectFailed"];
 
@@ -334,7 +337,8 @@ impl Oracle {
                 master.killed_us.is_some() && (master.down || at_us <= master.listens_us + self.limit_us)
             };
         // Nobody goes for a broken connection, but who has just come may not get in through one.
-        let turned_away = !record.joined && kind == "Unreachable" && recently;
+        // Nor for state that cannot be fetched through one, but who is alone with that does.
+        let turned_away = (!record.joined || text.contains(NO_STATE)) && kind == "Unreachable" && recently;
         if record.joined {
             record.out_since_us = at_us;
         }

@@ -263,7 +263,7 @@ impl Peer {
             }
             self.pending = None;
             match self.comm.wait_for_world(2, Some(GATHER_SLICE)) {
-                Ok(_) | Err(Error::TimedOut(_)) => {}
+                Ok(_) | Err(Error::TimedOut { .. }) => {}
                 Err(error) => return Err(self.lost(&error)),
             }
         }
@@ -354,7 +354,7 @@ fn error_kind(error: &Error) -> String {
         Error::Kicked(_) => "Kicked",
         Error::MasterLost(_) => "MasterLost",
         Error::OutcomeUnknown(_) => "OutcomeUnknown",
-        Error::TimedOut(_) => "TimedOut",
+        Error::TimedOut { .. } => "TimedOut",
         _ => "Unusable",
     }
     .to_owned()

@@ -37,7 +37,8 @@ impl Peer {
         let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
         while !many.is_done() {
             let before = self.ring();
-            let options = ManyOptions { tag: MANY_TAG, retries, schedule: many.schedule() };
+            let options =
+                ManyOptions { tag: MANY_TAG, retries, schedule: many.schedule(), ..ManyOptions::default() };
             let result = self.comm.all_reduce_many(&mut many.tensors(), options);
             if let StepEnd::Alone = self.conclude(&mut many, &before, result)? {
                 return Ok(StepEnd::Alone);
@@ -61,7 +62,7 @@ impl Peer {
                     results.extend(flight.map(|(index, one)| (index, one.and_then(AsyncReduce::wait))));
                 };
                 for (index, task) in inner.iter_mut().enumerate().filter(|(_, task)| !task.is_done()) {
-                    let options = LaunchOptions { tag: task.tag(), schedule: task.schedule() };
+                    let options = LaunchOptions { schedule: task.schedule(), ..task.tag().into() };
                     let launched = scope.all_reduce_many(task.tensors(), options);
                     std::thread::sleep(compute);
                     land(flying.replace((index, launched)));

@@ -90,11 +90,7 @@ impl Report {
             }
         }
         for (kind, cost) in &totals.costs {
-            line!(
-                "cost      {:.0} ms of undisturbed work for each {kind} ({} of them)",
-                cost.per_fault_ms(),
-                cost.faults
-            );
+            line!("cost      {} of undisturbed work for each {kind} ({} of them)", cost.words(), cost.faults);
         }
         line!("longest   gap between completed operations {}", ms(totals.longest_gap_us));
         for survivor in &self.survivors {

@@ -4,6 +4,14 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// How far above all that was expected a measurement may lie and still be one.
+const NOISE_PCT: f64 = 10.0;
+/// What fewer faults cost cannot be told from noise.
+const FAULTS_MIN: u64 = 5;
+/// For figures of which only noise is known: the run was too short, or the machine busy while the undisturbed rate was
+/// measured.
+const NOT_MEASURABLE: &str = "not measurable";
+
 /// What was done at one world size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
@@ -57,9 +65,13 @@ impl Kept {
         (self.expected > 0.0).then(|| self.operations as f64 * 100.0 / self.expected)
     }
 
-    /// For people.
+    /// For people. What is above all that was expected says only that too little was measured.
     pub(crate) fn words(&self) -> String {
-        self.percent().map_or("not measured".to_owned(), |percent| format!("{percent:.1} %"))
+        match self.percent() {
+            None => "not measured".to_owned(),
+            Some(percent) if percent > 100.0 + NOISE_PCT => NOT_MEASURABLE.to_owned(),
+            Some(percent) => format!("{percent:.1} %"),
+        }
     }
 }
 
@@ -78,6 +90,14 @@ impl Cost {
 
     pub(crate) fn per_fault_ms(&self) -> f64 {
         self.lost_us / 1000.0 / self.faults.max(1) as f64
+    }
+
+    /// For people. A cost below nothing, or of few faults, is none that was measured.
+    pub(crate) fn words(&self) -> String {
+        if self.faults < FAULTS_MIN || self.lost_us < 0.0 {
+            return NOT_MEASURABLE.to_owned();
+        }
+        format!("{:.0} ms", self.per_fault_ms())
     }
 }
 
@@ -103,6 +123,8 @@ mod tests {
         kept.merge(Kept { operations: 150, expected: 200.0 });
         assert_eq!(kept.percent(), Some(80.0));
         assert_eq!(kept.words(), "80.0 %");
+        kept.merge(Kept { operations: 500, expected: 200.0 });
+        assert_eq!(kept.words(), "not measurable");
         assert_eq!(Kept::default().percent(), None);
     }
 
@@ -111,6 +133,11 @@ mod tests {
         let mut cost = Cost { faults: 1, lost_us: 100_000.0 };
         cost.merge(Cost { faults: 3, lost_us: 300_000.0 });
         assert_eq!(cost.per_fault_ms(), 100.0);
+        assert_eq!(cost.words(), "not measurable", "four faults are few");
+        cost.merge(Cost { faults: 1, lost_us: 100_000.0 });
+        assert_eq!(cost.words(), "100 ms");
+        cost.merge(Cost { faults: 1, lost_us: -9e9 });
+        assert_eq!(cost.words(), "not measurable");
         assert_eq!(Cost::default().per_fault_ms(), 0.0);
     }
 }

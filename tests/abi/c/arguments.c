@@ -25,6 +25,8 @@ static void before_init(void) {
     EXPECT(pcclAllReduce(data, data, &descriptor, NULL, NULL), pcclNotInitialized);
     EXPECT(pcclAllReduceAsync(data, data, &descriptor, NULL, &op), pcclNotInitialized);
     EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclNotInitialized);
+    EXPECT(pcclAwaitAsyncReduceFor(&op, 1, NULL), pcclNotInitialized);
+    EXPECT(pcclSetThreadCallTimeout(1000), pcclNotInitialized);
     EXPECT(pcclSynchronizeSharedState(NULL, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclNotInitialized);
     CHECK(strstr(pcclGetLastError(), "pcclInit") != NULL);
@@ -38,6 +40,7 @@ static void handles(void) {
     pcclReduceOpDescriptor_t many;
     pcclSharedState_t state = {0, 0, NULL};
     pcclWorld_t shape;
+    pcclRankUuid_t peer;
     size_t length;
     bool flag;
     int value, i;
@@ -70,6 +73,13 @@ static void handles(void) {
         EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
         EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsNever), pcclInvalidArgument);
         EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
+        EXPECT(pcclSetStrictPorts(comm, true), pcclInvalidArgument);
+        EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
+        EXPECT(pcclSetCallTimeout(comm, 1000), pcclInvalidArgument);
+        EXPECT(pcclGetName(comm, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclGetPeerId(comm, &peer), pcclInvalidArgument);
+        EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidArgument);
+        EXPECT(pcclAwaitAsyncReduceFor(&op, 1, NULL), pcclInvalidArgument);
         EXPECT(pcclIsConnected(comm, &flag), pcclInvalidArgument);
         EXPECT(pcclGetWorld(comm, &shape), pcclInvalidArgument);
         EXPECT(pcclGetRing(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -77,6 +87,8 @@ static void handles(void) {
         EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclInvalidArgument);
         EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidArgument);
         EXPECT(pcclGetStatus(comm, false, NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclDumpFlight(comm, "/tmp", NULL, 0, &length), pcclInvalidArgument);
+        EXPECT(pcclAllReduceManyAsync(&many, 1, comm, &op), pcclInvalidArgument);
         EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidArgument);
         EXPECT(pcclWaitAsyncReduce(&op, 0, &flag), pcclInvalidArgument);
         EXPECT(pcclAbortAsyncReduce(&op), pcclInvalidArgument);
@@ -92,6 +104,7 @@ static void unconnected(void) {
     pcclSharedState_t state = {0, 0, NULL};
     pcclAsyncReduceOp_t op;
     pcclWorld_t shape;
+    pcclRankUuid_t peer;
     bool flag = true;
     int value;
     op.comm = comm;
@@ -102,10 +115,15 @@ static void unconnected(void) {
     EXPECT(pcclOptimizeTopology(comm), pcclInvalidUsage);
     EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclInvalidUsage);
     EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidUsage);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
     EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidUsage);
     EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclInvalidUsage);
     EXPECT(pcclGetWorld(comm, &shape), pcclInvalidUsage);
+    EXPECT(pcclGetPeerId(comm, &peer), pcclInvalidUsage);
+    EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidUsage);
+    EXPECT(pcclAwaitAsyncReduceFor(&op, 1, NULL), pcclInvalidUsage);
+    EXPECT(pcclSetCallTimeout(comm, 1000), pcclSuccess);
     EXPECT(pcclWaitForWorld(comm, 1, 0), pcclInvalidUsage);
     CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
     EXPECT(pcclIsConnected(comm, &flag), pcclSuccess);
@@ -131,6 +149,8 @@ static void unconnected(void) {
 
 static void settings(void) {
     pcclComm_t *comm = NULL;
+    char text[8];
+    size_t length = 0;
     pcclCommCreateParams_t params;
     memset(&params, 0, sizeof params);
     params.master_address = loopback(1);
@@ -156,6 +176,23 @@ static void settings(void) {
     EXPECT(pcclSetBindAddress(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "somewhere"), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclSuccess);
+    EXPECT(pcclSetName(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetName(comm, ""), pcclInvalidArgument);
+    EXPECT(pcclSetName(comm, "two words"), pcclInvalidArgument);
+    EXPECT(pcclSetName(comm, "\033[2J"), pcclInvalidArgument);
+    EXPECT(pcclSetName(comm, "\xff"), pcclInvalidArgument);
+    EXPECT(pcclGetName(comm, text, sizeof text, &length), pcclSuccess);
+    CHECK(length > 2 && strlen(text) == 7);
+    EXPECT(pcclSetName(comm, "node-7"), pcclSuccess);
+    EXPECT(pcclGetName(comm, text, sizeof text, &length), pcclSuccess);
+    CHECK(length == 6 && strcmp(text, "node-7") == 0);
+    EXPECT(pcclSetStrictPorts(comm, true), pcclSuccess);
+    EXPECT(pcclSetCallTimeout(comm, 0), pcclInvalidArgument);
+    EXPECT(pcclSetCallTimeout(comm, PCCL_DEFAULT_TIMEOUT), pcclInvalidArgument);
+    EXPECT(pcclSetCallTimeout(comm, PCCL_NO_TIMEOUT), pcclSuccess);
+    EXPECT(pcclSetThreadCallTimeout(0), pcclInvalidArgument);
+    EXPECT(pcclSetThreadCallTimeout(1000), pcclSuccess);
+    EXPECT(pcclSetThreadCallTimeout(PCCL_DEFAULT_TIMEOUT), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
 }
 
@@ -178,6 +215,13 @@ static void connected(unsigned port) {
     op.tag = 0;
     EXPECT(pcclConnect(comm), pcclInvalidUsage);
     EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidUsage);
+    EXPECT(pcclSetStrictPorts(comm, false), pcclInvalidUsage);
+    EXPECT(pcclSetName(comm, "other"), pcclInvalidUsage);
+    EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidUsage);
+    EXPECT(pcclAwaitAsyncReduceFor(NULL, 1, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetPeerId(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclGetName(comm, NULL, 4, &length), pcclInvalidArgument);
+    EXPECT(pcclSetCallTimeout(comm, 60000), pcclSuccess);
     EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsAlways), pcclInvalidUsage);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, NULL), pcclInvalidArgument);
@@ -227,6 +271,12 @@ static void connected(unsigned port) {
     EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, -1), pcclInvalidArgument);
     EXPECT(pcclAllReduceMultipleWithRetry(many, 2, comm, NULL, 1), pcclInvalidArgument);
     EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 1), pcclTooFewPeers);
+    EXPECT(pcclAllReduceManyAsync(NULL, 1, comm, &op), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 0, comm, &op), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 1, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduceManyAsync(many, 1, comm, &op), pcclTooFewPeers);
+    EXPECT(pcclDumpFlight(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
+    EXPECT(pcclDumpFlight(comm, "/proc/nobody/can/write/here", NULL, 0, &length), pcclInternalError);
 
     EXPECT(pcclSynchronizeSharedState(comm, NULL, popular, NULL), pcclInvalidArgument);
     EXPECT(pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t) 3, NULL), pcclInvalidArgument);
@@ -269,6 +319,8 @@ static void connected(unsigned port) {
     EXPECT(pcclGetRing(comm, NULL, 2, &length), pcclInvalidArgument);
     EXPECT(pcclGetRing(comm, ring, 2, &length), pcclSuccess);
     CHECK(length == 1);
+    EXPECT(pcclGetPeerId(comm, &ring[1]), pcclSuccess);
+    CHECK(memcmp(&ring[0], &ring[1], sizeof ring[0]) == 0);
     EXPECT(pcclWaitForWorld(comm, 2, 1), pcclTooFewPeers);
     EXPECT(pcclWaitForWorld(comm, 1, PCCL_NO_TIMEOUT), pcclSuccess);
     EXPECT(pcclGetStatus(comm, true, NULL, 4, &length), pcclInvalidArgument);
@@ -297,6 +349,8 @@ static void masters(void) {
         EXPECT(pcclMasterGetPort(wrong[i], &port), pcclInvalidArgument);
         EXPECT(pcclMasterSetMinWorldSize(wrong[i], 2), pcclInvalidArgument);
         EXPECT(pcclMasterSetPeerTimeout(wrong[i], 2000), pcclInvalidArgument);
+        EXPECT(pcclMasterSetStragglerTimeout(wrong[i], 2000), pcclInvalidArgument);
+        EXPECT(pcclMasterSetEdgeTimeout(wrong[i], 2000), pcclInvalidArgument);
     }
     EXPECT(pcclCreateMaster(address, NULL), pcclInvalidArgument);
     EXPECT(pcclCreateMasterByName(NULL, &master), pcclInvalidArgument);
@@ -310,9 +364,17 @@ static void masters(void) {
     EXPECT(pcclMasterHasEnded(master, &ended), pcclInvalidUsage);
     EXPECT(pcclMasterHasEnded(NULL, &ended), pcclInvalidArgument);
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclSuccess);
+    EXPECT(pcclMasterSetEdgeTimeout(master, 2000), pcclSuccess);
+    EXPECT(pcclMasterSetStragglerTimeout(master, 1), pcclSuccess);
+    /* Too short, which only the start says. */
+    EXPECT(pcclRunMaster(master), pcclInvalidUsage);
+    CHECK(strstr(pcclGetLastError(), "straggler") != NULL);
+    EXPECT(pcclMasterSetStragglerTimeout(master, PCCL_NO_TIMEOUT), pcclSuccess);
     EXPECT(pcclRunMaster(master), pcclSuccess);
     EXPECT(pcclRunMaster(master), pcclInvalidUsage);
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclInvalidUsage);
+    EXPECT(pcclMasterSetStragglerTimeout(master, 5000), pcclInvalidUsage);
+    EXPECT(pcclMasterSetEdgeTimeout(master, 5000), pcclInvalidUsage);
     EXPECT(pcclMasterGetPort(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterHasEnded(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterHasEnded(master, &ended), pcclSuccess);
@@ -369,20 +431,21 @@ static void logs(void) {
     EXPECT(pcclSetLogCallback((pcclLogLevel_t) -2, hear, &heard), pcclInvalidArgument);
     EXPECT(pcclSetLogCallback(pcclLogDebug, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
+    /* Another thread hands them over; whoever replaces the function waits until it has. */
+    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
     CHECK(heard.lines == 1 && heard.level == pcclLogDebug && heard.inside == pcclInvalidUsage);
     CHECK(strstr(heard.text, "info is NULL") != NULL && strncmp(heard.origin, "pccl", 4) == 0);
-    EXPECT(pcclSetLogCallback(pcclLogInfo, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
-    CHECK(heard.lines == 1);
     EXPECT(pcclSetLogCallback(pcclLogTrace, hear, &heard), pcclSuccess);
+    CHECK(heard.lines == 1);
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     CHECK(heard.lines == 1);
     /* What the environment asks for: the test runs this program with DEBUG and with nothing. */
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
-    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+    CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
 }
 
 int main(void) {

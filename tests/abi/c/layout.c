@@ -70,6 +70,10 @@ SIZE(pcclBuildInfo_t, 1);
 SIZE(pcclResult_t, 4);
 SIZE(pcclDataType_t, 4);
 SIZE(pcclWorld_t, 24);
+SIZE(pcclOptimized_t, 1104);
+AT(pcclOptimized_t, pairwise_gain_pct, 12);
+AT(pcclOptimized_t, slowest_mbit_s, 48);
+AT(pcclOptimized_t, note, 72);
 
 VALUE(inetIPv4, 0);
 VALUE(inetIPv6, 1);

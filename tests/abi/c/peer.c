@@ -135,6 +135,7 @@ static void many(pcclComm_t *comm) {
     static float floats[COUNT];
     static int16_t integers[3];
     pcclReduceOpDescriptor_t descriptors[2];
+    pcclAsyncReduceOp_t op;
     pcclReduceInfo_t info;
     int i;
     for (i = 0; i < COUNT; i++)
@@ -150,6 +151,13 @@ static void many(pcclComm_t *comm) {
     for (i = 0; i < COUNT; i++)
         CHECK(floats[i] == (float) (peers - 1) / 2);
     CHECK(integers[0] == 0 && integers[2] == 0);
+    for (i = 0; i < COUNT; i++)
+        floats[i] = (float) own_index;
+    integers[0] = integers[1] = integers[2] = (int16_t) own_index;
+    EXPECT(pcclAllReduceManyAsync(descriptors, 2, comm, &op), pcclSuccess);
+    CHECK(op.tag == 10);
+    EXPECT(pcclAwaitAsyncReduce(&op, &info), pcclSuccess);
+    CHECK(floats[0] == (float) (peers - 1) / 2 && floats[COUNT - 1] == floats[0] && integers[1] == 0);
 }
 
 /* A sum by the schedule that was chosen; which one it took is the same on all peers. */
@@ -306,6 +314,52 @@ static void survive(pcclComm_t *comm) {
     await_go();
 }
 
+/* One sync of one tensor. */
+static pcclResult_t sync_once(pcclComm_t *comm, const char *name, uint64_t *revision) {
+    static double data[COUNT];
+    pcclTensorInfo_t tensor = {"", NULL, COUNT, pcclDouble, pcclDeviceCpu, false};
+    pcclSharedState_t state;
+    pcclResult_t result;
+    tensor.name = name;
+    tensor.data = data;
+    state.revision = *revision;
+    state.count = 1;
+    state.infos = &tensor;
+    result = pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, NULL);
+    *revision = state.revision;
+    return result;
+}
+
+/* The first peer has another tensor than the others, or skips a revision: it is dropped, they go on in the same call. */
+static void deviate(pcclComm_t *comm, bool skips) {
+    uint64_t revision = 3;
+    EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+    revision++;
+    if (own_index > 0) {
+        EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+        CHECK(revision == 4 && world(comm) == peers - 1);
+        revision++;
+        EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
+        say("done");
+        await_go();
+        return;
+    }
+    revision += skips ? 1 : 0;
+    EXPECT(sync_once(comm, skips ? "weights" : "wheigts", &revision), pcclInvalidUsage);
+    CHECK(revision == (skips ? 5u : 4u));
+    if (skips)
+        CHECK(strcmp(pcclGetLastCause(), "RevisionJump") == 0 && strstr(pcclGetLastError(), "revision 5") != NULL);
+    else {
+        CHECK(strcmp(pcclGetLastCause(), "StateMismatch") == 0 && pcclGetLastRemedy() == pcclRemedyGiveUp);
+        CHECK(strstr(pcclGetLastError(), "\"weights\": 1000 elements of f64 (2 of 3 peers)") != NULL);
+        CHECK(strstr(pcclGetLastError(), "it has no \"weights\"") != NULL);
+    }
+    EXPECT(pcclUpdateTopology(comm), pcclUpdateTopologyFailed);
+    EXPECT(sync_once(comm, "weights", &revision), pcclInvalidUsage);
+    say("done");
+    await_go();
+}
+
 /* Who gives an all-reduce up frees everybody. */
 static void give_up(pcclComm_t *comm) {
     static float data[COUNT];
@@ -330,6 +384,70 @@ static void give_up(pcclComm_t *comm) {
     /* Destroying waits for what is in flight. */
     if (own_index == 0)
         EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclSuccess);
+    say("done");
+    await_go();
+}
+
+/* The last peer makes no call; the first one has a limit, and frees the others. */
+static void limits(pcclComm_t *comm) {
+    static float data[COUNT];
+    static char status[20000], name[80];
+    pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 4), alone = describe(1, pcclFloat, pcclSum, 9);
+    pcclTensorInfo_t tensor = {"state", data, COUNT, pcclFloat, pcclDeviceCpu, false};
+    pcclSharedState_t state = {0, 1, &tensor};
+    const pcclSharedStateSyncStrategy_t popular = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
+    pcclAsyncReduceOp_t op;
+    pcclOptimized_t optimized;
+    pcclRankUuid_t own, culprit;
+    size_t count = 0, length = 0;
+    bool flag = false;
+    const char *cause = own_index == 0 ? "TimedOut" : "CallTimeout";
+    EXPECT(pcclGetPeerId(comm, &own), pcclSuccess);
+    EXPECT(pcclGetName(comm, name, sizeof name, &length), pcclSuccess);
+    EXPECT(pcclGetStatus(comm, false, status, sizeof status, NULL), pcclSuccess);
+    CHECK(length > 2 && strstr(status, name) != NULL);
+    data[0] = 17;
+    if (own_index < peers - 1) {
+        if (own_index == 0)
+            EXPECT(pcclSetCallTimeout(comm, 1000), pcclSuccess);
+        EXPECT(pcclAllReduce(data, data, &descriptor, comm, NULL), pcclRankConnectionLost);
+        CHECK(data[0] == 17 && pcclGetLastRemedy() == pcclRemedyRetry && strcmp(pcclGetLastCause(), cause) == 0);
+        CHECK(strstr(pcclGetLastError(), "gave it up after 1.0 s, waiting for") != NULL);
+        EXPECT(pcclGetLastCulprits(&culprit, 1, &count), pcclSuccess);
+        CHECK(count == 1 && memcmp(culprit.data, own.data, 16) != 0);
+        EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidUsage);
+        CHECK(pcclGetLastRemedy() == pcclRemedyRetry && strcmp(pcclGetLastCause(), cause) == 0);
+    }
+    if (own_index == 0) {
+        /* The thread's own limit, whatever the communicator has. */
+        EXPECT(pcclSetCallTimeout(comm, PCCL_NO_TIMEOUT), pcclSuccess);
+        EXPECT(pcclSetThreadCallTimeout(200), pcclSuccess);
+        EXPECT(pcclArePeersPending(comm, &flag), pcclInvalidUsage);
+        CHECK(pcclGetLastRemedy() == pcclRemedyRetry && strcmp(pcclGetLastCause(), "TimedOut") == 0);
+        EXPECT(pcclUpdateTopology(comm), pcclUpdateTopologyFailed);
+        EXPECT(pcclOptimizeTopologyInfo(comm, &optimized), pcclTopologyOptimizationFailed);
+        CHECK(strcmp(pcclGetLastCause(), "TimedOut") == 0);
+        EXPECT(pcclSetThreadCallTimeout(PCCL_DEFAULT_TIMEOUT), pcclSuccess);
+        EXPECT(pcclAllReduceAsync(data, data, &alone, comm, &op), pcclSuccess);
+        EXPECT(pcclAwaitAsyncReduceFor(&op, 200, NULL), pcclRankConnectionLost);
+        CHECK(data[0] == 17 && strcmp(pcclGetLastCause(), "TimedOut") == 0);
+        EXPECT(pcclAwaitAsyncReduceFor(&op, 200, NULL), pcclRankConnectionLost);
+        CHECK(strcmp(pcclGetLastCause(), "TimedOut") != 0);
+        say("limited");
+    }
+    await_go();
+    while (pcclAllReduce(data, data, &descriptor, comm, NULL) != pcclSuccess)
+        CHECK(pcclGetLastRemedy() == pcclRemedyRetry && data[0] == 17);
+    CHECK(data[0] == 17 * (float) peers);
+    memset(&optimized, 0xA5, sizeof optimized);
+    EXPECT(pcclOptimizeTopologyInfo(comm, &optimized), pcclSuccess);
+    CHECK(optimized.group_size == (uint32_t) peers && optimized.unmeasured_edges == 0 && optimized.has_slowest);
+    CHECK(optimized.slowest_mbit_s > 0 && optimized.bound_mbit_s >= optimized.slowest_mbit_s * 0.5);
+    CHECK(optimized.schedule == pcclScheduleRing || optimized.schedule == pcclSchedulePairwise);
+    CHECK(memcmp(optimized.slowest_from.data, optimized.slowest_to.data, 16) != 0);
+    CHECK(strlen(optimized.note) < sizeof optimized.note);
+    EXPECT(pcclGetStatus(comm, false, status, sizeof status, NULL), pcclSuccess);
+    CHECK(strstr(status, "slowest edge") != NULL);
     say("done");
     await_go();
 }
@@ -418,10 +536,16 @@ int main(int count, char **arguments) {
     await_go();
     if (strcmp(scenario, "all") == 0)
         all(comm);
+    else if (strcmp(scenario, "limits") == 0)
+        limits(comm);
     else if (strcmp(scenario, "survive") == 0)
         survive(comm);
     else if (strcmp(scenario, "give-up") == 0)
         give_up(comm);
+    else if (strcmp(scenario, "deviate") == 0)
+        deviate(comm, false);
+    else if (strcmp(scenario, "skip") == 0)
+        deviate(comm, true);
     else
         CHECK(!"a known scenario");
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);

@@ -145,12 +145,15 @@ fn a_withdrawn_vote_is_gone_and_a_late_withdrawal_is_ignored() {
     let mut rig = Rig::world(2);
     rig.register(3, 0);
     rig.vote_topology(1, 1, 0);
-    rig.send(1, C2m::WithdrawTopology(RequestId(1)));
-    assert_eq!(rig.answer(1), M2c::TopologyWithdrawn(RequestId(1)));
+    rig.send(1, C2m::WithdrawVote(RequestId(1)));
+    let named = rig.name(2);
+    let M2c::VoteWithdrawn(gone) = rig.answer(1) else { panic!("not taken back") };
+    assert_eq!(gone.request, RequestId(1));
+    assert!(gone.missing.as_str().contains(&named), "{}", gone.missing);
     rig.vote_topology(2, 2, 0);
     rig.nothing(2);
     rig.vote_topology(1, 3, 0);
-    rig.send(1, C2m::WithdrawTopology(RequestId(1)));
+    rig.send(1, C2m::WithdrawVote(RequestId(1)));
     assert_eq!(rig.phase(3), Some(PeerPhase::Connecting));
     rig.confirm_all();
     assert!(matches!(rig.answer(1), M2c::TopologyDone(done) if done.request == RequestId(3)));
@@ -270,7 +273,7 @@ fn a_withdrawal_during_a_round_waits_for_its_end() {
     rig.vote_topology(1, 1, 2);
     assert_eq!(rig.phase(2), Some(PeerPhase::Connecting));
     rig.answers(1);
-    rig.send(1, C2m::WithdrawTopology(RequestId(1)));
+    rig.send(1, C2m::WithdrawVote(RequestId(1)));
     rig.nothing(1);
     rig.confirm_all();
     assert!(matches!(rig.answer(1), M2c::TopologyDone(done) if done.sizes.global == 2));
@@ -281,8 +284,9 @@ fn a_withdrawal_during_a_round_waits_for_its_end() {
     rig.vote_topology(1, 2, 4);
     assert_eq!(rig.phase(3), Some(PeerPhase::Connecting));
     rig.answers(1);
-    rig.send(1, C2m::WithdrawTopology(RequestId(2)));
+    rig.send(1, C2m::WithdrawVote(RequestId(2)));
     rig.nothing(1);
     rig.confirm_all();
-    assert!(rig.answers(1).contains(&M2c::TopologyWithdrawn(RequestId(2))));
+    let is_gone = |packet: &M2c| matches!(packet, M2c::VoteWithdrawn(gone) if gone.request == RequestId(2));
+    assert!(rig.answers(1).iter().any(is_gone));
 }

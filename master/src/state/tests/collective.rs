@@ -194,7 +194,6 @@ fn faults_of_one_peer_abort_at_once() {
     let table = [
         (OpFaultKind::Corrupt, Cause::Corruption),
         (OpFaultKind::Violation, Cause::Corruption),
-        (OpFaultKind::CallerAbort, Cause::CallerAbort),
         (OpFaultKind::Local, Cause::LocalFault),
     ];
     for (kind, cause) in table {
@@ -272,8 +271,7 @@ fn giving_up_before_the_beginning_ends_the_attempt_for_all() {
     let op = rig.op(1, 1, 0);
     rig.initiate(1, op);
     rig.initiate(2, op);
-    let fault = rig.fault(OpFaultKind::CallerAbort, None);
-    rig.complete(1, op, Some(fault));
+    rig.give_up(1, VoteRef::Collective(op), None);
     let first = rig.answer(1);
     assert_eq!(aborted(first.clone()).cause, Cause::CallerAbort);
     assert_eq!(rig.answer(2), first);
@@ -290,8 +288,7 @@ fn who_comes_late_walks_through_all_attempts_that_ended_without_it() {
     let mut op = first;
     for _ in 0..5 {
         rig.initiate(1, op);
-        let fault = rig.fault(OpFaultKind::CallerAbort, None);
-        rig.complete(1, op, Some(fault));
+        rig.give_up(1, VoteRef::Collective(op), None);
         rig.take(1);
         op = op.next_attempt();
     }
@@ -445,4 +442,33 @@ impl Rig {
             assert!(matches!(self.answer(*n), M2c::Commence(_)));
         }
     }
+}
+
+#[test]
+fn a_group_that_is_never_quiet_keeps_a_bounded_history_and_what_runs_goes_on() {
+    const LIMIT: usize = 50;
+    let mut rig = Rig::with(|options| options.max_tag_history = LIMIT);
+    rig.join(&[1, 2], 0);
+    let long = rig.op(1, 1_000_000, 0);
+    rig.commence(long);
+    let waiting = 2_000_000;
+    rig.initiate(2, rig.op(2, waiting, 0));
+    for tag in 0..20 * LIMIT as u64 {
+        let op = rig.op(1, tag, 0);
+        rig.commence(op);
+        rig.complete(1, op, None);
+        rig.complete(2, op, None);
+        assert!(rig.group(0).history <= 2 * LIMIT + 1);
+        let mail = rig.take(2);
+        if mail.iter().any(|packet| matches!(packet, M2c::RingPlan(_))) {
+            assert!(mail.iter().any(|packet| matches!(packet, M2c::Stale(_))), "{mail:?}");
+            rig.confirm_all();
+            rig.initiate(2, rig.op(2, waiting, 0));
+        }
+    }
+    assert!(rig.epoch(1).0 > long.epoch.0 + 5, "hardly any epoch has ended");
+    rig.take(1);
+    rig.complete(1, long, None);
+    rig.complete(2, long, None);
+    assert!(is_done(&rig.answer(1)) && is_done(&rig.answer(2)));
 }

@@ -28,6 +28,7 @@ pub(super) fn register(group: u32) -> Register {
         p2p_port: 1000,
         state_port: 2000,
         pool_connections: 2,
+        name: Name::default(),
         previous: None,
     }
 }
@@ -46,6 +47,10 @@ pub(super) struct Rig {
     pub(super) plans: BTreeMap<u64, RingPlan>,
     /// Rings that are to be planned.
     pub(super) jobs: BTreeMap<PlanKey, (Job, bool)>,
+    /// Peers whose listeners are to be tried.
+    pub(super) tried: Vec<ReachTarget>,
+    /// Edges that these clients find missing when they are asked whom they reach; others do not answer.
+    pub(super) missing: Option<(BTreeSet<(u64, u64)>, Vec<u64>)>,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
 }
@@ -66,6 +71,8 @@ impl Rig {
             peers: BTreeMap::new(),
             plans: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            tried: Vec::new(),
+            missing: None,
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
         }
@@ -79,15 +86,23 @@ impl Rig {
     }
 
     pub(super) fn input(&mut self, input: Input) {
+        self.inputs([input]);
+    }
+
+    /// These come in one turn of a loop.
+    pub(super) fn inputs(&mut self, inputs: impl IntoIterator<Item = Input>) {
         let mut out = Vec::new();
-        self.state.handle(self.now, input, &mut out);
-        for action in out {
+        let mut asked = Vec::new();
+        inputs.into_iter().for_each(|input| self.state.take(self.now, input, &mut out));
+        self.state.settle(&mut out);
+        for action in out.into_iter().flat_map(Action::split) {
             match action {
                 Action::Send { client: ClientKey(n), packet } => {
                     assert!(!self.closed.contains(&n), "sent {packet:?} to {n} after closing");
                     match &packet {
                         M2c::Registered(r) => drop(self.peers.insert(n, r.peer)),
                         M2c::RingPlan(plan) => drop(self.plans.insert(n, plan.clone())),
+                        M2c::ReachPlan(plan) => asked.push((n, plan.clone())),
                         _ => {}
                     }
                     self.mail.entry(n).or_default().push_back(packet);
@@ -96,11 +111,29 @@ impl Rig {
                 Action::Plan { plan, job, background } => {
                     assert!(self.jobs.insert(plan, (*job, background)).is_none(), "a number was used twice");
                 }
+                Action::Reach { target, .. } => self.tried.push(target),
                 Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
-                Action::Log { .. } => {}
+                Action::SendAll { .. } | Action::Log { .. } => {}
             }
         }
         self.state.check_invariants();
+        for (n, plan) in asked {
+            self.say_whom_it_reaches(n, &plan);
+        }
+    }
+
+    fn say_whom_it_reaches(&mut self, n: u64, plan: &ReachPlan) {
+        let Some((missing, who)) = self.missing.clone() else { return };
+        if !who.contains(&n) || self.closed.contains(&n) {
+            return;
+        }
+        let fails = |peer: &PeerId| missing.iter().any(|(from, to)| *from == n && self.peers[to] == *peer);
+        let failed = plan.targets.iter().filter(|target| fails(&target.peer));
+        let text = Text::new("connection refused");
+        let unreached = failed.map(|t| Unreached { peer: t.peer, is_state: false, text: text.clone() });
+        let (check, unreached) = (plan.check, unreached.collect());
+        let epoch = self.epoch(n);
+        self.send(n, C2m::ReachReport(ReachReport { check, epoch, unreached }));
     }
 
     pub(super) fn connect(&mut self, n: u64) {
@@ -120,6 +153,13 @@ impl Rig {
     pub(super) fn die(&mut self, n: u64) {
         self.input(Input::Disconnected { client: ClientKey(n), text: "connection reset".into() });
         self.closed.insert(n);
+    }
+
+    /// The connections of several end in one turn of a loop.
+    pub(super) fn die_together(&mut self, clients: &[u64]) {
+        let end = |n: &u64| Input::Disconnected { client: ClientKey(*n), text: "connection reset".into() };
+        self.inputs(clients.iter().map(end).collect::<Vec<_>>());
+        self.closed.extend(clients);
     }
 
     /// Every living client confirms its latest plan.
@@ -173,7 +213,8 @@ impl Rig {
 
     /// What a client has received, without plans, sizes and echoes.
     pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
-        let noise = |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_));
+        let noise =
+            |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
         self.take(n).into_iter().filter(|p| !noise(p)).collect()
     }
 
@@ -274,6 +315,17 @@ impl Rig {
     pub(super) fn ring(&self, group: u32) -> Vec<u64> {
         let number = |peer: &PeerId| *self.peers.iter().find(|(_, id)| *id == peer).expect("known").0;
         self.group(group).ring.iter().map(number).collect()
+    }
+
+    /// A caller gives up; after its limit if there is one.
+    pub(super) fn give_up(&mut self, n: u64, vote: VoteRef, limit_ms: Option<u64>) {
+        self.send(n, C2m::GiveUp(GiveUp { vote, limit_ms }));
+    }
+
+    /// How sentences name a peer.
+    pub(super) fn name(&self, n: u64) -> String {
+        let id = self.peers[&n];
+        Named(id, &Name::default(), &ip(n).to_string()).to_string()
     }
 
     pub(super) fn fault(&self, kind: OpFaultKind, peer: Option<u64>) -> OpFault {

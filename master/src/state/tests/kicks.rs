@@ -24,7 +24,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             received: Vec::new(),
         }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
-        C2m::WithdrawTopology(RequestId(1)),
+        C2m::WithdrawVote(RequestId(1)),
         C2m::VotePending(RequestId(1)),
         C2m::RingReport(RingReport { epoch, faults: vec![] }),
         C2m::EdgeBroken(EdgeFault { from: me, to: me, generation: LinkGeneration(0), text }),
@@ -34,6 +34,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         C2m::SyncComplete(SyncComplete {
             sync: SyncId(0),
             report: SyncReport::Ready(SyncTraffic::default()),
+            failures: vec![],
         }),
         C2m::Leave(Nothing {}),
         C2m::StatusRequest(RequestId(1)),
@@ -44,6 +45,9 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             result: ProbeResult::Failed(Text::default()),
         }),
         C2m::MeshReport(MeshReport { epoch, fault: None }),
+        C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms: Some(1) }),
+        C2m::RatesRequest(RatesRequest { request: RequestId(1), group: None }),
+        C2m::ReachReport(ReachReport { check: 0, epoch, unreached: vec![] }),
     ]
 }
 
@@ -51,10 +55,10 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
 fn what_each_client_may_send() {
     // Kinds that are legal for: a stranger, a pending peer, a connecting one, an accepted idle one.
     let legal: [(&str, &[u16]); 4] = [
-        ("stranger", &[1, 13]),
-        ("pending", &[2, 12, 13]),
-        ("connecting", &[2, 6, 7, 12, 13, 16]),
-        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+        ("stranger", &[1, 13, 18]),
+        ("pending", &[2, 12, 13, 18]),
+        ("connecting", &[2, 6, 7, 12, 13, 16, 18, 19]),
+        ("accepted", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]),
     ];
     for (who, kinds) in legal {
         for kind in C2m::KINDS {
@@ -156,7 +160,7 @@ fn identities_from_the_future_are_refused() {
         Box::new(move |rig| C2m::SyncInitiate(vote(epoch(rig), 0, SyncStrategy::EnforcePopular, vec![]))),
         Box::new(|_| {
             let report = SyncReport::Ready(SyncTraffic::default());
-            C2m::SyncComplete(SyncComplete { sync: SyncId(1), report })
+            C2m::SyncComplete(SyncComplete { sync: SyncId(1), report, failures: vec![] })
         }),
         Box::new(|rig| {
             let mut fault = rig.edge(1, 2);

@@ -2,11 +2,14 @@
 
 mod admission;
 mod collective;
+mod fetches;
+mod giving_up;
 mod harness;
 mod kicks;
 mod liveness;
 mod mesh;
 mod optimize;
+mod reach;
 mod ring;
 mod schedule;
 mod status;

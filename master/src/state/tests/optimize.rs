@@ -109,7 +109,7 @@ fn all_vote_edges_are_measured_and_all_get_the_better_ring() {
     let ring = rig.ring(0);
     assert_ne!(ring, [1, 2, 3, 4]);
     let blocked = rig.state.blocked_on().join("; ");
-    assert!(blocked.contains("optimize_topology (0 s) waits for ring"), "{blocked}");
+    assert!(blocked.contains("optimize_topology waits for ring"), "{blocked}");
     rig.confirm_all();
     let done: Vec<OptimizeDone> = (1..=4).map(|n| rig.optimized(n)).collect();
     for one in done {

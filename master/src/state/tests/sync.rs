@@ -30,17 +30,17 @@ pub(super) fn vote(
 }
 
 /// Revision, strategy and digest of the tensor "w" of each voter.
-type Ballot = (u64, SyncStrategy, u128);
+pub(super) type Ballot = (u64, SyncStrategy, u128);
 
 /// Votes of clients 1, 2, ... .
-fn cast(rig: &mut Rig, ballots: &[Ballot]) {
+pub(super) fn cast(rig: &mut Rig, ballots: &[Ballot]) {
     for (n, (revision, strategy, digest)) in (1..).zip(ballots) {
         let epoch = rig.epoch(n);
         rig.send(n, C2m::SyncInitiate(vote(epoch, *revision, *strategy, vec![entry("w", *digest)])));
     }
 }
 
-fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
+pub(super) fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
     match rig.answer(n) {
         M2c::SyncPlan(plan) => {
             assert_eq!(plan.request, RequestId(5));
@@ -50,17 +50,42 @@ fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
     }
 }
 
-fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
+pub(super) fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
     let report = SyncReport::Ready(SyncTraffic::default());
-    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report }));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![] }));
 }
 
+/// What a client reports of a source that it asked in vain.
+pub(super) fn failure(rig: &Rig, source: u64, fault: SourceFault) -> SourceFailure {
+    let text = Text::new(format!("10.0.0.{source}:2000 did not answer"));
+    SourceFailure { peer: rig.peers[&source], fault, text }
+}
+
+/// Reports a failed fetch; these sources were not reached.
+pub(super) fn failed_at(rig: &mut Rig, n: u64, sync: SyncId, sources: &[u64]) {
+    failed_by(rig, n, sync, sources, SourceFault::Unreached);
+}
+
+pub(super) fn failed_by(rig: &mut Rig, n: u64, sync: SyncId, sources: &[u64], fault: SourceFault) {
+    let failures: Vec<SourceFailure> = sources.iter().map(|s| failure(rig, *s, fault)).collect();
+    let texts: Vec<&str> = failures.iter().map(|one| one.text.as_str()).collect();
+    let report = SyncReport::Failed(Text::new(texts.join("; ")));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures }));
+}
+
+/// Reports a fetch that failed for no fault of a source.
 fn failed(rig: &mut Rig, n: u64, sync: SyncId) {
     let report = SyncReport::Failed(Text::new("no source answers"));
-    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report }));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![] }));
 }
 
-fn outcome(packet: M2c) -> SyncOutcome {
+/// Everybody gives signs of life until failed fetches can be judged.
+pub(super) fn judged(rig: &mut Rig) {
+    let all: Vec<u64> = rig.peers.keys().copied().collect();
+    rig.pass(1_500, &all);
+}
+
+pub(super) fn outcome(packet: M2c) -> SyncOutcome {
     match packet {
         M2c::SyncOutcome(outcome) => outcome.outcome,
         other => panic!("no outcome: {other:?}"),
@@ -68,7 +93,7 @@ fn outcome(packet: M2c) -> SyncOutcome {
 }
 
 /// Runs a whole sync; returns what each voter had to fetch and from whom, by client number.
-fn run(rig: &mut Rig, ballots: &[Ballot]) -> Vec<(usize, Vec<u64>)> {
+pub(super) fn run(rig: &mut Rig, ballots: &[Ballot]) -> Vec<(usize, Vec<u64>)> {
     cast(rig, ballots);
     let plans: Vec<SyncPlan> = (1..=ballots.len() as u64).map(|n| plan_of(rig, n)).collect();
     let number = |id: PeerId| *rig.peers.iter().find(|(_, peer)| **peer == id).expect("known").0;
@@ -143,34 +168,117 @@ fn conflicts_fail_the_sync_for_all_and_nobody_is_kicked() {
     }
 }
 
+/// Votes of clients 1, 2, ... with these tensors, at revision 0.
+fn cast_states(rig: &mut Rig, states: &[Vec<StateEntry>]) {
+    for (n, entries) in (1..).zip(states) {
+        let epoch = rig.epoch(n);
+        rig.send(n, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, entries.clone())));
+    }
+}
+
+/// These clients are told to vote again, do so with `state`, and commit.
+fn goes_on(rig: &mut Rig, clients: &[u64], state: &[StateEntry]) {
+    for n in clients {
+        let stale = Stale { vote: VoteRef::Sync(RequestId(5)), epoch: rig.epoch(*n) };
+        assert_eq!(rig.answer(*n), M2c::Stale(stale), "client {n}");
+    }
+    for n in clients {
+        let epoch = rig.epoch(*n);
+        rig.send(*n, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, state.to_vec())));
+    }
+    let plans: Vec<SyncPlan> = clients.iter().map(|n| plan_of(rig, *n)).collect();
+    for (n, plan) in clients.iter().zip(&plans) {
+        assert!(plan.fetch.is_empty());
+        ready(rig, *n, plan.sync);
+    }
+    for n in clients {
+        assert_eq!(outcome(rig.answer(*n)), SyncOutcome::Committed(Revision(0)));
+    }
+}
+
 #[test]
-fn entries_are_compared_as_maps() {
+fn who_has_other_tensors_than_most_is_dropped_and_the_others_go_on() {
     let base = || vec![entry("a", 1), entry("b", 2)];
     let changed = |change: &dyn Fn(&mut Vec<StateEntry>)| {
         let mut entries = base();
         change(&mut entries);
         entries
     };
-    let cases: Vec<(Vec<StateEntry>, &str)> = vec![
-        (changed(&|e| e[1].count = 9), "9 elements"),
-        (changed(&|e| e[0].data_type = DataType::Int8), "\"a\""),
-        (changed(&|e| e[1].allow_inequality = true), "content may differ"),
-        (changed(&|e| e[1].key = Key::new("c")), "no \"b\""),
-        (changed(&|e| drop(e.remove(0))), "no \"a\""),
-        (changed(&|e| drop(e.pop())), "no \"b\""),
-        (changed(&|e| e.push(entry("z", 1))), "no \"z\""),
-        (vec![], "no \"a\""),
+    // (state of the one, what the group has, what it has)
+    let full = "\"b\": 8 elements of f32";
+    let cases: Vec<(Vec<StateEntry>, &str, &str)> = vec![
+        (changed(&|e| e[1].count = 9), full, "\"b\": 9 elements of f32"),
+        (
+            changed(&|e| e[0].data_type = DataType::Int8),
+            "\"a\": 8 elements of f32",
+            "\"a\": 8 elements of i8",
+        ),
+        (changed(&|e| e[1].allow_inequality = true), full, "\"b\": 8 elements of f32, content may differ"),
+        (changed(&|e| e[1].key = Key::new("c")), full, "no \"b\""),
+        (changed(&|e| drop(e.remove(0))), "\"a\": 8 elements of f32", "no \"a\""),
+        (changed(&|e| drop(e.pop())), full, "no \"b\""),
+        (changed(&|e| e.push(entry("z", 1))), "no \"z\"", "\"z\": 8 elements of f32"),
+        (vec![], "\"a\": 8 elements of f32", "no \"a\""),
     ];
-    for (entries, expected) in cases {
-        for swapped in [false, true] {
-            let mut rig = Rig::world(2);
-            let epoch = rig.epoch(1);
-            let (first, second) = if swapped { (entries.clone(), base()) } else { (base(), entries.clone()) };
-            rig.send(1, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, first)));
-            rig.send(2, C2m::SyncInitiate(vote(epoch, 0, EnforcePopular, second)));
-            let SyncOutcome::Failed(verdict) = outcome(rig.answer(1)) else { panic!() };
-            assert!(verdict.detail.as_str().contains(expected), "{expected}: {verdict}");
-            assert_eq!(outcome(rig.answer(2)), SyncOutcome::Failed(verdict));
+    for (odd, theirs, own) in cases {
+        for place in 0..3 {
+            let mut rig = Rig::world(3);
+            let mut states = vec![base(), base()];
+            states.insert(place, odd.clone());
+            cast_states(&mut rig, &states);
+            let odd_one = place as u64 + 1;
+            let reason = rig.kick_of(odd_one);
+            let text = format!("the shared state of its group has {theirs} (2 of 3 peers); it has {own}");
+            assert_eq!((reason.code, reason.detail.as_str()), (KickCode::StateMismatch, text.as_str()));
+            let others: Vec<u64> = (1..=3).filter(|n| *n != odd_one).collect();
+            goes_on(&mut rig, &others, &base());
+        }
+    }
+}
+
+#[test]
+fn whose_tensors_are_the_right_ones() {
+    use SyncStrategy::{ReceiveOnly as R, SendOnly as S};
+    let (p, x, y) = (EnforcePopular, "x", "y");
+    // (clients that hold the committed state; strategy and key of each client; who is dropped)
+    type Case<'a> = (&'a [u64], &'a [(SyncStrategy, &'a str)], &'a [u64]);
+    let table: &[Case<'_>] = &[
+        // Before the first commit most of those who give decide, and on a tie the lowest.
+        (&[], &[(p, x), (p, y), (p, y)], &[1]),
+        (&[], &[(p, y), (p, x)], &[1]),
+        (&[], &[(p, x), (p, y)], &[2]),
+        // "" stands for no tensor at all.
+        (&[], &[(p, ""), (p, x)], &[1]),
+        (&[], &[(R, x), (R, x), (S, y)], &[1, 2]),
+        (&[], &[(R, x), (R, y), (R, y)], &[1]),
+        (&[], &[(p, y), (p, x), (p, "w"), (p, y)], &[2, 3]),
+        // After that those who hold it do, however many newcomers agree with each other.
+        (&[1], &[(p, y), (p, x), (p, x)], &[2, 3]),
+        (&[1, 2], &[(p, y), (p, y), (p, x)], &[3]),
+        (&[1], &[(R, y), (S, x), (R, x)], &[2, 3]),
+        // All of them may change it together; most of them decide.
+        (&[1, 2, 3], &[(p, y), (p, x), (p, x), (p, y), (p, y)], &[1, 4, 5]),
+    ];
+    for (holders, ballots, dropped) in table {
+        let mut rig = Rig::new();
+        if !holders.is_empty() {
+            rig.join(holders, 0);
+            run(&mut rig, &holders.iter().map(|_| (0, p, 1)).collect::<Vec<_>>());
+        }
+        let rest: Vec<u64> = (holders.len() as u64 + 1..=ballots.len() as u64).collect();
+        rig.join(&rest, 0);
+        for (n, (strategy, key)) in (1..).zip(*ballots) {
+            let epoch = rig.epoch(n);
+            let entries = Some(*key).filter(|key| !key.is_empty()).map(|key| entry(key, 1));
+            let entries = entries.into_iter().collect();
+            rig.send(n, C2m::SyncInitiate(vote(epoch, 0, *strategy, entries)));
+        }
+        for n in 1..=ballots.len() as u64 {
+            if dropped.contains(&n) {
+                assert_eq!(rig.kick_of(n).code, KickCode::StateMismatch, "{holders:?} {ballots:?}");
+            } else {
+                assert!(matches!(rig.answer(n), M2c::Stale(_)), "{holders:?} {ballots:?}");
+            }
         }
     }
 }
@@ -323,19 +431,19 @@ fn deaths_after_the_election() {
     #[derive(Debug)]
     enum End {
         Commits,
-        FailsForReporter,
+        DropsReporter,
         FailsForDead(u64),
     }
     use End::*;
     let table: &[(&[u64], bool, End)] = &[
         // (deaths, whether 1 can still fetch, end)
         (&[], true, Commits),
-        (&[], false, FailsForReporter),
+        (&[], false, DropsReporter),
         (&[2], true, Commits),
         (&[2], false, FailsForDead(2)),
         (&[2, 3], false, FailsForDead(2)),
         (&[4], true, Commits),
-        (&[4], false, FailsForReporter),
+        (&[4], false, DropsReporter),
     ];
     for (deaths, fetches, end) in table {
         let mut rig = Rig::world(4);
@@ -348,7 +456,7 @@ fn deaths_after_the_election() {
         if *fetches {
             ready(&mut rig, 1, sync)
         } else {
-            failed(&mut rig, 1, sync)
+            failed_at(&mut rig, 1, sync, &[2, 3])
         }
         rig.nothing(1);
         for n in *deaths {
@@ -357,13 +465,17 @@ fn deaths_after_the_election() {
         for n in (2..=4u64).filter(|n| !deaths.contains(n)) {
             ready(&mut rig, n, sync);
         }
-        rig.pass(300, &[]);
+        judged(&mut rig);
+        if let DropsReporter = end {
+            let reason = rig.kick_of(1);
+            let text = "it could not fetch the shared state: 10.0.0.2:2000 did not answer; 10.0.0.3:2000 did not answer";
+            assert_eq!((reason.code, reason.detail.as_str()), (KickCode::Unreachable, text));
+            assert_eq!(outcome(rig.answer(2)), SyncOutcome::Committed(Revision(1)));
+            continue;
+        }
         match (outcome(rig.answer(1)), end) {
             (SyncOutcome::Committed(Revision(1)), Commits) => {
                 assert_eq!(rig.group(0).committed, Some(Revision(1)));
-            }
-            (SyncOutcome::Failed(verdict), FailsForReporter) => {
-                assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::NoSource, rig.peers[&1]));
             }
             (SyncOutcome::Failed(verdict), FailsForDead(n)) => {
                 assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerDied, rig.peers[n]));
@@ -394,8 +506,9 @@ fn late_reports_are_ignored_and_double_ones_are_not() {
     let mut rig = Rig::world(2);
     cast(&mut rig, &[(0, p, 1), (0, p, 1)]);
     let sync = plan_of(&mut rig, 1).sync;
-    failed(&mut rig, 1, sync);
-    rig.pass(300, &[]);
+    rig.take(2);
+    ready(&mut rig, 1, sync);
+    ready(&mut rig, 2, sync);
     rig.take(1);
     rig.take(2);
     ready(&mut rig, 2, sync);
@@ -422,7 +535,7 @@ fn the_revision_of_a_group_is_forgotten_with_its_last_member() {
 }
 
 /// Commits what client 1 holds, alone, then lets 2 and 3 join.
-fn trained_survivor(revision: u64) -> Rig {
+pub(super) fn trained_survivor(revision: u64) -> Rig {
     let mut rig = Rig::world(1);
     cast(&mut rig, &[(revision, EnforcePopular, 10)]);
     let plan = plan_of(&mut rig, 1);

@@ -1,7 +1,7 @@
 //! From the files of many to one story: which belong together, who told what, by which clock.
 
 use super::{Entry, File, Header, Role, What, align::align, incident, report};
-use crate::{PeerId, RunId};
+use crate::{Named, PeerId, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What to explain.
@@ -66,7 +66,9 @@ impl Teller {
     pub(super) fn label(&self) -> String {
         match (self.header.role, self.header.peer) {
             (Role::Master, _) => format!("master ({})", self.header.host),
-            (Role::Peer, Some(peer)) => format!("peer {peer} ({})", self.header.host),
+            (Role::Peer, Some(peer)) => {
+                format!("peer {}", Named(peer, &self.header.name, &self.header.host))
+            }
             (Role::Peer, None) => {
                 format!("unregistered peer ({}, pid {})", self.header.host, self.header.pid)
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Cause, Culprit, GroupEpoch, GroupId, Host, OpId, Operation, Phase, Text, Verdict,
+    Cause, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict,
     flight::{Event, Subject},
 };
 
@@ -28,6 +28,7 @@ impl Script {
             run: Some(RUN),
             peer,
             group: GroupId(0),
+            name: Name::default(),
             host: peer.map_or("m".into(), |peer| format!("h{}", peer.0 >> 96)),
             pid: 1,
             instance: peer.map_or(0, |peer| (peer.0 >> 96) as u64),
@@ -58,7 +59,7 @@ fn packet(what: What, name: &'static str, tag: u64) -> Event {
 fn verdict(dead: PeerId) -> Event {
     Event::verdict(&Verdict {
         cause: Cause::PeerDied,
-        culprits: vec![Culprit { peer: dead, host: Host::new("h2") }],
+        culprits: vec![Culprit { peer: dead, host: Host::new("h2"), name: Name::default() }],
         operation: Operation::AllReduce(OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 }),
         phase: Phase::Transfer,
         bytes_done: 100,

@@ -5,7 +5,7 @@
 
 use super::{Entry, Event, Subject, What, event::named};
 use crate::{
-    Cause, GroupEpoch, GroupId, LinkGeneration, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
+    Cause, GroupEpoch, GroupId, LinkGeneration, Name, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
     WorldEpoch,
 };
 use pccl_quant::{
@@ -42,6 +42,8 @@ pub struct Header {
     pub peer: Option<PeerId>,
     /// Its group.
     pub group: GroupId,
+    /// What the peer is called; empty for a master.
+    pub name: Name,
     /// Name of the machine.
     pub host: String,
     /// Process.
@@ -136,6 +138,7 @@ fn write_head(out: &mut String, header: &Header) -> fmt::Result {
         writeln!(out, "peer={peer:#}")?;
     }
     writeln!(out, "group={}", header.group)?;
+    writeln!(out, "name={}", header.name)?;
     writeln!(out, "host={}", escape_line(&header.host))?;
     writeln!(out, "pid={}", header.pid)?;
     writeln!(out, "instance={}", header.instance)?;
@@ -162,6 +165,7 @@ fn parse_head(facts: &[(&str, &str)]) -> Result<Header, FormatError> {
         run: id("run")?.map(RunId),
         peer: id("peer")?.map(PeerId),
         group: GroupId(narrow("group")?),
+        name: Name::new(find("name").ok_or(FormatError::Head("name"))?),
         host: text("host")?,
         pid: narrow("pid")?,
         instance: number("instance")?,

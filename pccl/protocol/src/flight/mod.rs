@@ -20,4 +20,4 @@ pub use explain::{Explained, Options, explain};
 pub use format::{File, FormatError, Header, Role};
 pub use packets::{subject_to_master, subject_to_peer};
 pub use recorder::{DEFAULT_CAPACITY, Recorder, Settings};
-pub use store::{FILE_SUFFIX, directory_from_environment};
+pub use store::{FILE_SUFFIX, directory_from_environment, host_name};

@@ -3,12 +3,19 @@
 use super::Subject;
 use crate::{C2m, M2c, VoteRef};
 
+fn voted_for(vote: &VoteRef) -> Subject {
+    match vote {
+        VoteRef::Collective(id) => Subject::Op(*id),
+        VoteRef::Sync(request) => Subject::Request(*request),
+    }
+}
+
 /// What a packet to the master belongs to.
 pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
     Some(match packet {
         C2m::Beat(beat) => Subject::Beat(beat.sequence),
         C2m::VoteTopology(vote) => Subject::Request(vote.request),
-        C2m::WithdrawTopology(request)
+        C2m::WithdrawVote(request)
         | C2m::VotePending(request)
         | C2m::StatusRequest(request)
         | C2m::VoteOptimize(request) => Subject::Request(*request),
@@ -17,6 +24,8 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
         C2m::EdgeBroken(fault) => Subject::Edge(fault.generation),
         C2m::Initiate(initiate) => Subject::Op(initiate.op),
         C2m::Complete(complete) => Subject::Op(complete.op),
+        C2m::GiveUp(give_up) => voted_for(&give_up.vote),
+        C2m::RatesRequest(asked) => Subject::Request(asked.request),
         C2m::SyncInitiate(initiate) => Subject::Request(initiate.request),
         C2m::SyncComplete(complete) => Subject::Sync(complete.sync),
         _ => return None,
@@ -25,19 +34,16 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
 
 /// What a packet to a peer belongs to.
 pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
-    let vote = |vote: &VoteRef| match vote {
-        VoteRef::Collective(id) => Subject::Op(*id),
-        VoteRef::Sync(request) => Subject::Request(*request),
-    };
     Some(match packet {
         M2c::RingPlan(plan) => Subject::Epoch(plan.epoch),
         M2c::Sizes(sizes) | M2c::Admitted(sizes) => Subject::World(sizes.world_epoch),
         M2c::TopologyDone(done) => Subject::Request(done.request),
         M2c::TopologyProgress(progress) => Subject::Request(progress.request),
-        M2c::TopologyWithdrawn(request) => Subject::Request(*request),
+        M2c::VoteWithdrawn(answer) => Subject::Request(answer.request),
+        M2c::Rates(answer) => Subject::Request(answer.request),
         M2c::PendingAnswer(answer) => Subject::Request(answer.request),
-        M2c::Stale(stale) => vote(&stale.vote),
-        M2c::TooFewPeers(answer) => vote(&answer.vote),
+        M2c::Stale(stale) => voted_for(&stale.vote),
+        M2c::TooFewPeers(answer) => voted_for(&answer.vote),
         M2c::Commence(commence) => Subject::Op(commence.op),
         M2c::Outcome(outcome) => Subject::Op(outcome.op),
         M2c::SyncPlan(plan) => Subject::Request(plan.request),

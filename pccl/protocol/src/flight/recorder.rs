@@ -5,7 +5,7 @@ use super::{
     event::Lane,
     store::{self, Writer},
 };
-use crate::{GroupId, PeerId, RunId};
+use crate::{GroupId, Name, PeerId, RunId};
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
@@ -41,6 +41,7 @@ struct Who {
     run: Option<RunId>,
     peer: Option<PeerId>,
     group: GroupId,
+    name: Name,
 }
 
 /// Keeps the last events of one peer or master. All calls may come from any thread.
@@ -83,7 +84,7 @@ impl Recorder {
             started_wall_us: micros(since_1970),
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed) + 1,
             host: store::host_name(),
-            who: Mutex::new(Who { role, run: None, peer: None, group }),
+            who: Mutex::new(Who { role, run: None, peer: None, group, name: Name::default() }),
             lanes: Mutex::new(Lanes {
                 next_sequence: 0,
                 dropped: 0,
@@ -101,6 +102,11 @@ impl Recorder {
         let mut who = self.inner.who.lock();
         who.run = Some(run);
         who.peer = peer;
+    }
+
+    /// Says what the peer is called that records.
+    pub fn set_name(&self, name: Name) {
+        self.inner.who.lock().name = name;
     }
 
     /// Adds an event; the oldest one of its kind goes if there is no room. Costs a clock reading and a short lock.
@@ -186,6 +192,7 @@ impl Inner {
             run: who.run,
             peer: who.peer,
             group: who.group,
+            name: who.name,
             host: self.host.clone(),
             pid: std::process::id(),
             instance: self.instance,

@@ -257,7 +257,7 @@ pub fn directory_from_environment() -> Option<PathBuf> {
 }
 
 /// The machine's name, as the kernel tells it.
-pub(super) fn host_name() -> String {
+pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }

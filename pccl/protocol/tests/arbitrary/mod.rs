@@ -110,8 +110,15 @@ arb_id!(
     PeerId,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, Cause, Phase, PeerStage);
+arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
+
+impl Arb for Name {
+    fn arb() -> BoxedStrategy<Self> {
+        let chars = vec(any::<char>(), 0..limits::MAX_NAME_BYTES);
+        chars.prop_map(|chars| Self::new(&chars.into_iter().collect::<String>())).boxed()
+    }
+}
 
 impl Arb for [u8; 16] {
     fn arb() -> BoxedStrategy<Self> {
@@ -166,7 +173,7 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, previous }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous }
     PreviousIdentity { run, peer, revision, unknown_outcome }
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
     EdgeBytes { peer, generation, bytes }
@@ -177,7 +184,8 @@ arb_struct! {
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
-    SyncComplete { sync, report }
+    SyncComplete { sync, report, failures }
+    SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
     Descriptor { parts, algorithm }
     OpFault { kind, peer, generation, text }
@@ -198,37 +206,50 @@ arb_struct! {
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }
+    ReachTarget { peer, host, p2p_port, state_port }
+    ReachPlan { check, limit_ms, targets }
+    Unreached { peer, is_state, text }
+    ReachReport { check, epoch, unreached }
     OptimizeDone {
         request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, pairwise, pairwise_pct, note
     }
+    GiveUp { vote, limit_ms }
+    RatesRequest { request, group }
+    VoteWithdrawn { request, missing }
+    RatedPeer { peer, name }
+    MeasuredEdge { from, to, kbit_s, latency_us }
+    Rates { request, group, peers, edges, left_out }
     KickReason { code, detail }
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }
     StateSource { peer, host, port }
     SyncPlan { sync, revision, fetch, sources, serve }
     SyncTraffic { tx_bytes, rx_bytes }
-    Culprit { peer, host }
+    Culprit { peer, host, name }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     RingMember { peer, host, p2p_port, state_port, generation, connections, share }
     MeshEdge { from, to, generation }
     RingPlan { group, epoch, sizes, ring, mesh, pairwise }
     EdgeFault { from, to, generation, text }
-    StatusPeer { peer, host, group, stage, call, call_ms, silent_ms, moved_bytes, operation }
-    StatusGroup { group, epoch, connected, ring }
+    StatusPeer {
+        peer, host, name, p2p_port, state_port, group, stage, call, call_ms, silent_ms, moved_bytes, operation
+    }
+    StatusGroup { group, epoch, connected, ring, revision, slowest, pairwise }
     StatusWait { since_ms, text }
     Status { request, run, uptime_ms, sizes, groups, peers, waits }
 }
 
 arb_union! {
     C2m {
-        Register, Beat, VoteTopology, WithdrawTopology, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport
+        Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
+        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport, GiveUp,
+        RatesRequest, ReachReport
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
-        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, TopologyWithdrawn,
-        ProbePlan, OptimizeDone
+        TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

@@ -1,7 +1,7 @@
 //! Where an operation stands: what all of its threads read and change under one lock.
 
 use super::super::running::Running;
-use crate::{Error, session::Shared, world::Known};
+use crate::{Error, limit::Limit, session::Shared, world::Known};
 use pccl_protocol::{OpFault, OpId};
 use std::sync::Arc;
 use threadpark::Unparker;
@@ -33,8 +33,10 @@ pub(super) struct State {
     pub(super) last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
-    /// The caller wants no attempt to succeed.
-    pub(super) given_up: bool,
+    /// The caller wants no attempt to succeed: it has no use for a result, or its limit has passed.
+    pub(super) given_up: Option<Option<Limit>>,
+    /// The master knows that, of the present attempt.
+    pub(super) told: bool,
     /// The vote for the present attempt is out.
     pub(super) initiated: bool,
     /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
@@ -55,7 +57,8 @@ impl State {
             attempt: None,
             last_id: None,
             vote: None,
-            given_up: false,
+            given_up: None,
+            told: false,
             initiated: false,
             early: None,
             result: None,

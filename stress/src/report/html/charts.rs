@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 const LANE: f64 = 20.0;
 /// Room between two rows.
 const LANE_GAP: f64 = 5.0;
+/// A line through more places than this would fill the plot.
+const STRETCHES: usize = 200;
 /// How many colours there are for processes.
 const COLOURS: usize = 6;
 
@@ -119,9 +121,29 @@ pub(super) fn rate(timeline: &Timeline) -> String {
     let mut plot =
         Plot::over_time("Operations per second over time", 200.0, 0.0, seconds(timeline.end_us()), most);
     shade_undisturbed(&mut plot, timeline);
-    let middle = |slot: &Slot| begin(slot) / 2.0 + end(slot) / 2.0;
-    let done: Vec<_> =
-        timeline.slots.iter().map(|slot| Some((plot.x(middle(slot)), plot.y(slot.rate())))).collect();
+    let stretches = || timeline.slots.chunks(timeline.slots.len().div_ceil(STRETCHES).max(1));
+    for slots in stretches() {
+        let rates = || slots.iter().map(Slot::rate);
+        let (slowest, fastest) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
+        if slots.len() > 1 && slowest < fastest {
+            let from = (plot.x(begin(&slots[0])), plot.y(fastest));
+            let to = (plot.x(end(&slots[slots.len() - 1])), plot.y(slowest));
+            let title = format!("{slowest:.1} to {fastest:.1} per second at {:.0} s", begin(&slots[0]));
+            plot.rect("band", from, to, &title);
+        }
+    }
+    let average = |slots: &[Slot]| {
+        let (from, to) = (begin(&slots[0]), end(&slots[slots.len() - 1]));
+        let spans: u64 = slots.iter().map(|slot| slot.span_us).sum();
+        let operations: u64 = slots.iter().map(|slot| slot.operations).sum();
+        (from / 2.0 + to / 2.0, operations as f64 / seconds(spans.max(1)))
+    };
+    let done: Vec<_> = stretches()
+        .map(|slots| {
+            let (at, rate) = average(slots);
+            Some((plot.x(at), plot.y(rate)))
+        })
+        .collect();
     let expected: Vec<_> = timeline
         .slots
         .iter()

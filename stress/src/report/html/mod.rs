@@ -118,7 +118,8 @@ fn plots(out: &mut String, report: &Report) {
     );
     section(
         "Operations per second",
-        "<i class=\"key line\"></i> completed all-reduces <i class=\"key expected\"></i> undisturbed rate at the world size of that \
+        "<i class=\"key line\"></i> completed all-reduces, on average; the band is from the slowest to the fastest moment \
+         <i class=\"key expected\"></i> undisturbed rate at the world size of that \
          moment, measured in the beginning",
         &charts::rate(&report.timeline),
     );
@@ -167,8 +168,7 @@ fn faults(out: &mut String, report: &Report) {
             0 => "–".to_owned(),
             _ => ms(histogram.quantile_us(percent)),
         };
-        let cost =
-            totals.costs.get(kind).map_or("–".to_owned(), |cost| format!("{:.0} ms", cost.per_fault_ms()));
+        let cost = totals.costs.get(kind).map_or("–".to_owned(), super::Cost::words);
         vec![
             escape(kind),
             grouped(*count),

@@ -9,6 +9,8 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 /// Room for the numbers below the plot.
 const BELOW: f64 = 24.0;
+/// How wide a letter is at most on average.
+const LETTER_WIDTH: f64 = 7.5;
 
 /// Makes any text part of a page.
 pub(super) fn escape(text: &str) -> String {
@@ -107,10 +109,19 @@ impl Plot {
         for (second, name) in time_ticks(seconds) {
             let x = plot.x(second);
             plot.line("grid", x, axis, x, axis + 5.0);
-            let anchor = if second == 0.0 { "tick" } else { "tick middle" };
-            plot.text(anchor, x, axis + 19.0, &name);
+            plot.text(plot.anchor(x, &name), x, axis + 19.0, &name);
         }
         plot
+    }
+
+    /// How a name stands at a tick of the horizontal axis: in the middle under it, unless that would leave the picture.
+    fn anchor(&self, x: f64, name: &str) -> &'static str {
+        let half = name.chars().count() as f64 * LETTER_WIDTH / 2.0;
+        match x {
+            x if x <= LEFT => "tick",
+            x if x + half > WIDTH => "tick end",
+            _ => "tick middle",
+        }
     }
 
     pub(super) fn x(&self, value: f64) -> f64 {
@@ -204,6 +215,14 @@ mod tests {
         assert_eq!(names(1200.0).last().map(String::as_str), Some("20 min"));
         assert_eq!(names(28_800.0).last().map(String::as_str), Some("8 h"));
         assert!(names(86_400.0 * 100.0).len() <= 11);
+    }
+
+    #[test]
+    fn the_last_tick_stays_in_the_picture() {
+        let plot = Plot::over_time("x", 100.0, 0.0, 3600.0, 1.0).finish();
+        assert!(plot.contains("<text class=\"tick end\" x=\"944.0\" y=\"131.0\">60 min</text>"), "{plot}");
+        let early = Plot::over_time("x", 100.0, 0.0, 3900.0, 1.0).finish();
+        assert!(early.contains("<text class=\"tick middle\"") && early.contains(">60 min</text>"), "{early}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`, `dial-timeout-ms=`, `bind=`,
-//! `host=`, `ports=`, `level=` (the most processor features to use: `Base`, `Avx2`) as needed.
-//! An answer is `ok key=value ...` or `err kind=... key=value ... -- text`; lines that start with `note` may come before.
+//! `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `level=` (the most processor features to use: `Base`,
+//! `Avx2`) as needed. An answer is `ok key=value ...` or `err kind=... key=value ... -- text`; lines that start with
+//! `note` may come before.
 
 mod buffer;
 mod reduce;
@@ -76,6 +77,9 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "master-timeout-ms" => builder.master_timeout(Duration::from_millis(number(value)?)),
         "dial-timeout-ms" => builder.dial_timeout(Duration::from_millis(number(value)?)),
         "bind" => builder.bind(value.parse().map_err(|error| format!("{value}: {error}"))?),
+        "call-timeout-ms" => builder.call_timeout(Duration::from_millis(number(value)?)),
+        "name" => builder.name(value),
+        "strict" => builder.strict_ports(number(value)? > 0),
         "host" => builder.advertised_host(value),
         "ports" => {
             let (p2p, state) = value.split_once(',').ok_or("ports are P2P,STATE")?;
@@ -132,6 +136,11 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
             comm.wait_for_world_with(number(0)? as usize, timeout, progress)
                 .map(|after| world(&after))
                 .map_err(|error| failed(&error))
+        }
+        "limit" => {
+            let limit = number(0)?;
+            comm.set_call_timeout((limit > 0).then(|| Duration::from_millis(limit)));
+            Ok(format!("name={}", comm.name()))
         }
         "reduce" => reduce::one(comm, index, &words, false),
         "reduce-announced" => reduce::one(comm, index, &words, true),

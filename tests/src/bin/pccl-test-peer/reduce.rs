@@ -164,7 +164,7 @@ pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
         let result = {
             let tensors: Result<Vec<_>, _> = jobs.iter_mut().map(Job::tensor).collect();
             let mut tensors = tensors.map_err(|error| failed(&error))?;
-            comm.all_reduce_many(&mut tensors, ManyOptions { tag, retries: inside, schedule })
+            comm.all_reduce_many(&mut tensors, ManyOptions { tag, retries: inside, schedule, timeout: None })
         };
         if let Err(error) = &result {
             story.note(error, &jobs);

@@ -1,0 +1,566 @@
+// PCCL for C++17: the C interface of pccl.h with objects that release what they hold, and exceptions. Header only; link
+// with libpccl. What each call does, and what all peers have to do alike, stands in pccl.h.
+//
+// Rules: a failed call throws pccl::Error. Objects can be moved, not copied; one that was moved from may only be
+// destroyed or assigned to. What a Communicator or a Reduce was given to read or write has to live until the Reduce is
+// over.
+#pragma once
+
+#include <pccl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pccl {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// Waits for ever.
+inline constexpr Milliseconds no_timeout = Milliseconds::max();
+
+// Version of the library, such as "0.1.0".
+inline std::string version() { return pcclGetVersion(); }
+
+// A call that failed: what happened, in words, and what to do about it.
+class Error : public std::runtime_error {
+public:
+    // Of the last call of this thread.
+    Error(pcclResult_t result, const char *call)
+        : std::runtime_error(std::string(call) + ": " + pcclGetLastError() + " (" + pcclGetResultName(result) + ")"),
+          result_(result), remedy_(pcclGetLastRemedy()), cause_(pcclGetLastCause()) {
+        std::size_t count = 0;
+        if (pcclGetLastCulprits(nullptr, 0, &count) != pcclSuccess || count == 0)
+            return;
+        culprits_.resize(count);
+        if (pcclGetLastCulprits(culprits_.data(), culprits_.size(), &count) != pcclSuccess)
+            culprits_.clear();
+    }
+
+    pcclResult_t result() const noexcept { return result_; }
+    // What Communicator::recover does about it.
+    pcclRemedy_t remedy() const noexcept { return remedy_; }
+    // One word of docs/errors.md, such as "PeerDied", "MasterLost" or "TooFewPeers".
+    const std::string &cause() const noexcept { return cause_; }
+    // Peers that the verdict names.
+    const std::vector<pcclRankUuid_t> &culprits() const noexcept { return culprits_; }
+
+private:
+    pcclResult_t result_;
+    pcclRemedy_t remedy_;
+    std::string cause_;
+    std::vector<pcclRankUuid_t> culprits_;
+};
+
+// Throws if a call of the C interface failed.
+inline void check(pcclResult_t result, const char *call) {
+    if (result != pcclSuccess)
+        throw Error(result, call);
+}
+
+// Types of elements. For 16-bit floats, which C++17 does not have, the functions that take pointers take the type as
+// well.
+template <typename T> struct DataType;
+template <> struct DataType<std::uint8_t> { static constexpr pcclDataType_t value = pcclUint8; };
+template <> struct DataType<std::int8_t> { static constexpr pcclDataType_t value = pcclInt8; };
+template <> struct DataType<std::int16_t> { static constexpr pcclDataType_t value = pcclInt16; };
+template <> struct DataType<std::uint16_t> { static constexpr pcclDataType_t value = pcclUint16; };
+template <> struct DataType<std::uint32_t> { static constexpr pcclDataType_t value = pcclUint32; };
+template <> struct DataType<std::int32_t> { static constexpr pcclDataType_t value = pcclInt32; };
+template <> struct DataType<std::uint64_t> { static constexpr pcclDataType_t value = pcclUint64; };
+template <> struct DataType<std::int64_t> { static constexpr pcclDataType_t value = pcclInt64; };
+template <> struct DataType<float> { static constexpr pcclDataType_t value = pcclFloat; };
+template <> struct DataType<double> { static constexpr pcclDataType_t value = pcclDouble; };
+
+// Limit of the calls of the calling thread, whatever their communicators have; PCCL_DEFAULT_TIMEOUT takes it back.
+inline void thread_call_timeout(std::uint64_t milliseconds) {
+    check(pcclSetThreadCallTimeout(milliseconds), "set call time-out of the thread");
+}
+
+// A time as the C interface has it.
+inline std::uint64_t milliseconds_of(Milliseconds time) {
+    return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());
+}
+
+// Whether this build of the library works on memory of GPUs.
+inline bool has_cuda_support() {
+    pcclBuildInfo_t info{};
+    check(pcclGetBuildInfo(&info), "build info");
+    return info.has_cuda_support;
+}
+
+// Hands the lines of the log to a function instead of standard error, for as long as it lives; there may be one at a
+// time. Any thread may call the function, several at a time. It must be short, must not call the library and must not
+// throw.
+class LogSink {
+public:
+    using Function = std::function<void(pcclLogLevel_t level, const char *origin, const char *text)>;
+
+    explicit LogSink(Function function, pcclLogLevel_t level = pcclLogEnvironment)
+        : function_(std::make_unique<Function>(std::move(function))) {
+        check(pcclSetLogCallback(level, &LogSink::take, function_.get()), "log callback");
+    }
+    LogSink(const LogSink &) = delete;
+    LogSink &operator=(const LogSink &) = delete;
+    // When it has returned, the function is not called any more.
+    ~LogSink() { pcclSetLogCallback(pcclLogEnvironment, nullptr, nullptr); }
+
+private:
+    static void take(pcclLogLevel_t level, const char *origin, const char *text, void *user) noexcept {
+        (*static_cast<Function *>(user))(level, origin, text);
+    }
+
+    std::unique_ptr<Function> function_;
+};
+
+// What an all-reduce does with its elements.
+struct Reduction {
+    // Not explicit: most calls need no more than the operation.
+    Reduction(pcclRedOp_t op, std::uint64_t tag = 0) : op(op), tag(tag) {}
+
+    pcclRedOp_t op;
+    // Names the operation among those in flight, on all peers.
+    std::uint64_t tag;
+    // Fewer bits on the way, for sums and averages of floats.
+    pcclQuantizationOptions_t quantization{pcclUint8, pcclQuantNone};
+};
+
+// What is reduced: for lists of them, see Communicator::all_reduce_many.
+inline pcclReduceOpDescriptor_t describe(const void *send, void *receive, std::size_t count, pcclDataType_t type,
+                                         const Reduction &reduction) {
+    pcclReduceOpDescriptor_t one{};
+    // The C interface writes to the second of the two only.
+    one.sendbuf = const_cast<void *>(send);
+    one.recvbuf = receive;
+    one.descriptor.count = count;
+    one.descriptor.op = reduction.op;
+    one.descriptor.tag = reduction.tag;
+    one.descriptor.src_descriptor.datatype = type;
+    one.descriptor.quantization_options = reduction.quantization;
+    return one;
+}
+
+// The same, in place.
+template <typename T> pcclReduceOpDescriptor_t describe(std::vector<T> &data, const Reduction &reduction) {
+    return describe(data.data(), data.data(), data.size(), DataType<T>::value, reduction);
+}
+
+// An all-reduce in flight. Its destructor gives it up and waits: nothing writes into the buffer any more when it has
+// returned.
+class Reduce {
+public:
+    Reduce(Reduce &&other) noexcept : op_(std::exchange(other.op_, {})) {}
+    Reduce &operator=(Reduce &&other) noexcept {
+        if (this != &other) {
+            end();
+            op_ = std::exchange(other.op_, {});
+        }
+        return *this;
+    }
+    Reduce(const Reduce &) = delete;
+    Reduce &operator=(const Reduce &) = delete;
+    ~Reduce() { end(); }
+
+    // Throws if it failed; then a buffer that is reduced in place holds what it held before.
+    pcclReduceInfo_t wait() {
+        pcclReduceInfo_t info{};
+        const pcclAsyncReduceOp_t op = std::exchange(op_, {});
+        check(pcclAwaitAsyncReduce(&op, &info), "all-reduce");
+        return info;
+    }
+
+    // The same with a limit: when the time is over, it is given up for all peers.
+    pcclReduceInfo_t wait(Milliseconds timeout) {
+        pcclReduceInfo_t info{};
+        const pcclAsyncReduceOp_t op = std::exchange(op_, {});
+        check(pcclAwaitAsyncReduceFor(&op, milliseconds_of(timeout), &info), "all-reduce");
+        return info;
+    }
+
+    // Whether wait would return at once.
+    bool done() const {
+        bool done = false;
+        check(pcclTestAsyncReduce(&op_, &done), "test all-reduce");
+        return done;
+    }
+
+    // Waits for as long at most; whether it is done.
+    bool wait_for(Milliseconds timeout) const {
+        bool done = false;
+        check(pcclWaitAsyncReduce(&op_, static_cast<std::uint64_t>(timeout.count()), &done), "wait for all-reduce");
+        return done;
+    }
+
+    // Gives it up for all peers, unless its outcome is decided; wait says what came of it.
+    void abort() { check(pcclAbortAsyncReduce(&op_), "abort all-reduce"); }
+
+private:
+    friend class Communicator;
+    explicit Reduce(pcclAsyncReduceOp_t op) : op_(op) {}
+
+    void end() noexcept {
+        if (op_.comm == nullptr)
+            return;
+        // Whoever leaves without waiting has failed elsewhere: the others need not wait for anything either.
+        pcclAbortAsyncReduce(&op_);
+        pcclAwaitAsyncReduce(&op_, nullptr);
+    }
+
+    pcclAsyncReduceOp_t op_;
+};
+
+// Tensors that all peers hold alike. It refers to their memory, which has to stay where it is, and to no copy.
+class SharedState {
+public:
+    // Of the next sync: the one after the last, or 0 in the beginning. A sync sets it to the one that all hold.
+    std::uint64_t revision = 0;
+
+    template <typename T> SharedState &add(const std::string &name, std::vector<T> &tensor, bool may_differ = false) {
+        return add(name, tensor.data(), tensor.size(), DataType<T>::value, may_differ);
+    }
+
+    // One number, such as the step.
+    template <typename T> SharedState &add(const std::string &name, T &value, bool may_differ = false) {
+        return add(name, &value, 1, DataType<T>::value, may_differ);
+    }
+
+    // What may differ is not compared; it moves to peers whose revision is outdated.
+    SharedState &add(const std::string &name, void *data, std::size_t count, pcclDataType_t type,
+                     bool may_differ = false) {
+        names_.push_back(std::make_unique<std::string>(name));
+        tensors_.push_back({names_.back()->c_str(), data, count, type, pcclDeviceCpu, may_differ});
+        return *this;
+    }
+
+private:
+    friend class Communicator;
+
+    std::vector<std::unique_ptr<std::string>> names_;
+    std::vector<pcclTensorInfo_t> tensors_;
+};
+
+// A peer of a run. It leaves the run at the end of its life, which ends all its calls and reduces.
+class Communicator {
+public:
+    // For a master at "host:port", "1.2.3.4:port" or "[::1]:port". No connection is made yet. 0 connections to the next
+    // peer lets the library choose.
+    explicit Communicator(const std::string &master, std::uint32_t peer_group = 0, std::uint32_t connections = 0) {
+        check(pcclInit(), "init");
+        pcclComm_t *comm = nullptr;
+        check(pcclCreateCommunicatorByName(master.c_str(), peer_group, connections, &comm), "create communicator");
+        comm_.reset(comm);
+    }
+
+    explicit Communicator(const pcclCommCreateParams_t &params) {
+        check(pcclInit(), "init");
+        pcclComm_t *comm = nullptr;
+        check(pcclCreateCommunicator(&params, &comm), "create communicator");
+        comm_.reset(comm);
+    }
+
+    // For functions of pccl.h.
+    pcclComm_t *get() const noexcept { return comm_.get(); }
+
+    // Settings, before the first connect.
+
+    Communicator &timeout(pcclTimeout_t which, Milliseconds time) {
+        check(pcclSetTimeout(get(), which, static_cast<std::uint64_t>(time.count())), "set time-out");
+        return *this;
+    }
+    Communicator &advertised_host(const std::string &host) {
+        check(pcclSetAdvertisedHost(get(), host.c_str()), "set advertised host");
+        return *this;
+    }
+    Communicator &bind_address(const std::string &address) {
+        check(pcclSetBindAddress(get(), address.c_str()), "set bind address");
+        return *this;
+    }
+    Communicator &first_ports(std::uint16_t p2p, std::uint16_t shared_state) {
+        check(pcclSetFirstPorts(get(), p2p, shared_state), "set first ports");
+        return *this;
+    }
+    // A port that is taken is an error of connect, instead of a warning and the next one.
+    Communicator &strict_ports(bool strict = true) {
+        check(pcclSetStrictPorts(get(), strict), "set strict ports");
+        return *this;
+    }
+    // In status, logs and verdicts.
+    Communicator &name(const std::string &name) {
+        check(pcclSetName(get(), name.c_str()), "set name");
+        return *this;
+    }
+    Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
+        check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
+        return *this;
+    }
+    // At any time: how long calls that begin from then on may wait for other peers.
+    Communicator &call_timeout(Milliseconds time) {
+        check(pcclSetCallTimeout(get(), milliseconds_of(time)), "set call time-out");
+        return *this;
+    }
+    // At any time, for the reduces that begin from then on.
+    Communicator &schedule(pcclSchedule_t schedule) {
+        check(pcclSetSchedule(get(), schedule), "set schedule");
+        return *this;
+    }
+
+    // The loop around the steps of a training, and its parts.
+
+    // Makes steps for as long as there is more to do, and makes good what fails: connects (first of all, too), waits
+    // for peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are
+    // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit.
+    template <typename More, typename Step> void run(std::uint32_t peers, More more, Step step) {
+        pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
+        while (more()) {
+            try {
+                recover(remedy, peers);
+                const pcclWorld_t now = world();
+                if (now.global_size < peers || now.global_size < now.min_world_size)
+                    wait_for_world(peers > now.min_world_size ? peers : now.min_world_size);
+                step();
+                remedy = pcclRemedyNone;
+            } catch (const Error &error) {
+                // The second comes from recover, which has tried for long enough; the third after close in another
+                // thread.
+                if (error.remedy() == pcclRemedyGiveUp || error.result() == pcclMasterConnectionFailed ||
+                    error.cause() == "NotConnected")
+                    throw;
+                remedy = error.remedy();
+            }
+        }
+    }
+
+    // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made
+    // good; that may be the error itself.
+    void recover(const Error &error, std::uint32_t peers) {
+        if (error.remedy() == pcclRemedyGiveUp)
+            throw error;
+        recover(error.remedy(), peers);
+    }
+    void recover(pcclRemedy_t remedy, std::uint32_t peers) { check(pcclRecover(get(), remedy, peers), "recover"); }
+
+    void connect() { check(pcclConnect(get()), "connect"); }
+    bool is_connected() const {
+        bool connected = false;
+        check(pcclIsConnected(get(), &connected), "is connected");
+        return connected;
+    }
+    // Leaves the run at once. It may connect again.
+    void close() { check(pcclClose(get()), "close"); }
+    // Leaves it when the calls that have begun are over, or the time is.
+    void close_within(Milliseconds time) {
+        check(pcclCloseWithin(get(), static_cast<std::uint64_t>(time.count())), "close");
+    }
+
+    // Who is in.
+
+    pcclWorld_t world() const {
+        pcclWorld_t world{};
+        check(pcclGetWorld(get(), &world), "world");
+        return world;
+    }
+    // What this peer is called.
+    std::string name() const {
+        return text("name", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclGetName(get(), buffer, capacity, length);
+        });
+    }
+    // Another one after each connect.
+    pcclRankUuid_t id() const {
+        pcclRankUuid_t id{};
+        check(pcclGetPeerId(get(), &id), "identity");
+        return id;
+    }
+    int attribute(pcclAttribute_t attribute) const {
+        int value = 0;
+        check(pcclGetAttribute(get(), attribute, &value), "attribute");
+        return value;
+    }
+    // The peers of the own group in the order in which data flows; the index is the rank.
+    std::vector<pcclRankUuid_t> ring() const {
+        std::size_t count = 0;
+        check(pcclGetRing(get(), nullptr, 0, &count), "ring");
+        std::vector<pcclRankUuid_t> ring(count);
+        // It can only have changed by calls of other threads.
+        check(pcclGetRing(get(), ring.data(), ring.size(), &count), "ring");
+        ring.resize(count < ring.size() ? count : ring.size());
+        return ring;
+    }
+    void wait_for_world(std::uint32_t peers, Milliseconds timeout = no_timeout) {
+        check(pcclWaitForWorld(get(), peers, milliseconds_of(timeout)), "wait for world");
+    }
+    bool are_peers_pending() const {
+        bool pending = false;
+        check(pcclArePeersPending(get(), &pending), "are peers pending");
+        return pending;
+    }
+    void update_topology() { check(pcclUpdateTopology(get()), "update topology"); }
+    // Lets in those who wait, if there are any: the end of a step.
+    void admit() {
+        if (are_peers_pending())
+            update_topology();
+    }
+    // pcclOptimizeTopology(comm) is the same without the answer.
+    pcclOptimized_t optimize_topology() {
+        pcclOptimized_t optimized{};
+        check(pcclOptimizeTopologyInfo(get(), &optimized), "optimise topology");
+        return optimized;
+    }
+    // The run as the master sees it, as a text or as JSON.
+    std::string status(bool as_json = false) const {
+        return text("status", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclGetStatus(get(), as_json, buffer, capacity, length);
+        });
+    }
+    // Why the last operation failed on all peers; empty if none has.
+    std::string last_verdict() const {
+        return text("last verdict", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclGetLastVerdict(get(), buffer, capacity, length);
+        });
+    }
+    // Writes what the flight recorder holds into a new file in a directory, and returns its path.
+    std::string dump_flight(const std::string &directory) const {
+        return text("dump flight", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclDumpFlight(get(), directory.c_str(), buffer, capacity, length);
+        });
+    }
+
+    // Data.
+
+    pcclSharedStateSyncInfo_t
+    synchronise(SharedState &state,
+                pcclSharedStateSyncStrategy_t strategy = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR) {
+        pcclSharedState_t c_state{state.revision, state.tensors_.size(), state.tensors_.data()};
+        pcclSharedStateSyncInfo_t info{};
+        check(pcclSynchronizeSharedState(get(), &c_state, strategy, &info), "sync");
+        state.revision = c_state.revision;
+        return info;
+    }
+
+    // In place.
+    template <typename T> pcclReduceInfo_t all_reduce(std::vector<T> &data, const Reduction &reduction) {
+        return all_reduce(describe(data, reduction));
+    }
+    pcclReduceInfo_t all_reduce(const pcclReduceOpDescriptor_t &one) {
+        pcclReduceInfo_t info{};
+        check(pcclAllReduce(one.sendbuf, one.recvbuf, &one.descriptor, get(), &info), "all-reduce");
+        return info;
+    }
+
+    // Begins one.
+    template <typename T> [[nodiscard]] Reduce all_reduce_async(std::vector<T> &data, const Reduction &reduction) {
+        return all_reduce_async(describe(data, reduction));
+    }
+    [[nodiscard]] Reduce all_reduce_async(const pcclReduceOpDescriptor_t &one) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllReduceAsync(one.sendbuf, one.recvbuf, &one.descriptor, get(), &handle), "begin all-reduce");
+        return Reduce(handle);
+    }
+
+    // Begins one of several buffers, as one operation: all of them are reduced, or none. The tag of the first names it.
+    [[nodiscard]] Reduce all_reduce_many_async(const std::vector<pcclReduceOpDescriptor_t> &all) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllReduceManyAsync(all.data(), all.size(), get(), &handle), "begin all-reduce");
+        return Reduce(handle);
+    }
+
+    // Several buffers in one operation, which is tried again until it succeeds or the peer is alone.
+    pcclReduceInfo_t all_reduce_many(const std::vector<pcclReduceOpDescriptor_t> &all) {
+        pcclReduceInfo_t info{};
+        check(pcclAllReduceMultipleWithRetry(all.data(), all.size(), get(), &info, 1), "all-reduce");
+        return info;
+    }
+
+private:
+    // A text whose length is not known before.
+    template <typename Read> static std::string text(const char *call, Read read) {
+        std::string text(1024, '\0');
+        for (;;) {
+            std::size_t length = 0;
+            check(read(text.data(), text.size(), &length), call);
+            const bool fits = length < text.size();
+            text.resize(fits ? length : length + 1024);
+            if (fits)
+                return text;
+        }
+    }
+
+    struct Destroy {
+        void operator()(pcclComm_t *comm) const noexcept { pcclDestroyCommunicator(comm); }
+    };
+
+    std::unique_ptr<pcclComm_t, Destroy> comm_;
+};
+
+// A master in this process. It ends with its life.
+class Master {
+public:
+    // At "host:port"; port 0 takes a free one. It does not listen before run.
+    explicit Master(const std::string &listen) {
+        pcclMasterInstance_t *master = nullptr;
+        check(pcclCreateMasterByName(listen.c_str(), &master), "create master");
+        master_.reset(master);
+    }
+    explicit Master(ccoip_socket_address_t listen) {
+        pcclMasterInstance_t *master = nullptr;
+        check(pcclCreateMaster(listen, &master), "create master");
+        master_.reset(master);
+    }
+
+    pcclMasterInstance_t *get() const noexcept { return master_.get(); }
+
+    Master &min_world_size(std::uint32_t peers) {
+        check(pcclMasterSetMinWorldSize(get(), peers), "set minimum world size");
+        return *this;
+    }
+    Master &peer_timeout(Milliseconds time) {
+        check(pcclMasterSetPeerTimeout(get(), static_cast<std::uint64_t>(time.count())), "set peer time-out");
+        return *this;
+    }
+
+    // For no_timeout, which is the default, never.
+    Master &straggler_timeout(Milliseconds time) {
+        check(pcclMasterSetStragglerTimeout(get(), milliseconds_of(time)), "set straggler time-out");
+        return *this;
+    }
+    Master &edge_timeout(Milliseconds time) {
+        check(pcclMasterSetEdgeTimeout(get(), milliseconds_of(time)), "set edge time-out");
+        return *this;
+    }
+
+    void run() { check(pcclRunMaster(get()), "run master"); }
+    std::uint16_t port() const {
+        std::uint16_t port = 0;
+        check(pcclMasterGetPort(get(), &port), "port of the master");
+        return port;
+    }
+    // Asks it to end. The function of the C interface may be called from a signal handler.
+    void interrupt() { check(pcclInterruptMaster(get()), "interrupt master"); }
+    bool has_ended() const {
+        bool ended = false;
+        check(pcclMasterHasEnded(get(), &ended), "has the master ended");
+        return ended;
+    }
+    // Waits until it has ended, which it does when somebody interrupts it.
+    void wait() { check(pcclMasterAwaitTermination(get()), "wait for the master"); }
+
+private:
+    struct Destroy {
+        // It is stopped, and waited for.
+        void operator()(pcclMasterInstance_t *master) const noexcept {
+            if (pcclInterruptMaster(master) == pcclSuccess)
+                pcclMasterAwaitTermination(master);
+            pcclDestroyMaster(master);
+        }
+    };
+
+    std::unique_ptr<pcclMasterInstance_t, Destroy> master_;
+};
+
+} // namespace pccl

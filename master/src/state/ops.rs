@@ -1,0 +1,135 @@
+//! The collectives of one group that have no outcome yet, and which of them the rules have to look at.
+//!
+//! An input touches few of the operations in flight, so the rules look at those only whose facts have changed since they last did,
+//! and at those that time alone, or a sign of life of a peer, may change. What all operations depend on, such as whether the
+//! ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
+
+use super::group::Op;
+use pccl_protocol::{GroupEpoch, OpId, TooFewPeers, VoteRef};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+
+/// What all votes of a group depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Gate {
+    pub(super) epoch: GroupEpoch,
+    /// The ring stands and consists of voters only.
+    pub(super) ready: bool,
+    /// There are too few peers: how many there are, how many are needed, and whether the group or the world is too small.
+    pub(super) few: Option<(u32, u32, bool)>,
+    /// Whether somebody who asks for the mesh by name may still get it.
+    pub(super) mesh_is_coming: bool,
+}
+
+impl Gate {
+    /// The answer for a vote that cannot count because peers are missing.
+    pub(super) fn too_few(&self, op: OpId) -> Option<TooFewPeers> {
+        let (have, need, need_in_group) = self.few?;
+        Some(TooFewPeers { vote: VoteRef::Collective(op), have, need, need_in_group })
+    }
+}
+
+/// Operations by their identity. Reads as a map; whatever changes one notes that.
+#[derive(Debug, Default)]
+pub(super) struct Ops {
+    all: BTreeMap<OpId, Op>,
+    /// Facts about these have changed since the rules looked at them.
+    changed: BTreeSet<OpId>,
+    /// Time alone, or a sign of life, may change what is to be done about these.
+    timed: BTreeSet<OpId>,
+    running: usize,
+    gate: Gate,
+}
+
+impl Deref for Ops {
+    type Target = BTreeMap<OpId, Op>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl Ops {
+    /// Whether any of them runs.
+    pub(super) const fn any_runs(&self) -> bool {
+        self.running > 0
+    }
+
+    /// What votes depended on when the rules last looked.
+    pub(super) const fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// An operation whose facts are about to change.
+    pub(super) fn change(&mut self, id: OpId) -> Option<&mut Op> {
+        let op = self.all.get_mut(&id)?;
+        self.changed.insert(id);
+        Some(op)
+    }
+
+    /// An operation that gets a vote; the first vote makes it.
+    pub(super) fn change_or_begin(&mut self, id: OpId, begin: impl FnOnce() -> Op) -> &mut Op {
+        self.changed.insert(id);
+        self.all.entry(id).or_insert_with(begin)
+    }
+
+    /// Changes those for which `change` says that it did.
+    pub(super) fn change_some(&mut self, mut change: impl FnMut(OpId, &mut Op) -> bool) {
+        for (id, op) in &mut self.all {
+            if change(*id, op) {
+                self.changed.insert(*id);
+            }
+        }
+    }
+
+    /// All have voted: it runs.
+    pub(super) fn run(&mut self, id: OpId, running: Op) {
+        debug_assert!(matches!(running, Op::Running { .. }));
+        if let Some(op) = self.change(id) {
+            *op = running;
+            self.running += 1;
+        }
+    }
+
+    /// Takes one out.
+    pub(super) fn remove(&mut self, id: OpId) -> Option<Op> {
+        self.changed.remove(&id);
+        self.timed.remove(&id);
+        let op = self.all.remove(&id)?;
+        self.running -= usize::from(matches!(op, Op::Running { .. }));
+        Some(op)
+    }
+
+    /// Takes in what votes depend on now.
+    pub(super) fn set_gate(&mut self, gate: Gate) {
+        if self.gate != gate {
+            self.gate = gate;
+            let voting = self.all.iter().filter(|(_, op)| matches!(op, Op::Voting { .. }));
+            self.changed.extend(voting.map(|(id, _)| *id));
+        }
+    }
+
+    /// Time has passed, or somebody was heard again.
+    pub(super) fn change_timed(&mut self) {
+        self.changed.extend(&self.timed);
+    }
+
+    /// Those that are to be looked at; from then on they count as looked at.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<OpId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Nothing is to be done about an operation now; `is_timed`: unless time passes.
+    pub(super) fn rest(&mut self, id: OpId, is_timed: bool) {
+        if is_timed {
+            self.timed.insert(id);
+        } else {
+            self.timed.remove(&id);
+        }
+    }
+
+    /// Those that time alone may change.
+    pub(super) fn timed(&self) -> impl Iterator<Item = &Op> {
+        self.timed.iter().filter_map(|id| self.all.get(id))
+    }
+}

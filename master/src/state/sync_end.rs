@@ -1,0 +1,222 @@
+//! The end of a sync: what voters report, whose fault a failed fetch is, and the outcome.
+
+use super::fetches::{Failures, judge};
+use super::group::{Group, Loss, Sync, SyncVoter, VoterReport};
+use super::{MasterState, Timestamp};
+use pccl_protocol::{
+    Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, SourceFault, SyncComplete, SyncId,
+    SyncOutcome, SyncOutcomeFor, SyncReport, Text, Verdict,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl MasterState {
+    pub(super) fn admit_sync_complete(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        complete: &SyncComplete,
+    ) -> Result<(), KickReason> {
+        let refuse = |how: String| {
+            Err(KickReason::new(KickCode::Protocol, format!("completed sync {} {how}", complete.sync)))
+        };
+        match self.groups.get(&group).and_then(|group| group.sync.as_ref()) {
+            Some(Sync::Running { sync, voters, .. }) if *sync == complete.sync => {
+                let Some(voter) = voters.get(&id) else { return Ok(()) };
+                let foreign = complete.failures.iter().find(|one| !voter.sources.contains(&one.peer));
+                match foreign {
+                    _ if voter.report != VoterReport::Awaited => refuse("twice".into()),
+                    Some(one) => refuse(format!("with {}, which is none of its sources", one.peer)),
+                    None => Ok(()),
+                }
+            }
+            _ if complete.sync > self.last_sync => refuse("before it began".into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn record_sync_complete(&mut self, id: PeerId, group_id: GroupId, complete: SyncComplete) {
+        let SyncComplete { sync: completed, report, failures } = complete;
+        let at = self.now;
+        // A source that is not heard may have stopped, which shows nothing about the way to it.
+        let patience = self.options.beat_interval * 2;
+        let is_heard =
+            |source: PeerId| self.peers.get(&source).is_none_or(|peer| at.since(peer.heard_at) <= patience);
+        let heard: Vec<(PeerId, SourceFault)> =
+            failures.iter().filter(|one| is_heard(one.peer)).map(|one| (one.peer, one.fault)).collect();
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Running { sync, voters, .. }) = &mut group.sync else { return };
+        let Some(voter) = voters.get_mut(&id).filter(|_| *sync == completed) else { return };
+        for (source, _) in &heard {
+            group.fetches.failed(*source);
+        }
+        voter.report = match report {
+            SyncReport::Ready(_) => {
+                voter.gave = voter.sources.get(failures.len()).copied();
+                if let Some(source) = voter.gave {
+                    group.fetches.succeeded(source);
+                }
+                VoterReport::Ready
+            }
+            SyncReport::Failed(text) => {
+                let excused = heard.len() < failures.len();
+                VoterReport::Failed { text, at, failures: heard, excused }
+            }
+        };
+    }
+
+    /// Whether all have reported and failed fetches can be judged. They are held back for the same time as a broken edge:
+    /// the death of a source may explain them. So a sign of life of each source is waited for, too.
+    pub(super) fn failures_due(&self, voters: &BTreeMap<PeerId, SyncVoter>) -> bool {
+        voters.values().all(|voter| match &voter.report {
+            VoterReport::Awaited => false,
+            VoterReport::Ready => true,
+            VoterReport::Failed { at, failures, .. } => {
+                let due = *at + self.options.edge_grace;
+                due <= self.tick && self.outlived(failures, due)
+            }
+        })
+    }
+
+    /// Whether each of these sources that is still there was heard at `due` or later.
+    fn outlived(&self, sources: &[(PeerId, SourceFault)], due: Timestamp) -> bool {
+        sources.iter().all(|(source, _)| self.peers.get(source).is_none_or(|peer| peer.heard_at >= due))
+    }
+
+    /// When a sync has to be looked at again; `None` while only news from a peer can change something.
+    pub(super) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
+        let Sync::Running { voters, .. } = sync else { return None };
+        let mut latest = None;
+        let mut judged = true;
+        for voter in voters.values() {
+            match &voter.report {
+                VoterReport::Awaited => return None,
+                VoterReport::Ready => {}
+                VoterReport::Failed { at, failures, .. } => {
+                    let due = *at + self.options.edge_grace;
+                    latest = latest.max(Some(due));
+                    judged &= self.outlived(failures, due);
+                }
+            }
+        }
+        latest.filter(|due| judged || *due > self.now)
+    }
+
+    /// Who has to go so that the others can sync, and why. Nobody, if the end of a source explains a failure.
+    pub(super) fn culprits_of_fetches(
+        &self,
+        group: &Group,
+        voters: &BTreeMap<PeerId, SyncVoter>,
+        lost: &[Loss],
+    ) -> Vec<(PeerId, KickReason)> {
+        let is_lost = |voter: &SyncVoter| lost.iter().any(|one| voter.sources.contains(&one.culprit.peer));
+        let mut texts: BTreeMap<PeerId, &Text> = BTreeMap::new();
+        let mut all = Failures::new();
+        for (id, voter) in voters {
+            if let VoterReport::Failed { text, failures, excused, .. } = &voter.report
+                && !is_lost(voter)
+                && !(*excused && failures.is_empty())
+            {
+                texts.insert(*id, text);
+                all.insert(*id, failures.clone());
+            }
+        }
+        let gave: BTreeSet<PeerId> = voters.values().filter_map(|voter| voter.gave).collect();
+        // The state is lost with the last of those who hold it.
+        let holders: BTreeSet<PeerId> =
+            group.holders.iter().filter(|id| voters.contains_key(id)).copied().collect();
+        let may_go = |sources: &BTreeSet<PeerId>| holders.is_empty() || !holders.is_subset(sources);
+        let culprits = judge(&all, &gave, |id| group.fetches.is_doubtful(id), may_go);
+        let mut reasons = Vec::new();
+        for id in &culprits.receivers {
+            let text = texts.get(id).map_or("", |text| text.as_str());
+            let only = culprits.spared.iter().filter(|source| all[id].iter().any(|one| one.0 == **source));
+            let only: Vec<String> = only.map(|source| self.state_address(*id, *source)).collect();
+            let text = match only.is_empty() {
+                true => format!("it could not fetch the shared state: {text}"),
+                false => format!(
+                    "nobody could fetch the shared state, of which {} holds the only copy; open that port there: {text}",
+                    only.join(" or ")
+                ),
+            };
+            reasons.push((*id, KickReason::new(KickCode::Unreachable, text)));
+        }
+        for id in &culprits.sources {
+            let of = |tried: &[(PeerId, SourceFault)]| tried.iter().any(|one| one.0 == *id);
+            let victims: Vec<PeerId> =
+                all.iter().filter(|(_, tried)| of(tried)).map(|(victim, _)| *victim).collect();
+            let Some(first) = victims.first() else { continue };
+            let text = format!(
+                "nobody could fetch the shared state from it: {} peers failed at {}; {}: {}",
+                victims.len(),
+                self.state_address(*first, *id),
+                self.name_of(*first),
+                texts[first]
+            );
+            reasons.push((*id, KickReason::new(KickCode::Unreachable, text)));
+        }
+        reasons
+    }
+
+    /// Host and port where `viewer` fetches from `source`, with its name.
+    fn state_address(&self, viewer: PeerId, source: PeerId) -> String {
+        let address = self.state_source(viewer, source);
+        let address = address.map_or(String::new(), |it| format!(", {}:{}", it.host, it.port));
+        format!("{}{address}", self.name_of(source))
+    }
+
+    pub(super) fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
+        let reporter = self.name_of(id);
+        let detail = match &voter.report {
+            VoterReport::Failed { text, .. } => {
+                format!("{reporter} could not fetch the shared state: {text}")
+            }
+            VoterReport::Awaited | VoterReport::Ready => String::new(),
+        };
+        let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));
+        let (cause, culprit, silent_ms) = match source {
+            Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
+            None => (Cause::NoSource, self.culprit_of(id), 0),
+        };
+        // Why the source went comes first; that somebody missed it is what follows.
+        let why = source.map(|loss| loss.detail.as_str()).filter(|why| !why.is_empty());
+        let detail = why.map_or_else(|| detail.clone(), |why| format!("{why}; {detail}"));
+        Verdict {
+            cause,
+            culprits: vec![culprit],
+            operation: Operation::Sync(sync),
+            phase: Phase::Transfer,
+            bytes_done: 0,
+            silent_ms,
+            detail: Text::new(detail),
+        }
+    }
+
+    pub(super) fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Running { sync, voters, .. }) = group.sync.take() else { return };
+        match &outcome {
+            SyncOutcome::Committed(revision) => {
+                group.committed = group.committed.max(Some(*revision));
+                group.fetches.settled();
+                group.holders = voters.keys().copied().collect();
+                let revision = *revision;
+                self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
+            }
+            SyncOutcome::Failed(verdict) => {
+                for (id, voter) in &voters {
+                    if let VoterReport::Failed { excused: false, .. } = voter.report
+                        && verdict.cause == Cause::NoSource
+                    {
+                        group.fetches.doubt(*id);
+                    }
+                }
+                let text = format!("group {group_id}: {verdict}");
+                self.warn(text);
+            }
+        }
+        for (id, voter) in voters {
+            let outcome = outcome.clone();
+            self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }));
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Packets as bytes: one program, since linking costs more than the tests. What counts allocations is another one.
+
+mod arbitrary;
+mod corpus;
+mod flight;
+mod round_trip;

@@ -1,0 +1,38 @@
+//! How long a call may wait for others.
+
+use std::time::{Duration, Instant};
+
+/// A time longer than this is as good as this.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// The limit of one call, if it has one, from the moment in which this was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit(Option<(Duration, Instant)>);
+
+impl Limit {
+    /// A limit that counts from now.
+    pub(crate) fn of(time: Option<Duration>) -> Self {
+        let time = time.map(|time| time.min(LONGEST));
+        Self(time.map(|time| (time, Instant::now() + time)))
+    }
+
+    /// When it has passed.
+    pub(crate) fn deadline(self) -> Option<Instant> {
+        self.0.map(|(_, deadline)| deadline)
+    }
+
+    /// Whether it has passed.
+    pub(crate) fn is_over(self) -> bool {
+        self.0.is_some_and(|(_, deadline)| deadline <= Instant::now())
+    }
+
+    /// How long it is; a call without one is over when it is.
+    pub(crate) fn time(self) -> Duration {
+        self.0.map_or(LONGEST, |(time, _)| time)
+    }
+
+    /// As packets carry it.
+    pub(crate) fn millis(self) -> u64 {
+        u64::try_from(self.time().as_millis()).unwrap_or(u64::MAX)
+    }
+}

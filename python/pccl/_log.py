@@ -1,0 +1,48 @@
+"""Lines of the library go to ``logging.getLogger("pccl")``."""
+
+import atexit
+import logging
+import os
+from typing import Any
+
+from ._library import library
+
+LOGGER = logging.getLogger("pccl")
+#: Below DEBUG, as the library has one level more.
+TRACE = 5
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: TRACE}
+_ENVIRONMENT = ("PCCL_LOG_LEVEL", "RUST_LOG")
+_attached = False
+
+
+def attach() -> None:
+    """Hands lines of the library over that the logger is interested in now; called for each communicator and master
+    that is made. Where the environment sets the log of the library, lines go to standard error, as they do in other
+    languages."""
+    global _attached
+    if any(os.environ.get(name) is not None for name in _ENVIRONMENT):
+        return
+    _attached = True
+    library.pcclSetLogCallback(_wanted(), _take, None)
+
+
+def _wanted() -> int:
+    effective = LOGGER.getEffectiveLevel()
+    return max((number for number, level in _LEVELS.items() if level >= effective), default=0)
+
+
+def _receive(level: int, origin: bytes, line: bytes, _user: Any) -> None:
+    # On a thread of its own: nothing in the library waits for handlers, which may do anything.
+    LOGGER.log(_LEVELS.get(level, logging.ERROR), "%s", line.decode(errors="replace"),
+               extra={"origin": origin.decode(errors="replace")})
+
+
+_take = library.LOG_CALLBACK(_receive)
+
+
+# After the wait for masters at the end of a script, which was imported later.
+@atexit.register
+def _detach() -> None:
+    """Before Python ends: no thread of the library may call into it then."""
+    if _attached:
+        library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None)

@@ -1,0 +1,128 @@
+"""The loop of a training."""
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+
+from ._arguments import U32, integer
+from ._descriptors import SharedStateSyncInfo, World
+from ._enums import Remedy, SharedStateSyncStrategy
+from ._errors import PCCLError
+from ._log import LOGGER
+from ._reduces import AsyncReduceHandle
+from ._state import SharedState
+
+#: Longest pause between two steps that fail, one after the other.
+_LONGEST_PAUSE_S = 2.0
+
+
+class Training:
+    """What a communicator does to keep a training going, over calls that it has."""
+
+    _in_flight: Dict[int, AsyncReduceHandle]
+
+    if TYPE_CHECKING:
+        @property
+        def is_connected(self) -> bool: ...
+
+        def world(self) -> World: ...
+        def wait_for_world(self, peers: int, timeout: Optional[float] = None) -> World: ...
+        def are_peers_pending(self, timeout: Optional[float] = None) -> bool: ...
+        def update_topology(self, timeout: Optional[float] = None) -> None: ...
+        def sync_shared_state(self, shared_state: SharedState, strategy: Union[SharedStateSyncStrategy, str] = ...,
+                              timeout: Optional[float] = None) -> SharedStateSyncInfo: ...
+        def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None,
+                      keep: Any = None) -> None: ...
+        def _begin_tags(self) -> None: ...
+
+    def run(self, step: Callable[[], Any], *, state: SharedState, steps: Optional[int] = None,
+            more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
+            strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
+        """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is
+        started again. Peers may be started before their master.
+
+        Each turn waits until there are ``min_world`` peers, syncs ``state``, calls ``step()``, raises the revision, and
+        lets in who waits. It ends when the revision has come to ``steps``, or when ``more()``, which is asked before
+        each turn, returns False; give one of the two. All peers have to decide alike, so decide by what is in the
+        state.
+
+        A ``step`` computes, reduces, and changes the state at its end, when all its reduces have succeeded: if one of
+        them fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked
+        before each turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight
+        are given up. Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised.
+        """
+        if not callable(step):
+            raise TypeError(f"step is a function, not a {type(step).__name__}")
+        if not isinstance(state, SharedState):
+            raise TypeError(f"state is a SharedState, not a {type(state).__name__}")
+        if (steps is None) == (more is None):
+            raise TypeError("give steps or more, one of the two")
+        chosen = SharedStateSyncStrategy.of(strategy)
+        if not callable(min_world):
+            integer(min_world, "min_world", 1, U32)
+        goes_on = more if more is not None else _until(state, integer(steps, "steps", 0, (1 << 64) - 1))
+        failures = 0
+        error: Optional[PCCLError] = None
+        while goes_on():
+            peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
+            try:
+                if error is not None:
+                    self.recover(error, min_world=peers)
+                elif not self.is_connected:
+                    self._recover(Remedy.RECONNECT, peers)
+                error = None
+                self._turn(step, state, chosen, peers, goes_on)
+                failures = 0
+            except PCCLError as failed:
+                if failed is error or failed.remedy in (Remedy.GIVE_UP, Remedy.NONE):
+                    raise
+                LOGGER.warning("a step failed: %s", failed)
+                error, failures = failed, failures + 1
+                if failures > 1:
+                    # The first failure has taken its time; a row of them must not keep the machine busy.
+                    time.sleep(min(0.1 * 2 ** min(failures - 2, 10), _LONGEST_PAUSE_S))
+
+    def _turn(self, step: Callable[[], Any], state: SharedState, strategy: SharedStateSyncStrategy, peers: int,
+              goes_on: Callable[[], bool]) -> None:
+        world = self.world()
+        wanted = max(peers, world.min_world_size)
+        if world.global_size < wanted:
+            self.wait_for_world(wanted)
+        self.sync_shared_state(state, strategy)
+        # The state of the others may be that of the end.
+        if not goes_on():
+            return
+        step()
+        state.push_revision()
+        # At the end of a step: a newcomer begins with the sync, and so do the others after this. Nobody is let in at
+        # the end.
+        if goes_on() and self.are_peers_pending():
+            self.update_topology()
+
+    def recover(self, error: PCCLError, *, min_world: int = 2) -> None:
+        """Does what ``error`` asks for, so that the step in which it happened can be made again, from its sync on:
+        nothing, a wait until there are ``min_world`` peers, or ``connect`` and a wait for peers. If that fails, what
+        that failure asks for is done, for up to ``connect_timeout``. Reduces that are in flight are given up before.
+        Raises ``error`` if nothing can be done about it. For loops of one's own; ``run`` holds the usual one.
+        """
+        peers = integer(min_world, "min_world", 1, U32)
+        if not isinstance(error, PCCLError):
+            raise TypeError(f"error is a PCCLError, not a {type(error).__name__}")
+        if error.remedy in (Remedy.GIVE_UP, Remedy.NONE):
+            raise error
+        self._recover(error.remedy, peers)
+
+    def _recover(self, remedy: Remedy, peers: int) -> None:
+        for handle in list(self._in_flight.values()):
+            try:
+                handle.abort()
+            except PCCLError:
+                # It is over, and so is the connection that it belonged to.
+                pass
+            handle.wait(float("inf"))
+        self._blocking("recover", "pcclRecover", remedy.value, peers)
+        if remedy is not Remedy.RETRY:
+            self._begin_tags()
+
+
+def _until(state: SharedState, steps: int) -> Callable[[], bool]:
+    return lambda: state.revision < steps

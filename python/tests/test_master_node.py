@@ -1,0 +1,55 @@
+"""A master in the process of a script: when the script waits for it, and when it does not."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pccl import Communicator, MasterNode
+
+#: A script that does not end is a failure after this time.
+PATIENCE_S = 60
+SCRIPTS = {
+    "at the top": "m = start()",
+    "in a function": "def main():\n    m = start()\nmain()",
+}
+FAILURES = {
+    "an exception": ("m = start(); raise ValueError", 1),
+    "the end of the program": ("m = start(); sys.exit(3)", 3),
+    "a caught exception": ("def main():\n    m = start()\n    raise ValueError\n"
+                           "try:\n    main()\nexcept ValueError:\n    print('caught', flush=True)", 0),
+    "the end in a function": ("def main():\n    m = start()\n    sys.exit(4)\nmain()", 4),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_script_that_only_runs_a_master_stays_until_it_is_interrupted(script):
+    # As users write it: whoever makes the master runs it.
+    script = script.replace("m = start()", "m = pccl.MasterNode('127.0.0.1:0'); m.run(); print(m.port, flush=True)")
+    program = subprocess.Popen([sys.executable, "-c", "import pccl, sys\n" + script], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    port = int(program.stdout.readline())
+    with Communicator(f"127.0.0.1:{port}", first_ports=(0, 0)) as comm:
+        comm.connect()
+    assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    program.wait(PATIENCE_S)
+    program.stdout.close()
+
+
+@pytest.mark.parametrize("script, status", FAILURES.values(), ids=FAILURES.keys())
+def test_a_program_that_failed_ends(script, status):
+    script = script.replace("m = start()", "m = pccl.MasterNode('127.0.0.1:0'); m.run(); print(m.port, flush=True)")
+    done = subprocess.run([sys.executable, "-c", "import pccl, sys\n" + script], timeout=PATIENCE_S, capture_output=True,
+                          text=True)
+    assert done.returncode == status, done.stderr
+    assert ("caught" in done.stdout) == (status == 0)
+
+
+def test_settings_reach_the_master():
+    with MasterNode("127.0.0.1:0", min_world_size=2, peer_timeout=20, straggler_timeout=600, edge_timeout=5) as master:
+        with Communicator(f"127.0.0.1:{master.port}", first_ports=(0, 0), name="first-peer") as comm:
+            comm.connect()
+            assert comm.world().min_world_size == 2 and comm.name == "first-peer"
+            assert "first-peer" in str(comm.status())

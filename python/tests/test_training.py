@@ -1,0 +1,355 @@
+"""Reduces as users write them, limits of calls, and the loop that survives its peers and its master."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpy")
+DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
+#: A training that says each step.
+LOOP = """
+weights = numpy.zeros(1000, numpy.float32)
+state = SharedState.of(weights=weights)
+comm = Communicator(address, first_ports=(0, 0))
+
+def step():
+    change = numpy.float32(0.1) * (1 - weights)
+    comm.all_reduce(change, op="avg")
+    weights[:] += change
+    say(f"step {state.revision} {len(comm.ring())}")
+"""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def lead():
+    """Starts the program ``pccl-master`` at an address."""
+    started = []
+
+    def start(address):
+        started.append(subprocess.Popen([sys.executable, "-m", "pccl.master", "--listen", address], stdout=subprocess.PIPE,
+                                        text=True))
+        assert "listening" in started[-1].stdout.readline()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+        one.stdout.close()
+
+
+def until(peer, wanted):
+    """Reads lines of a peer until one matches."""
+    while True:
+        line = peer.process.stdout.readline()
+        assert line, f"it ended before {wanted!r}"
+        if re.search(wanted, line):
+            return line
+
+
+def test_in_place_many_and_tags(fleet):
+    fleet(3, """
+        comm = join()
+        data = numpy.full(5, index, numpy.float32)
+        info = comm.all_reduce(data, op="avg")
+        assert (data == 1).all() and info.world_size == 3
+        into = numpy.zeros(5, numpy.float32)
+        comm.all_reduce(data, into, op=ReduceOp.SUM, tag=77)
+        assert (into == 3).all() and (data == 1).all()
+        # In the order of the calls, as everybody writes it.
+        handles = [comm.all_reduce_async(numpy.full(10 + i, index + i, numpy.float64), op="max") for i in range(20)]
+        assert [handle.tag for handle in handles] == list(range(1, 21))
+        assert all(handle.result().world_size == 3 for handle in handles)
+        # Half of them are waited for in another order.
+        arrays = [numpy.full(3, index + i) for i in range(6)]
+        handles = [comm.all_reduce_async(a, op="sum") for a in arrays]
+        for handle in reversed(handles):
+            handle.result()
+        assert all((a == 3 + 3 * i).all() for i, a in enumerate(arrays))
+        assert comm.drain() and comm._in_flight == {}
+        mixed = [numpy.full(4, index + 1, numpy.float32), numpy.full(2, index, numpy.int16), bytearray([index])]
+        assert comm.all_reduce_many(mixed, op="max").world_size == 3
+        assert (mixed[0] == 3).all() and (mixed[1] == 2).all() and mixed[2] == bytearray([2])
+        sends, recvs = [numpy.ones(3), numpy.ones(2)], [numpy.zeros(3), numpy.zeros(2)]
+        handle = comm.all_reduce_many_async(sends, recvs, op="sum")
+        handle.result(60)
+        assert (recvs[0] == 3).all() and (recvs[1] == 3).all() and (sends[0] == 1).all()
+        # They begin again, so that newcomers count alike.
+        comm.sync_shared_state(SharedState.of(x=data))
+        assert comm.all_reduce_async(data, op="sum").tag == 0 and comm.drain(60)
+        found = comm.optimize_topology()
+        assert isinstance(found, Optimized) and found.group_size == 3 and isinstance(found.note, str)
+        assert found.slowest_edge is None or set(found.slowest_edge) <= set(comm.ring())
+        assert comm.peer_id == comm.ring()[comm.world().rank]
+        """)
+
+
+def test_tags_are_the_same_for_those_who_come_and_those_who_stay(master, start):
+    """A survivor has counted on; a newcomer begins. Nobody may wait for a tag that nobody else has."""
+    program = """
+        comm = Communicator(address, first_ports=(0, 0))
+        comm.connect()
+        comm.wait_for_world(2 if index < 2 else 3)
+        if index < 2:
+            for _ in range(5):
+                comm.all_reduce(numpy.ones(3), op="sum")
+            say("counted")
+            comm.wait_for_world(3)
+        for _ in range(3):
+            data = numpy.ones(3)
+            comm.all_reduce(data, op="sum")
+            assert (data == 3).all()
+        handles = [comm.all_reduce_async(numpy.ones(3), op="sum") for _ in range(3)]
+        for handle in handles:
+            handle.result()
+        """
+    peers = [start(program, master, 3, index) for index in range(2)]
+    for peer in peers:
+        peer.expect("counted")
+    peers.append(start(program, master, 3, 2))
+    for peer in peers:
+        peer.finish()
+
+
+def test_a_result_that_failed_raises(master, start):
+    program = """
+        comm = join()
+        if index == 1:
+            comm.all_reduce(numpy.ones(3), op="sum")
+            say("ready")
+            go()
+            raise SystemExit("not killed")
+        comm.all_reduce(numpy.ones(3), op="sum")
+        data = numpy.ones(3)
+        handle = comm.all_reduce_async(data, op="sum")
+        say("waits")
+        try:
+            handle.result()
+            raise SystemExit("it did not raise")
+        except (PeerLost, TooFewPeers) as error:
+            assert error.func_name == "Communicator.all_reduce_async"
+            assert error is handle.error and not handle.wait()[0] and (data == 1).all()
+        try:
+            comm.all_reduce(data, op="sum")
+            raise SystemExit("it did not raise")
+        except TooFewPeers as error:
+            assert error.result is Result.TOO_FEW_PEERS and error.remedy is Remedy.WAIT_FOR_PEERS
+        """
+    peers = [start(program, master, 2, index) for index in range(2)]
+    peers[1].expect("ready")
+    peers[0].expect("waits")
+    peers[1].kill()
+    peers[0].finish()
+
+
+def test_limits_of_calls(master, start):
+    """One peer calls nothing. The others give up in time, say so, and go on."""
+    program = """
+        import time
+        comm = Communicator(address, first_ports=(0, 0), name=f"peer-{index}", call_timeout=None if index else 100)
+        comm.connect()
+        comm.wait_for_world(2)
+        data, state = numpy.ones(3), SharedState.of(x=numpy.zeros(3))
+        if index == 0:
+            calls = {
+                "reduce": lambda: comm.all_reduce(data, op="sum", timeout=0.5),
+                "many": lambda: comm.all_reduce_many([data], op="sum", timeout=0.5),
+                "handle": lambda: comm.all_reduce_async(data, op="sum").result(0.5),
+                "sync": lambda: comm.sync_shared_state(state, timeout=0.5),
+                "update": lambda: comm.update_topology(timeout=0.5),
+                "pending": lambda: comm.are_peers_pending(timeout=0.5),
+                "optimize": lambda: comm.optimize_topology(timeout=0.5),
+            }
+            for name, call in calls.items():
+                began = time.monotonic()
+                try:
+                    call()
+                    raise SystemExit(f"{name} did not give up")
+                except TimedOut as error:
+                    taken = time.monotonic() - began
+                    assert 0.4 < taken < 30, (name, taken)
+                assert (data == 1).all()
+            say("gave up")
+            go()
+        else:
+            say("idle")
+            go()
+        # A call that was given up fails for whoever makes it later, too; these are others.
+        comm.sync_shared_state(state, timeout=60)
+        comm.all_reduce(data, op="sum", tag=100, timeout=60)
+        assert (data == 2).all()
+        """
+    peers = [start(program, master, 2, index) for index in range(2)]
+    peers[1].expect("idle")
+    peers[0].expect("gave up")
+    for peer in peers:
+        peer.go()
+    for peer in peers:
+        peer.finish()
+
+
+def test_peers_may_be_started_before_their_master(start, lead):
+    address = f"127.0.0.1:{free_port()}"
+    peers = [start(LOOP + "say('started')\ncomm.run(step, state=state, steps=5)\nsay(f'end {weights[0]:.6f}')\n", address, 2, index)
+             for index in range(2)]
+    for peer in peers:
+        peer.expect("started")
+    lead(address)
+    assert len({until(peer, "^end") for peer in peers}) == 1
+    for peer in peers:
+        peer.finish()
+
+
+def documented():
+    """The loops of docs/python.md, with more steps, and told to say each."""
+    with open(DOCUMENT) as file:
+        whole, own = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:2]
+    for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error")):
+        assert wanted in part
+    begin, _, _ = whole.partition("with Communicator(")
+    programs = whole, begin + 'comm = Communicator("master.example:48148")\n' + own
+    changes = (('"master.example:48148"', "address, first_ports=(0, 0)"), ("steps=20", "steps=400"), ("< 20", "< 400"),
+               ("weights[:] += change", "weights[:] += change; say(f'step {state.revision}')"))
+    for program in programs:
+        for old, new in changes:
+            assert old in program or "20" in old
+            program = program.replace(old, new)
+        assert "400" in program
+        yield program + "say(f'end {state.revision} {weights.tobytes().hex()[:16]}')\n"
+
+
+@pytest.mark.parametrize("program", list(documented()), ids=["run", "recover"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_the_documented_loops_survive_their_master(start, lead, how, program):
+    address = f"127.0.0.1:{free_port()}"
+    peers = [start(program, address, 2, index) for index in range(2)]
+    master = lead(address)
+    for peer in peers:
+        until(peer, "^step 10$")
+    for _ in range(2):
+        master.send_signal(how)
+        master.wait(60)
+        master = lead(address)
+        for peer in peers:
+            seen = int(until(peer, "^step ").split()[1])
+            until(peer, f"^step {seen + 20}$")
+    assert len({until(peer, "^end 400 ") for peer in peers}) == 1
+    for peer in peers:
+        peer.finish()
+
+
+def test_the_loop_survives_a_peer_and_lets_one_in(master, start):
+    program = LOOP + """
+comm.run(step, state=state, steps=600)
+say(f"end {state.revision} {weights.tobytes().hex()[:16]}")
+go()
+"""
+    peers = [start(program, master, 2, index) for index in range(3)]
+    until(peers[0], "^step 5 ")
+    until(peers[2], "^step ")
+    peers.pop().kill()
+    until(peers[0], r"^step \d+ 2")
+    peers.append(start(program, master, 2, 3))
+    until(peers[2], r"^step \d+ 3")
+    ends = {until(peer, "^end 600 ") for peer in peers}
+    assert len(ends) == 1
+    for peer in peers:
+        peer.go()
+    for peer in peers:
+        peer.finish()
+
+
+def test_a_failed_step_leaves_nothing_in_flight(master, start):
+    """A peer dies while reduces are in flight that the step has not waited for: the next sync must be possible."""
+    program = LOOP + """
+def step():
+    handles = [comm.all_reduce_async(numpy.ones(10), op="sum") for _ in range(4)]
+    handles[0].result()
+    for handle in handles:
+        handle.result()
+    say(f"step {state.revision} {len(comm.ring())}")
+comm.run(step, state=state, steps=200)
+say("end")
+go()
+"""
+    peers = [start(program, master, 2, index) for index in range(3)]
+    until(peers[2], "^step 5 ")
+    peers.pop().kill()
+    for peer in peers:
+        until(peer, "^end")
+        peer.go()
+    for peer in peers:
+        peer.finish()
+
+
+def test_what_nothing_can_be_done_about_is_raised(fleet):
+    fleet(2, LOOP + """
+comm.connect()
+calls = []
+def step():
+    calls.append(1)
+    comm.all_reduce(numpy.ones(3 + index), op="sum")
+try:
+    comm.run(step, state=state, steps=5)
+    raise SystemExit("not refused")
+except Mismatch as error:
+    assert error.cause == "MismatchedCall" and calls == [1], error
+    try:
+        comm.recover(error)
+        raise SystemExit("not refused")
+    except Mismatch as same:
+        assert same is error
+class Own(Exception):
+    pass
+def fail():
+    raise Own
+try:
+    comm.run(fail, state=state, steps=5)
+    raise SystemExit("not refused")
+except Own:
+    pass
+""")
+
+
+@pytest.mark.skipif("PCCL_LOG_LEVEL" in os.environ or "RUST_LOG" in os.environ, reason="the log goes to standard error")
+def test_lines_go_to_the_logging_of_python(master, start):
+    peer = start("""
+        import logging, time
+        records = []
+        class Keep(logging.Handler):
+            def emit(self, record):
+                records.append(record)
+        logging.getLogger("pccl").addHandler(Keep())
+        logging.getLogger("pccl").setLevel(logging.DEBUG)
+        comm = Communicator(address, first_ports=(0, 0))
+        comm.connect()
+        deadline = time.monotonic() + 60
+        while not records:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert all(record.name == "pccl" and record.origin.startswith(("pccl", "tinysockets")) for record in records), records
+        assert {record.levelno for record in records} <= {10, 20, 30, 40}
+        """, master, 1, 0)
+    peer.finish()
+
+
+def test_flight_records(master, start, tmp_path):
+    peer = start("""
+        comm = Communicator(address, first_ports=(0, 0))
+        comm.connect()
+        path = comm.dump_flight(sys.argv[4])
+        import os
+        assert os.path.dirname(path) == sys.argv[4] and os.path.getsize(path) > 0
+        """, master, 1, 0, str(tmp_path))
+    peer.finish()

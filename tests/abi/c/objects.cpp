@@ -1,0 +1,89 @@
+// The objects of pccl.hpp: a master and a lone peer of it.
+#include "check.h"
+
+#include <pccl.hpp>
+
+#include <atomic>
+#include <thread>
+
+using namespace pccl;
+
+static void loops(Communicator &comm) {
+    std::vector<float> weights(4, 1.0F);
+    std::uint64_t step = 7;
+    SharedState state;
+    state.add("weights", weights).add("step", step);
+    int steps = 0;
+    comm.run(1, [&] { return steps < 3; },
+             [&] {
+                 comm.synchronise(state);
+                 state.revision++;
+                 comm.admit();
+                 // As a loss of the master is: the loop connects again.
+                 if (++steps == 2)
+                     check(pcclClose(comm.get()), "close");
+                 if (steps == 2)
+                     comm.recover(pcclRemedyReconnect, 1);
+             });
+    CHECK(steps == 3 && state.revision == 3 && comm.is_connected());
+}
+
+static void failures(Communicator &comm) {
+    std::vector<float> weights(4, 1.0F);
+    try {
+        comm.all_reduce(weights, pcclSum);
+        CHECK(!"a peer that is alone reduces");
+    } catch (const Error &error) {
+        CHECK(error.result() == pcclTooFewPeers && error.cause() == "TooFewPeers" && error.culprits().empty());
+        CHECK(error.remedy() == pcclRemedyWaitForPeers);
+    }
+    try {
+        comm.wait_for_world(2, Milliseconds(1));
+        CHECK(!"there are two");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "TimedOut");
+    }
+    try {
+        comm.run(1, [] { return true; }, [&] { comm.attribute(static_cast<pcclAttribute_t>(9)); });
+    } catch (const Error &error) {
+        CHECK(error.result() == pcclInvalidArgument && error.remedy() == pcclRemedyGiveUp);
+    }
+    // Another thread ends the loop.
+    std::thread closes;
+    try {
+        comm.run(1, [] { return true; },
+                 [&] {
+                     if (!closes.joinable())
+                         closes = std::thread([&] { comm.close(); });
+                     comm.admit();
+                 });
+        CHECK(!"it has ended by itself");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "NotConnected");
+    }
+    closes.join();
+}
+
+int main() {
+    std::atomic<int> lines{0};
+    {
+        LogSink sink([&](pcclLogLevel_t, const char *, const char *) { lines++; }, pcclLogDebug);
+        Master master("127.0.0.1:0");
+        master.min_world_size(1).peer_timeout(Milliseconds(60000)).straggler_timeout(no_timeout);
+        master.edge_timeout(Milliseconds(4000)).run();
+        Communicator comm("127.0.0.1:" + std::to_string(master.port()));
+        comm.first_ports(0, 0).strict_ports(false).name("one").bind_address("127.0.0.1").call_timeout(no_timeout);
+        comm.timeout(pcclTimeoutConnect, Milliseconds(60000)).frame_checksums(pcclFrameChecksumsAlways);
+        comm.schedule(pcclScheduleRing);
+        loops(comm);
+        CHECK(comm.name() == "one" && comm.ring().size() == 1 && comm.world().rank == 0);
+        CHECK(memcmp(comm.ring()[0].data, comm.id().data, sizeof comm.id().data) == 0);
+        CHECK(comm.status(true).find("\"one\"") != std::string::npos && comm.last_verdict().empty());
+        failures(comm);
+        master.interrupt();
+        master.wait();
+        CHECK(master.has_ended());
+    }
+    CHECK(lines > 0 && !has_cuda_support() && !version().empty());
+    return 0;
+}

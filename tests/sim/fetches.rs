@@ -1,0 +1,117 @@
+//! How clients fetch shared state: sources one after the other, closed ports, and processes that can fetch from nobody.
+
+use crate::blame::Deed;
+use crate::client::Call;
+use crate::rng::Rng;
+use crate::swarm::MS;
+use crate::world::{Wake, World};
+use pccl_hash::Digest128;
+use pccl_protocol::*;
+
+/// How long a dial without an answer takes.
+const DIAL: u64 = 3_000 * MS;
+
+/// What a source has for a client that asks it.
+enum Found {
+    Given,
+    /// Its plan may still be on the way.
+    NotYet,
+    Failed(SourceFault),
+}
+
+impl World {
+    /// In some runs some processes begin with a closed port of shared state, or behind a filter. Whether they do comes from
+    /// numbers of their own, so that the rest of a seed stays as it was.
+    pub(crate) fn close_state_ports(&mut self, slot: usize) {
+        if self.healing || self.swarm.state_faults == 0 {
+            return;
+        }
+        let life = u64::from(self.clients[slot].life);
+        let mut rng = Rng::new(self.seed ^ 0x5eed_000b ^ (slot as u64) << 32 ^ life << 40);
+        let (closed, filtered) = (rng.percent(self.swarm.state_faults), rng.percent(self.swarm.state_faults));
+        (self.clients[slot].state_closed, self.clients[slot].state_filtered) = (closed, filtered);
+        for (is_so, deed) in [(closed, Deed::NoStatePort), (filtered, Deed::NoStateWay)] {
+            if is_so {
+                self.note(format_args!("! {deed:?} s{slot}"));
+                self.blame(slot, deed, u64::MAX);
+            }
+        }
+    }
+
+    /// The end of that.
+    pub(crate) fn open_state_ports(&mut self) {
+        for client in &mut self.clients {
+            (client.state_closed, client.state_filtered) = (false, false);
+        }
+    }
+
+    pub(crate) fn fetch(&mut self, slot: usize, sync: SyncId, source: usize, tries: u32) {
+        let fails =
+            !self.healing && tries == 0 && self.rng.percent(self.swarm.fetch_failure) && self.rng.percent(20);
+        let client = &self.clients[slot];
+        let Call::Syncing { request, sync: mine, fetched: false } = client.call else { return };
+        let Some(plan) = client.sync_plan.clone().filter(|_| mine == sync) else { return };
+        if fails && let Some(me) = client.peer {
+            self.ledger.fetch_failed(me, request);
+        }
+        let report = if plan.fetch.is_empty() {
+            SyncReport::Ready(SyncTraffic::default())
+        } else if fails {
+            let failed = |source: &StateSource| failure(source.peer, SourceFault::Unreached);
+            self.clients[slot].fetch_failures = plan.sources.iter().map(failed).collect();
+            SyncReport::Failed(Text::new("no source answers"))
+        } else if source >= plan.sources.len() {
+            SyncReport::Failed(Text::new("no source answers"))
+        } else {
+            let peer = plan.sources[source].peer;
+            assert_ne!(Some(peer), client.peer, "seed {}: told to fetch from itself", self.seed);
+            match self.look_at_source(slot, sync, peer, &plan.fetch) {
+                Found::Given => {
+                    self.clients[slot].staged = plan.fetch;
+                    SyncReport::Ready(SyncTraffic::default())
+                }
+                Found::NotYet if tries < 60 => {
+                    return self.wake(slot, 50 * MS, Wake::Fetch(sync, source, tries + 1));
+                }
+                Found::NotYet => return self.next_source(slot, sync, source, SourceFault::Refused, 20 * MS),
+                Found::Failed(fault) => {
+                    let filtered = self.clients[slot].state_filtered;
+                    let closed = self.alive(peer).is_some_and(|giver| self.clients[giver].state_closed);
+                    let time = if filtered || closed { DIAL } else { 20 * MS };
+                    return self.next_source(slot, sync, source, fault, time);
+                }
+            }
+        };
+        let client = &mut self.clients[slot];
+        client.call = Call::Syncing { request, sync, fetched: true };
+        let failures = std::mem::take(&mut client.fetch_failures);
+        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report, failures }));
+    }
+
+    fn look_at_source(&self, slot: usize, sync: SyncId, peer: PeerId, wanted: &[FetchItem]) -> Found {
+        let giver = self.alive(peer).map(|slot| &self.clients[slot]).filter(|giver| giver.running());
+        let Some(giver) = giver else { return Found::Failed(SourceFault::Unreached) };
+        if giver.state_closed || self.clients[slot].state_filtered {
+            return Found::Failed(SourceFault::Unreached);
+        }
+        if giver.serving != Some(sync) {
+            return Found::NotYet;
+        }
+        for item in wanted {
+            let held = Digest128::from_u128(giver.content[item.key.as_str()]);
+            assert_eq!(held, item.digest, "seed {}: a source holds something else", self.seed);
+        }
+        Found::Given
+    }
+
+    fn next_source(&mut self, slot: usize, sync: SyncId, source: usize, fault: SourceFault, time: u64) {
+        let client = &mut self.clients[slot];
+        let peer = client.sync_plan.as_ref().map_or(PeerId(0), |plan| plan.sources[source].peer);
+        client.fetch_failures.push(failure(peer, fault));
+        self.wake(slot, time, Wake::Fetch(sync, source + 1, 1));
+    }
+}
+
+fn failure(peer: PeerId, fault: SourceFault) -> SourceFailure {
+    SourceFailure { peer, fault, text: Text::default() }
+}

@@ -24,6 +24,14 @@ pub(crate) struct Status {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// Also print the global iteration of the run in this store: who is in it, and who is silent.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "json")]
+    pub(crate) store: Option<String>,
+
+    /// With --store: name of the run in the store.
+    #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_RUN)]
+    pub(crate) run: String,
+
     /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan` reads.
     /// With --json: as JSON, with latencies.
     #[arg(long)]
@@ -58,7 +66,13 @@ pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     if arguments.rates {
         return print(&rates(arguments)?);
     }
-    let status = pccl_master::query_status(&arguments.master, TIMEOUT)?;
+    let status = pccl_master::query_status(&arguments.master, TIMEOUT);
+    if let Some(store) = &arguments.store {
+        // The store outlives masters: when none answers, the iteration is still worth telling.
+        let master = status.map_or_else(|error| error + "\n", |status| status.to_string());
+        return print(&(master + &crate::store::describe(store, &arguments.run, TIMEOUT)?));
+    }
+    let status = status?;
     print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
 }
 

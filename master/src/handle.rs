@@ -1,7 +1,7 @@
 //! A master that runs in this process.
 
 use crate::{
-    event_loop::{AdminSocket, EventLoop, Setup, Stopper, bind_all},
+    event_loop::{AdminSocket, EventLoop, Setup, Stopper},
     random::RandomIds,
     state::{MasterState, Options},
 };
@@ -21,7 +21,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use tinysockets::address::{AddressError, HostPort};
+use tinysockets::listeners;
 
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -344,20 +344,8 @@ fn listen_admin(path: &Path) -> Result<AdminSocket, MasterError> {
 
 fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {
     let address_error = |reason: String| MasterError::Address { listen: listen.to_owned(), reason };
-    // Port 0, a free one, is no port that one could connect to, so `HostPort` does not take it from text.
-    let (text, free_port) = match listen.strip_suffix(":0") {
-        Some(host) => (format!("{host}:1"), true),
-        None => (listen.to_owned(), false),
-    };
-    let mut host_port: HostPort =
-        text.parse().map_err(|error: AddressError| address_error(error.to_string()))?;
-    if free_port {
-        host_port.port = 0;
-    }
-    let addresses = host_port
-        .resolve(Instant::now() + RESOLVE_TIMEOUT)
-        .map_err(|error| address_error(error.to_string()))?;
-    bind_all(&addresses)
+    let addresses = listeners::resolve(listen, Instant::now() + RESOLVE_TIMEOUT).map_err(address_error)?;
+    listeners::bind_all(&addresses)
         .map_err(|error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) })
 }
 

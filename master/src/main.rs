@@ -7,6 +7,7 @@ mod logging;
 mod plan;
 #[allow(unsafe_code)]
 mod process;
+mod store;
 
 use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
@@ -62,6 +63,9 @@ struct Arguments {
     /// RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and /tmp/pccl-UID where it can be made; none if the port is 0.
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
+
+    #[command(flatten)]
+    store: store::StoreArguments,
 
     /// Another way to write `status HOST:PORT`.
     #[arg(long, value_name = "HOST:PORT", hide = true)]
@@ -128,7 +132,8 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
 fn command_of(arguments: &mut Arguments) -> Option<Command> {
     if let Some(master) = arguments.status.take() {
         let (json, rates, group) = (arguments.json, arguments.rates, arguments.group);
-        return Some(Command::Status(ask::Status { master, json, rates, group }));
+        let (store, run) = (arguments.store.store.take(), store::DEFAULT_RUN.into());
+        return Some(Command::Status(ask::Status { master, json, rates, group, store, run }));
     }
     if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
         let port = port_of(&arguments.listen).unwrap_or(limits::DEFAULT_MASTER_PORT);
@@ -196,6 +201,13 @@ fn lead(arguments: &Arguments) -> Result<(), String> {
     process::raise_descriptor_limit();
     // Before any thread exists, so that every thread inherits the mask and only the waiting one takes the signals.
     let signals = process::EndSignals::block().map_err(|error| format!("cannot block signals: {error}"))?;
+    let store = store::launch(&arguments.store)?;
+    if let Some(server) = &store {
+        announce(&format!("pccl-master: the store listens on {}\n", server.local_addr()));
+    }
+    if arguments.store.is_alone() {
+        return store.map_or(Ok(()), |server| store::serve(server, signals));
+    }
     let master = launch(arguments)?;
     announce(&format!("pccl-master listening on {}\n", master.local_addr()));
     let stop_handle = master.stop_handle();

@@ -10,15 +10,35 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-quant", &[]),
     ("tinysockets", &["threadpark"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
-    ("pccl-master", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
-    ("pccl", &["pccl-master", "pccl-protocol", "tinysockets", "threadpark", "pccl-hash", "pccl-quant"]),
-    ("pccl-capi", &["pccl", "pccl-master", "tinysockets"]),
+    ("pccl-iteration", &["tinysockets", "pccl-hash"]),
+    ("pccl-master", &["pccl-iteration", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
+    (
+        "pccl",
+        &[
+            "pccl-iteration",
+            "pccl-master",
+            "pccl-protocol",
+            "tinysockets",
+            "threadpark",
+            "pccl-hash",
+            "pccl-quant",
+        ],
+    ),
+    ("pccl-capi", &["pccl", "pccl-iteration", "pccl-master", "tinysockets"]),
     ("pccl-stress", LIBRARIES),
     ("pccl-tests", LIBRARIES),
 ];
 
-const LIBRARIES: &[&str] =
-    &["pccl", "pccl-master", "pccl-protocol", "tinysockets", "threadpark", "pccl-hash", "pccl-quant"];
+const LIBRARIES: &[&str] = &[
+    "pccl",
+    "pccl-iteration",
+    "pccl-master",
+    "pccl-protocol",
+    "tinysockets",
+    "threadpark",
+    "pccl-hash",
+    "pccl-quant",
+];
 
 /// Packages from outside that may be used.
 const PACKAGES: &[&str] = &[

@@ -7,6 +7,7 @@
 //! | hold a connection, whoever made it | [`conn`] |
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
+//! | be reached by many, on one thread | [`listeners`], [`write_queue`] |
 //! | know who can be reached, of many at once | [`reach`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
@@ -24,6 +25,7 @@ pub mod dial;
 pub mod ledger;
 pub mod link;
 pub mod listener;
+pub mod listeners;
 pub mod preamble;
 pub mod queued;
 pub mod reach;
@@ -32,3 +34,4 @@ pub mod stream;
 pub mod sys;
 mod threads;
 pub mod wire;
+pub mod write_queue;

@@ -10,19 +10,16 @@ mod conn;
 mod flight;
 mod half_open;
 mod inbox;
-mod listeners;
 mod planner;
 mod queue;
 mod reach;
 mod read;
 
 pub(crate) use admin::AdminSocket;
-pub(crate) use listeners::bind_all;
 
 use crate::state::{Action, Input, MasterState, Timestamp};
 use admin::Admin;
 use conn::Conn;
-use listeners::Listeners;
 use mio::{Events, Interest, Poll, Token, Waker};
 use pccl_protocol::{
     RunId,
@@ -41,6 +38,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tinysockets::listeners::Listeners;
 
 const WAKER: Token = Token(usize::MAX);
 const LISTENERS: Token = Token(usize::MAX - 1);

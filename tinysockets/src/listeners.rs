@@ -1,5 +1,10 @@
-//! The listening sockets: binding, accepting, and what to do when the system has no descriptor left.
+//! The listening sockets of an event loop: binding, accepting, and what to do when the system has no descriptor left.
 
+use crate::{
+    address::{AddressError, HostPort},
+    conn::Conn,
+    ledger,
+};
 use mio::{Interest, Registry, Token, net::TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -8,7 +13,6 @@ use std::{
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
-use tinysockets::{conn::Conn, ledger};
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 1024;
@@ -17,10 +21,24 @@ const ACCEPTS_PER_TURN: usize = 128;
 /// Pause after an accept error that does not go away by itself, such as "too many open files".
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// All addresses that the text `host:port` stands for; port 0 is a free one. Fails with one sentence.
+pub fn resolve(listen: &str, deadline: Instant) -> Result<Vec<SocketAddr>, String> {
+    // Port 0 is no port that one could connect to, so `HostPort` does not take it from text.
+    let (text, free_port) = match listen.strip_suffix(":0") {
+        Some(host) => (format!("{host}:1"), true),
+        None => (listen.to_owned(), false),
+    };
+    let mut host_port: HostPort = text.parse().map_err(|error: AddressError| error.to_string())?;
+    if free_port {
+        host_port.port = 0;
+    }
+    host_port.resolve(deadline).map_err(|error| error.to_string())
+}
+
 /// Binds one listening socket for each address. With port 0 the first one gets a free port and the others the same.
 /// The first address must succeed, or the next one is the first; later failures are logged only, because a name such
 /// as `localhost` often stands for an address family that the machine does not have.
-pub(crate) fn bind_all(addresses: &[SocketAddr]) -> io::Result<Vec<std::net::TcpListener>> {
+pub fn bind_all(addresses: &[SocketAddr]) -> io::Result<Vec<std::net::TcpListener>> {
     let mut bound: Vec<std::net::TcpListener> = Vec::new();
     let mut first_error = None;
     for address in addresses {
@@ -75,7 +93,7 @@ fn bind_exactly(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 
 /// Listening sockets in the care of the loop.
 #[derive(Debug)]
-pub(super) struct Listeners {
+pub struct Listeners {
     sockets: Vec<TcpListener>,
     /// The sockets may have connections.
     ready: bool,
@@ -87,7 +105,10 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Registers all of them under `token`.
-    pub(super) fn register(
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn register(
         sockets: Vec<std::net::TcpListener>,
         registry: &Registry,
         token: Token,
@@ -100,22 +121,22 @@ impl Listeners {
     }
 
     /// Connections may have arrived.
-    pub(super) fn set_ready(&mut self) {
+    pub fn set_ready(&mut self) {
         self.ready = true;
     }
 
     /// Whether connections can be accepted now.
-    pub(super) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.ready && self.paused_until.is_none()
     }
 
     /// When accepting goes on after an error.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.paused_until
     }
 
     /// Accepts what waits, a bounded number at a time.
-    pub(super) fn accept(&mut self, now: Instant) -> Vec<(Conn, SocketAddr)> {
+    pub fn accept(&mut self, now: Instant) -> Vec<(Conn, SocketAddr)> {
         if self.paused_until.is_some_and(|until| until > now) || !self.ready {
             return Vec::new();
         }

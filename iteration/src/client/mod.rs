@@ -1,0 +1,264 @@
+//! A blocking client of a TCPStore: PyTorch's, or the server of this crate.
+
+mod connection;
+
+use crate::{
+    store::{Store, StoreError, check_limits},
+    wire::{self, Code, put_number, put_string},
+};
+use connection::{Connection, Failure};
+use parking_lot::Mutex;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+use tinysockets::address::{AddressError, HostPort};
+
+/// Pause before a broken connection is made anew.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A [`Store`] over a TCPStore. Waits have a connection of their own, so that they hold up nobody else; threads may share
+/// one client.
+///
+/// Connections are made when they are needed and made anew when they break. Calls that may be carried out twice are tried
+/// again until their deadline; `add` and `append` never are.
+#[derive(Debug)]
+pub struct TcpStoreClient {
+    target: HostPort,
+    calls: Mutex<Option<Connection>>,
+    waits: Mutex<Option<Connection>>,
+}
+
+/// What may be done when a connection breaks after a call was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Yes,
+    /// Not blindly: the name of the call.
+    No(&'static str),
+}
+
+impl TcpStoreClient {
+    /// A client of the store at `address` (`host:port`), which must answer before `deadline`.
+    ///
+    /// # Errors
+    /// The address is none, or nobody answers there like a TCPStore.
+    pub fn connect(address: &str, deadline: Instant) -> Result<Self, StoreError> {
+        let target: HostPort =
+            address.parse().map_err(|error: AddressError| StoreError::Refused(error.to_string()))?;
+        let this = Self { target, calls: Mutex::default(), waits: Mutex::default() };
+        this.call(Again::Yes, deadline, |connection| connection.ping(deadline))?;
+        Ok(this)
+    }
+
+    /// The address.
+    pub fn address(&self) -> String {
+        self.target.to_string()
+    }
+
+    /// Number of keys in the store.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn num_keys(&self, deadline: Instant) -> Result<i64, StoreError> {
+        self.ask(Again::Yes, deadline, &[Code::NumKeys as u8], Connection::read_number)
+    }
+
+    /// Sends a command and reads its answer.
+    fn ask<T>(
+        &self,
+        again: Again,
+        deadline: Instant,
+        command: &[u8],
+        mut answer: impl FnMut(&mut Connection, Instant) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        self.call(again, deadline, |connection| {
+            connection.send(command, deadline)?;
+            answer(connection, deadline)
+        })
+    }
+
+    fn call<T>(
+        &self,
+        again: Again,
+        deadline: Instant,
+        work: impl FnMut(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let Some(mut slot) = self.calls.try_lock_until(deadline) else {
+            return Err(self.unreachable("another call has not ended in time"));
+        };
+        self.work(&mut slot, again, deadline, work)
+    }
+
+    fn work<T>(
+        &self,
+        slot: &mut Option<Connection>,
+        again: Again,
+        deadline: Instant,
+        mut work: impl FnMut(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        loop {
+            // What an idle connection was told by its end is noticed before anything is sent.
+            if slot.as_ref().is_some_and(Connection::is_dead) {
+                *slot = None;
+            }
+            let connection = match slot {
+                Some(connection) => connection,
+                None => match Connection::open(&self.target, deadline) {
+                    Ok(connection) => slot.insert(connection),
+                    Err(reason) if Instant::now() + RECONNECT_PAUSE < deadline => {
+                        log::debug!("store at {}: {reason}", self.target);
+                        thread::sleep(RECONNECT_PAUSE);
+                        continue;
+                    }
+                    Err(reason) => return Err(self.unreachable(&reason)),
+                },
+            };
+            let failure = match work(connection) {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            };
+            // The rest of an answer may still come: this connection is of no use any more.
+            *slot = None;
+            match (failure, again) {
+                (Failure::Malformed(reason), _) => {
+                    return Err(StoreError::Malformed { store: self.target.to_string(), reason });
+                }
+                (Failure::Io(error), Again::No(call)) => {
+                    let (store, reason) = (self.target.to_string(), error.to_string());
+                    return Err(StoreError::Uncertain { store, call, reason });
+                }
+                (Failure::Io(error), Again::Yes) if Instant::now() + RECONNECT_PAUSE < deadline => {
+                    log::debug!("store at {}: {error}, trying again", self.target);
+                    thread::sleep(RECONNECT_PAUSE);
+                }
+                (Failure::Io(error), Again::Yes) => return Err(self.unreachable(&error.to_string())),
+            }
+        }
+    }
+
+    fn unreachable(&self, reason: &str) -> StoreError {
+        StoreError::Unreachable { store: self.target.to_string(), reason: reason.to_owned() }
+    }
+}
+
+/// A key as PyTorch's client writes it, so that both see the same keys.
+fn put_key(out: &mut Vec<u8>, key: &str) {
+    put_number(out, key.len() as i64 + 1);
+    out.push(b'/');
+    out.extend_from_slice(key.as_bytes());
+}
+
+fn with_key(code: Code, key: &str) -> Vec<u8> {
+    let mut command = vec![code as u8];
+    put_key(&mut command, key);
+    command
+}
+
+fn with_keys(code: Code, keys: &[String]) -> Vec<u8> {
+    let mut command = vec![code as u8];
+    put_number(&mut command, keys.len() as i64);
+    keys.iter().for_each(|key| put_key(&mut command, key));
+    command
+}
+
+impl Store for TcpStoreClient {
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>, StoreError> {
+        check_limits([key], 0)?;
+        let check = with_keys(Code::Check, &[key.to_owned()]);
+        let get = with_key(Code::Get, key);
+        // One backend of PyTorch closes the connection for a missing key, the other takes it for an empty value.
+        self.call(Again::Yes, deadline, |connection| {
+            connection.send(&check, deadline)?;
+            if connection.read_byte(deadline)? != wire::READY {
+                return Ok(None);
+            }
+            connection.send(&get, deadline)?;
+            connection.read_string(deadline).map(Some)
+        })
+    }
+
+    fn get_all(&self, keys: &[String], deadline: Instant) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        check_limits(keys.iter().map(String::as_str), 0)?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.check(keys, deadline)? {
+            return keys.iter().map(|key| self.get(key, deadline)).collect();
+        }
+        let values =
+            self.ask(Again::Yes, deadline, &with_keys(Code::MultiGet, keys), |connection, deadline| {
+                keys.iter().map(|_| connection.read_string(deadline).map(Some)).collect()
+            })?;
+        Ok(values)
+    }
+
+    fn set(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), StoreError> {
+        check_limits([key], value.len())?;
+        let mut command = with_key(Code::Set, key);
+        put_string(&mut command, value);
+        // There is no answer: the one to the question behind it tells that it was done.
+        command.extend_from_slice(&with_keys(Code::Check, &[]));
+        self.ask(Again::Yes, deadline, &command, Connection::read_byte).map(drop)
+    }
+
+    fn add(&self, key: &str, amount: i64, deadline: Instant) -> Result<i64, StoreError> {
+        check_limits([key], 0)?;
+        let mut command = with_key(Code::Add, key);
+        put_number(&mut command, amount);
+        self.ask(Again::No("add"), deadline, &command, Connection::read_number)
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        check_limits([key], expected.len().max(desired.len()))?;
+        let mut command = with_key(Code::CompareSet, key);
+        put_string(&mut command, expected);
+        put_string(&mut command, desired);
+        self.ask(Again::Yes, deadline, &command, Connection::read_string)
+    }
+
+    fn append(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), StoreError> {
+        check_limits([key], value.len())?;
+        let mut command = with_key(Code::Append, key);
+        put_string(&mut command, value);
+        command.extend_from_slice(&with_keys(Code::Check, &[]));
+        self.ask(Again::No("append"), deadline, &command, Connection::read_byte).map(drop)
+    }
+
+    fn wait(&self, keys: &[String], deadline: Instant) -> Result<bool, StoreError> {
+        check_limits(keys.iter().map(String::as_str), 0)?;
+        let command = with_keys(Code::Wait, keys);
+        let Some(mut slot) = self.waits.try_lock_until(deadline) else { return Ok(false) };
+        let result =
+            self.work(&mut slot, Again::Yes, deadline, |connection| connection.wait(&command, deadline));
+        match result {
+            // The store was away until the deadline: that is what the caller has to know.
+            Err(error) => Err(error),
+            Ok(is_there) => Ok(is_there),
+        }
+    }
+
+    fn check(&self, keys: &[String], deadline: Instant) -> Result<bool, StoreError> {
+        check_limits(keys.iter().map(String::as_str), 0)?;
+        let command = with_keys(Code::Check, keys);
+        self.call(Again::Yes, deadline, |connection| {
+            connection.send(&command, deadline)?;
+            match connection.read_byte(deadline)? {
+                wire::READY => Ok(true),
+                wire::NOT_READY => Ok(false),
+                other => Err(Failure::Malformed(format!("{other} is no answer to a check"))),
+            }
+        })
+    }
+
+    fn delete(&self, key: &str, deadline: Instant) -> Result<bool, StoreError> {
+        check_limits([key], 0)?;
+        self.ask(Again::Yes, deadline, &with_key(Code::Delete, key), Connection::read_number)
+            .map(|removed| removed > 0)
+    }
+}

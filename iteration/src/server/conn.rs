@@ -1,0 +1,52 @@
+//! One connection of the server.
+
+use crate::wire::Scanner;
+use std::{net::SocketAddr, time::Instant};
+use tinysockets::{conn::Conn as Stream, write_queue::WriteQueue};
+
+/// So much may wait to be written to one connection before no further command of it is looked at.
+pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// A connection: what has come and was not understood yet, and what waits to be written.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) stream: Stream,
+    pub(super) remote: SocketAddr,
+    pub(super) input: Vec<u8>,
+    pub(super) scanner: Scanner,
+    pub(super) out: WriteQueue,
+    /// It has said what it is; before, it must do so by this time.
+    pub(super) validate_by: Option<Instant>,
+    /// It stands in the list of those that may have something to read.
+    pub(super) listed: bool,
+    /// Bytes that it held when it was last looked at.
+    pub(super) held: usize,
+    /// Bytes of the keys that it waits for.
+    pub(super) wait_bytes: usize,
+}
+
+impl Conn {
+    pub(super) fn new(stream: Stream, remote: SocketAddr, validate_by: Instant) -> Self {
+        Self {
+            stream,
+            remote,
+            input: Vec::new(),
+            scanner: Scanner::default(),
+            out: WriteQueue::default(),
+            validate_by: Some(validate_by),
+            listed: false,
+            held: 0,
+            wait_bytes: 0,
+        }
+    }
+
+    /// Whether it takes no answers, so that no more are made for it.
+    pub(super) fn is_clogged(&self) -> bool {
+        self.out.waiting_bytes() > MAX_WAITING_BYTES
+    }
+
+    /// Bytes that it holds now.
+    pub(super) fn holds(&self) -> usize {
+        self.input.capacity() + self.out.waiting_bytes() + self.wait_bytes
+    }
+}

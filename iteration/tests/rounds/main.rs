@@ -1,0 +1,53 @@
+//! Members that are processes, killed and stopped at any time, over the server of this crate and over PyTorch's TCPStore.
+//!
+//! `PCCL_ROUNDS` sets how many iterations there are (30 unless set), `PCCL_TORCH_PYTHON` a Python that has PyTorch; what
+//! needs it is skipped without.
+
+mod fleet;
+mod torch;
+
+use pccl_iteration::{ServerConfig, StoreServer};
+
+fn server() -> StoreServer {
+    StoreServer::launch(ServerConfig { listen: "127.0.0.1:0".into(), ..ServerConfig::default() }).unwrap()
+}
+
+/// Iterations of a run.
+fn rounds() -> u64 {
+    std::env::var("PCCL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
+}
+
+/// The process of a member: the same program, told by its environment what to do.
+#[test]
+fn member() {
+    if let Ok(order) = std::env::var(fleet::ORDER) {
+        fleet::run_member(&order);
+    }
+}
+
+#[test]
+fn members_are_killed_and_stopped_over_our_server() {
+    let server = server();
+    fleet::survive(&server.local_addr().to_string(), rounds(), 1);
+}
+
+#[test]
+fn members_are_killed_and_stopped_over_torch_libuv() {
+    let Some(server) = torch::Server::start("libuv") else { return };
+    fleet::survive(&server.address, rounds(), 2);
+}
+
+#[test]
+fn members_are_killed_and_stopped_over_torch_legacy() {
+    let Some(server) = torch::Server::start("legacy") else { return };
+    fleet::survive(&server.address, rounds(), 3);
+}
+
+#[test]
+fn every_command_of_torch_gets_the_answer_of_torch() {
+    let Some(theirs) = torch::commands(&["libuv"]) else { return };
+    let server = server();
+    let ours = torch::commands(&["ours", &server.local_addr().port().to_string()]).unwrap();
+    assert!(theirs.lines().count() > 30, "{theirs}");
+    assert_eq!(ours, theirs);
+}

@@ -69,18 +69,27 @@ fn address_of(peer: &Peer) -> Address {
 impl MasterState {
     /// A peer is about to be dropped because of ports that cannot be reached.
     pub(super) fn put_on_probation(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get(&id) {
-            self.probation.dropped(address_of(peer), self.now);
-        }
+        let Some(peer) = self.peers.get(&id) else { return };
+        let address = address_of(peer);
+        // It may have come back before it was found out.
+        let is_back = |peer: &Peer| peer.phase == Phase::Pending && address_of(peer) == address;
+        let back: Vec<PeerId> =
+            self.peers.iter().filter(|(_, peer)| is_back(peer)).map(|(id, _)| *id).collect();
+        self.probation.dropped(address, self.now);
+        back.into_iter().for_each(|id| self.warn_of_probation(id));
     }
 
-    /// Until when a newcomer is not let in. Where nobody is in the run, nobody is disturbed.
-    fn waits_until(&self, peer: &Peer) -> Option<Timestamp> {
+    /// Until when a newcomer is not let in where it would disturb others.
+    fn on_probation(&self, peer: &Peer) -> Option<Timestamp> {
         if peer.phase != Phase::Pending || self.probation.records.is_empty() {
             return None;
         }
-        let until = self.probation.until(&address_of(peer)).filter(|until| *until > self.now);
-        until.filter(|_| self.accepted_count() > 0)
+        self.probation.until(&address_of(peer)).filter(|until| *until > self.now)
+    }
+
+    /// The same, as things are: where nobody is in the run, nobody is disturbed.
+    fn waits_until(&self, peer: &Peer) -> Option<Timestamp> {
+        self.on_probation(peer).filter(|_| self.accepted_count() > 0)
     }
 
     /// Newcomers that may be let in.
@@ -96,17 +105,21 @@ impl MasterState {
 
     /// Why a newcomer is not let in.
     pub(super) fn blocked_by_probation(&self, peer: &Peer) -> Option<String> {
-        let until = self.waits_until(peer)?;
-        let ((host, port), left) = (address_of(peer), until.since(self.now).as_secs() + 1);
-        Some(format!(
-            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open it \
-             or set advertised_host, and let it connect to the ports of the others"
-        ))
+        self.waits_until(peer).map(|until| self.why_it_waits(peer, until))
     }
 
-    /// A newcomer hears at once why it has to wait.
+    fn why_it_waits(&self, peer: &Peer, until: Timestamp) -> String {
+        let ((host, port), left) = (address_of(peer), until.since(self.now).as_secs() + 1);
+        format!(
+            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open it \
+             or set advertised_host, and let it connect to the ports of the others"
+        )
+    }
+
+    /// A newcomer hears why it has to wait.
     pub(super) fn warn_of_probation(&mut self, id: PeerId) {
-        let text = self.peers.get(&id).and_then(|peer| self.blocked_by_probation(peer));
+        let peer = self.peers.get(&id);
+        let text = peer.and_then(|peer| Some(self.why_it_waits(peer, self.on_probation(peer)?)));
         if let Some(text) = text {
             self.send_peer(id, M2c::Warning(Text::new(text)));
         }

@@ -181,8 +181,7 @@ impl MasterState {
             if self.mesh_wait(group, descriptor).is_some() {
                 return Step::Wait;
             }
-            let prepared = descriptor.algorithm_for(votes.len(), group.pairwise);
-            return Step::Commence(self.algorithm_by_mesh(group, prepared));
+            return Step::Commence(descriptor.algorithm_for(votes.len(), group.paths));
         };
         let detail =
             format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));

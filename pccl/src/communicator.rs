@@ -16,9 +16,9 @@ use crate::{
     world::Known,
 };
 use parking_lot::Mutex;
+use pccl_flight::{Recorder, Role, What};
 use pccl_protocol::{
     C2m, CallKind, Descriptor, M2c, PeerId, PreviousIdentity, RequestId, Revision, Verdict, VoteTopology,
-    flight::{Recorder, Role, What},
     limits,
 };
 use pccl_quant::Element;

@@ -22,7 +22,7 @@ impl Frame {
     pub(super) fn new(packet: &M2c) -> Self {
         let plan = match packet {
             // Between a plan and the next one there may be answers, and their receiver sees the world as it was then.
-            M2c::RingPlan(plan) => Some((plan.group, M2c::Sizes(plan.sizes).to_frame().into())),
+            M2c::GroupPlan(plan) => Some((plan.group, M2c::Sizes(plan.sizes).to_frame().into())),
             _ => None,
         };
         Self { bytes: packet.to_frame().into(), plan }
@@ -140,7 +140,7 @@ impl WriteQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{GroupEpoch, Paths, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes};
+    use pccl_protocol::{GroupEpoch, Paths, PendingAnswer, RequestId, GroupPlan, WorldEpoch, WorldSizes};
     use tinysockets::wire::FrameParser;
 
     /// Takes `room` bytes, three at a time at most, then no more.
@@ -202,13 +202,13 @@ mod tests {
     }
 
     fn plan(group: u32, epoch: u64) -> M2c {
-        M2c::RingPlan(RingPlan {
+        M2c::GroupPlan(GroupPlan {
             group: GroupId(group),
             epoch: GroupEpoch(epoch),
             counted_since: GroupEpoch(epoch),
             sizes: WorldSizes { world_epoch: WorldEpoch(epoch), ..WorldSizes::default() },
-            ring: Vec::new(),
-            mesh: Vec::new(),
+            members: Vec::new(),
+            edges: Vec::new(),
             paths: Paths::default(),
         })
     }

@@ -169,7 +169,7 @@ impl MasterState {
             return Some((have, need, false));
         }
         let accepted = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.accepted());
-        let here = group.ring.iter().filter(|place| accepted(&place.peer)).count();
+        let here = group.ring.iter().filter(|peer| accepted(peer)).count();
         let have = u32::try_from(here).unwrap_or(u32::MAX);
         (have < in_group).then_some((have, in_group, true))
     }
@@ -373,7 +373,7 @@ impl MasterState {
             _ => return None,
         };
         let own = |edge: &BrokenEdge| edge.ends == ends && edge.generation == fault.generation;
-        let itself = group.uses_edge(ends, fault.generation) || broken.iter().any(own);
+        let itself = group.edges.named(ends, fault.generation).is_some() || broken.iter().any(own);
         broken.first().filter(|_| !itself)
     }
 

@@ -4,7 +4,7 @@ use super::client::Phase;
 use super::group::Loss;
 use super::types::{Action, ClientKey};
 use super::{MasterState, Timestamp};
-use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Text, WorldEpoch};
+use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text, WorldEpoch};
 use std::time::Duration;
 
 impl MasterState {
@@ -64,14 +64,12 @@ impl MasterState {
     /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
     fn late_members(&self, group: &super::group::Group) -> Vec<PeerId> {
         let due = group.planned_at + self.options.ring_timeout;
-        let members = || group.ring.iter().map(|place| place.peer);
+        let members = || group.ring.iter().copied();
         let doubtful = |id: PeerId| !self.peers.contains_key(&id) || self.suspect(id);
-        if due > self.now || !group.held.is_empty() || members().any(doubtful) {
+        if due > self.now || group.edges.any_held() || members().any(doubtful) {
             return Vec::new();
         }
-        let reported =
-            |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.has_reported(group.edges_since));
-        members().filter(|id| !reported(id)).collect()
+        group.edges.missing(Purpose::Ring).into_iter().collect()
     }
 
     /// When [`super::Input::Tick`] is due next.
@@ -81,7 +79,7 @@ impl MasterState {
             strangers.map(|client| client.connected_at + self.options.registration_timeout).min();
         let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
         let groups = self.groups.values().filter_map(|group| {
-            let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
+            let faults = group.edges.held().filter_map(|(ends, _)| self.fault_deadline(group, ends)).min();
             let ops = group.ops.timed().filter_map(|op| self.op_deadline(group, op)).min();
             let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
             let (check, overdue) = (self.check_deadline(group), self.overdue_since(group));
@@ -104,9 +102,7 @@ impl MasterState {
             return None;
         }
         let due = group.planned_at + self.options.ring_timeout;
-        let open = group.ring.iter().any(|place| {
-            self.peers.get(&place.peer).is_some_and(|peer| !peer.has_reported(group.edges_since))
-        });
+        let open = group.edges.missing(Purpose::Ring).iter().any(|id| self.peers.contains_key(id));
         // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
         (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)
     }
@@ -130,11 +126,9 @@ impl MasterState {
             shift(&mut group.planned_at);
             group.stands_since.iter_mut().for_each(shift);
             group.check.iter_mut().for_each(|check| check.extend(gap));
-            for fault in group.held.values_mut() {
-                shift(&mut fault.since);
-            }
-            for flow in group.flows.values_mut() {
-                shift(&mut flow.since);
+            for (_, edge) in group.edges.all_mut() {
+                edge.held.iter_mut().for_each(|fault| shift(&mut fault.since));
+                edge.flow.iter_mut().for_each(|flow| shift(&mut flow.since));
             }
         }
     }

@@ -9,6 +9,7 @@ mod kicks;
 mod liveness;
 mod mesh;
 mod optimize;
+mod pairs;
 mod reach;
 mod ring;
 mod schedule;

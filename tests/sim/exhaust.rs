@@ -152,9 +152,11 @@ impl Table {
             let packets = match (table.vote, key) {
                 // Its mesh stands later than it votes.
                 (Vote::Pairwise, 1) => vec![vote, report],
+                // The others have voted, and their meshes stand: what follows is many orders as it is.
                 (Vote::Pairwise, _) => {
                     table.send(key, report);
-                    vec![vote]
+                    table.send(key, vote);
+                    vec![]
                 }
                 _ => vec![vote],
             };
@@ -337,7 +339,7 @@ impl Table {
         self.input(Input::Disconnected { client: ClientKey(key), text: "reset".into() });
     }
 
-    /// Both ends of an edge of the mesh see it break.
+    /// Both ends of an edge of the mesh see it break, and one of them says so.
     fn break_edge(&mut self, number: usize) {
         let mesh = |peer: &Peer| peer.plan.as_ref().map_or(Vec::new(), |plan| plan.mesh.clone());
         let Some(edge) = self.peers.values().find_map(|peer| mesh(peer).get(number).copied()) else { return };
@@ -351,8 +353,10 @@ impl Table {
                     *complete = peer.with_fault(complete.clone());
                 }
             }
-            let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
-            queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+            if (peer.id == from) == number.is_multiple_of(2) {
+                let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
+                queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+            }
             peer.queue = queue;
         }
     }

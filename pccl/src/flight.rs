@@ -3,7 +3,7 @@
 use crate::{Error, session::End};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
 use pccl_protocol::{
-    C2m, CallKind, Commence, Descriptor, EdgeFault, M2c, OpFault, OpId, Outcome, PeerId, GroupPlan,
+    C2m, CallKind, Commence, Descriptor, EdgeFault, GroupPlan, M2c, OpFault, OpId, Outcome, PeerId,
     SyncOutcome,
 };
 use std::time::Duration;

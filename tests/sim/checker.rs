@@ -28,8 +28,6 @@ type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 #[derive(Debug, Default)]
 struct Mesh {
     epoch: GroupEpoch,
-    /// The first of the epochs up to this one that have the same ring and mesh.
-    since: GroupEpoch,
     edges: BTreeSet<EdgeKey>,
     failed: bool,
     paths: Paths,
@@ -314,7 +312,6 @@ impl Checker {
         let failed = self.failed.get(&place).filter(|_| !has_failed);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
         let (epoch, paths) = (plan.epoch, plan.paths);
-        let since = continued.map_or(epoch, |mesh| mesh.since);
         if paths.mesh {
             assert!(!edges.is_empty() && !has_failed, "a mesh that does not stand: {plan:?}");
             let told = self.members(place.0).all(|(_, seen)| {
@@ -324,14 +321,15 @@ impl Checker {
             assert!(told, "not all have said that the mesh stands: {plan:?}");
         }
         let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
-        let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.members.iter().map(|one| one.peer));
+        let is_same =
+            |before: &Ring| before.iter().map(|one| one.0).eq(plan.members.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
         self.renewed_meshes +=
             u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
         self.shared_plans += u64::from(paths.pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, since, edges, failed: has_failed, paths, shares });
+        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, paths, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {

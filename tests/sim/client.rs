@@ -93,7 +93,7 @@ pub(crate) struct Client {
     pub(crate) sizes: WorldSizes,
     pub(crate) plan: Option<GroupPlan>,
     /// Edges of which the master knows that they stand at this end, or that they do not.
-    pub(crate) told: BTreeMap<EdgeKey, bool>,
+    pub(crate) said: BTreeMap<EdgeKey, bool>,
     pub(crate) attempts: BTreeMap<u64, u32>,
     pub(crate) work: BTreeMap<u64, TagWork>,
     pub(crate) serving: Option<SyncId>,
@@ -147,7 +147,7 @@ impl Client {
             admitted: false,
             sizes: WorldSizes::default(),
             plan: None,
-            told: BTreeMap::new(),
+            said: BTreeMap::new(),
             attempts: BTreeMap::new(),
             work: BTreeMap::new(),
             serving: None,

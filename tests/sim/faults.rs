@@ -181,7 +181,8 @@ impl World {
             2 => C2m::VoteTopology(VoteTopology { request, wait_for_world: b as u32 }),
             3 => C2m::WithdrawVote(request),
             4 | 5 => {
-                let up = client.plan.iter().flat_map(|plan| plan.edges_of(me)).map(|(_, name)| name).collect();
+                let up =
+                    client.plan.iter().flat_map(|plan| plan.edges_of(me)).map(|(_, name)| name).collect();
                 C2m::EdgeReport(EdgeReport { epoch, up, broken: vec![] })
             }
             6 | 7 => C2m::Initiate(Initiate { op, descriptor }),

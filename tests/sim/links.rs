@@ -83,7 +83,7 @@ impl World {
         let planned = self.all_edges(slot);
         let client = &mut self.clients[slot];
         // What was said of an edge is not said again.
-        client.told.retain(|edge, _| planned.contains(edge));
+        client.said.retain(|edge, _| planned.contains(edge));
         let Some((inbound, outbound)) = client.edges() else { return };
         let running: Vec<OpId> = client.work.values().map(|work| work.op).collect();
         if !self.edges_up.contains(&outbound) {
@@ -120,10 +120,10 @@ impl World {
     /// Tells the master which edges have come to stand.
     pub(crate) fn report_edges(&mut self, slot: usize) {
         let edges = self.all_edges(slot).into_iter().filter(|edge| self.edges_up.contains(edge));
-        let told = &self.clients[slot].told;
-        let news: Vec<EdgeKey> = edges.filter(|edge| !told.contains_key(edge)).collect();
+        let said = &self.clients[slot].said;
+        let news: Vec<EdgeKey> = edges.filter(|edge| !said.contains_key(edge)).collect();
         if !news.is_empty() {
-            self.clients[slot].told.extend(news.iter().map(|edge| (*edge, true)));
+            self.clients[slot].said.extend(news.iter().map(|edge| (*edge, true)));
             let name = |(from, to, generation)| EdgeName { from, to, generation };
             self.report(slot, news.into_iter().map(name).collect(), Vec::new());
         }
@@ -147,7 +147,7 @@ impl World {
         self.clients[slot].peer == Some(edge.0)
             && self.all_edges(slot).contains(&edge)
             && !self.edges_up.contains(&edge)
-            && !self.clients[slot].told.contains_key(&edge)
+            && !self.clients[slot].said.contains_key(&edge)
     }
 
     pub(crate) fn dialed(&mut self, slot: usize, edge: EdgeKey) {
@@ -184,7 +184,7 @@ impl World {
 
     fn edge_failed(&mut self, slot: usize, edge: EdgeKey, text: &str) {
         let fault = EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new(text) };
-        if self.clients[slot].told.insert(edge, false) != Some(false) {
+        if self.clients[slot].said.insert(edge, false) != Some(false) {
             self.report(slot, Vec::new(), vec![fault]);
         }
     }
@@ -195,7 +195,7 @@ impl World {
             return;
         }
         let awaited =
-            |edge: &EdgeKey| !self.edges_up.contains(edge) && !self.clients[slot].told.contains_key(edge);
+            |edge: &EdgeKey| !self.edges_up.contains(edge) && !self.clients[slot].said.contains_key(edge);
         if let Some((inbound, _)) = client.edges().filter(|(inbound, _)| awaited(inbound)) {
             self.edge_failed(slot, inbound, "nobody dialed");
         }

@@ -1,7 +1,7 @@
 //! The edges beside the ring: dialing them, what a process reports about them, and attempts that go over it.
 
 use crate::client::EdgeKey;
-use crate::world::{Event, Wake, World};
+use crate::world::{Wake, World};
 use pccl_protocol::*;
 
 impl World {

@@ -5,7 +5,9 @@ use super::{
     peer::{News, Peer},
 };
 use mio::{Events, Interest, Poll, Token};
-use pccl_protocol::{C2m, EdgeReport, M2c, Nothing, Purpose, RequestId, VoteTopology, limits::MAX_PENDING_PEERS};
+use pccl_protocol::{
+    C2m, EdgeReport, M2c, Nothing, Purpose, RequestId, VoteTopology, limits::MAX_PENDING_PEERS,
+};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,

@@ -4,8 +4,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::{
-    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, Name, OpId, PartDescriptor,
-    EdgeReport, GroupPlan, PeerId, Purpose, Register, RequestId, RunId, VoteTopology,
+    Algorithm, C2m, Complete, Descriptor, EdgeReport, GroupEpoch, GroupId, GroupPlan, Initiate, M2c, Name,
+    OpId, PartDescriptor, PeerId, Purpose, Register, RequestId, RunId, VoteTopology,
 };
 use pccl_quant::{DataType, ReduceOp};
 use std::{

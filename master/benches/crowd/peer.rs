@@ -1,7 +1,9 @@
 //! One light peer: a control connection without a thread, whose owner hands it what arrives.
 
 use mio::net::TcpStream;
-use pccl_protocol::{Beat, C2m, CallKind, GroupId, GroupPlan, M2c, Name, PeerId, Register, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{
+    Beat, C2m, CallKind, GroupId, GroupPlan, M2c, Name, PeerId, Register, limits::MAX_PACKET_BYTES,
+};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},

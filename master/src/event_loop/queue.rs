@@ -140,7 +140,7 @@ impl WriteQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{GroupEpoch, Paths, PendingAnswer, RequestId, GroupPlan, WorldEpoch, WorldSizes};
+    use pccl_protocol::{GroupEpoch, GroupPlan, Paths, PendingAnswer, RequestId, WorldEpoch, WorldSizes};
     use tinysockets::wire::FrameParser;
 
     /// Takes `room` bytes, three at a time at most, then no more.

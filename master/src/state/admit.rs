@@ -67,10 +67,7 @@ impl MasterState {
                 self.admit_edge_report(id, group, report)
             }
             (C2m::ReachReport(_), Peer(_, _, Connecting | Accepted)) => Ok(()),
-            (
-                C2m::EdgeReport(_) | C2m::ReachReport(_),
-                Stranger(_) | Peer(_, _, Pending),
-            ) => illegal(),
+            (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Peer(_, _, Pending)) => illegal(),
 
             (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())

@@ -3,9 +3,7 @@
 use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{
-    Beat, Culprit, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes,
-};
+use pccl_protocol::{Beat, Culprit, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes};
 
 /// One control connection.
 #[derive(Debug)]

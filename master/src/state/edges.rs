@@ -129,7 +129,8 @@ impl Edges {
         let mut old = std::mem::take(&mut self.planned);
         let (before, mut kept) = (old.len(), 0);
         for Wanted { ends, purpose, connections } in wanted {
-            let same = |edge: &Edge| !edge.rebuild && (edge.purpose, edge.connections) == (purpose, connections);
+            let same =
+                |edge: &Edge| !edge.rebuild && (edge.purpose, edge.connections) == (purpose, connections);
             let known = old.remove(&ends).filter(same);
             kept += usize::from(known.is_some());
             self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(purpose, connections, epoch)));

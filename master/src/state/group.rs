@@ -1,7 +1,7 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
-use super::fetches::Fetches;
 use super::edges::{EdgeEnds, Edges, ring_of};
+use super::fetches::Fetches;
 use super::history::History;
 use super::mesh::Mesh;
 use super::ops::Ops;

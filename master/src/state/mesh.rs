@@ -147,7 +147,9 @@ impl MasterState {
 
     /// Every member has said that all of its edges stand, and none has failed since.
     fn mesh_stands(&self, group: &Group) -> bool {
-        group.has_mesh() && group.mesh.faults.is_empty() && group.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
+        group.has_mesh()
+            && group.mesh.faults.is_empty()
+            && group.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
     }
 
     /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it. When

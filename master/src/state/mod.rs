@@ -206,7 +206,8 @@ impl MasterState {
         ];
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
         // happen without a rule that undoes what another one did.
-        let operations: usize = self.groups.values().map(|group| group.ops.len() + group.edges.held().count()).sum();
+        let operations: usize =
+            self.groups.values().map(|group| group.ops.len() + group.edges.held().count()).sum();
         let bound = 64 + 8 * (self.peers.len() + operations);
         for _ in 0..bound {
             let rules = if self.changed { RULES } else { ABOUT_OPERATIONS };

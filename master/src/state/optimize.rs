@@ -292,9 +292,8 @@ impl MasterState {
             return false;
         };
         let late = *due <= self.tick;
-        let members = |group: &super::group::Group| -> BTreeSet<PeerId> {
-            group.ring.iter().copied().collect()
-        };
+        let members =
+            |group: &super::group::Group| -> BTreeSet<PeerId> { group.ring.iter().copied().collect() };
         // What was planned for other members than there are now is of no use.
         let groups = &self.groups;
         planned.retain(|id, planned| {

@@ -57,7 +57,9 @@ impl Group {
         match (self.edges.get(ends), self.pairs.failed.get(&ends)) {
             (Some(edge), _) if edge.is_up() && edge.held.is_none() => PairState::Stands,
             (_, Some((_, text))) => PairState::Failed(text.clone()),
-            (None, None) if !self.has_room_for(ends) => PairState::Failed(Text::new("no edge can be planned")),
+            (None, None) if !self.has_room_for(ends) => {
+                PairState::Failed(Text::new("no edge can be planned"))
+            }
             _ => PairState::Coming,
         }
     }

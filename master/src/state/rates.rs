@@ -95,7 +95,9 @@ impl MasterState {
         let longest = self.options.beat_interval * 2;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let ends = (edge.peer, id);
-        let Some(pace) = group.edges.named_mut(ends, edge.generation).map(|edge| &mut edge.pace) else { return };
+        let Some(pace) = group.edges.named_mut(ends, edge.generation).map(|edge| &mut edge.pace) else {
+            return;
+        };
         let (algorithm, look) = match seen {
             Seen::Nothing => return,
             Seen::Idle => return *pace = None,

@@ -11,7 +11,8 @@ use super::types::Action;
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, largest_ring};
 use pccl_protocol::{
-    GroupEpoch, GroupId, KickCode, KickReason, M2c, PeerId, Purpose, ReachPlan, ReachReport, ReachTarget, Text,
+    GroupEpoch, GroupId, KickCode, KickReason, M2c, PeerId, Purpose, ReachPlan, ReachReport, ReachTarget,
+    Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -336,7 +337,10 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         for ((ends, is_state), text) in &check.failed {
             if !is_state {
-                group.edges.marks.insert(*ends, Mark { until, severity: Severity::Forbidden, text: text.clone() });
+                group
+                    .edges
+                    .marks
+                    .insert(*ends, Mark { until, severity: Severity::Forbidden, text: text.clone() });
             }
         }
         let broken = |ends: &EdgeEnds| check.failed.contains_key(&(*ends, false));
@@ -473,7 +477,8 @@ impl MasterState {
     }
 
     fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {
-        let why = self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
+        let why =
+            self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
         let why =
             why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
         let target =

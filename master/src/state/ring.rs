@@ -41,7 +41,8 @@ impl MasterState {
             ));
         }
         let broken = report.broken.iter().map(|fault| (fault.from, fault.to, fault.generation));
-        for (from, to, generation) in report.up.iter().map(|name| (name.from, name.to, name.generation)).chain(broken)
+        for (from, to, generation) in
+            report.up.iter().map(|name| (name.from, name.to, name.generation)).chain(broken)
         {
             let is_planned = || group.edges.named((from, to), generation).is_some();
             if (from != id && to != id) || (report.epoch >= group.edges_since && !is_planned()) {
@@ -194,7 +195,8 @@ impl MasterState {
         let (Some(_), Some(to)) = (self.peers.get(&ends.0), self.peers.get(&ends.1)) else {
             return Judgement::Obsolete;
         };
-        let before = group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        let before =
+            group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
         if fault.stalled_ms > 0 {
             // The receiving end may have stopped: then it is not the edge, and its silence will tell.
             if self.suspect(ends.0) || self.suspect(ends.1) || to.heard_at < fault.since {
@@ -212,7 +214,8 @@ impl MasterState {
     /// An edge that could not be built. If nobody finds anything wrong with it, it is tried once more.
     pub(super) fn give_up_edge(&mut self, group_id: GroupId, ends: EdgeEnds, is_known: bool) {
         let Some(group) = self.groups.get(&group_id) else { return };
-        let before = group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        let before =
+            group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
         let again = !is_known && before < Some(Severity::Failed);
         let severity = if again { Severity::Failed } else { Severity::Forbidden };
         self.apply_judgement(group_id, ends, Judgement::Rebuild(severity));
@@ -274,8 +277,7 @@ impl MasterState {
         }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         group.holders.retain(|id| members.contains(id));
-        let mut wanted: Vec<PeerId> =
-            group.ring.iter().copied().filter(|id| members.contains(id)).collect();
+        let mut wanted: Vec<PeerId> = group.ring.iter().copied().filter(|id| members.contains(id)).collect();
         let mut newcomers: Vec<(u64, PeerId)> = members
             .iter()
             .filter(|id| !wanted.contains(id))
@@ -294,7 +296,13 @@ impl MasterState {
             wanted = order;
         }
         let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
-            group.edges.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
+            group
+                .edges
+                .marks
+                .iter()
+                .filter(|(_, mark)| mark.severity >= limit)
+                .map(|(ends, _)| *ends)
+                .collect()
         };
         let forbidden = worse_than(Severity::Forbidden);
         let avoided = worse_than(Severity::Avoided);
@@ -318,7 +326,9 @@ impl MasterState {
             .collect();
         let schedule = self.groups.get(&group_id).map(|group| self.schedule_for(group, order));
         let one_host = self.are_on_one_host(order);
-        let (Some(group), Some((pairwise, shares))) = (self.groups.get_mut(&group_id), schedule) else { return };
+        let (Some(group), Some((pairwise, shares))) = (self.groups.get_mut(&group_id), schedule) else {
+            return;
+        };
         group.begin_epoch();
         group.count_anew();
         (group.planned_at, group.stands_since) = (now, None);

@@ -109,7 +109,10 @@ impl MasterState {
             group: *id,
             epoch: group.epoch,
             ring: group.ring.iter().copied().collect(),
-            generations: group.ring_ends().filter_map(|ends| Some(group.edges.get(ends)?.generation)).collect(),
+            generations: group
+                .ring_ends()
+                .filter_map(|ends| Some(group.edges.get(ends)?.generation))
+                .collect(),
             confirmed: self.ring_confirmed(group),
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
@@ -161,10 +164,7 @@ impl MasterState {
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
-            assert!(
-                !group.paths.pairwise || group.has_mesh(),
-                "group {id} has no edges for its schedule"
-            );
+            assert!(!group.paths.pairwise || group.has_mesh(), "group {id} has no edges for its schedule");
             let shares = &group.shares;
             let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
                 && shares.values().any(|share| *share > 0);

@@ -3,8 +3,8 @@
 
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
-    Beat, C2m, CallKind, GroupId, KickReason, M2c, Name, Register, Registered, RequestId, GroupPlan,
-    EdgeReport, PeerId, Purpose, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+    Beat, C2m, CallKind, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register,
+    Registered, RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{Read, Write},

@@ -1,9 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, EdgeName, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, Purpose, ReachReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport,
-    SyncStrategy, VoteRef, limits,
+    Descriptor, EdgeFault, EdgeName, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Name, Nothing,
+    OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId, Revision, RunId, SourceFailure,
+    StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 

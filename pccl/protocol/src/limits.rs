@@ -77,7 +77,8 @@ const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 
 // So must a vote that lists the most tensors of one operation.
 const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest group, with its edges.
-const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256 < MAX_PACKET_BYTES);
+const _: () =
+    assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
     MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)

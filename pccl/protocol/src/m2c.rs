@@ -1,8 +1,8 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, GroupPlan, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates,
-    ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, GroupEpoch, GroupPlan, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan,
+    Rates, ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
 };
 
 packets! {

@@ -182,7 +182,12 @@ impl Conductor {
                     self.stands(false, edge.name());
                 }
                 Err(error) => {
-                    self.fails(shared, (false, edge.name()), Level::Warn, format!("cannot start the link: {error}"));
+                    self.fails(
+                        shared,
+                        (false, edge.name()),
+                        Level::Warn,
+                        format!("cannot start the link: {error}"),
+                    );
                 }
             }
         }
@@ -190,7 +195,9 @@ impl Conductor {
 
     fn take_dialed(&mut self, shared: &Arc<Shared>, dialed: Dialed) {
         let name = dialed.edge.name();
-        let Some(end) = self.ends.get(&(true, name)).filter(|end| end.state == State::Building) else { return };
+        let Some(end) = self.ends.get(&(true, name)).filter(|end| end.state == State::Building) else {
+            return;
+        };
         let members = self.plan.as_ref().and_then(|plan| {
             let of = |id: PeerId| plan.members.get(plan.rank_of(id)?);
             of(self.me.peer).zip(of(PeerId(name.0)))
@@ -283,7 +290,9 @@ impl Conductor {
             self.ends.remove(&(is_out, name));
             let edge = self.edge_name(is_out, name);
             self.news.up.retain(|known| *known != edge);
-            self.news.broken.retain(|it| (it.from, it.to, it.generation) != (edge.from, edge.to, edge.generation));
+            self.news
+                .broken
+                .retain(|it| (it.from, it.to, it.generation) != (edge.from, edge.to, edge.generation));
             shared.links.close(if is_out { Direction::Out } else { Direction::In }, name);
         }
     }

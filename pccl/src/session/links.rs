@@ -86,7 +86,10 @@ pub(crate) struct Links {
 impl std::fmt::Debug for Links {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let now = self.now.lock();
-        f.debug_struct("Links").field("views", &now.views).field("faults", &now.faults).finish_non_exhaustive()
+        f.debug_struct("Links")
+            .field("views", &now.views)
+            .field("faults", &now.faults)
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,7 +126,9 @@ impl Links {
     pub(crate) fn close(&self, direction: Direction, name: Name) {
         let (out, inbound) = {
             let mut now = self.now.lock();
-            now.faults.retain(|fault| (fault.direction, fault.peer, fault.generation) != (direction, name.0, name.1));
+            now.faults.retain(|fault| {
+                (fault.direction, fault.peer, fault.generation) != (direction, name.0, name.1)
+            });
             match direction {
                 Direction::Out => (now.out.remove(&name), None),
                 Direction::In => (None, now.inbound.remove(&name)),

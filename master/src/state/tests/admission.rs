@@ -246,8 +246,9 @@ fn hosts_are_those_that_the_viewer_can_reach() {
     let advertised_host = Some(Host::new("gpu3.example"));
     rig.send(3, C2m::Register(Register { advertised_host, ..register(0) }));
     rig.vote_topology(1, 1, 0);
-    let hosts =
-        |n: u64| -> Vec<String> { rig.plans[&n].members.iter().map(|m| m.host.as_str().to_owned()).collect() };
+    let hosts = |n: u64| -> Vec<String> {
+        rig.plans[&n].members.iter().map(|m| m.host.as_str().to_owned()).collect()
+    };
     assert_eq!(hosts(1), ["127.0.0.1", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(2), ["10.0.0.250", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(3), ["10.0.0.251", "10.0.0.2", "gpu3.example"]);

@@ -10,7 +10,6 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
     let epoch = rig.epoch(1);
     let op = OpId { epoch, tag: 1, attempt: 0 };
     let me = rig.peers[&1];
-    let text = Text::default();
     vec![
         C2m::Register(register(0)),
         C2m::Beat(Beat {

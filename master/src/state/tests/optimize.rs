@@ -428,7 +428,9 @@ impl Rig {
         *moved += kbit_s * ms / 8;
         for n in self.accepted() {
             let (me, plan) = (self.peers[&n], self.plans[&n].clone());
-            let edge = |is_mine: &dyn Fn(&EdgeName) -> bool| plan.edges_for(Purpose::Ring).find(is_mine).expect("an edge");
+            let edge = |is_mine: &dyn Fn(&EdgeName) -> bool| {
+                plan.edges_for(Purpose::Ring).find(is_mine).expect("an edge")
+            };
             let (next, previous) = (edge(&|name| name.from == me), edge(&|name| name.to == me));
             let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
             let beat = Beat {

@@ -172,7 +172,7 @@ impl Model {
     }
 
     fn confirm(&mut self, n: u64) {
-        let Some(plan) = self.rig.plans.get(&n) else { return };
+        let Some(plan) = self.rig.plans.get(&n).cloned() else { return };
         let (epoch, me) = (plan.epoch, self.rig.peers[&n]);
         let mut ring = plan.edges_of(me).filter(|(purpose, _)| *purpose == Purpose::Ring);
         let stands = ring.all(|(_, name)| self.up.contains(&(name.from, name.to, name.generation)));

@@ -139,7 +139,8 @@ fn without_a_mesh_there_is_no_pairwise_exchange() {
     let mut rig = Rig::world(4);
     rig.optimize(&pairs);
     rig.all_meshed();
-    let edge = rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
+    let edge =
+        rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
     let fault =
         EdgeFault { from: edge.from, to: edge.to, generation: edge.generation, text: Text::new("reset") };
     rig.broken(1, fault);
@@ -256,7 +257,8 @@ fn the_wait_for_the_mesh_ends() {
     // With an edge that fails.
     rig.join(&[5], 0);
     assert_eq!(rig.begin(3, Algorithm::Pairwise), None);
-    let edge = rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
+    let edge =
+        rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
     let (from, to, generation) = (edge.from, edge.to, edge.generation);
     rig.mesh_report(1, Some(EdgeFault { from, to, generation, text: Text::new("refused") }));
     assert_eq!(rig.begun(rig.op(1, 3, 0)), Some(Algorithm::Ring));

@@ -110,7 +110,18 @@ arb_id!(
     PeerId,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage, Purpose);
+arb_code!(
+    CallKind,
+    Algorithm,
+    OpFaultKind,
+    KickCode,
+    SyncStrategy,
+    SourceFault,
+    Cause,
+    Phase,
+    PeerStage,
+    Purpose
+);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
 impl Arb for Name {

@@ -8,7 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("threadpark", &[]),
     ("pccl-hash", &[]),
     ("pccl-quant", &[]),
-    ("tinysockets", &["threadpark"]),
+    ("tinysockets", &["threadpark", "pccl-hash"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-hash"]),
     ("pccl-master", &["pccl-iteration", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),

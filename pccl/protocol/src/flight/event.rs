@@ -198,7 +198,6 @@ impl Event {
         let subject = match verdict.operation {
             Operation::AllReduce(id) => Subject::Op(id),
             Operation::Sync(id) => Subject::Sync(id),
-            Operation::Topology(epoch) => Subject::World(epoch),
         };
         Self {
             peer: culprit(0),

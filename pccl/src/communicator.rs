@@ -16,10 +16,8 @@ use crate::{
     world::Known,
 };
 use parking_lot::Mutex;
-use pccl_protocol::{
-    CallKind, PeerId, PreviousIdentity, Verdict,
-    flight::{Recorder, Role, What},
-};
+use pccl_flight::{Recorder, Role, What};
+use pccl_protocol::{CallKind, PeerId, PreviousIdentity, Verdict};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,

@@ -2,7 +2,8 @@
 
 use super::Communicator;
 use crate::{Error, SharedState, SyncInfo, SyncOptions, flight, limit::Limit, state::sync};
-use pccl_protocol::{CallKind, Revision, flight::What};
+use pccl_flight::What;
+use pccl_protocol::{CallKind, Revision};
 
 impl Communicator {
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what

@@ -2,10 +2,8 @@
 
 use super::{End, Shared, stall::StallWatch, waiting::SilenceLog};
 use crate::{LossCause, Reason};
-use pccl_protocol::{
-    Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge,
-    flight::{Event, What},
-};
+use pccl_flight::{Event, What};
+use pccl_protocol::{Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

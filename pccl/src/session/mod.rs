@@ -30,10 +30,9 @@ use backups::BackupPool;
 use crossbeam_channel::Sender;
 use links::Links;
 use parking_lot::{Condvar, Mutex};
+use pccl_flight::{Event, Recorder, What};
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, KickReason, M2c, Nothing, PeerId, PreviousIdentity, Registered, RunId,
-    flight::{Event, Recorder, What},
-    limits,
+    Algorithm, C2m, CallKind, KickReason, M2c, Nothing, PeerId, PreviousIdentity, Registered, RunId, limits,
 };
 use std::{
     fmt,

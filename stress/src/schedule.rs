@@ -3,8 +3,8 @@
 use crate::{
     args::{PeerRange, Profile},
     fault::{Fault, LinkFault, Trouble},
-    rng::Rng,
 };
+use pccl_testkit::random::Rng;
 use std::collections::BTreeMap;
 
 /// Shortest and longest time that a peer is stopped or a connection disturbed, in milliseconds.

@@ -2,12 +2,10 @@
 //! seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have the same in
 //! `clients/`, so only what is exact in every language may go in here.
 
-use crate::{
-    coding::Coding,
-    rng::{GOLDEN, Rng, mix},
-};
+use crate::coding::Coding;
 use half::f16;
 use pccl::ReduceOp;
+use pccl_testkit::random::{GOLDEN, Rng, mix};
 use std::ops::Range;
 
 /// Tag of the operation with many tensors.

@@ -61,11 +61,6 @@ impl<'a> SharedState<'a> {
         self.revision
     }
 
-    /// Sets the revision for the next sync.
-    pub fn set_revision(&mut self, revision: u64) {
-        self.revision = revision;
-    }
-
     /// Adds a tensor.
     ///
     /// # Errors

@@ -4,8 +4,9 @@ use pccl_quant::{
     DataType,
     quantise::{Block, Codec, NoiseKey, Rounding, Scheme},
 };
+use pccl_testkit::random::Rng;
 
-use super::data::{FLOATS, Rng, bytes_of, decode, encode, round_trip, values_of};
+use super::data::{FLOATS, bytes_of, decode, encode, round_trip, values_of};
 
 /// 2^-22 of the greatest magnitude, for f32: what the rounding of the calculation itself may add. For 16-bit elements
 /// half of the last bit of the result, for f64 less.

@@ -7,8 +7,9 @@ use pccl_quant::{
     DataType, Level, ReduceOp,
     quantise::{Block, Codec, Contribution, Rounding, Scheme},
 };
+use pccl_testkit::random::Rng;
 
-use super::data::{Rng, bytes_of, decode, encode, values_of};
+use super::data::{bytes_of, decode, encode, values_of};
 
 const F32: DataType = DataType::Float32;
 

@@ -5,10 +5,10 @@ mod step;
 use crate::{
     event::{Call, Event, Line},
     os,
-    rng::Rng,
     workload::{Buffer, Kind, Workload, checksum, random_buffer},
 };
 use pccl::{Cause, Communicator, Error, FrameChecksums, Remedy, SharedState, SyncStrategy};
+use pccl_testkit::random::Rng;
 use std::{
     cell::Cell,
     io::{self, BufRead, Write},

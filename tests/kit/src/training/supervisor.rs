@@ -3,18 +3,20 @@
 //! No child outlives its supervisor: each is killed and reaped when its handle is dropped, on every way out; and
 //! should the supervisor itself be killed, the end of their stdin tells the children.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
+use super::{
+    progress::Progress,
+    report::{LINE_BYTES_MAX, Report},
+    run::{Action, Run},
+};
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-
-use crate::progress::Progress;
-use crate::report::{LINE_BYTES_MAX, Report};
-use crate::run::{Action, Run};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, BufRead, BufReader, Read, Write},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// How often processes and plan are looked at when nobody reports.
 const TICK: Duration = Duration::from_millis(50);
@@ -207,7 +209,10 @@ fn each_line(stream: Option<impl Read>, mut take: impl FnMut(String)) {
 }
 
 /// In a supervised peer: ends this process as soon as its stdin does, which means that the supervisor is gone.
-pub(crate) fn exit_with_supervisor() -> io::Result<()> {
+///
+/// # Errors
+/// If no thread can be started.
+pub fn exit_with_supervisor() -> io::Result<()> {
     let watch = || {
         let mut scratch = [0; 64];
         let mut stdin = io::stdin().lock();
@@ -225,7 +230,7 @@ pub(crate) fn exit_with_supervisor() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::KillPlan;
+    use crate::training::run::KillPlan;
 
     const FINAL: &str = "echo 'digits: kind=final step=4 revision=5 accuracy=0.99 hash=ab aborts=0 retries=0 \
                          joins=1 drifts=0 tx=1 rx=1'";
@@ -245,7 +250,7 @@ mod tests {
         plan: KillPlan,
         deadline: Duration,
     ) -> (Run, Vec<u32>, Vec<String>) {
-        let mut run = Run::new(plan, 2, 4, deadline);
+        let mut run = Run::new(plan, 2, 4, 0.95, deadline);
         let progress = Progress::new(Vec::new(), false);
         let mut supervisor = Supervisor::new(command);
         supervisor.run(&mut run, 2, &progress).unwrap();
@@ -304,7 +309,7 @@ mod tests {
     #[test]
     fn a_program_that_cannot_start_is_named() {
         let command = |_: u32| Command::new("/no/such/program");
-        let mut run = Run::new(KillPlan::Midway, 2, 4, Duration::from_secs(9));
+        let mut run = Run::new(KillPlan::Midway, 2, 4, 0.95, Duration::from_secs(9));
         let error =
             Supervisor::new(&command).run(&mut run, 2, &Progress::new(Vec::new(), false)).unwrap_err();
         assert!(error.to_string().contains("cannot start peer 0"), "{error}");

@@ -168,8 +168,8 @@ fn the_reason_of_a_kick_arrives_behind_everything_else_however_much_the_client_s
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = Preamble::new(Role::Control).encode().to_vec();
     bytes.extend(registration(0).to_frame());
-    // More echoes than fit into the client's receive buffer, so that the kick waits in the master's kernel. Not many more: into
-    // so small a window the kernel may send a few hundred bytes at a time, five times a second.
+    // More echoes than fit into the client's receive buffer, so that the kick waits in the master's kernel. Not many
+    // more: into so small a window the kernel may send a few hundred bytes at a time, five times a second.
     for sequence in 0..500 {
         bytes.extend(beat(sequence).to_frame());
     }

@@ -72,7 +72,8 @@ impl Fleet {
     /// SIGSTOP; returns when it has taken effect.
     pub(crate) fn stop_master_process(&mut self) {
         let process = self.process.as_ref().expect("a master process");
-        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its own.
+        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its
+        // own.
         unsafe {
             libc::kill(process.child.id() as i32, libc::SIGSTOP);
         }

@@ -207,7 +207,8 @@ impl Peer {
 
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its own.
+        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its
+        // own.
         unsafe {
             libc::kill(self.child.id() as i32, signal);
         }

@@ -260,6 +260,7 @@ fn what_is_for_development_only_is_found_in_a_library() {
 
 #[test]
 fn good_manifests_pass() {
-    let text = "[package]\nname = \"tinysockets\"\n[dependencies]\nthreadpark.workspace = true\nlog = \"0.4\"\n[target.'cfg(loom)'.dependencies]\nloom.workspace = true\n";
+    let text = "[package]\nname = \"tinysockets\"\n[dependencies]\nthreadpark.workspace = true\nlog = \"0.4\"\n\
+                [target.'cfg(loom)'.dependencies]\nloom.workspace = true\n";
     assert_eq!(planted(text), Vec::<String>::new());
 }

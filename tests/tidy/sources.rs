@@ -198,7 +198,8 @@ fn planted(files: &[(&str, &str)]) -> Vec<String> {
 
 #[test]
 fn unwrap_is_found_in_production_code_only() {
-    let text = "//! x.unwrap()\nfn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\n#[cfg(test)]\nmod more;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod others;\n";
+    let text = "//! x.unwrap()\nfn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\n\
+                #[cfg(test)]\nmod more;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod others;\n";
     let found = planted(&[
         ("pccl/src/a.rs", text),
         ("pccl/src/a_tests.rs", "fn f() { x.unwrap(); }"),

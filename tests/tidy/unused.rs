@@ -19,7 +19,7 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<String> {
     let crates: Vec<&str> = tree.keys().filter_map(|path| path.strip_suffix("Cargo.toml")).collect();
     for crate_ in crates.iter().filter(|crate_| !crate_.is_empty()) {
         let inner: Vec<&&str> =
-            crates.iter().filter(|other| other.starts_with(crate_) && other != crate_).collect();
+            crates.iter().filter(|other| other.starts_with(crate_) && **other != *crate_).collect();
         let is_own =
             |path: &str| path.starts_with(crate_) && !inner.iter().any(|inner| path.starts_with(**inner));
         let sources: Vec<&String> = tree
@@ -46,7 +46,8 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Public items whose name stands nowhere but where they are defined. An item that is only exported again counts as unused.
+/// Public items whose name stands nowhere but where they are defined. An item that is only exported again counts as
+/// unused.
 pub(crate) fn items(tree: &Tree) -> Vec<String> {
     let sources: Vec<(&String, String)> = tree
         .iter()

@@ -32,8 +32,8 @@ impl Dice {
 
 pub(crate) type Generate = fn(usize, u64) -> Vec<u32>;
 
-/// Name and generator of each kind. After Cirasella, Johnson, McGeoch, Zhang: "The asymmetric traveling salesman problem:
-/// algorithms, instance generators, and tests", 2001.
+/// Name and generator of each kind. After Cirasella, Johnson, McGeoch, Zhang: "The asymmetric traveling salesman
+/// problem: algorithms, instance generators, and tests", 2001.
 pub(crate) const KINDS: &[(&str, Generate)] = &[
     ("uniform", uniform),
     ("shortest paths", closure),

@@ -61,9 +61,9 @@ fn parse(line: &str) -> Option<Sample> {
 /// Samples of `train` on which the peer with number `shard` does its local steps before outer step `step`.
 ///
 /// A peer starts with the part of its own number and moves on by one part at each outer step. So peers with different
-/// numbers (modulo [`SHARDS`]) never share a sample within a step, and whoever joins or dies, every peer that lives sees
-/// all of the data within [`SHARDS`] steps: nothing depends on how many peers there are, and no sample goes away with a
-/// peer.
+/// numbers (modulo [`SHARDS`]) never share a sample within a step, and whoever joins or dies, every peer that lives
+/// sees all of the data within [`SHARDS`] steps: nothing depends on how many peers there are, and no sample goes away
+/// with a peer.
 pub(crate) fn shard_of(train: &[Sample], shard: u64, step: u64) -> Vec<usize> {
     let part = (shard % SHARDS + step % SHARDS) % SHARDS;
     (part as usize..train.len()).step_by(SHARDS as usize).collect()

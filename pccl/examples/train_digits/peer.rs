@@ -1,8 +1,8 @@
 //! One peer of the training: the loop of the README, around a model that learns.
 //!
 //! It is DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023,
-//! arXiv:2311.08105): each peer takes many local steps, the peers average how far they have moved, and that average is the
-//! gradient of a Nesterov step on the shared parameters.
+//! arXiv:2311.08105): each peer takes many local steps, the peers average how far they have moved, and that average is
+//! the gradient of a Nesterov step on the shared parameters.
 
 use crate::{
     Args, Failure,
@@ -157,8 +157,8 @@ impl Peer {
 impl Training {
     /// One Nesterov step along the averaged distance.
     ///
-    /// Only multiplications and additions of f32, element by element, each rounded once: equal inputs give equal bytes on
-    /// every machine, which is what lets the states of all peers agree.
+    /// Only multiplications and additions of f32, element by element, each rounded once: equal inputs give equal bytes
+    /// on every machine, which is what lets the states of all peers agree.
     fn apply(&mut self, moved: &[f32]) {
         for ((param, momentum), slope) in self.params.iter_mut().zip(&mut self.momentum).zip(moved) {
             *momentum = OUTER_MOMENTUM * *momentum + slope;

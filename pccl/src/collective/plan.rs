@@ -6,19 +6,19 @@
 //! stages (reduce-scatter) what arrives is folded into the receiver's own chunk, in the rest (gather) it replaces it.
 //! Chunks are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
 //!
-//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is what
-//! can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
+//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is
+//! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
 
 use pccl_protocol::PartDescriptor;
 use pccl_quant::quantise::Codec;
 use std::ops::Range;
 
-/// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every element
-/// size.
+/// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every
+/// element size.
 pub(crate) const FRAME_BYTES: usize = 512 << 10;
 
-/// A quantised tensor is cut into so many times as many frames: it is meant for slow wires, on which a frame that is passed
-/// on only when it is whole costs its time at every hop.
+/// Quantised tensors use frames this many times smaller: a coded frame is forwarded only once it is complete, so every
+/// hop costs the time of one frame.
 const CODED_FRAMES: usize = 4;
 
 /// The schedule of one attempt as one rank sees it.
@@ -97,7 +97,8 @@ pub(crate) enum StageKind {
 }
 
 impl Plan {
-    /// The plan of `rank` among `ranks` for these tensors, with full frames of that size, a multiple of every element size.
+    /// The plan of `rank` among `ranks` for these tensors, with full frames of that size, a multiple of every element
+    /// size.
     pub(crate) fn new(parts: &[PartDescriptor], ranks: usize, rank: usize, frame_bytes: usize) -> Self {
         assert!(rank < ranks, "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
@@ -305,14 +306,14 @@ impl Plan {
 }
 
 impl PartPlan {
-    /// Without slots.
+    /// Leaves `first_slot` empty.
     fn new(part: &PartDescriptor, ranks: usize, frame_bytes: usize) -> Self {
         let element_bytes = part.data_type.size_bytes();
         // The launch of an operation has refused what has no codec.
         let codec = part.quantisation.and_then(|it| it.codec(part.data_type, part.op).ok());
         let bytes = |elements: usize| match &codec {
             None => elements * element_bytes,
-            // Of what fits into memory, so does the length.
+            // Cannot overflow: the encoded form is no larger than the tensor, which is in memory.
             Some(codec) => codec.encoded_len(elements).unwrap_or(0),
         };
         let unit_elements = match codec.map(|codec| codec.piece_elements()) {
@@ -370,7 +371,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_tile_every_tensor(counts in prop::collection::vec(0u64..200, 1..5), ranks in 1usize..9, frame in 1usize..6) {
+        fn frames_tile_every_tensor(
+            counts in prop::collection::vec(0u64..200, 1..5),
+            ranks in 1usize..9,
+            frame in 1usize..6,
+        ) {
             let descriptors = parts(&counts);
             let plan = Plan::new(&descriptors, ranks, 0, frame * 8);
             let mut seen = vec![Vec::new(); counts.len()];
@@ -400,7 +405,11 @@ mod tests {
         }
 
         #[test]
-        fn sends_mirror_receives(counts in prop::collection::vec(0u64..200, 1..4), ranks in 2usize..9, frame in 1usize..6) {
+        fn sends_mirror_receives(
+            counts in prop::collection::vec(0u64..200, 1..4),
+            ranks in 2usize..9,
+            frame in 1usize..6,
+        ) {
             let descriptors = parts(&counts);
             let plans: Vec<_> = (0..ranks).map(|r| Plan::new(&descriptors, ranks, r, frame * 8)).collect();
             for (rank, plan) in plans.iter().enumerate() {
@@ -409,7 +418,8 @@ mod tests {
                 for stage in 0..plan.stages() {
                     prop_assert_eq!(plan.sent_chunk(stage), next.received_chunk(stage));
                     for frame in plan.frames_of(plan.sent_chunk(stage)) {
-                        let got = next.received_frame(frame.part as u32, stage as u32, frame.offset as u64, frame.len as u32);
+                        let (part, offset) = (frame.part as u32, frame.offset as u64);
+                        let got = next.received_frame(part, stage as u32, offset, frame.len as u32);
                         prop_assert_eq!(got, Some(frame));
                     }
                 }

@@ -325,8 +325,8 @@ fn ranks_and_operations_round_independently() {
         let rounding = Rounding::Stochastic(NoiseKey::new(seed, operation, rank));
         round_trip(&codec, &values, rounding).iter().zip(&values).map(|(y, x)| y - x).collect()
     };
-    // Rounding to nearest is in both; what the noise adds must not be. The correlation of the errors, given the element,
-    // is 0, so over all elements it is 0 as well.
+    // Rounding to nearest is in both; what the noise adds must not be. The correlation of the errors, given the
+    // element, is 0, so over all elements it is 0 as well.
     let correlation = |a: &[f64], b: &[f64]| {
         let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         product(a, b) / (product(a, a) * product(b, b)).sqrt()

@@ -70,8 +70,8 @@ fn nearest(_: usize) -> Rounding {
     Rounding::NearestEven
 }
 
-/// No average is off by more than the sum of what its steps may be off. With ranges R that are equal on all ranks: a ring of W
-/// R (W + 1) / 1020 for 8 bits, direct R / 255.
+/// No average is off by more than the sum of what its steps may be off. With ranges R that are equal on all ranks: a
+/// ring of W R (W + 1) / 1020 for 8 bits, direct R / 255.
 #[test]
 fn averages_keep_their_bounds() {
     let mut rng = Rng(11);

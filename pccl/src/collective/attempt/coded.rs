@@ -1,16 +1,16 @@
 //! Quantised tensors: what an attempt does with encoded bytes.
 //!
-//! **Where bytes lie.** A quantised tensor has *staging* memory for the whole of its encoded form, reserved before the vote, so
-//! that no thread ever waits for room. Frames are received there and sent from there.
+//! **Where bytes lie.** A quantised tensor has *staging* memory for the whole of its encoded form, reserved before the
+//! vote, so that no thread ever waits for room. Frames are received there and sent from there.
 //!
 //! **Reduce.** When a unit is complete, the rank adds it to its own elements in working memory, and encodes the sum
 //! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes.
 //!
-//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all ranks
-//! end with the same.
+//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all
+//! ranks end with the same.
 //!
-//! **Decoding.** Out of place a unit is decoded as soon as it is complete. In place the caller's thread does that when the
-//! outcome is known: until then the caller's memory is only read, so that nothing has to be saved or put back.
+//! **Decoding.** Out of place a unit is decoded as soon as it is complete. In place the caller's thread does that when
+//! the outcome is known: until then the caller's memory is only read, so that nothing has to be saved or put back.
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
@@ -84,8 +84,8 @@ impl Attempt {
         }
     }
 
-    /// Decodes the results of what is reduced in place. On the caller's thread, after everything has been received and before
-    /// [`super::Progress::retract`]. The error is a defect of this library.
+    /// Decodes the results of what is reduced in place. On the caller's thread, after everything has been received and
+    /// before [`super::Progress::retract`]. The error is a defect of this library.
     pub(crate) fn decode_in_place(&self) -> Result<(), String> {
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
@@ -151,8 +151,8 @@ impl Part {
         Some(work(scratch))
     }
 
-    /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup, or
-    /// the receive buffer. `None` when the gate is closed.
+    /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup,
+    /// or the receive buffer. `None` when the gate is closed.
     fn in_spare<R>(&self, bytes: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let (own, spare) = match &self.memory {
             PartMemory::InPlace { data, backup } => (data, backup),

@@ -115,7 +115,7 @@ impl Fault {
                 network.reset(victim, next);
             }
         }
-        arena.fleet[victim].signal(libc::SIGCONT);
+        arena.fleet[victim].resume();
     }
 }
 
@@ -256,7 +256,7 @@ fn judge(fault: Fault, names: &[Option<String>], answers: &[Answer]) -> usize {
 fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     let place = scene.victim;
     arena.network.heal();
-    ghost.signal(libc::SIGCONT);
+    ghost.resume();
     let mut answer = if phase == Phase::Idle { ghost.ask("pending") } else { ghost.answer() };
     let over = answer.ok;
     if over {

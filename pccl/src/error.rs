@@ -30,7 +30,7 @@ pub enum Remedy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument has no meaning.
+    /// An argument is invalid.
     InvalidArgument(String),
     /// The call is not possible in this state of the communicator.
     InvalidUsage(String),
@@ -43,8 +43,8 @@ pub enum Error {
     },
     /// The master could not be reached within `connect_timeout`.
     ConnectFailed(Reason<ConnectCause>),
-    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is no
-    /// master.
+    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is
+    /// no master.
     Refused(Reason<ConnectCause>),
     /// There are not enough peers. Nothing has been done.
     TooFewPeers {

@@ -54,8 +54,8 @@ pub enum DialError {
     },
     /// The other side speaks another version of this protocol.
     #[error(
-        "{target} speaks version {theirs} of the protocol, this side version {PROTOCOL_VERSION}: all programs of a run have \
-         to be of releases with the same version"
+        "{target} speaks version {theirs} of the protocol, this side version {PROTOCOL_VERSION}: all programs of a run \
+         have to be of releases with the same version"
     )]
     Version {
         /// Who was meant.
@@ -90,8 +90,8 @@ pub enum DialError {
 }
 
 /// Connects to `target` before `deadline`. All addresses of the host are tried in turn; each gets an equal share of
-/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking mode,
-/// sends at once (`TCP_NODELAY`), and is not inherited by child programs.
+/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking
+/// mode, sends at once (`TCP_NODELAY`), and is not inherited by child programs.
 pub fn dial(target: &HostPort, deadline: Instant) -> Result<Conn, DialError> {
     let addresses = target
         .resolve(deadline)

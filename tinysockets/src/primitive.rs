@@ -1,5 +1,5 @@
-//! The synchronisation primitives under [`Gate`](crate::link::Gate) and [`Turns`](crate::queued::turns::Turns): the usual
-//! ones, or under `--cfg loom` those of the model checker.
+//! The synchronisation primitives under [`Gate`](crate::link::Gate) and [`Turns`](crate::queued::turns::Turns): the
+//! usual ones, or under `--cfg loom` those of the model checker.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -1,23 +1,23 @@
 //! Who reads next: the protocol between a reading thread, those that visit, and those that want one of them to look up.
 //!
-//! There is one reader at a time: whoever holds the turn. The reading thread reads while nobody visits. A visitor says that
-//! it is there, wakes the reading thread from its wait in the kernel, if need be, and takes the turn. The reading thread sees
-//! that there is a visitor and sleeps: for [`LINGER`], and if it finds the same visit then, without a limit, until the visitor
-//! wakes it on leaving. After a visit nobody reads for [`LINGER`], because where there was one visit the next is often
-//! close; whoever needs it earlier calls [`Turns::recall`].
+//! There is one reader at a time: whoever holds the turn. The reading thread reads while nobody visits. A visitor says
+//! that it is there, wakes the reading thread from its wait in the kernel, if need be, and takes the turn. The reading
+//! thread sees that there is a visitor and sleeps: for [`LINGER`], and if it finds the same visit then, without a
+//! limit, until the visitor wakes it on leaving. After a visit nobody reads for [`LINGER`], because where there was one
+//! visit the next is often close; whoever needs it earlier calls [`Turns::recall`].
 //!
 //! Nothing here reads, sleeps or looks at a clock, so that the model checker can drive it: `tests/link_loom.rs`.
 //!
 //! # Why no wake is lost
 //!
-//! - A visitor that leaves asks *afterwards* whether somebody waits for the reading thread. Whoever begins to wait signs up
-//!   first and calls [`Turns::recall`] afterwards. Both take the lock of the visits, so one of them comes second and sees
-//!   what the other did.
-//! - A visitor asks whether it is done after it took the turn, and after every wait in the kernel. A wake that comes before
-//!   the wait stays in the waker and ends the wait at once. If it is the reading thread that swallows it, the visitor has
-//!   not asked yet.
-//! - The reading thread sleeps without a limit only if it has written so under the lock of the visits while the visitor was
-//!   there; the visitor reads it under the same lock when it leaves.
+//! - A visitor that leaves asks *afterwards* whether somebody waits for the reading thread. Whoever begins to wait
+//!   signs up first and calls [`Turns::recall`] afterwards. Both take the lock of the visits, so one of them comes
+//!   second and sees what the other did.
+//! - A visitor asks whether it is done after it took the turn, and after every wait in the kernel. A wake that comes
+//!   before the wait stays in the waker and ends the wait at once. If it is the reading thread that swallows it, the
+//!   visitor has not asked yet.
+//! - The reading thread sleeps without a limit only if it has written so under the lock of the visits while the visitor
+//!   was there; the visitor reads it under the same lock when it leaves.
 
 use std::time::{Duration, Instant};
 
@@ -79,8 +79,8 @@ impl<R, W: Wake> Turns<R, W> {
         &self.waker
     }
 
-    /// What the reading thread does next. `visit_seen` is its memory between two calls: a visit that it finds twice is a long
-    /// one.
+    /// What the reading thread does next. `visit_seen` is its memory between two calls: a visit that it finds twice is
+    /// a long one.
     pub fn next(&self, visit_seen: &mut Option<u64>, now: Instant) -> Next {
         let mut visits = lock(&self.visits);
         if visits.present {

@@ -43,8 +43,8 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// Connections of the edge from this member to the next one; 0 leaves the number to this member.
         pub connections: u16,
-        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the others; 0
-        /// for all members: equal chunks.
+        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
+        /// others; 0 for all members: equal chunks.
         pub share: u16,
     }
 }
@@ -73,22 +73,23 @@ impl ListItem for MeshEdge {
 }
 
 wire_struct! {
-    /// How data may travel in one epoch of a group. With the number of ranks and the descriptor of a collective it decides the
-    /// [algorithm](crate::Descriptor::algorithm_for), at each peer and at the master alike.
+    /// How data may travel in one epoch of a group. With the number of ranks and the descriptor of a collective it
+    /// decides the [algorithm](crate::Descriptor::algorithm_for), at each peer and at the master alike.
     #[derive(Copy, Default)]
     pub struct Paths {
         /// All members have said that their edges beside the ring stand.
         pub mesh: bool,
         /// All members are on one host, and share its processors.
         pub one_host: bool,
-        /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the caller has
-        /// not chosen.
+        /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the
+        /// caller has not chosen.
         pub pairwise: bool,
     }
 }
 
 wire_struct! {
-    /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the first.
+    /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the
+    /// first.
     pub struct RingPlan {
         /// The group.
         pub group: GroupId,
@@ -100,8 +101,8 @@ wire_struct! {
         pub sizes: WorldSizes,
         /// Members in ring order; the index is the rank.
         pub ring: Vec<RingMember>,
-        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them data
-        /// goes around the ring.
+        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them
+        /// data goes around the ring.
         pub mesh: Vec<MeshEdge>,
         /// How data may travel.
         pub paths: Paths,
@@ -117,8 +118,8 @@ impl RingPlan {
         self.ring.iter().map(|member| member.share).collect()
     }
 
-    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on: the
-    /// epoch is another because data may travel in other ways from now on, or because attempts are counted anew.
+    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on:
+    /// the epoch is another because data may travel in other ways from now on, or because attempts are counted anew.
     pub fn continues(&self, before: &Self) -> bool {
         let place = |member: &RingMember| (member.peer, member.generation, member.connections);
         self.group == before.group

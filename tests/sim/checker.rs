@@ -64,6 +64,8 @@ pub(crate) struct Checker {
     now: u64,
     clean: BTreeMap<OpKey, BTreeSet<u64>>,
     outcomes: BTreeMap<OpKey, Outcome>,
+    /// The same, with the epoch since which attempts are counted.
+    decided: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
     /// How often the world was empty: numbers of syncs begin anew then.
     worlds: u64,
@@ -303,8 +305,8 @@ impl Checker {
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        // A plan that continues the one before has the ring and the mesh of the one before, an edge that failed included; then it is not
-        // used.
+        // A plan that continues the one before has the ring and the mesh of the one before, an edge that failed
+        // included; then it is not used.
         let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
         let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
         let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);
@@ -395,6 +397,14 @@ impl Checker {
             assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
             return;
         }
+        // Who votes for it in a later epoch that counts on is told what it came to.
+        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
+        let decided = (key.0, key.1, OpId { epoch: counted, ..packet.op });
+        if let Some(known) = self.decided.get(&decided) {
+            assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
+            return;
+        }
+        self.decided.insert(decided, packet.outcome.clone());
         if matches!(packet.outcome, Outcome::Done(_)) {
             let members = self.begun.get(&key).expect("only what began can be done");
             let clean = self.clean.get(&key);
@@ -405,7 +415,6 @@ impl Checker {
             );
         }
         self.done += u64::from(matches!(packet.outcome, Outcome::Done(_)));
-        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
         let next = self.attempts.entry((key.0, key.1, counted, packet.op.tag)).or_insert(0);
         assert_eq!(*next, packet.op.attempt, "an attempt of {} was skipped", packet.op);
         *next += 1;

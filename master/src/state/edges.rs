@@ -1,8 +1,8 @@
-//! The edges between the members of one group: what is planned, what members have said of it, and what is remembered against
-//! pairs of members.
+//! The edges between the members of one group: what is planned, what members have said of it, and what is remembered
+//! against pairs of members.
 //!
-//! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built anew in one
-//! way, whatever it is for. What an edge is for says only what follows from that.
+//! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
+//! anew in one way, whatever it is for. What an edge is for says only what follows from that.
 
 use super::flow::Flow;
 use super::rates::Pace;
@@ -123,8 +123,8 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    /// Plans these edges. One that was planned for the same purpose stays as it is, unless it is to be built anew. Whether
-    /// anything has changed.
+    /// Plans these edges. One that was planned for the same purpose stays as it is, unless it is to be built anew.
+    /// Whether anything has changed.
     pub(super) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
         let mut old = std::mem::take(&mut self.planned);
         let (before, mut kept) = (old.len(), 0);

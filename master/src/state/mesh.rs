@@ -1,8 +1,9 @@
 //! Edges between all members of a small group, beside its ring.
 //!
 //! They save a small collective the way around the ring. Nothing depends on them: a ring is confirmed without them, and
-//! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
-//! takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a mesh.
+//! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place.
+//! It takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a
+//! mesh.
 
 use super::edges::{EdgeEnds, Wanted, mesh_of};
 use super::group::{BrokenEdge, Group, Op};
@@ -11,8 +12,8 @@ use pccl_protocol::{Descriptor, EdgeFault, GroupId, PeerId, Purpose, Text, limit
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at the
-/// same time, and take a few round trips more.
+/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at
+/// the same time, and take a few round trips more.
 const MESH_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
 const DOUBLINGS_MAX: u32 = 6;
@@ -48,8 +49,8 @@ impl Mesh {
         self.faults.values().max().copied()
     }
 
-    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was planned
-    /// anew is remembered for longer, so that a pair which never connects costs few plans.
+    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was
+    /// planned anew is remembered for longer, so that a pair which never connects costs few plans.
     fn add_fault(&mut self, ends: EdgeEnds, now: Timestamp, shortest: Duration) -> bool {
         self.memory = match self.renewed {
             Some((at, before)) if now.since(at) < before * 2 => {
@@ -62,8 +63,9 @@ impl Mesh {
 }
 
 impl Group {
-    /// The edges of the mesh for a ring in this order: none while a fault between two of its members is remembered. An edge that
-    /// failed is built anew: its connections are not to be used again, even if one of its ends has not noticed.
+    /// The edges of the mesh for a ring in this order: none while a fault between two of its members is remembered. An
+    /// edge that failed is built anew: its connections are not to be used again, even if one of its ends has not
+    /// noticed.
     pub(super) fn plan_mesh(&mut self, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
         for ends in self.mesh.faults.keys() {
             if let Some(edge) = self.edges.get_mut(*ends).filter(|edge| edge.purpose == Purpose::Mesh) {
@@ -117,7 +119,8 @@ impl MasterState {
         }
     }
 
-    /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the group.
+    /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the
+    /// group.
     pub(super) fn renew_meshes(&mut self) -> bool {
         if self.round.is_some() || self.optimization.is_some() {
             return false;
@@ -152,8 +155,9 @@ impl MasterState {
             && group.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
     }
 
-    /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it. When
-    /// that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for again.
+    /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
+    /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for
+    /// again.
     pub(super) fn announce_meshes(&mut self) -> bool {
         let news = |group: &Group| {
             let stands = self.mesh_stands(group);
@@ -174,7 +178,8 @@ impl MasterState {
         !due.is_empty()
     }
 
-    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot be used.
+    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
+    /// be used.
     pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
         let due = group.stands_since? + MESH_PATIENCE;
         let waits = descriptor.asks_for_mesh(group.ring.len()) && self.mesh_is_coming(group);

@@ -1,7 +1,7 @@
 //! Edges between two members that send to each other, where neither ring nor mesh has such an edge.
 //!
-//! They are planned when somebody asks for them, in a plan that continues the one before, and stay until the members of the
-//! group change or they fail.
+//! They are planned when somebody asks for them, in a plan that continues the one before, and stay until the members of
+//! the group change or they fail.
 
 use super::edges::{Edge, EdgeEnds, Wanted};
 use super::group::Group;
@@ -66,8 +66,8 @@ impl Group {
 }
 
 impl MasterState {
-    /// Asks for an edge from one member of a group to another. Where there is one already, for whatever purpose, or where it
-    /// failed a short time ago, nothing happens; [`Group::pair_state`] tells which.
+    /// Asks for an edge from one member of a group to another. Where there is one already, for whatever purpose, or
+    /// where it failed a short time ago, nothing happens; [`Group::pair_state`] tells which.
     #[cfg_attr(not(test), expect(dead_code, reason = "for operations between two members"))]
     pub(super) fn want_pair(&mut self, group_id: GroupId, from: PeerId, to: PeerId) {
         let now = self.now;
@@ -90,7 +90,8 @@ impl MasterState {
         self.info(format!("{edge} failed: {}", fault.text));
     }
 
-    /// Rule: edges that were asked for are planned, and those that failed are not any more. Everything else stays as it is.
+    /// Rule: edges that were asked for are planned, and those that failed are not any more. Everything else stays as it
+    /// is.
     pub(super) fn plan_pairs(&mut self) -> bool {
         let mut due = Vec::new();
         for (id, group) in &mut self.groups {

@@ -39,8 +39,8 @@ wire_struct! {
         pub p2p_port: u16,
         /// Port of its shared-state listener.
         pub state_port: u16,
-        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the others; 0
-        /// for all members: equal chunks.
+        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
+        /// others; 0 for all members: equal chunks.
         pub share: u16,
     }
 }
@@ -55,8 +55,8 @@ wire_code! {
     pub enum Purpose {
         /// From each member to the next. Operations begin only when all of these edges stand.
         Ring = 1 => "ring",
-        /// From each member of a small group to all others that are no neighbours. Nothing waits for these edges: without them data
-        /// goes around the ring.
+        /// From each member of a small group to all others that are no neighbours. Nothing waits for these edges:
+        /// without them data goes around the ring.
         Mesh = 2 => "mesh",
         /// Between two members that send to each other, where neither ring nor mesh has such an edge.
         Pair = 3 => "pair",
@@ -86,16 +86,16 @@ impl ListItem for PlanEdge {
 }
 
 wire_struct! {
-    /// How data may travel in one epoch of a group. With the number of ranks and the descriptor of a collective it decides the
-    /// [algorithm](crate::Descriptor::algorithm_for), at each peer and at the master alike.
+    /// How data may travel in one epoch of a group. With the number of ranks and the descriptor of a collective it
+    /// decides the [algorithm](crate::Descriptor::algorithm_for), at each peer and at the master alike.
     #[derive(Copy, Default)]
     pub struct Paths {
         /// All members have said that their edges beside the ring stand.
         pub mesh: bool,
         /// All members are on one host, and share its processors.
         pub one_host: bool,
-        /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the caller has
-        /// not chosen.
+        /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the
+        /// caller has not chosen.
         pub pairwise: bool,
     }
 }
@@ -113,8 +113,8 @@ wire_struct! {
         pub sizes: WorldSizes,
         /// Members in the order of the ring; the index is the rank.
         pub members: Vec<Member>,
-        /// The edges. One that is in several plans in a row with the same generation keeps its connections, and what runs on it goes
-        /// on.
+        /// The edges. One that is in several plans in a row with the same generation keeps its connections, and what
+        /// runs on it goes on.
         pub edges: Vec<PlanEdge>,
         /// How data may travel.
         pub paths: Paths,

@@ -1,8 +1,10 @@
-//! Keeps the edges of this peer connected: takes plans, dials the edges that begin here, collects the connections of those that
-//! end here, tells the master which of them stand and which do not, and votes again for operations whose epoch ended.
+//! Keeps the edges of this peer connected: takes plans, dials the edges that begin here, collects the connections of
+//! those that end here, tells the master which of them stand and which do not, and votes again for operations whose
+//! epoch ended.
 //!
-//! Every edge goes the same way, whatever it is for. The thread only waits for events; dials run on threads of their own. So a
-//! death in the group is repaired whatever the callers do, and a plan that is overtaken by a newer one is dropped at once.
+//! Every edge goes the same way, whatever it is for. The thread only waits for events; dials run on threads of their
+//! own. So a death in the group is repaired whatever the callers do, and a plan that is overtaken by a newer one is
+//! dropped at once.
 
 use super::{
     Identity, Shared,
@@ -230,7 +232,8 @@ impl Conductor {
         fail_running(shared, fault);
         let end = (fault.direction == Direction::Out, (fault.peer, fault.generation));
         if self.ends.get(&end).is_some_and(|end| end.state == State::Up) {
-            // As a peer that leaves on purpose closes it. If somebody misses something, the verdict is a warning.
+            // A peer that leaves on purpose ends its connections like this, too. If an operation suffers from it, the
+            // verdict is logged as a warning.
             let level = if fault.kind == FaultKind::Eof { Level::Info } else { Level::Warn };
             self.fails(shared, end, level, fault.text.clone());
         }

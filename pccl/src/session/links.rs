@@ -1,7 +1,8 @@
-//! The links of this peer: one for each end of an edge that stands here, and what the plans of its group say they are for.
+//! The links of this peer: one for each end of an edge that stands here, and what the plans of its group say they are
+//! for.
 //!
-//! A link is found by the name of its edge. An attempt belongs to the plan of its epoch, so it finds its links as long as these
-//! edges stand, whatever plans came after. What changes here changes under one lock.
+//! A link is found by the name of its edge. An attempt belongs to the plan of its epoch, so it finds its links as long
+//! as these edges stand, whatever plans came after. What changes here changes under one lock.
 
 use crate::collective::{op::missing_link, progress::link_fault};
 use parking_lot::Mutex;
@@ -104,8 +105,8 @@ struct Now {
 }
 
 impl Links {
-    /// The master has made a new plan, in which this peer has this rank. Of the plans before it those of the epochs `running` are
-    /// kept.
+    /// The master has made a new plan, in which this peer has this rank. Of the plans before it those of the epochs
+    /// `running` are kept.
     pub(crate) fn planned(&self, plan: &GroupPlan, rank: usize, running: &BTreeSet<GroupEpoch>) {
         let mut now = self.now.lock();
         now.views.retain(|epoch, _| running.contains(epoch));
@@ -299,8 +300,8 @@ mod tests {
         }
     }
 
-    /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that reports
-    /// a fault of its own is taken for the culprit.
+    /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that
+    /// reports a fault of its own is taken for the culprit.
     #[test]
     fn a_link_that_has_just_broken_is_a_fault_of_its_edge() {
         let epoch = GroupEpoch(3);

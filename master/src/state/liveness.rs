@@ -5,7 +5,6 @@ use super::group::Loss;
 use super::types::{Action, ClientKey};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text, WorldEpoch};
-use std::time::Duration;
 
 impl MasterState {
     /// Whether a peer has been silent for so long that it may be dead.
@@ -72,32 +71,8 @@ impl MasterState {
         group.edges.missing(Purpose::Ring).into_iter().collect()
     }
 
-    /// When [`super::Input::Tick`] is due next.
-    pub(super) fn earliest_deadline(&self) -> Option<Timestamp> {
-        let strangers = self.clients.values().filter(|client| client.peer.is_none());
-        let registration =
-            strangers.map(|client| client.connected_at + self.options.registration_timeout).min();
-        let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
-        let groups = self.groups.values().filter_map(|group| {
-            let faults = group.edges.held().filter_map(|(ends, _)| self.fault_deadline(group, ends)).min();
-            let ops = group.ops.timed().filter_map(|op| self.op_deadline(group, op)).min();
-            let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
-            let (check, overdue) = (self.check_deadline(group), self.overdue_since(group));
-            [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group), check, overdue]
-                .into_iter()
-                .flatten()
-                .min()
-        });
-        let others = [
-            groups.min(),
-            self.straggler_deadline(),
-            self.optimization_deadline(),
-            self.probation_deadline(),
-        ];
-        [registration, silence].into_iter().chain(others).flatten().min()
-    }
-
-    fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
+    /// When members who let the time for the present ring pass have to be judged.
+    pub(super) fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
         if group.stands_since.is_some() {
             return None;
         }
@@ -105,32 +80,6 @@ impl MasterState {
         let open = group.edges.missing(Purpose::Ring).iter().any(|id| self.peers.contains_key(id));
         // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
         (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)
-    }
-
-    /// The caller stood still: nobody is blamed for that time.
-    pub(super) fn extend_deadlines(&mut self, gap: Duration) {
-        let now = self.now;
-        let shift = |at: &mut Timestamp| *at = (*at + gap).min(now);
-        self.extend_stragglers(gap);
-        if let Some(due) = self.optimization.as_mut().and_then(|o| o.due_mut()) {
-            // Not a time in the past, but a deadline.
-            *due = *due + gap;
-        }
-        for client in self.clients.values_mut() {
-            shift(&mut client.connected_at);
-        }
-        for peer in self.peers.values_mut() {
-            shift(&mut peer.heard_at);
-        }
-        for group in self.groups.values_mut() {
-            shift(&mut group.planned_at);
-            group.stands_since.iter_mut().for_each(shift);
-            group.check.iter_mut().for_each(|check| check.extend(gap));
-            for (_, edge) in group.edges.all_mut() {
-                edge.held.iter_mut().for_each(|fault| shift(&mut fault.since));
-                edge.flow.iter_mut().for_each(|flow| shift(&mut flow.since));
-            }
-        }
     }
 
     /// Refuses a client: tells it why, closes, and treats the peer behind it, if any, as lost.

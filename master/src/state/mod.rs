@@ -37,6 +37,7 @@ mod status;
 mod straggler;
 mod sync;
 mod sync_end;
+mod timers;
 mod types;
 mod verdicts;
 

@@ -73,9 +73,10 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn extend(&mut self, gap: Duration) {
-        // Deadlines, not times in the past.
+    pub(super) fn extend(&mut self, gap: Duration, past: impl Fn(&mut Timestamp)) {
+        // A deadline, and not a time in the past.
         self.due = self.due + gap;
+        self.settled.iter_mut().for_each(past);
     }
 }
 

@@ -45,7 +45,7 @@ impl MasterState {
             report.up.iter().map(|name| (name.from, name.to, name.generation)).chain(broken)
         {
             let is_planned = || group.edges.named((from, to), generation).is_some();
-            if (from != id && to != id) || (report.epoch >= group.edges_since && !is_planned()) {
+            if (from != id && to != id) || (report.epoch == group.epoch && !is_planned()) {
                 return refuse(format!(
                     "reported the edge {from} -> {to}, which is not its own edge of plan {}",
                     report.epoch

@@ -88,7 +88,8 @@ def run(tmp_path):
     started = []
 
     def start(program, *arguments):
-        started.append(subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], text=True,
+        started.append(subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+                                        text=True,
                                         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
         return started[-1]

@@ -75,7 +75,7 @@ pub use collective::op::ReduceInfo;
 pub use communicator::Communicator;
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
-pub use error::{Error, Remedy, Result};
+pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{StateMemory, Tensor};
 pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};

@@ -88,6 +88,7 @@ wire_struct! {
 
 wire_code! {
     /// What the caller's thread is doing.
+    #[non_exhaustive]
     pub enum CallKind {
         /// Not in any call.
         None = 0 => "no call",

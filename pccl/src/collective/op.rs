@@ -20,7 +20,7 @@ use super::{
     table::Slot,
 };
 use crate::{
-    Error, flight,
+    Error, LossCause, Reason, flight,
     limit::Limit,
     memory::{Backup, RawTensor},
     session::{End, Shared, links::Users},
@@ -42,6 +42,7 @@ use tinysockets::link::Outgoing;
 
 /// What a successful all-reduce reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReduceInfo {
     /// Peers that took part.
     pub world_size: usize,
@@ -281,9 +282,8 @@ impl Op {
             Outcome::Done(_) if complete => Ok(()),
             Outcome::Done(_) => {
                 drop(state);
-                return shared.finish(End::MasterLost(
-                    "the master completed an operation that this peer had not".into(),
-                ));
+                let text = "the master completed an operation that this peer had not";
+                return shared.finish(End::MasterLost(Reason::new(LossCause::Protocol, text)));
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
@@ -309,7 +309,7 @@ impl Op {
             return;
         }
         let complete = state.vote == Some(Vote::Complete);
-        let result = if complete { Err(Error::OutcomeUnknown(end.to_string())) } else { Err(end.to_error()) };
+        let result = if complete { Err(Error::OutcomeUnknown(end.loss())) } else { Err(end.to_error()) };
         self.finish(&shared, &mut state, result, false);
     }
 
@@ -355,7 +355,7 @@ impl Op {
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
         let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
-        result = concluded.map_err(Error::System).and(result);
+        result = concluded.map_err(|text| Error::System(text.into())).and(result);
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = shared.map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {

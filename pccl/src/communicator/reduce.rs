@@ -50,7 +50,8 @@ impl Communicator {
     }
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again,
-    /// whole, until it succeeds, too few peers are left, or the retries of `options` are used up.
+    /// whole, until it succeeds, too few peers are left, the limit or the retries of `options` are used up, or a caller
+    /// on any peer has given it up (`CallerAbort`, `CallTimeout`): whoever did so may not come back to it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; after any, all send and in-place tensors are as before.
@@ -65,7 +66,9 @@ impl Communicator {
             let (shared, op) =
                 self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
             match self.complete(&shared, &op, limit) {
-                Err(error) if error.is_retryable() && retries > 0 && !limit.is_over() => {
+                Err(error)
+                    if error.is_retryable() && !error.is_given_up() && retries > 0 && !limit.is_over() =>
+                {
                     retries -= 1;
                     log::info!("trying the all-reduce again: {error}");
                 }

@@ -486,8 +486,7 @@ impl Communicator {
         let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
         let raws = tensors.into_iter().map(|tensor| tensor.raw).collect();
         let timeout = timeout.or(self.call_timeout());
-        let op =
-            Op::new(&shared, (tag, timeout), Descriptor { parts, algorithm: schedule.algorithm() }, raws);
+        let op = Op::new(&shared, (tag, timeout), Descriptor::all_reduce(parts, schedule.algorithm()), raws);
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;

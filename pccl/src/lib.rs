@@ -80,9 +80,9 @@ pub use memory::{StateMemory, Tensor};
 pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, Name, OpId,
-    Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict,
-    WorldSizes,
+    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, KickCode,
+    KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer,
+    StatusWait, Text, Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

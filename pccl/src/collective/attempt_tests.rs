@@ -93,7 +93,7 @@ impl Ring {
             }
             .with(quantisation);
             tensor.check().expect("possible");
-            let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
+            let descriptor = Descriptor::all_reduce(vec![tensor.descriptor], Algorithm::Automatic);
             let plan = Plan::new(&descriptor.parts, n, index, frame_bytes).at(levels[index % levels.len()]);
             let raws = [tensor.raw];
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));

@@ -27,8 +27,8 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId,
-    Outcome, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, Cause, CollectiveId, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault,
+    OpId, Outcome, TooFewPeers, VoteRef,
     flight::{Subject, What},
 };
 use state::{Phase, State, Vote};
@@ -109,6 +109,11 @@ impl Op {
     /// Identity of the present attempt.
     pub(crate) fn id(&self) -> Option<OpId> {
         self.state.lock().attempt.as_ref().map(|attempt| attempt.id())
+    }
+
+    /// The present attempt with the kind of collective.
+    pub(crate) fn named(&self) -> Option<CollectiveId> {
+        self.id().map(|op| CollectiveId { kind: self.descriptor.kind(), op })
     }
 
     /// Identity of the last attempt, also after [`Op::wait`].
@@ -288,7 +293,7 @@ impl Op {
                 let is_own_limit =
                     matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
                 Err(if is_own_limit {
-                    let (call, text) = (CallKind::AllReduce, verdict.to_string());
+                    let (call, text) = (CallKind::Collective(self.descriptor.kind()), verdict.to_string());
                     Error::TimedOut { call, text, verdict: Some(Box::new(verdict)) }
                 } else {
                     Error::Aborted(Box::new(verdict))

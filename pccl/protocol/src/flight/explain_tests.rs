@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
-    Cause, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict,
+    Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase,
+    Text, Verdict,
     flight::{Event, Subject},
 };
 
@@ -60,7 +61,10 @@ fn verdict(dead: PeerId) -> Event {
     Event::verdict(&Verdict {
         cause: Cause::PeerDied,
         culprits: vec![Culprit { peer: dead, host: Host::new("h2"), name: Name::default() }],
-        operation: Operation::AllReduce(OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 }),
+        operation: Operation::Collective(CollectiveId {
+            kind: CollectiveKind::AllReduce,
+            op: OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 },
+        }),
         phase: Phase::Transfer,
         bytes_done: 100,
         silent_ms: 0,

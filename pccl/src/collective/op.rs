@@ -16,6 +16,7 @@ use super::{
     plan::Plan,
     progress::{AttemptOwner, local_fault},
     running::Running,
+    shape::Shape,
     table::Slot,
 };
 use crate::{
@@ -190,7 +191,8 @@ impl Op {
         }
         let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
         let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
+        let shape = Shape::all_reduce(slot.ranks);
+        let plan = Plan::new(&descriptor.parts, &shape, slot.rank, frame_bytes);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
             let ownership = Ownership::new(&plan, shares);
             let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));

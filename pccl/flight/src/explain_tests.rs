@@ -1,6 +1,9 @@
 use super::*;
 use crate::{Event, Subject};
-use pccl_protocol::{Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict};
+use pccl_protocol::{
+    Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase,
+    Text, Verdict,
+};
 
 const RUN: RunId = RunId(0xabc << 96);
 /// Start of every recorder by the true clock.

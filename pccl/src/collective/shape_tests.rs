@@ -7,8 +7,8 @@ use super::{
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
-    reference::{divide_scalar, fold_scalar},
 };
+use pccl_quant_reference::{divide_scalar, fold_scalar};
 use proptest::prelude::*;
 
 const F32: DataType = DataType::Float32;

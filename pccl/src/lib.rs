@@ -71,13 +71,16 @@ mod state;
 mod topology;
 mod world;
 
-pub use collective::op::ReduceInfo;
+pub use collective::{
+    calls::{Call, Root},
+    op::ReduceInfo,
+};
 pub use communicator::Communicator;
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
-pub use memory::{StateMemory, Tensor};
-pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use memory::{Source, StateMemory, Target, Tensor};
+pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
     Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, KickCode,

@@ -122,7 +122,7 @@ impl Ring {
                 Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length")
             }
             .with(quantisation);
-            tensor.check().expect("possible");
+            crate::memory::check_part(&tensor.descriptor).expect("possible");
             let descriptor = Descriptor::all_reduce(vec![tensor.descriptor], Algorithm::Automatic);
             let plan =
                 Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);

@@ -75,7 +75,7 @@ impl Ranks {
                 Tensor::out_of_place(&rank.floats, &mut rank.recv, how.op).expect("same length")
             }
             .with(how.quantisation);
-            first.check().expect("possible");
+            crate::memory::check_part(&first.descriptor).expect("possible");
             let mut second = Tensor::in_place(&mut rank.halves, how.op);
             second.descriptor.data_type = DataType::Float16;
             let descriptor =

@@ -25,7 +25,7 @@ impl Peers {
         let master = Master::launch(config).expect("master starts");
         let address = master.local_addr().to_string();
         let peer = |index: usize| {
-            let builder = Communicator::builder(&address).first_ports(0, 0).name(&format!("peer {index}"));
+            let builder = Communicator::builder(&address).first_ports(0, 0).name(&format!("peer{index}"));
             builder.build().expect("valid settings")
         };
         let all: Vec<Communicator> = (0..count).map(peer).collect();

@@ -1,8 +1,8 @@
 //! The only module with raw pointers to the caller's memory.
 //!
 //! A [`Tensor`] borrows one or two of the caller's slices for `'a`. Inside the library the borrow becomes a
-//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes a
-//! `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
+//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes
+//! a `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
 //! attempt is closed and drained. The two places that do so are the blocking calls, which do not return before, and the
 //! scope of asynchronous operations, which does not end before.
 
@@ -67,8 +67,8 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does not
-    /// fit is refused by the call that the tensor is given to (`InvalidArgument`).
+    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does
+    /// not fit is refused by the call that the tensor is given to (`InvalidArgument`).
     #[must_use]
     pub fn quantised(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.descriptor.quantisation = Some(quantisation.into());
@@ -304,8 +304,8 @@ impl RawTensor {
         Self { send, recv, bytes, in_place, is_saved: in_place }
     }
 
-    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it fails: it needs no
-    /// backup.
+    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
+    /// fails: it needs no backup.
     pub(crate) fn without_backup(mut self) -> Self {
         assert!(self.in_place, "what is only read is not saved in any case");
         self.is_saved = false;
@@ -353,8 +353,8 @@ impl RawTensor {
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
         if self.in_place {
-            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained (module
-            // documentation).
+            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained
+            // (module documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else {
@@ -438,10 +438,11 @@ impl Backup {
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.
     pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
-        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
-        // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
-        // one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it goes. Uninitialised bytes are written by a save before they are ever read (the count
-        // of saved bytes says which).
+        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the
+        // `Lent` holds the backup as well. The next operation gets it only after the gate of this attempt has drained,
+        // so that one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it
+        // goes. Uninitialised bytes are written by a save before they are ever read (the count of saved bytes says
+        // which).
         unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
     }
 }
@@ -473,8 +474,8 @@ impl<'a> StateMemory<'a> {
     /// Content of a type that is known at run time only, at any address.
     ///
     /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They are
-    /// at most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They
+    /// are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
     pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
         let raw = RawState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
         Self { raw, data_type, count, lent: PhantomData }
@@ -488,7 +489,8 @@ pub(crate) struct RawState {
     bytes: usize,
 }
 
-// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync drains.
+// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync
+// drains.
 unsafe impl Send for RawState {}
 
 impl RawState {

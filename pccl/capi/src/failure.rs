@@ -36,7 +36,7 @@ impl Failure {
         Self { code, text, remedy: Remedy::GiveUp, cause, culprits: Vec::new() }
     }
 
-    /// An argument has no meaning.
+    /// An argument is invalid.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(code::INVALID_ARGUMENT, "InvalidArgument", text)
     }

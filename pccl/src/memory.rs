@@ -321,6 +321,12 @@ impl RawTensor {
         Self { send, recv, bytes, in_place: false, is_saved: false }
     }
 
+    /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
+    pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
+        let bytes = room.checked(&(0..send.bytes));
+        Self { send: send.start, recv: room.start, bytes, in_place: false, is_saved: false }
+    }
+
     /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the vote.
     pub(crate) fn put(&self, at: usize, from: &Span) {
         assert!(at <= self.bytes && from.bytes <= self.bytes - at);

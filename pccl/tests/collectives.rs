@@ -130,6 +130,42 @@ fn a_reduce_gives_the_root_the_result_and_leaves_the_others_what_they_have() {
 }
 
 #[test]
+fn a_reduce_scatter_gives_each_one_its_part() {
+    for ranks in [2, 3, 5] {
+        let peers = Peers::new(ranks);
+        for count in COUNTS {
+            let expected = sum(ranks, ranks * count);
+            let results = peers.each(|comm| {
+                let (send, mut recv) = (content(comm.world().rank, ranks * count), vec![f32::NAN; count]);
+                comm.reduce_scatter(&send, &mut recv, ReduceOp::Sum).expect("all call it");
+                assert!(send == content(comm.world().rank, ranks * count));
+                recv
+            });
+            assert!(results.concat() == expected, "{ranks} ranks, {count}");
+            // The first one gets nothing, the last one most.
+            let counts: Vec<u64> = (0..ranks).map(|rank| (rank * count) as u64).collect();
+            let all = counts.iter().sum::<u64>() as usize;
+            let results = peers.each(|comm| {
+                let rank = comm.world().rank;
+                let mut recv = vec![f32::NAN; rank * count];
+                let sum = ReduceOptions::new(ReduceOp::Sum);
+                comm.reduce_scatter_counts(&content(rank, all), &mut recv, &counts, sum)
+                    .expect("all call it");
+                recv
+            });
+            assert!(results.concat() == sum(ranks, all), "{ranks} ranks, counts {counts:?}");
+        }
+        let errors = peers.each(|comm| {
+            let mut recv = [7_i32; 2];
+            let error = comm.reduce_scatter(&[1; 14], &mut recv, ReduceOp::Sum).expect_err("for seven");
+            assert_eq!(recv, [7; 2]);
+            error
+        });
+        assert!(errors.iter().all(|error| verdict_of(error).cause == Cause::WorldChanged));
+    }
+}
+
+#[test]
 fn a_weighted_average_divides_by_the_sum_of_the_weights() {
     let peers = Peers::new(3);
     for count in COUNTS {

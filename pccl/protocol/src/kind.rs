@@ -14,6 +14,8 @@ wire_code! {
         Broadcast = 1 => "broadcast",
         /// Everybody gets what each one gives, side by side.
         AllGather = 2 => "all-gather",
+        /// Each one gets its part of the reduction of what all give.
+        ReduceScatter = 3 => "reduce-scatter",
         /// One gets the reduction of what all give.
         Reduce = 4 => "reduce",
     }
@@ -26,6 +28,7 @@ impl CollectiveKind {
             Self::AllReduce => "all_reduce",
             Self::Broadcast => "broadcast",
             Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
             Self::Reduce => "reduce",
         }
     }
@@ -33,7 +36,7 @@ impl CollectiveKind {
     /// Whether contributions are combined by a reduction.
     pub const fn folds(self) -> bool {
         match self {
-            Self::AllReduce | Self::Reduce => true,
+            Self::AllReduce | Self::ReduceScatter | Self::Reduce => true,
             Self::Broadcast | Self::AllGather => false,
         }
     }
@@ -49,6 +52,8 @@ wire_union! {
         Broadcast(PeerId) = 1,
         /// Everybody gets what each one gives, side by side.
         AllGather(Split) = 2,
+        /// Each one gets its part of the reduction of what all give.
+        ReduceScatter(Split) = 3,
         /// This peer gets the reduction of what all give.
         Reduce(PeerId) = 4,
     }
@@ -113,6 +118,7 @@ impl Collective {
             Self::AllReduce(_) => CollectiveKind::AllReduce,
             Self::Broadcast(_) => CollectiveKind::Broadcast,
             Self::AllGather(_) => CollectiveKind::AllGather,
+            Self::ReduceScatter(_) => CollectiveKind::ReduceScatter,
             Self::Reduce(_) => CollectiveKind::Reduce,
         }
     }
@@ -121,14 +127,14 @@ impl Collective {
     pub const fn root(&self) -> Option<PeerId> {
         match self {
             Self::Broadcast(root) | Self::Reduce(root) => Some(*root),
-            Self::AllReduce(_) | Self::AllGather(_) => None,
+            Self::AllReduce(_) | Self::AllGather(_) | Self::ReduceScatter(_) => None,
         }
     }
 
     /// Which part of the tensors belongs to whom, if that is an argument.
     pub const fn split(&self) -> Option<&Split> {
         match self {
-            Self::AllGather(split) => Some(split),
+            Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
             Self::AllReduce(_) | Self::Broadcast(_) | Self::Reduce(_) => None,
         }
     }

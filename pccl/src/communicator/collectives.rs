@@ -132,6 +132,48 @@ impl Communicator {
         self.call(Call::reduce(data, root, options.op).quantised(options.quantisation), options)
     }
 
+    /// Reduces `send` over all peers of the group. Of the result each peer gets one of as many equal parts as there are ranks, in
+    /// the order of the ranks that they have when it begins: as many elements as `recv` has. [`ReduceInfo::rank`] is the own rank
+    /// then.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut part = vec![0.0_f32; 250];
+    /// let gradient = vec![0.5_f32; part.len() * comm.world().group_size];
+    /// comm.reduce_scatter(&gradient, &mut part, pccl::ReduceOp::Avg)?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `send` is as before, and `recv` too. `InvalidArgument` if `send` is not a multiple of
+    /// `recv`.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::reduce_scatter(send, recv, options.op).quantised(options.quantisation), options)
+    }
+
+    /// As [`Communicator::reduce_scatter`], with as many elements for each rank of [`Communicator::world`] as `counts` says. All
+    /// peers give the same counts.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce_scatter`]; `InvalidArgument` if the counts do not fit the world or the buffers.
+    pub fn reduce_scatter_counts<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[u64],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        let call = Call::reduce_scatter_counts(send, recv, counts, options.op);
+        self.call(call.quantised(options.quantisation), options)
+    }
+
     /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its `weight`,
     /// divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of samples that a peer has
     /// seen. `docs/semantics.md` has the exact rule. Floats only.

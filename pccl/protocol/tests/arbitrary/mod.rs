@@ -165,7 +165,7 @@ impl Arb for Descriptor {
     fn arb() -> BoxedStrategy<Self> {
         let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb());
         let fitted = all.prop_map(|(mut collective, mut parts, algorithm)| {
-            if let Collective::AllGather(split) = &mut collective {
+            if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
                 match split {
                     Split::Equal(ranks) => {
                         *ranks = (*ranks).max(1);
@@ -301,7 +301,7 @@ arb_union! {
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync }
     Operation { Collective, Sync, Topology }
-    Collective { AllReduce, Broadcast, AllGather, Reduce }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce }
     Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }

@@ -8,6 +8,7 @@ mod all_gather;
 mod all_reduce;
 mod broadcast;
 mod reduce;
+mod reduce_scatter;
 mod weighted;
 
 use super::shape::Shape;
@@ -148,6 +149,7 @@ pub(crate) fn shape_of(collective: &Collective, ring: &[PeerId]) -> Option<Shape
         Collective::AllReduce(_) => Shape::all_reduce(ranks),
         Collective::Broadcast(root) => Shape::broadcast(ranks, rank_of(root)?),
         Collective::AllGather(split) => Shape::all_gather(ranks, &counts_of(split)),
+        Collective::ReduceScatter(split) => Shape::reduce_scatter(ranks, &counts_of(split)),
         Collective::Reduce(root) => Shape::reduce(ranks, rank_of(root)?),
     })
 }

@@ -4,7 +4,11 @@ use pccl::{
     Block, Call, CallKind, Cause, CollectiveKind, CollectiveOptions, Communicator, Error, Master,
     MasterConfig, ReduceOp, ReduceOptions, Remedy, Scheme,
 };
-use std::{thread, time::Duration};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -162,6 +166,21 @@ fn a_reduce_scatter_gives_each_one_its_part() {
             error
         });
         assert!(errors.iter().all(|error| verdict_of(error).cause == Cause::WorldChanged));
+    }
+}
+
+#[test]
+fn nobody_goes_on_from_a_barrier_before_all_have_come() {
+    for ranks in [2, 3, 5] {
+        let (peers, come) = (Peers::new(ranks), AtomicUsize::new(0));
+        for round in 1..=5 {
+            peers.each(|comm| {
+                come.fetch_add(1, Ordering::SeqCst);
+                let info = comm.barrier(()).expect("all call it");
+                assert_eq!((info.world_size, info.tx_bytes, info.rx_bytes), (ranks, 0, 0));
+                assert_eq!(come.load(Ordering::SeqCst), round * ranks);
+            });
+        }
     }
 }
 

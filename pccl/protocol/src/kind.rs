@@ -18,6 +18,8 @@ wire_code! {
         ReduceScatter = 3 => "reduce-scatter",
         /// One gets the reduction of what all give.
         Reduce = 4 => "reduce",
+        /// Nobody goes on before all have come.
+        Barrier = 5 => "barrier",
     }
 }
 
@@ -30,6 +32,7 @@ impl CollectiveKind {
             Self::AllGather => "all_gather",
             Self::ReduceScatter => "reduce_scatter",
             Self::Reduce => "reduce",
+            Self::Barrier => "barrier",
         }
     }
 
@@ -37,7 +40,7 @@ impl CollectiveKind {
     pub const fn folds(self) -> bool {
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::Reduce => true,
-            Self::Broadcast | Self::AllGather => false,
+            Self::Broadcast | Self::AllGather | Self::Barrier => false,
         }
     }
 }
@@ -56,6 +59,8 @@ wire_union! {
         ReduceScatter(Split) = 3,
         /// This peer gets the reduction of what all give.
         Reduce(PeerId) = 4,
+        /// Nobody goes on before all have come. There are no tensors.
+        Barrier(Nothing) = 5,
     }
 }
 
@@ -120,6 +125,7 @@ impl Collective {
             Self::AllGather(_) => CollectiveKind::AllGather,
             Self::ReduceScatter(_) => CollectiveKind::ReduceScatter,
             Self::Reduce(_) => CollectiveKind::Reduce,
+            Self::Barrier(_) => CollectiveKind::Barrier,
         }
     }
 
@@ -127,7 +133,7 @@ impl Collective {
     pub const fn root(&self) -> Option<PeerId> {
         match self {
             Self::Broadcast(root) | Self::Reduce(root) => Some(*root),
-            Self::AllReduce(_) | Self::AllGather(_) | Self::ReduceScatter(_) => None,
+            Self::AllReduce(_) | Self::AllGather(_) | Self::ReduceScatter(_) | Self::Barrier(_) => None,
         }
     }
 
@@ -135,7 +141,7 @@ impl Collective {
     pub const fn split(&self) -> Option<&Split> {
         match self {
             Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
-            Self::AllReduce(_) | Self::Broadcast(_) | Self::Reduce(_) => None,
+            Self::AllReduce(_) | Self::Broadcast(_) | Self::Reduce(_) | Self::Barrier(_) => None,
         }
     }
 
@@ -146,6 +152,9 @@ impl Collective {
             return bad("reduction of a collective that has none", part.op.code().into());
         }
         match self.split() {
+            None if self.kind() == CollectiveKind::Barrier && !parts.is_empty() => {
+                bad("tensors of a barrier", parts.len() as u64)
+            }
             None => Ok(()),
             Some(Split::Equal(0)) => bad("number of ranks", 0),
             Some(Split::Equal(ranks)) => {

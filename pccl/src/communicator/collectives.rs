@@ -174,6 +174,20 @@ impl Communicator {
         self.call(call.quantised(options.quantisation), options)
     }
 
+    /// Returns when all peers of the group have called it.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// comm.barrier(())?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`].
+    pub fn barrier(&self, options: impl Into<CollectiveOptions>) -> Result<ReduceInfo, Error> {
+        self.call(Call::barrier(), options.into())
+    }
+
     /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its `weight`,
     /// divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of samples that a peer has
     /// seen. `docs/semantics.md` has the exact rule. Floats only.

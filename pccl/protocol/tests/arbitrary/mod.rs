@@ -180,6 +180,9 @@ impl Arb for Descriptor {
                     }
                 }
             }
+            if collective.kind() == CollectiveKind::Barrier {
+                parts.clear();
+            }
             if !collective.kind().folds() {
                 parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
             }
@@ -301,7 +304,7 @@ arb_union! {
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync }
     Operation { Collective, Sync, Topology }
-    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
     Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }

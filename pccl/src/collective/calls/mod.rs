@@ -6,6 +6,7 @@
 
 mod all_gather;
 mod all_reduce;
+mod barrier;
 mod broadcast;
 mod reduce;
 mod reduce_scatter;
@@ -146,7 +147,8 @@ pub(crate) fn shape_of(collective: &Collective, ring: &[PeerId]) -> Option<Shape
     }
     let rank_of = |root: &PeerId| ring.iter().position(|peer| peer == root);
     Some(match collective {
-        Collective::AllReduce(_) => Shape::all_reduce(ranks),
+        // Of no tensors.
+        Collective::AllReduce(_) | Collective::Barrier(_) => Shape::all_reduce(ranks),
         Collective::Broadcast(root) => Shape::broadcast(ranks, rank_of(root)?),
         Collective::AllGather(split) => Shape::all_gather(ranks, &counts_of(split)),
         Collective::ReduceScatter(split) => Shape::reduce_scatter(ranks, &counts_of(split)),

@@ -46,7 +46,8 @@ impl DetachedReduce {
 }
 
 impl Communicator {
-    /// Launches a collective whose memory outlives the program's interest in it, as an interface for another language has it. See [`Communicator::scope`] for borrowed memory.
+    /// Launches a collective whose memory outlives the program's interest in it, as an interface for another language
+    /// has it. See [`Communicator::scope`] for borrowed memory.
     ///
     /// # Errors
     /// `InvalidUsage` if the tag is in flight already; `NotConnected`, `Kicked`, `MasterLost`.

@@ -183,8 +183,8 @@ impl Target<'_> {
     /// Elements of a type that is known at run time only, at any address.
     ///
     /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They are at
-    /// most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them.
+    /// They are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
     pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
         Self { start, count, data_type, lent: PhantomData }
     }
@@ -217,8 +217,8 @@ pub(crate) struct Span {
     bytes: usize,
 }
 
-// SAFETY: one thread at a time uses it (the caller's, or before the vote the one that votes), and the memory behind it is plain
-// numbers (`Element`).
+// SAFETY: one thread at a time uses it (the caller's, or before the vote the one that votes), and the memory behind
+// it is plain numbers (`Element`).
 unsafe impl Send for Span {}
 // SAFETY: as above: the operation that owns it orders its uses.
 unsafe impl Sync for Span {}
@@ -238,8 +238,8 @@ impl Span {
 
     /// Writes the memory. Only of a [`Target`].
     pub(crate) fn update<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
-        // SAFETY: the caller's exclusive borrow covers these bytes until the operation is over, and only the operation's
-        // present thread uses them.
+        // SAFETY: the caller's exclusive borrow covers these bytes until the operation is over, and only the
+        // operation's present thread uses them.
         work(unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) })
     }
 }
@@ -327,11 +327,12 @@ impl RawTensor {
         Self { send: send.start, recv: room.start, bytes, in_place: false, is_saved: false }
     }
 
-    /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the vote.
+    /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the
+    /// vote.
     pub(crate) fn put(&self, at: usize, from: &Span) {
         assert!(at <= self.bytes && from.bytes <= self.bytes - at);
-        // SAFETY: the place was just checked, the caller's exclusive borrow covers it, `from` is another borrow, and nobody sends
-        // anything before this peer has voted.
+        // SAFETY: the place was just checked, the caller's exclusive borrow covers it, `from` is another borrow, and
+        // nobody sends anything before this peer has voted.
         unsafe { std::ptr::copy_nonoverlapping(from.start, self.recv.add(at), from.bytes) };
     }
 
@@ -424,7 +425,8 @@ impl Backup {
         range.len()
     }
 
-    /// Reads bytes that were written. Only while no thread uses them: before a vote, or after the gate of the attempt has drained.
+    /// Reads bytes that were written. Only while no thread uses them: before a vote, or after the gate of the attempt
+    /// has drained.
     pub(crate) fn view<R>(&self, range: Range<usize>, work: impl FnOnce(&[u8]) -> R) -> R {
         let bytes = self.checked(&range);
         // SAFETY: the range lies inside the allocation, what is in it was written, and this thread is its only user.
@@ -434,7 +436,8 @@ impl Backup {
     /// Fills bytes. Only while no thread uses them, as [`Backup::view`].
     pub(crate) fn fill<R>(&self, range: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> R {
         let bytes = self.checked(&range);
-        // SAFETY: the range lies inside the allocation, of which this thread is the only user; the bytes are initialised first.
+        // SAFETY: the range lies inside the allocation, of which this thread is the only user; the bytes are
+        // initialised first.
         work(unsafe {
             std::ptr::write_bytes(self.start.add(range.start), 0, bytes);
             std::slice::from_raw_parts_mut(self.start.add(range.start), bytes)

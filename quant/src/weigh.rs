@@ -1,7 +1,7 @@
 //! Weighted averages: each value times a weight before it is added up, and the sum divided by the sum of the weights.
 //!
-//! Halves and single precision travel in single precision, so that a product fits where the element may not hold it; double
-//! precision in itself. A product and a quotient are computed in double precision and rounded once.
+//! Halves and single precision travel in single precision, so that a product fits where the element may not hold it;
+//! double precision in itself. A product and a quotient are computed in double precision and rounded once.
 
 use crate::{
     DataType,

@@ -103,8 +103,8 @@ pub struct Descriptor {
     pub collective: Collective,
     /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is [`ReduceOp::Sum`].
     pub parts: Vec<PartDescriptor>,
-    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`], which
-    /// leaves it to the master.
+    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
+    /// which leaves it to the master.
     pub algorithm: Algorithm,
 }
 
@@ -173,8 +173,8 @@ impl Descriptor {
         }
     }
 
-    /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called, and how the
-    /// other one was.
+    /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,
+    /// and how the other one was.
     pub fn difference(&self, other: &Self) -> Option<(String, String)> {
         if self.collective != other.collective {
             return Some((format!("as {}", self.collective), format!("as {}", other.collective)));

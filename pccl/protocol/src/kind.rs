@@ -46,8 +46,8 @@ impl CollectiveKind {
 }
 
 wire_union! {
-    /// What a collective does: its kind with the arguments that are beside the tensors. Peers are named by their identity, since
-    /// ranks may change between the call and its beginning.
+    /// What a collective does: its kind with the arguments that are beside the tensors. Peers are named by their
+    /// identity, since ranks may change between the call and its beginning.
     pub enum Collective {
         /// Everybody gets the reduction of what all give.
         AllReduce(Nothing) = 0,

@@ -200,7 +200,8 @@ impl Op {
         }
     }
 
-    /// An attempt of this rank in the present ring. Without a shape its members cannot carry it out, and it only gets its verdict.
+    /// An attempt of this rank in the present ring. Without a shape its members cannot carry it out, and it only gets
+    /// its verdict.
     fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);

@@ -10,12 +10,12 @@ use pccl_quant::Element;
 use std::{ops::Range, sync::Arc};
 
 impl Communicator {
-    /// Carries out a collective and waits for its end. The calls for each kind, such as [`Communicator::broadcast`], are
-    /// short for this.
+    /// Carries out a collective and waits for its end. The calls for each kind, such as [`Communicator::broadcast`],
+    /// are short for this.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; `Aborted` with the cause `WorldChanged` if the call was made for members that the group
-    /// does not have any more: the root is gone, or there are not as many peers as it has parts.
+    /// As [`Communicator::all_reduce`]; `Aborted` with the cause `WorldChanged` if the call was made for members that
+    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts.
     pub fn call<'a>(
         &self,
         call: impl Into<Call<'a>>,
@@ -25,8 +25,8 @@ impl Communicator {
         self.complete(&shared, &op, Limit::of(op.timeout()))
     }
 
-    /// As [`Communicator::call`]; after an abort it is tried again, whole, until it succeeds, too few peers are left, the members
-    /// are not those that it was called for, or the retries of `options` are used up.
+    /// As [`Communicator::call`]; after an abort it is tried again, whole, until it succeeds, too few peers are left,
+    /// the members are not those that it was called for, or the retries of `options` are used up.
     ///
     /// # Errors
     /// As [`Communicator::call`]; after any, what the collective only reads or works on in place is as before.
@@ -50,8 +50,8 @@ impl Communicator {
         }
     }
 
-    /// Replaces `data` by what it is at `root`, a rank of [`Communicator::world`] or a peer. All peers of the group call it with
-    /// the same root, count, type and tag.
+    /// Replaces `data` by what it is at `root`, a rank of [`Communicator::world`] or a peer. All peers of the group
+    /// call it with the same root, count, type and tag.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -72,8 +72,8 @@ impl Communicator {
         self.call(Call::broadcast(data, root).quantised(options.quantisation), options)
     }
 
-    /// Puts what all peers of the group send into `recv`, in the order of the ranks that they have when it begins: as many
-    /// elements of each, so that `recv` has those of all. [`ReduceInfo::rank`] is the own rank then.
+    /// Puts what all peers of the group send into `recv`, in the order of the ranks that they have when it begins: as
+    /// many elements of each, so that `recv` has those of all. [`ReduceInfo::rank`] is the own rank then.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -83,8 +83,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::call`]; after any, `send` is as before and `recv` is undefined. `InvalidArgument` if `recv` is not a
-    /// multiple of `send`.
+    /// As [`Communicator::call`]; after any, `send` is as before and `recv` is undefined. `InvalidArgument` if `recv`
+    /// is not a multiple of `send`.
     pub fn all_gather<T: Element>(
         &self,
         send: &[T],
@@ -95,8 +95,8 @@ impl Communicator {
         self.call(Call::all_gather(send, recv).quantised(options.quantisation), options)
     }
 
-    /// As [`Communicator::all_gather`], with as many elements of each rank of [`Communicator::world`] as `counts` says. All peers
-    /// give the same counts.
+    /// As [`Communicator::all_gather`], with as many elements of each rank of [`Communicator::world`] as `counts`
+    /// says. All peers give the same counts.
     ///
     /// # Errors
     /// As [`Communicator::all_gather`]; `InvalidArgument` if the counts do not fit the world or the buffers.
@@ -111,7 +111,8 @@ impl Communicator {
         self.call(Call::all_gather_counts(send, recv, counts).quantised(options.quantisation), options)
     }
 
-    /// Reduces `data` over all peers of the group, to `root`: it has the result in `data`, the others keep what they have.
+    /// Reduces `data` over all peers of the group, to `root`: it has the result in `data`, the others keep what they
+    /// have.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -132,9 +133,9 @@ impl Communicator {
         self.call(Call::reduce(data, root, options.op).quantised(options.quantisation), options)
     }
 
-    /// Reduces `send` over all peers of the group. Of the result each peer gets one of as many equal parts as there are ranks, in
-    /// the order of the ranks that they have when it begins: as many elements as `recv` has. [`ReduceInfo::rank`] is the own rank
-    /// then.
+    /// Reduces `send` over all peers of the group. Of the result each peer gets one of as many equal parts as there
+    /// are ranks, in the order of the ranks that they have when it begins: as many elements as `recv` has.
+    /// [`ReduceInfo::rank`] is the own rank then.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -145,8 +146,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::call`]; after any, `send` is as before, and `recv` too. `InvalidArgument` if `send` is not a multiple of
-    /// `recv`.
+    /// As [`Communicator::call`]; after any, `send` is as before, and `recv` too. `InvalidArgument` if `send` is not
+    /// a multiple of `recv`.
     pub fn reduce_scatter<T: Element>(
         &self,
         send: &[T],
@@ -157,8 +158,8 @@ impl Communicator {
         self.call(Call::reduce_scatter(send, recv, options.op).quantised(options.quantisation), options)
     }
 
-    /// As [`Communicator::reduce_scatter`], with as many elements for each rank of [`Communicator::world`] as `counts` says. All
-    /// peers give the same counts.
+    /// As [`Communicator::reduce_scatter`], with as many elements for each rank of [`Communicator::world`] as
+    /// `counts` says. All peers give the same counts.
     ///
     /// # Errors
     /// As [`Communicator::reduce_scatter`]; `InvalidArgument` if the counts do not fit the world or the buffers.
@@ -188,9 +189,9 @@ impl Communicator {
         self.call(Call::barrier(), options.into())
     }
 
-    /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its `weight`,
-    /// divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of samples that a peer has
-    /// seen. `docs/semantics.md` has the exact rule. Floats only.
+    /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its
+    /// `weight`, divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of
+    /// samples that a peer has seen. `docs/semantics.md` has the exact rule. Floats only.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
@@ -200,8 +201,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::call`]; after any, `data` is as before. `InvalidArgument` for a weight that is none, for elements that
-    /// are no floats, and, on all peers, if all weights are 0.
+    /// As [`Communicator::call`]; after any, `data` is as before. `InvalidArgument` for a weight that is none, for
+    /// elements that are no floats, and, on all peers, if all weights are 0.
     pub fn weighted_average<T: Element>(
         &self,
         data: &mut [T],

@@ -1,8 +1,10 @@
-//! Collectives as callers make them: one file for each, with what is its own. It checks the arguments, makes the descriptor that
-//! peers vote for, and says which memory the engines work on and what the caller's memory gets besides.
+//! Collectives as callers make them: one file for each, with what is its own. It checks the arguments, makes the
+//! descriptor that peers vote for, and says which memory the engines work on and what the caller's memory gets
+//! besides.
 //!
-//! The engines know a [`Shape`] and memory of the whole tensor, in place or out of place. Where the caller has memory for a part of
-//! it only, the library has the rest ([`Prepared::rooms`]), and what belongs to the caller is copied by [`Beside`].
+//! The engines know a [`Shape`] and memory of the whole tensor, in place or out of place. Where the caller has memory
+//! for a part of it only, the library has the rest ([`Prepared::rooms`]), and what belongs to the caller is copied by
+//! [`Beside`].
 
 mod all_gather;
 mod all_reduce;
@@ -49,15 +51,15 @@ impl fmt::Debug for Call<'_> {
 }
 
 impl Call<'_> {
-    /// `prepare` makes the operation, once for each try. What it captures of the caller's memory is borrowed for the life of the
-    /// call.
+    /// `prepare` makes the operation, once for each try. What it captures of the caller's memory is borrowed for the
+    /// life of the call.
     fn new(prepare: impl Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync + 'static) -> Self {
         Self { prepare: Box::new(prepare), quantisation: None, lent: PhantomData }
     }
 
-    /// The same, with elements that are quantised while they travel: floats only, and the same way on all peers. Where all peers
-    /// receive the same, they end with the same bytes, the one that has given them included. Tensors of an all-reduce
-    /// that have a quantisation of their own keep it.
+    /// The same, with elements that are quantised while they travel: floats only, and the same way on all peers.
+    /// Where all peers receive the same, they end with the same bytes, the one that has given them included. Tensors
+    /// of an all-reduce that have a quantisation of their own keep it.
     #[must_use]
     pub fn quantised(mut self, quantisation: impl Into<Option<Quantisation>>) -> Self {
         self.quantisation = quantisation.into();
@@ -164,8 +166,8 @@ fn counts_of(split: &Split) -> Vec<u64> {
     }
 }
 
-/// The one peer that gives or gets everything: a rank of [`Communicator::world`](crate::Communicator::world), or a peer. All peers
-/// have to name the same one.
+/// The one peer that gives or gets everything: a rank of [`Communicator::world`](crate::Communicator::world), or a
+/// peer. All peers have to name the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
     /// The peer that has this rank in the world that this peer knows.

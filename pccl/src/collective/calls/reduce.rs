@@ -6,8 +6,8 @@ use pccl_protocol::Collective;
 use pccl_quant::ReduceOp;
 
 impl<'a> Call<'a> {
-    /// Reduces `data` over all peers of the group; the result is in `data` at the root, and the others keep what they have. See
-    /// [`Communicator::reduce`](crate::Communicator::reduce).
+    /// Reduces `data` over all peers of the group; the result is in `data` at the root, and the others keep what they
+    /// have. See [`Communicator::reduce`](crate::Communicator::reduce).
     pub fn reduce(data: impl Into<Target<'a>>, root: impl Into<Root>, op: ReduceOp) -> Self {
         let (data, root) = (data.into(), root.into());
         let (raw, count, data_type) = (data.in_place(), data.count(), data.data_type());

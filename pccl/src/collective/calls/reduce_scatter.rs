@@ -1,6 +1,7 @@
 //! Reduce-scatter: each one gets its part of the reduction of what all give.
 //!
-//! Sums pass through memory for the whole tensor, which the library has; the own part of it is copied to the caller at the end.
+//! Sums pass through memory for the whole tensor, which the library has; the own part of it is copied to the caller
+//! at the end.
 
 use super::{Beside, Call, Place, Prepared, own_part, same_type, split};
 use crate::{

@@ -1,7 +1,7 @@
 //! Weighted average: everybody gets the sum of what all give, each times its weight, divided by the sum of the weights.
 //!
-//! It is an all-reduce of two tensors in memory of the library: the weighted values, and the weight as one `f64`. The caller's
-//! tensor is read before the vote and written after the outcome, so a failure leaves it as it is.
+//! It is an all-reduce of two tensors in memory of the library: the weighted values, and the weight as one `f64`. The
+//! caller's tensor is read before the vote and written after the outcome, so a failure leaves it as it is.
 
 use super::{Beside, Call, Place, Prepared};
 use crate::{

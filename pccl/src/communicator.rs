@@ -9,7 +9,7 @@ mod sync;
 mod topology;
 
 use crate::{
-    Builder, Error, World,
+    Builder, Error, Reason, World,
     config::Config,
     flight,
     limit::Limit,
@@ -203,9 +203,9 @@ impl Communicator {
     /// `System` if the file cannot be written.
     pub fn dump_flight(&self, directory: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let directory = directory.as_ref();
-        self.flight
-            .dump(directory, "on request")
-            .map_err(|error| Error::System(format!("cannot write to {}: {error}", directory.display())))
+        self.flight.dump(directory, "on request").map_err(|error| {
+            Error::System(Reason::system(format_args!("cannot write to {}", directory.display()), error))
+        })
     }
 
     /// The live session, or why there is none.

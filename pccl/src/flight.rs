@@ -135,7 +135,7 @@ pub(crate) fn ended(flight: &Recorder, end: &End) {
     let text = match end {
         End::Closed => String::new(),
         End::Kicked(reason) => reason.to_string(),
-        End::MasterLost(text) => text.clone(),
+        End::MasterLost(reason) => reason.to_string(),
     };
     flight.record_with(|| Event::new(What::SessionEnded).named(name).text(text));
     if *end != End::Closed {

@@ -78,7 +78,7 @@ pub use collective::{
 pub use communicator::Communicator;
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
-pub use error::{Error, Remedy, Result};
+pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{Source, StateMemory, Target, Tensor};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};

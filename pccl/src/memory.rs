@@ -391,8 +391,8 @@ impl RawTensor {
     }
 }
 
-/// Memory in which an in-place collective saves what it overwrites, or in which a quantised one keeps what travels. Not
-/// initialised: only bytes that were written are ever read.
+/// Memory in which an in-place collective saves what it overwrites, or in which a quantised one keeps what travels. New
+/// memory is zero, which costs nothing where it is large: the system hands out pages of zeros.
 #[derive(Debug)]
 pub(crate) struct Backup {
     start: *mut u8,
@@ -407,12 +407,11 @@ unsafe impl Send for Backup {}
 unsafe impl Sync for Backup {}
 
 impl Backup {
-    /// A backup of at least `len` bytes, which `counter` counts as long as it lives.
+    /// A backup of `len` bytes, which `counter` counts as long as it lives.
     pub(crate) fn new(len: usize, counter: &Arc<AtomicUsize>) -> Self {
-        let mut memory = std::mem::ManuallyDrop::new(Vec::<u8>::with_capacity(len));
-        let (start, capacity) = (memory.as_mut_ptr(), memory.capacity());
-        counter.fetch_add(capacity, Ordering::Relaxed);
-        Self { start, capacity, counter: counter.clone() }
+        let start = Box::into_raw(vec![0_u8; len].into_boxed_slice());
+        counter.fetch_add(len, Ordering::Relaxed);
+        Self { start: start.cast(), capacity: len, counter: counter.clone() }
     }
 
     /// Bytes that it can hold.
@@ -447,19 +446,18 @@ impl Backup {
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.
     pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
-        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the
-        // `Lent` holds the backup as well. The next operation gets it only after the gate of this attempt has drained,
-        // so that one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it
-        // goes. Uninitialised bytes are written by a save before they are ever read (the count of saved bytes says
-        // which).
+        // SAFETY: the range lies inside the allocation, which is initialised and lives as long as `self`; the attempt
+        // that holds the `Lent` holds the backup as well. The next operation gets it only after the gate of this
+        // attempt has drained, so that one attempt at a time uses it, and of the ways for which an attempt is prepared
+        // only the one that it goes.
         unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
     }
 }
 
 impl Drop for Backup {
     fn drop(&mut self) {
-        // SAFETY: pointer and capacity come from the `Vec<u8>` of `new`; length 0 reads nothing.
-        drop(unsafe { Vec::from_raw_parts(self.start, 0, self.capacity) });
+        // SAFETY: pointer and length are those of the box of `new`, and nobody has lent memory any more.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.capacity)) });
         self.counter.fetch_sub(self.capacity, Ordering::Relaxed);
     }
 }

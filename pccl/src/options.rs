@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Schedule {
     /// The master chooses, by the rates that [`optimize_topology`](crate::Communicator::optimize_topology) has
     /// measured, and takes another one for what is small.
@@ -27,8 +28,8 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// As votes carry it.
-    pub(crate) fn algorithm(self) -> Algorithm {
+    /// The algorithm that it asks for.
+    pub fn algorithm(self) -> Algorithm {
         match self {
             Self::Automatic => Algorithm::Automatic,
             Self::Ring => Algorithm::Ring,

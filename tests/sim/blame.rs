@@ -236,6 +236,7 @@ impl Ledger {
             // Judged against the votes, by the checker.
             Cause::MismatchedCall | Cause::WorldChanged | Cause::NoSource => {}
             Cause::MasterStopping => return Err("the master does not stop".into()),
+            other => return Err(format!("nothing is known of the cause {other}")),
         }
         let gone = [Cause::PeerDied, Cause::PeerSilent, Cause::PeerDropped, Cause::PeerLeft];
         if gone.contains(&verdict.cause) && !hostile(self, first) {
@@ -262,7 +263,7 @@ impl Ledger {
                 acts.find(|act| named(&act.1)).map(|act| act.1)
             }
             Operation::Sync(_) => self.sync_quitters.iter().copied().find(|peer| named(peer)),
-            Operation::Topology(_) => None,
+            other => return Err(format!("nobody gives up {other}")),
         };
         let by = by.ok_or("nobody whom it names gave up")?;
         let blamed = verdict.culprits.iter().any(|culprit| culprit.peer == by);

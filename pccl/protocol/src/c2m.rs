@@ -88,6 +88,7 @@ wire_struct! {
 
 /// What the caller's thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum CallKind {
     /// Not in any call.
     None,

@@ -194,6 +194,7 @@ impl Descriptor {
 
 wire_code! {
     /// How the data of a collective travels.
+    #[non_exhaustive]
     pub enum Algorithm {
         /// The master chooses.
         Automatic = 0 => "automatic",

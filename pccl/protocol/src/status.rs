@@ -9,6 +9,7 @@ use tinysockets::wire::ListItem;
 
 wire_code! {
     /// How far a peer has come.
+    #[non_exhaustive]
     pub enum PeerStage {
         /// Waits for the others to let it in.
         Pending = 1 => "pending",

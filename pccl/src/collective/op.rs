@@ -21,7 +21,7 @@ use super::{
     table::Slot,
 };
 use crate::{
-    Error, flight,
+    Error, LossCause, Reason, flight,
     limit::Limit,
     memory::{Backup, RawTensor},
     session::{End, Shared, links::Users},
@@ -44,6 +44,7 @@ use tinysockets::link::Outgoing;
 
 /// What a successful collective reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReduceInfo {
     /// Peers that took part.
     pub world_size: usize,
@@ -311,9 +312,8 @@ impl Op {
             Outcome::Done(_) if complete => Ok(()),
             Outcome::Done(_) => {
                 drop(state);
-                return shared.finish(End::MasterLost(
-                    "the master completed an operation that this peer had not".into(),
-                ));
+                let text = "the master completed an operation that this peer had not";
+                return shared.finish(End::MasterLost(Reason::new(LossCause::Protocol, text)));
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
@@ -339,7 +339,7 @@ impl Op {
             return;
         }
         let complete = state.vote == Some(Vote::Complete);
-        let result = if complete { Err(Error::OutcomeUnknown(end.to_string())) } else { Err(end.to_error()) };
+        let result = if complete { Err(Error::OutcomeUnknown(end.loss())) } else { Err(end.to_error()) };
         self.finish(&shared, &mut state, result, false);
     }
 
@@ -385,7 +385,8 @@ impl Op {
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
         let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
-        let delivered = concluded.map_err(Error::System).and_then(|()| match &self.beside {
+        let concluded = concluded.map_err(|text| Error::System(text.into()));
+        let delivered = concluded.and_then(|()| match &self.beside {
             Some(beside) if keep => beside.after(attempt.place()),
             _ => Ok(()),
         });

@@ -42,7 +42,8 @@ impl Communicator {
             let result = self.complete(&shared, &op, limit);
             let Err(error) = &result else { return result };
             let is_other_world = error.verdict().is_some_and(|verdict| verdict.cause == Cause::WorldChanged);
-            if !error.is_retryable() || is_other_world || retries == 0 || limit.is_over() {
+            let is_final = !error.is_retryable() || error.is_given_up() || is_other_world;
+            if is_final || retries == 0 || limit.is_over() {
                 return result;
             }
             retries -= 1;

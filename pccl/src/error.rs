@@ -247,14 +247,14 @@ mod tests {
 
     #[test]
     fn only_who_waits_for_the_world_is_told_to_wait_for_peers() {
-        for call in CallKind::ALL {
+        for call in CallKind::all() {
             let remedy = match call {
                 CallKind::WaitForWorld => Remedy::WaitForPeers,
                 CallKind::Connect => Remedy::Reconnect,
                 // Among them what drains, closes, and asks for the status, which are no calls for the master.
                 _ => Remedy::Retry,
             };
-            assert_eq!(timed_out(*call).remedy(), remedy, "{call}");
+            assert_eq!(timed_out(call).remedy(), remedy, "{call}");
         }
     }
 

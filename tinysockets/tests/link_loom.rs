@@ -176,13 +176,16 @@ mod reading {
         read: AtomicUsize,
         /// Somebody waits for the reading thread.
         awaited: AtomicBool,
+        /// The moment in which all happens: a clock that ran would not be the same in each interleaving.
+        now: Instant,
     }
 
     impl Socket {
         fn new(parker: &Parker) -> Arc<Self> {
             let wire = Arc::new(Wire::default());
             let turns = Turns::new((), Bell(Arc::clone(&wire)), parker.unparker());
-            Arc::new(Self { wire, turns, read: AtomicUsize::new(0), awaited: AtomicBool::new(false) })
+            let (read, awaited) = (AtomicUsize::new(0), AtomicBool::new(false));
+            Arc::new(Self { wire, turns, read, awaited, now: Instant::now() })
         }
 
         /// One turn: `false` at the end of the connection.
@@ -205,7 +208,7 @@ mod reading {
         /// What the reading thread does. There is no clock here: a sleep with a limit is over when the thread runs next,
         /// and a linger that nobody ends by a recall lasts for ever.
         fn run(&self, parker: &Parker, lingers_end: bool) {
-            let (mut seen, mut now) = (None, Instant::now());
+            let (mut seen, mut now) = (None, self.now);
             loop {
                 match self.turns.next(&mut seen, now) {
                     Next::Read => {
@@ -226,7 +229,7 @@ mod reading {
         fn visit(&self, done: impl Fn() -> bool) {
             let Some(mut turn) = self.turns.begin_visit() else { return };
             while !done() && self.step(&mut turn) {}
-            self.turns.end_visit(turn, Instant::now(), || self.awaited.load(Ordering::SeqCst));
+            self.turns.end_visit(turn, self.now, || self.awaited.load(Ordering::SeqCst));
         }
     }
 
@@ -328,7 +331,7 @@ mod reading {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                 thread::yield_now();
                 assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
-                socket.turns.end_visit(turn, Instant::now() - LINGER, || false);
+                socket.turns.end_visit(turn, socket.now, || false);
             };
             let other = {
                 let (socket, inside) = (Arc::clone(&socket), Arc::clone(&inside));
@@ -336,7 +339,7 @@ mod reading {
             };
             visit(&socket, &inside);
             other.join().expect("no panic");
-            assert_eq!(socket.turns.next(&mut None, Instant::now()), Next::Read);
+            assert_eq!(socket.turns.next(&mut None, socket.now + LINGER), Next::Read);
         });
     }
 }

@@ -43,7 +43,8 @@ unsafe fn tensor(
     })
 }
 
-fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
+/// What C is told of a collective that succeeded.
+pub(crate) fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
     ReduceInfo {
         local_world_size: u32::try_from(info.world_size).unwrap_or(u32::MAX),
         schedule: convert::schedule_code(info.algorithm),

@@ -504,50 +504,65 @@ public:
     }
 
     // Everybody gets what each one sends, in the order of the ranks.
-    pcclReduceInfo_t all_gather(const void *send, void *recv, std::size_t recv_count, const pcclReduceDescriptor_t &descriptor) {
+    pcclReduceInfo_t all_gather(const void *send, void *recv, std::size_t recv_count,
+                                const pcclReduceDescriptor_t &descriptor) {
         pcclReduceInfo_t info{};
         check(pcclAllGather(send, recv, recv_count, &descriptor, get(), &info), "all-gather");
         return info;
     }
-    [[nodiscard]] Reduce all_gather_async(const void *send, void *recv, std::size_t recv_count, const pcclReduceDescriptor_t &descriptor) {
+    [[nodiscard]] Reduce all_gather_async(const void *send, void *recv, std::size_t recv_count,
+                                          const pcclReduceDescriptor_t &descriptor) {
         pcclAsyncReduceOp_t handle{};
         check(pcclAllGatherAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin all-gather");
         return Reduce(handle);
     }
 
     // The same, with a count for each rank.
-    pcclReduceInfo_t all_gather_v(const void *send, void *recv, std::size_t recv_count, const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+    pcclReduceInfo_t all_gather_v(const void *send, void *recv, std::size_t recv_count,
+                                  const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
         pcclReduceInfo_t info{};
-        check(pcclAllGatherV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info), "all-gather-v");
+        check(pcclAllGatherV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "all-gather-v");
         return info;
     }
-    [[nodiscard]] Reduce all_gather_v_async(const void *send, void *recv, std::size_t recv_count, const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+    [[nodiscard]] Reduce all_gather_v_async(const void *send, void *recv, std::size_t recv_count,
+                                            const std::vector<std::size_t> &counts,
+                                            const pcclReduceDescriptor_t &descriptor) {
         pcclAsyncReduceOp_t handle{};
-        check(pcclAllGatherVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &handle), "begin all-gather-v");
+        check(pcclAllGatherVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &handle),
+              "begin all-gather-v");
         return Reduce(handle);
     }
 
     // Each one gets its part of the result.
-    pcclReduceInfo_t reduce_scatter(const void *send, void *recv, std::size_t recv_count, const pcclReduceDescriptor_t &descriptor) {
+    pcclReduceInfo_t reduce_scatter(const void *send, void *recv, std::size_t recv_count,
+                                    const pcclReduceDescriptor_t &descriptor) {
         pcclReduceInfo_t info{};
         check(pcclReduceScatter(send, recv, recv_count, &descriptor, get(), &info), "reduce-scatter");
         return info;
     }
-    [[nodiscard]] Reduce reduce_scatter_async(const void *send, void *recv, std::size_t recv_count, const pcclReduceDescriptor_t &descriptor) {
+    [[nodiscard]] Reduce reduce_scatter_async(const void *send, void *recv, std::size_t recv_count,
+                                              const pcclReduceDescriptor_t &descriptor) {
         pcclAsyncReduceOp_t handle{};
         check(pcclReduceScatterAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin reduce-scatter");
         return Reduce(handle);
     }
 
     // The same, with a count for each rank.
-    pcclReduceInfo_t reduce_scatter_v(const void *send, void *recv, std::size_t recv_count, const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+    pcclReduceInfo_t reduce_scatter_v(const void *send, void *recv, std::size_t recv_count,
+                                      const std::vector<std::size_t> &counts,
+                                      const pcclReduceDescriptor_t &descriptor) {
         pcclReduceInfo_t info{};
-        check(pcclReduceScatterV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info), "reduce-scatter-v");
+        check(pcclReduceScatterV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "reduce-scatter-v");
         return info;
     }
-    [[nodiscard]] Reduce reduce_scatter_v_async(const void *send, void *recv, std::size_t recv_count, const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+    [[nodiscard]] Reduce reduce_scatter_v_async(const void *send, void *recv, std::size_t recv_count,
+                                                const std::vector<std::size_t> &counts,
+                                                const pcclReduceDescriptor_t &descriptor) {
         pcclAsyncReduceOp_t handle{};
-        check(pcclReduceScatterVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &handle), "begin reduce-scatter-v");
+        check(pcclReduceScatterVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(),
+              &handle), "begin reduce-scatter-v");
         return Reduce(handle);
     }
 

@@ -519,11 +519,12 @@ PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *
                                                 const pcclComm_t *communicator,
                                                 pcclAsyncReduceOp_t *reduce_handle_out);
 
-/* Collectives beside all-reduce, by all peers of the group, which pass the same: an extension. Of the descriptor, tag,
- * type, quantisation and count count; what it counts is said at each of them, and op counts where they reduce. Results,
- * time-outs, tags and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on
- * in place, is as before. A root is a rank of pcclGetRing. If root or counts do not fit the members that the group has when
- * it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. info_out may be NULL. */
+/* Collectives beside all-reduce, which all peers of the group call with the same arguments: an extension. What the
+ * count of the descriptor means is said at each of them; its op is used by those that reduce. Results, time-outs, tags
+ * and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on in place,
+ * is as before. A root is a rank: an index of pcclGetRing. If root or counts do not fit the members that the group has
+ * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. info_out may be
+ * NULL. */
 
 /* Everybody gets the count elements of the root. */
 PCCL_EXPORT pcclResult_t pcclBroadcast(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,

@@ -280,7 +280,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
             // SAFETY: by the contract of this function.
             unsafe { tensor(it.send, it.recv, &it.descriptor) }
         });
-        entered.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+        entered.launch(tensors.collect::<Outcome<Vec<_>>>()?, tag)?;
         entered.reduce(tag)?.goes_on_alone();
         // SAFETY: by the contract of this function.
         unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };

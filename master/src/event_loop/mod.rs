@@ -20,9 +20,9 @@ pub(crate) use admin::AdminSocket;
 use crate::state::{Action, Input, MasterState, Timestamp};
 use admin::Admin;
 use conn::Conn;
+use pccl_flight::Recorder;
 use pccl_protocol::{
     RunId,
-    flight::Recorder,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;

@@ -22,7 +22,7 @@ pub enum Remedy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument has no meaning.
+    /// An argument is invalid.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
     /// The call is not possible in this state of the communicator.
@@ -40,8 +40,8 @@ pub enum Error {
     /// The master could not be reached within `connect_timeout`.
     #[error("{0}")]
     ConnectFailed(String),
-    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is no
-    /// master.
+    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is
+    /// no master.
     #[error("{0}")]
     Refused(String),
     /// There are not enough peers. Nothing has been done.

@@ -1,8 +1,8 @@
 //! The only module with raw pointers to the caller's memory.
 //!
 //! A [`Tensor`] borrows one or two of the caller's slices for `'a`. Inside the library the borrow becomes a
-//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes a
-//! `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
+//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes
+//! a `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
 //! attempt is closed and drained. The two places that do so are the blocking calls, which do not return before, and the
 //! scope of asynchronous operations, which does not end before.
 
@@ -29,14 +29,9 @@ pub struct Tensor<'a> {
 impl<'a> Tensor<'a> {
     /// A tensor that is reduced in place. After a failed call it is bit-identical to before.
     pub fn in_place<T: Element>(data: &'a mut [T], op: ReduceOp) -> Self {
-        let bytes = size_of_val(data);
+        let (start, bytes) = (data.as_mut_ptr().cast::<u8>(), size_of_val(data));
         Self {
-            raw: RawTensor {
-                send: data.as_ptr().cast(),
-                recv: data.as_mut_ptr().cast(),
-                bytes,
-                in_place: true,
-            },
+            raw: RawTensor::new(start, start, bytes),
             descriptor: PartDescriptor::new(data.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         }
@@ -65,14 +60,15 @@ impl<'a> Tensor<'a> {
                 recv: recv.as_mut_ptr().cast(),
                 bytes: size_of_val(send),
                 in_place: false,
+                is_saved: false,
             },
             descriptor: PartDescriptor::new(send.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         })
     }
 
-    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does not
-    /// fit is refused by the call that the tensor is given to (`InvalidArgument`).
+    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does
+    /// not fit is refused by the call that the tensor is given to (`InvalidArgument`).
     #[must_use]
     pub fn quantised(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.descriptor.quantisation = Some(quantisation.into());
@@ -112,7 +108,7 @@ impl<'a> Tensor<'a> {
     ) -> Self {
         let bytes = count.saturating_mul(data_type.size_bytes());
         Self {
-            raw: RawTensor { send, recv, bytes, in_place: std::ptr::eq(send, recv) },
+            raw: RawTensor::new(send, recv, bytes),
             descriptor: PartDescriptor { count: count as u64, data_type, op, quantisation: None },
             lent: PhantomData,
         }
@@ -131,6 +127,8 @@ pub(crate) struct RawTensor {
     recv: *mut u8,
     bytes: usize,
     in_place: bool,
+    /// In place only: what is overwritten comes back after a failure.
+    is_saved: bool,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -177,6 +175,25 @@ impl PartMemory {
 }
 
 impl RawTensor {
+    fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
+        let in_place = std::ptr::eq(send, recv);
+        Self { send, recv, bytes, in_place, is_saved: in_place }
+    }
+
+    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
+    /// fails: it needs no backup.
+    #[allow(dead_code, reason = "for the receive buffer of an all-gather")]
+    pub(crate) fn without_backup(mut self) -> Self {
+        assert!(self.in_place, "what is only read is not saved in any case");
+        self.is_saved = false;
+        self
+    }
+
+    /// Whether what is overwritten has to come back after a failure.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.is_saved
+    }
+
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -196,8 +213,8 @@ impl RawTensor {
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
         if self.in_place {
-            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained (module
-            // documentation).
+            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained
+            // (module documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else {
@@ -259,10 +276,11 @@ impl Backup {
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.
     pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
-        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
-        // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
-        // one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it goes. Uninitialised bytes are written by a save before they are ever read (the count
-        // of saved bytes says which).
+        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the
+        // `Lent` holds the backup as well. The next operation gets it only after the gate of this attempt has drained,
+        // so that one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it
+        // goes. Uninitialised bytes are written by a save before they are ever read (the count of saved bytes says
+        // which).
         unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
     }
 }
@@ -294,8 +312,8 @@ impl<'a> StateMemory<'a> {
     /// Content of a type that is known at run time only, at any address.
     ///
     /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They are
-    /// at most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They
+    /// are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
     pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
         let raw = RawState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
         Self { raw, data_type, count, lent: PhantomData }
@@ -309,7 +327,8 @@ pub(crate) struct RawState {
     bytes: usize,
 }
 
-// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync drains.
+// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync
+// drains.
 unsafe impl Send for RawState {}
 
 impl RawState {

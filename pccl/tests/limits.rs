@@ -66,6 +66,7 @@ fn every_way_to_reduce_has_a_limit() {
     let ask = |tag| ReduceOptions::new(ReduceOp::Sum).tag(tag).timeout(SHORT);
     let mut data = vec![3f32; 100_000];
     given_up(first.all_reduce(&mut data, ask(1)), CallKind::AllReduce);
+    assert!(first.buffer_bytes() >= size_of_val(&data[..]), "the backup is kept for the next operation");
     let (send, mut recv) = (data.clone(), vec![0f32; 100_000]);
     given_up(first.all_reduce_into(&send, &mut recv, ask(1)), CallKind::AllReduce);
     // All retries together.

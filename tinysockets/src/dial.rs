@@ -79,8 +79,8 @@ pub enum DialError {
 }
 
 /// Connects to `target` before `deadline`. All addresses of the host are tried in turn; each gets an equal share of
-/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking mode,
-/// sends at once (`TCP_NODELAY`), and is not inherited by child programs.
+/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking
+/// mode, sends at once (`TCP_NODELAY`), and is not inherited by child programs.
 pub fn dial(target: &HostPort, deadline: Instant) -> Result<Conn, DialError> {
     let addresses = target
         .resolve(deadline)

@@ -373,7 +373,9 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_never_a_preamble_or_a_reply(tail in prop::collection::vec(any::<u8>(), PREAMBLE_BYTES - 8)) {
+        fn arbitrary_bytes_are_never_a_preamble_or_a_reply(
+            tail in prop::collection::vec(any::<u8>(), PREAMBLE_BYTES - 8),
+        ) {
             let mut bytes = [0; PREAMBLE_BYTES];
             bytes[8..].copy_from_slice(&tail);
             prop_assert_eq!(Preamble::decode(&bytes), Err(PreambleError::Magic));

@@ -19,7 +19,96 @@ use crate::{
 use driver::{CALL_TIMEOUT, Driver, check_payload};
 use heart::Heart;
 use parking_lot::Mutex;
+<<<<<<< HEAD
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
+=======
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use watch::Watch;
+
+/// Time that one call of the store gets before it is tried again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before a failed call is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time of any setting.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How a member takes part. All members of a run must have the same `run`, `policy` and `world_size`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IterationConfig {
+    /// Name of the run: letters, digits, hyphens, underscores and points. Runs with different names do not see each
+    /// other.
+    pub run: String,
+    /// A new run begins when this many members have joined.
+    pub world_size: usize,
+    /// Number of the first iteration of a new run.
+    pub first_iteration: u64,
+    /// Who must be there for a decision.
+    pub policy: Policy,
+    /// A member gives a sign of life this often.
+    pub heartbeat_interval: Duration,
+    /// A member without a sign of life for this long, by the clock of the one who waits for it, is not waited for.
+    pub inactive_after: Duration,
+    /// Without any progress for this long, members that live but have not arrived are not waited for either.
+    pub no_progress: Duration,
+    /// Who waits looks at the store this often, should the wake-up be lost.
+    pub poll_interval: Duration,
+    /// The store may be unreachable for this long within one call.
+    pub store_timeout: Duration,
+    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait
+    /// as long as any member lives.
+    pub join_timeout: Option<Duration>,
+    /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old
+    /// tools.
+    pub mirror: bool,
+}
+
+impl Default for IterationConfig {
+    fn default() -> Self {
+        Self {
+            run: "default".into(),
+            world_size: 1,
+            first_iteration: 0,
+            policy: Policy::AnySubset,
+            heartbeat_interval: Duration::from_secs(5),
+            inactive_after: Duration::from_secs(30),
+            no_progress: Duration::from_secs(60),
+            poll_interval: Duration::from_millis(200),
+            store_timeout: Duration::from_secs(60),
+            join_timeout: None,
+            mirror: true,
+        }
+    }
+}
+
+impl IterationConfig {
+    fn check(&self) -> Result<(), IterationError> {
+        check_id("name of a run", &self.run).map_err(IterationError::Setting)?;
+        let setting = |text: String| Err(IterationError::Setting(text));
+        if !(1..=MAX_MEMBERS).contains(&self.world_size) {
+            return setting(format!(
+                "a world size of {} is not between 1 and {MAX_MEMBERS}",
+                self.world_size
+            ));
+        }
+        let times = [self.heartbeat_interval, self.inactive_after, self.no_progress, self.poll_interval];
+        if let Some(time) = times.into_iter().chain([self.store_timeout]).find(|time| *time < SHORTEST) {
+            return setting(format!("a time of {time:?} is too short, use at least {SHORTEST:?}"));
+        }
+        if self.heartbeat_interval * 2 > self.inactive_after {
+            return setting(format!(
+                "a heartbeat every {:?} does not fit a limit of {:?}: at most half of it",
+                self.heartbeat_interval, self.inactive_after
+            ));
+        }
+        Ok(())
+    }
+}
+>>>>>>> 7e7cf4614785c0a0e8a7e762f1bea418d0bec855
 
 /// Where this member stands.
 #[derive(Debug, Clone)]
@@ -32,8 +121,8 @@ struct Standing {
 
 /// A member of a run whose members agree on a global iteration through a store, without a coordinator.
 ///
-/// Every decision has a number that is one larger than the last. All members that return from the same `advance` hold the
-/// same [`Decision`]. May be used from several threads; calls that take part run one after the other.
+/// Every decision has a number that is one larger than the last. All members that return from the same `advance` hold
+/// the same [`Decision`]. May be used from several threads; calls that take part run one after the other.
 pub struct GlobalIteration {
     store: Arc<dyn Store>,
     config: IterationConfig,
@@ -119,8 +208,9 @@ impl GlobalIteration {
         &self.config
     }
 
-    /// Arrives for the next iteration and returns when it is decided: when all members have arrived, or those that live, or,
-    /// after a time without progress, as many as the policy demands. `payload` (at most 4096 bytes) stands in the decision.
+    /// Arrives for the next iteration and returns when it is decided: when all members have arrived, or those that
+    /// live, or, after a time without progress, as many as the policy demands. `payload` (at most 4096 bytes) stands in
+    /// the decision.
     ///
     /// # Errors
     /// See [`IterationError`]. After [`Fenced`](IterationError::Fenced) only [`catch_up`](Self::catch_up) helps; after
@@ -153,8 +243,8 @@ impl GlobalIteration {
         Ok(self.adopt(me, register))
     }
 
-    /// Comes back after this member was fenced off or has left: joins again as a new life, and returns the decision that has
-    /// taken it in. A member that is in already gets its last decision.
+    /// Comes back after this member was fenced off or has left: joins again as a new life, and returns the decision
+    /// that has taken it in. A member that is in already gets its last decision.
     ///
     /// # Errors
     /// See [`IterationError`].
@@ -199,8 +289,9 @@ impl GlobalIteration {
         self.driver().call_anyway(Call::Set(self.keys.left(&me), b"1".to_vec())).map(drop)
     }
 
-    /// For the next decision that this member proposes, these identities and no others must be there, whatever the policy
-    /// demands. For an operator who knows that the rest will not come back. The register still admits one decision only.
+    /// For the next decision that this member proposes, these identities and no others must be there, whatever the
+    /// policy demands. For an operator who knows that the rest will not come back. The register still admits one
+    /// decision only.
     pub fn force_members<S: Into<String>>(&self, ids: impl IntoIterator<Item = S>) {
         *self.forced.lock() = ids.into_iter().map(Into::into).collect();
     }

@@ -41,7 +41,7 @@ impl Failure {
         Self { remedy, ..Self::new(code, cause, text) }
     }
 
-    /// An argument has no meaning.
+    /// An argument is invalid.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(code::INVALID_ARGUMENT, "InvalidArgument", text)
     }

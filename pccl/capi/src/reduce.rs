@@ -82,7 +82,8 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
 /// `pcclAllReduceAsync`.
 ///
 /// # Safety
-/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until
+/// the all-reduce was awaited.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
     send: *const c_void,
@@ -273,7 +274,8 @@ fn was_given_up(error: &Error) -> bool {
 /// `pcclAllReduceManyAsync`.
 ///
 /// # Safety
-/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until
+/// the all-reduce was awaited.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
     descriptors: *const ReduceOpDescriptor,

@@ -141,8 +141,8 @@ impl ListItem for StalledEdge {
 }
 
 wire_struct! {
-    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the way,
-    /// or still is on it.
+    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the
+    /// way, or still is on it.
     #[derive(Copy)]
     pub struct EdgeBytes {
         /// The other end.
@@ -171,7 +171,8 @@ wire_struct! {
     pub struct VoteTopology {
         /// Names the answer.
         pub request: RequestId,
-        /// 0: answer when this round ends. Otherwise keep the vote, round after round, until the world has this many peers.
+        /// 0: answer when this round ends. Otherwise keep the vote, round after round, until the world has this many
+        /// peers.
         pub wait_for_world: u32,
     }
 }

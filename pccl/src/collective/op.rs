@@ -1,9 +1,9 @@
-//! One collective of this peer, from the caller's launch to its result, over as many attempts as epochs end before it has
-//! begun.
+//! One collective of this peer, from the caller's launch to its result, over as many attempts as epochs end before it
+//! has begun.
 //!
-//! The phases are driven by the threads that learn of facts: the control connection's RX thread (commence, outcome), link
-//! threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's thread only
-//! sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
+//! The phases are driven by the threads that learn of facts: the control connection's RX thread (commence, outcome),
+//! link threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's
+//! thread only sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
 mod state;
 
@@ -16,6 +16,7 @@ use super::{
     plan::Plan,
     progress::{AttemptOwner, local_fault},
     running::Running,
+    shape::Shape,
     table::Slot,
 };
 use crate::{
@@ -185,7 +186,8 @@ impl Op {
         }
         let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
         let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
+        let shape = Shape::all_reduce(slot.ranks);
+        let plan = Plan::new(&descriptor.parts, &shape, slot.rank, frame_bytes);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
             let ownership = Ownership::new(&plan, shares);
             let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
@@ -340,7 +342,8 @@ impl Op {
             }
             state.waiters.push(parker.unparker());
             drop(state);
-            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this operation.
+            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this
+            // operation.
             parker.park();
         }
         let mut state = self.state.lock();
@@ -400,8 +403,8 @@ impl Op {
         }
     }
 
-    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step of
-    /// it need not wake two threads. May return earlier.
+    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step
+    /// of it need not wake two threads. May return earlier.
     fn read_until_over(&self, deadline: Option<Instant>) {
         let is_over = || self.state.lock().is_over();
         // Who only asks does not take the turn from the thread that reads.

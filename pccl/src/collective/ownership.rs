@@ -1,14 +1,15 @@
 //! Which rank owns which frames in pairwise exchange, as plain data.
 //!
 //! With equal shares each rank owns the chunk that it completes on the ring. With the shares of a ring plan, ranks with
-//! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A tensor
-//! that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
+//! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A
+//! tensor that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
 
 use super::plan::{FRAME_BYTES, Frame, Plan, Unit};
 use pccl_protocol::Descriptor;
 use std::ops::Range;
 
-/// Where shares are not equal there are about so many frames for each rank, so that owners can be given what they should have.
+/// Frames for each rank, about, where shares are not equal: enough that owners can be given what they
+/// should have.
 const FRAMES_PER_RANK: usize = 32;
 /// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
 const SMALLEST_FRAME_BYTES: usize = 64 << 10;
@@ -40,7 +41,7 @@ impl Ownership {
     pub(crate) fn new(plan: &Plan, shares: &[u16]) -> Self {
         let mut owners: Vec<u8> = vec![0; plan.slots()];
         for frame in plan.all_frames() {
-            owners[frame.slot] = plan.ring_owner(frame.chunk) as u8;
+            owners[frame.slot] = plan.shape().owner(frame.chunk) as u8;
         }
         if shares.len() == plan.ranks() && shares.iter().any(|share| *share > 0) {
             share_out(plan, shares, &mut owners);
@@ -96,11 +97,11 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
     let mut room: Vec<i128> = shares.iter().map(part_of).collect();
     let uncut = |part: usize| plan.codec(part).is_some_and(|codec| codec.piece_elements().is_none());
     for (_, unit) in units().filter(|(part, _)| uncut(*part)) {
-        room[plan.ring_owner(unit.chunk)] -= unit.encoded.len() as i128;
+        room[plan.shape().owner(unit.chunk)] -= unit.encoded.len() as i128;
     }
     let mut left = Vec::new();
     for (_, unit) in units().filter(|(part, _)| !uncut(*part)) {
-        let (owner, bytes) = (plan.ring_owner(unit.chunk), unit.encoded.len() as i128);
+        let (owner, bytes) = (plan.shape().owner(unit.chunk), unit.encoded.len() as i128);
         if bytes <= room[owner] {
             room[owner] -= bytes;
         } else {
@@ -117,7 +118,7 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::shape::Shape, *};
     use pccl_protocol::{Algorithm, PartDescriptor};
     use pccl_quant::{
         DataType, ReduceOp,
@@ -135,7 +136,8 @@ mod tests {
 
     fn of(counts: &[u64], quantisation: Option<Quantisation>, shares: &[u16]) -> Vec<(Plan, Ownership)> {
         let parts = parts(counts, quantisation);
-        let plans = (0..shares.len()).map(|rank| Plan::new(&parts, shares.len(), rank, 4096));
+        let plans =
+            (0..shares.len()).map(|rank| Plan::new(&parts, &Shape::all_reduce(shares.len()), rank, 4096));
         plans.map(|plan| (plan.clone(), Ownership::new(&plan, shares))).collect()
     }
 
@@ -160,7 +162,8 @@ mod tests {
                 let mut ends = vec![0; counts.len()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
-                    prop_assert!(plan.frames_of_unit(frame.part, &unit).all(|other| own.owner(&other) == own.owner(&frame)));
+                    let is_same = |other| own.owner(&other) == own.owner(&frame);
+                    prop_assert!(plan.frames_of_unit(frame.part, &unit).all(is_same));
                     prop_assert_eq!(own.is_own(&frame), own.owner(&frame) == rank);
                     if own.is_own(&frame) && unit.slots.start == frame.slot {
                         let place = own.place_of(&unit);
@@ -175,7 +178,10 @@ mod tests {
         }
 
         #[test]
-        fn each_gets_its_part_to_within_a_unit(count in 20_000u64..60_000, shares in prop::collection::vec(0u16..100, 3..9)) {
+        fn each_gets_its_part_to_within_a_unit(
+            count in 20_000u64..60_000,
+            shares in prop::collection::vec(0u16..100, 3..9),
+        ) {
             let all = of(&[count], None, &shares);
             let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
             prop_assume!(total > 0);
@@ -191,10 +197,13 @@ mod tests {
     fn equal_shares_leave_the_owners_of_the_ring() {
         for shares in [vec![], vec![0; 4]] {
             let parts = parts(&[10_001, 7], None);
-            let plan = Plan::new(&parts, 4, 2, 4096);
+            let plan = Plan::new(&parts, &Shape::all_reduce(4), 2, 4096);
             let own = Ownership::new(&plan, &shares);
-            assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
-            assert_eq!(own.frames(), plan.frames_in_chunk(plan.owned_chunk()));
+            assert!(plan.all_frames().all(|frame| own.owner(&frame) == plan.shape().owner(frame.chunk)));
+            assert_eq!(
+                own.frames(),
+                plan.frames_in_chunk(plan.shape().chunk_owned_by(2).expect("a chunk each"))
+            );
         }
     }
 
@@ -216,7 +225,7 @@ mod tests {
     fn what_is_not_cut_stays_where_it_is() {
         let all = of(&[9_000], Some(Quantisation::new(Scheme::MinMax(DataType::Uint8))), &[1, 0, 0]);
         for (plan, own) in &all {
-            assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
+            assert!(plan.all_frames().all(|frame| own.owner(&frame) == plan.shape().owner(frame.chunk)));
         }
     }
 }

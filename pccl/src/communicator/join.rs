@@ -124,8 +124,8 @@ impl Patience {
         (self.since + self.limit).min(now + ATTEMPT)
     }
 
-    /// The pause before the next attempt; none if there is no time for one. `chance` is of 0 to 255: peers that have lost
-    /// the same master do not come back in step.
+    /// The pause before the next attempt; none if there is no time for one. `chance` is of 0 to 255: peers that have
+    /// lost the same master do not come back in step.
     pub(super) fn next_pause(&mut self, now: Instant, chance: u8) -> Option<Duration> {
         let left = (self.since + self.limit).saturating_duration_since(now);
         let pause = self.pause.mul_f64(0.75 + f64::from(chance) / 512.0);

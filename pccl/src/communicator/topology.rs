@@ -28,10 +28,10 @@ impl Communicator {
         vote_topology(&call.shared, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
     }
 
-    /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all peers
-    /// have it. All peers of the run have to call it; nobody is let in. Up to 2 s are spent on each pair of a group (the
-    /// master's `probe_time`), many pairs at a time: at most that times the size of the group, less one. A peer that dies
-    /// meanwhile is left out, which is no error.
+    /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all
+    /// peers have it. All peers of the run have to call it; nobody is let in. Up to 2 s are spent on each pair of a
+    /// group (the master's `probe_time`), many pairs at a time: at most that times the size of the group, less one. A
+    /// peer that dies meanwhile is left out, which is no error.
     ///
     /// # Errors
     /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
@@ -60,8 +60,8 @@ impl Communicator {
         Ok(optimized)
     }
 
-    /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed while
-    /// all-reduces are in flight.
+    /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed
+    /// while all-reduces are in flight.
     ///
     /// # Errors
     /// `TimedOut` when the call time-out has passed; `NotConnected`, `Kicked`, `MasterLost`.

@@ -27,7 +27,8 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
         let port = listener.local_port();
         if first != 0 && port != first {
             log::warn!(
-                "port {first} for {} is taken: this peer listens on {port}, and firewalls have to let others reach that",
+                "port {first} for {} is taken: this peer listens on {port}, and firewalls have to let others reach \
+                 that",
                 what_for(role)
             );
         }

@@ -2,7 +2,8 @@
 //!
 //! Threads, besides those of the links: the control connection's RX thread ([`control`]), one that sends beats
 //! ([`beat`]), the conductor ([`conductor`]), which keeps the ring connected, and the acceptor. None of them waits for
-//! the caller, and none holds a lock while it waits for the network, but for the one that serialises sends to the master.
+//! the caller, and none holds a lock while it waits for the network, but for the one that serialises sends to the
+//! master.
 
 pub(crate) mod backups;
 mod beat;
@@ -191,7 +192,8 @@ impl Shared {
         self.end().map_or(Error::NotConnected, |end| end.to_error())
     }
 
-    /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an answer.
+    /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an
+    /// answer.
     pub(crate) fn send(&self, packet: &C2m) {
         let Some(control) = self.control.get() else { return };
         log::trace!("to master: {}", packet.name());
@@ -215,8 +217,8 @@ impl Shared {
         }
     }
 
-    /// Reads what the master sends on the calling thread, until `done` or `deadline`. May return earlier: another thread may
-    /// be at it, or there may be nothing more to read.
+    /// Reads what the master sends on the calling thread, until `done` or `deadline`. May return earlier: another
+    /// thread may be at it, or there may be nothing more to read.
     pub(crate) fn read_until(&self, deadline: Option<Instant>, done: impl FnMut() -> bool) {
         if let Some(control) = self.control.get() {
             control.read_until(deadline, done);
@@ -237,8 +239,8 @@ impl Shared {
         }
     }
 
-    /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the master
-    /// is silent, and by `deadline`.
+    /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the
+    /// master is silent, and by `deadline`.
     pub(crate) fn receive<T>(
         &self,
         deadline: Option<Instant>,
@@ -298,8 +300,8 @@ impl Shared {
             other => log::warn!("{other}"),
         }
         flight::ended(&self.flight, &end);
-        // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and while
-        // the others have not heard of this end, they could take it for data.
+        // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and
+        // while the others have not heard of this end, they could take it for data.
         self.links.break_off("the session ended");
         // Also those that are between two votes, and so not in the table.
         let ops = self.activity.lock().ops.clone();

@@ -1,8 +1,8 @@
 //! A connection whose packets are sorted: some are dealt with at once, the others wait for whoever asks for them.
 //!
-//! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the *tap*
-//! on that thread, which may deal with it; the others lie in a bounded inbox, from which any number of threads take what they wait for with
-//! [`recv_match`](QueuedSocket::recv_match).
+//! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the
+//! *tap* on that thread, which may deal with it; the others lie in a bounded inbox, from which any number of threads
+//! take what they wait for with [`recv_match`](QueuedSocket::recv_match).
 //!
 //! No wake is lost and no packet is taken twice, because looking through the inbox, taking from it, adding to it and
 //! signing up to be woken all happen under one lock. A waiter looks at each packet once: it remembers the number of the
@@ -135,9 +135,9 @@ impl QueuedSocket {
         Ok(Self { shared, remote_addr, local_addr, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Reads on the calling thread, which so need not be woken by another one, until `done` says that what it waits for is
-    /// there, `deadline` has passed, or the connection has ended; the tap runs on this thread meanwhile. Returns at once if
-    /// another thread does so already. `done` is asked after everything that arrives and after each
+    /// Reads on the calling thread, which so need not be woken by another one, until `done` says that what it waits for
+    /// is there, `deadline` has passed, or the connection has ended; the tap runs on this thread meanwhile. Returns at
+    /// once if another thread does so already. `done` is asked after everything that arrives and after each
     /// [`interrupt`](Self::interrupt).
     ///
     /// For a few milliseconds afterwards nobody reads, in expectation of the next such call, unless somebody calls
@@ -232,8 +232,8 @@ impl QueuedSocket {
         }
     }
 
-    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits until nobody reads any
-    /// more; called on a thread that reads (from the tap or `on_close`) it does not wait. May be called repeatedly.
+    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits until nobody reads
+    /// any more; called on a thread that reads (from the tap or `on_close`) it does not wait. May be called repeatedly.
     ///
     /// The caller must not hold a lock that the tap or `on_close` needs.
     pub fn close(&self, reason: &str) {

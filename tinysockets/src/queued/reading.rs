@@ -1,8 +1,8 @@
 //! Who reads from the connection: a thread of its own, or, for a while, one that waits for what arrives.
 //!
 //! A thread that waits for a packet can read the connection itself ([`Reading::visit`]). That saves waking the reading
-//! thread, which then wakes the one that waits. A visit leaves the reading thread aside for [`LINGER`] more, because where
-//! there was one visit the next is often close; whoever needs it earlier calls [`Reading::recall`].
+//! thread, which then wakes the one that waits. A visit leaves the reading thread aside for [`LINGER`] more, because
+//! where there was one visit the next is often close; whoever needs it earlier calls [`Reading::recall`].
 //!
 //! There is one reader at a time: whoever holds `turn`. The reading thread gives it up when a visitor wakes it from its
 //! wait in the kernel. It sleeps, without a limit during a long visit, until the visitor has gone.

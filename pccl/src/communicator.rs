@@ -4,8 +4,12 @@ mod join;
 mod operate;
 mod recover;
 mod reduce;
+mod resume;
 mod sync;
 mod topology;
+
+pub(crate) use resume::ResumeSettings;
+pub use resume::{Checkpoint, Resume};
 
 use crate::{
     Builder, Error, World,
@@ -40,6 +44,7 @@ pub struct Communicator {
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
+    carried: Option<resume::Carried>,
 }
 
 impl Communicator {
@@ -54,6 +59,7 @@ impl Communicator {
         flight.set_name(config.name.clone());
         Self {
             call_timeout: Mutex::new(config.call_timeout),
+            carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
             door: join::Door::default(),
@@ -100,6 +106,9 @@ impl Communicator {
             }
             // The old session goes first: its listeners free their ports.
             *slot = None;
+        }
+        if let Some(carried) = &self.carried {
+            carried.look()?;
         }
         // Not under the lock: both may take long, and another thread may want to close.
         let session = self.reach(&at)?;

@@ -72,12 +72,13 @@ mod topology;
 mod world;
 
 pub use collective::op::ReduceInfo;
-pub use communicator::Communicator;
+pub use communicator::{Checkpoint, Communicator, Resume};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
 pub use memory::{StateMemory, Tensor};
 pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
     Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, Name, OpId,

@@ -86,8 +86,10 @@ def test_a_majority_is_wanted_and_missing(store):
 def test_arguments(store):
     good = dict(store=store, member="0", world_size=1)
     for name, value, kind in [
-        ("store", "no port", ValueError), ("store", 7, TypeError), ("member", "a b", ValueError), ("member", -1, ValueError),
-        ("member", 1.5, TypeError), ("world_size", 0, ValueError), ("world_size", "2", TypeError), ("run", "a/b", ValueError),
+        ("store", "no port", ValueError), ("store", 7, TypeError), ("member", "a b", ValueError),
+        ("member", -1, ValueError),
+        ("member", 1.5, TypeError), ("world_size", 0, ValueError), ("world_size", "2", TypeError),
+        ("run", "a/b", ValueError),
         ("run", "a\0", ValueError), ("policy", "most", ValueError), ("first_iteration", -1, ValueError),
         ("poll_interval", 0, ValueError), ("no_progress", float("nan"), ValueError), ("mirror", 1, TypeError),
         ("join_timeout", "long", TypeError),

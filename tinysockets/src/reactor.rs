@@ -1,5 +1,5 @@
-//! What event loops have in common: one thread waits for many connections, accepts more, and knows which of them are to be
-//! read and to which something may be written. What is read and written is the business of the loop.
+//! What event loops have in common: one thread waits for many connections, accepts more, and knows which of them are to
+//! be read and to which something may be written. What is read and written is the business of the loop.
 
 use crate::{conn::Conn, listeners::Listeners};
 use mio::{Events, Interest, Poll, Registry, Token, Waker, event::Source};
@@ -206,7 +206,8 @@ impl Reactor {
         !self.readable.is_empty()
     }
 
-    /// Connections that may have something to read, each once; some may be gone. Who is not read empty is to be marked again.
+    /// Connections that may have something to read, each once; some may be gone. Who is not read empty is to be marked
+    /// again.
     pub fn take_readable(&mut self) -> BTreeSet<u64> {
         mem::take(&mut self.readable)
     }

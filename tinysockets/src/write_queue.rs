@@ -23,7 +23,8 @@ impl Frame {
         Self { bytes: Arc::new(bytes), replaced: None }
     }
 
-    /// A frame that says nothing to whoever gets a later one with the same `key`. It waits until there is such a one; then
+    /// A frame that says nothing to whoever gets a later one with the same `key`. It waits until there is such a one;
+    /// then
     /// `rest` stands in its place, if anything came between the two.
     pub fn replaced_by_later(bytes: Vec<u8>, key: u64, rest: Vec<u8>) -> Self {
         Self { bytes: Arc::new(bytes), replaced: Some((key, Arc::new(rest))) }
@@ -51,7 +52,8 @@ pub struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// Puts `frame` behind everything else. Of the frames with one key only the newest stays, unless another has begun to leave.
+    /// Puts `frame` behind everything else. Of the frames with one key only the newest stays, unless another has begun
+    /// to leave.
     pub fn push(&mut self, frame: Frame) {
         if frame.is_empty() {
             return;
@@ -202,8 +204,8 @@ mod tests {
         assert_eq!(queue.waiting_bytes(), 0);
     }
 
-    /// What leaves if these are queued, and the first `begun` bytes have left when the last one comes. A word with a digit
-    /// has the digit as its key, and leaves its first letter.
+    /// What leaves if these are queued, and the first `begun` bytes have left when the last one comes. A word with a
+    /// digit has the digit as its key, and leaves its first letter.
     fn leaves(words: &str, begun: usize) -> String {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let frames: Vec<Frame> = words.split(' ').map(keyed).collect();

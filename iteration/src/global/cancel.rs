@@ -5,8 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Ends calls that wait, from any thread: they fail with [`Cancelled`](super::IterationError::Cancelled) within about a turn
-/// of [`poll_interval`](super::IterationConfig::poll_interval), and so does every later one. Leaving is still possible.
+/// Ends calls that wait, from any thread: they fail with [`Cancelled`](super::IterationError::Cancelled) within about a
+/// turn of [`poll_interval`](super::IterationConfig::poll_interval), and so does every later one. Leaving is still
+/// possible.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 

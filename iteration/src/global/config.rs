@@ -10,7 +10,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// How a member takes part. All members of a run must have the same `run`, `policy` and `world_size`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IterationConfig {
-    /// Name of the run: letters, digits, hyphens, underscores and points. Runs with different names do not see each other.
+    /// Name of the run: letters, digits, hyphens, underscores and points. Runs with different names do not see each
+    /// other.
     pub run: String,
     /// A new run begins when this many members have joined.
     pub world_size: usize,
@@ -28,10 +29,11 @@ pub struct IterationConfig {
     pub poll_interval: Duration,
     /// The store may be unreachable for this long within one call.
     pub store_timeout: Duration,
-    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait as
-    /// long as any member lives.
+    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait
+    /// as long as any member lives.
     pub join_timeout: Option<Duration>,
-    /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old tools.
+    /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old
+    /// tools.
     pub mirror: bool,
 }
 

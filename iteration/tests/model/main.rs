@@ -1,8 +1,8 @@
 //! The protocol under every order of calls and every fault, and a naive one that must fail under the same.
 //!
-//! Three members over two iterations, with one fault at every call. Usually a look at who has arrived is one step and keys
-//! that nobody needs stay; with `PCCL_TEST_FULL` every call is a step. `PCCL_MODEL_FAULTS` sets how many faults a run
-//! may have.
+//! Three members over two iterations, with one fault at every call. Usually a look at who has arrived is one step and
+//! keys that nobody needs stay; with `PCCL_TEST_FULL` every call is a step. `PCCL_MODEL_FAULTS` sets how many faults a
+//! run may have.
 
 mod explorer;
 mod naive;

@@ -1,7 +1,7 @@
 //! States of the explorer: what is in the store, where each process stands, and what may still come late.
 //!
-//! States share their parts, and what a step makes of the parts that it touches is computed once: there are far fewer of
-//! those parts than states.
+//! States share their parts, and what a step makes of the parts that it touches is computed once: there are far fewer
+//! of those parts than states.
 
 use crate::explorer::{Answer, Keys, Next, Op, Process};
 use std::{

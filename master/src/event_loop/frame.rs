@@ -3,8 +3,8 @@
 use pccl_protocol::M2c;
 use tinysockets::write_queue::Frame;
 
-/// Encodes a packet. Of the ring plans of a group a client that does not read gets only the newest one: whoever has not heard
-/// of the others can do nothing with them.
+/// Encodes a packet. Of the ring plans of a group a client that does not read gets only the newest one: whoever has not
+/// heard of the others can do nothing with them.
 pub(super) fn frame(packet: &M2c) -> Frame {
     match packet {
         // Between a plan and the next one there may be answers, and their receiver sees the world as it was then.
@@ -53,7 +53,8 @@ mod tests {
         })
     }
 
-    /// What arrives if these are queued, the first `begun` bytes have left when the last one comes, and then the rest leaves.
+    /// What arrives if these are queued, the first `begun` bytes have left when the last one comes, and then the rest
+    /// leaves.
     fn arrives(packets: &[M2c], begun: usize) -> Vec<M2c> {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let (last, before) = packets.split_last().unwrap();

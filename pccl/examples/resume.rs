@@ -8,7 +8,8 @@
 //! ```
 
 use pccl::{
-    Checkpoint, Communicator, Error, IterationConfig, Policy, ReduceOp, Resume, SharedState, SyncStrategy,
+    Checkpoint, Communicator, Error, IterationConfig, Policy, Reason, ReduceOp, Resume, SharedState,
+    SyncStrategy,
 };
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -104,7 +105,9 @@ fn train(
             |comm, training| {
                 training.make_step(comm)?;
                 if training.step % SAVED_EVERY == 0 {
-                    training.save().map_err(|error| Error::System(format!("no checkpoint: {error}")))?;
+                    let failed =
+                        |error: std::io::Error| Error::System(Reason::new(error.kind(), error.to_string()));
+                    training.save().map_err(failed)?;
                 }
                 tell(training.step);
                 Ok(())

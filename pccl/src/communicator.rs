@@ -1,5 +1,6 @@
 //! The communicator: the calls that a training process makes.
 
+mod collectives;
 mod join;
 mod operate;
 mod recover;
@@ -12,7 +13,7 @@ pub(crate) use resume::ResumeSettings;
 pub use resume::{Checkpoint, Resume};
 
 use crate::{
-    Builder, Error, World,
+    Builder, Error, Reason, World,
     config::Config,
     flight,
     limit::Limit,
@@ -211,9 +212,9 @@ impl Communicator {
     /// `System` if the file cannot be written.
     pub fn dump_flight(&self, directory: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let directory = directory.as_ref();
-        self.flight
-            .dump(directory, "on request")
-            .map_err(|error| Error::System(format!("cannot write to {}: {error}", directory.display())))
+        self.flight.dump(directory, "on request").map_err(|error| {
+            Error::System(Reason::system(format_args!("cannot write to {}", directory.display()), error))
+        })
     }
 
     /// The live session, or why there is none.

@@ -8,6 +8,7 @@ use tinysockets::address::HostPort;
 
 /// When the payload of data frames carries a CRC-32C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum FrameChecksums {
     /// Unless both ends are on one host.
     #[default]

@@ -56,6 +56,7 @@ pub(crate) fn launched(flight: &Recorder, tag: u64, descriptor: &Descriptor) {
         Event {
             part: descriptor.parts.first().copied(),
             ..Event::new(What::OpLaunched)
+                .named(descriptor.kind().text())
                 .about(Subject::Tag(tag))
                 .count(descriptor.parts.len() as u64)
                 .bytes(descriptor.parts.iter().map(bytes).fold(0, u64::saturating_add))
@@ -134,7 +135,7 @@ pub(crate) fn ended(flight: &Recorder, end: &End) {
     let text = match end {
         End::Closed => String::new(),
         End::Kicked(reason) => reason.to_string(),
-        End::MasterLost(text) => text.clone(),
+        End::MasterLost(reason) => reason.to_string(),
     };
     flight.record_with(|| Event::new(What::SessionEnded).named(name).text(text));
     if *end != End::Closed {
@@ -178,15 +179,5 @@ pub(crate) fn link_broken(flight: &Recorder, fault: &LinkFault) {
 
 /// The caller enters (`What::CallBegan`) or leaves a call that goes alone.
 pub(crate) fn call(flight: &Recorder, what: What, kind: CallKind) {
-    let name = match kind {
-        CallKind::Connect => "connect",
-        CallKind::UpdateTopology => "update_topology",
-        CallKind::OptimizeTopology => "optimize_topology",
-        CallKind::ArePeersPending => "are_peers_pending",
-        CallKind::WaitForWorld => "wait_for_world",
-        CallKind::AllReduce => "all_reduce",
-        CallKind::Sync => "sync_shared_state",
-        CallKind::None => "no call",
-    };
-    flight.record_with(|| Event::new(what).named(name));
+    flight.record_with(|| Event::new(what).named(kind.text()));
 }

@@ -6,6 +6,7 @@ use std::{fmt, time::Duration};
 
 /// A directed edge with its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct RatedEdge {
     /// Sending end.
     pub from: PeerId,
@@ -18,6 +19,7 @@ pub struct RatedEdge {
 /// What [`Communicator::optimize_topology`](crate::Communicator::optimize_topology) came to. The same on all peers of a
 /// group.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Optimized {
     /// The ring of the group is another one than before the call.
     pub changed: bool,

@@ -7,6 +7,7 @@ use pccl_protocol::{PeerId, RingPlan, WorldSizes};
 /// next call, so that all peers that got the same answer see the same, and those that branch on it branch alike. All
 /// sizes count accepted peers only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct World {
     /// Peers in the run.
     pub global_size: usize,

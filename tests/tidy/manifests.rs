@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-hash", &["pccl-testkit"]),
     ("pccl-quant", &["pccl-quant-reference", "pccl-testkit"]),
     ("pccl-quant-reference", &["pccl-quant"]),
-    ("tinysockets", &["threadpark"]),
+    ("tinysockets", &["threadpark", "pccl-hash"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-flight", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-hash"]),

@@ -50,7 +50,7 @@ named! {
         CallBegan = "call-began",
         /// The call `name` returned.
         CallEnded = "call-ended",
-        /// An all-reduce was launched: `count` tensors of `bytes` together, the first of them is `part`.
+        /// A collective `name` was launched: `count` tensors of `bytes` together, the first of them is `part`.
         OpLaunched = "op-launched",
         /// This peer votes to begin.
         OpVoted = "op-voted",
@@ -198,16 +198,18 @@ impl Event {
     pub fn verdict(verdict: &Verdict) -> Self {
         let culprit = |index: usize| verdict.culprits.get(index).map(|culprit| culprit.peer);
         let subject = match verdict.operation {
-            Operation::AllReduce(id) => Subject::Op(id),
-            Operation::Sync(id) => Subject::Sync(id),
-            Operation::Topology(epoch) => Subject::World(epoch),
+            Operation::Collective(id) => Some(Subject::Op(id.op)),
+            Operation::Sync(id) => Some(Subject::Sync(id)),
+            // The text names whatever else there may be.
+            _ => None,
         };
         Self {
+            subject,
             peer: culprit(0),
             other: culprit(1),
             cause: Some(verdict.cause),
             bytes: Some(verdict.bytes_done),
-            ..Self::new(What::Verdict).about(subject).text(verdict.to_string())
+            ..Self::new(What::Verdict).text(verdict.to_string())
         }
     }
 

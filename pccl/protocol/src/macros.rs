@@ -81,6 +81,11 @@ macro_rules! wire_union {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum $name { $($(#[$variant_meta])* $variant($body)),* }
 
+        impl $name {
+            /// Every code on the wire.
+            pub const CODES: &'static [u8] = &[$($code),*];
+        }
+
         impl tinysockets::wire::Encode for $name {
             fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(Self::$variant(body) => {

@@ -1,11 +1,12 @@
 //! Why an operation failed: decided by the master, identical on every peer.
 
-use crate::{Host, Name, Named, OpId, PeerId, Text, limits};
+use crate::{CollectiveId, Host, Name, Named, PeerId, Text, limits};
 use std::fmt;
 use tinysockets::wire::ListItem;
 
 wire_code! {
     /// First cause of a failure.
+    #[non_exhaustive]
     pub enum Cause {
         /// The control connection of a peer closed: its process ended or it broke the connection.
         PeerDied = 1 => "peer died",
@@ -31,11 +32,14 @@ wire_code! {
         MasterStopping = 11 => "master stopping",
         /// A caller's limit passed before the operation was over, and it gave it up.
         CallTimeout = 12 => "given up by a caller whose limit passed",
+        /// Peers called an operation for members that the group does not have.
+        WorldChanged = 13 => "called for other members",
     }
 }
 
 wire_code! {
     /// Where an operation was when it failed.
+    #[non_exhaustive]
     pub enum Phase {
         /// Votes to begin were being collected.
         Voting = 1 => "voting",
@@ -51,22 +55,20 @@ wire_code! {
 wire_union! {
     /// The operation that failed.
     #[derive(Copy)]
+    #[non_exhaustive]
     pub enum Operation {
-        /// An all-reduce.
-        AllReduce(OpId) = 1,
+        /// A collective.
+        Collective(CollectiveId) = 1,
         /// A shared-state sync.
         Sync(crate::SyncId) = 2,
-        /// Admission and connection of the ring.
-        Topology(crate::WorldEpoch) = 3,
     }
 }
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AllReduce(id) => write!(f, "all-reduce {id}"),
+            Self::Collective(id) => write!(f, "{id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
-            Self::Topology(epoch) => write!(f, "topology update (world epoch {epoch})"),
         }
     }
 }

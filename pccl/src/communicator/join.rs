@@ -159,20 +159,22 @@ impl Communicator {
             let deadline = patience.deadline(Instant::now());
             let session =
                 Session::connect(self.config.clone(), previous.clone(), self.flight.clone(), deadline);
-            let text = match session {
+            let reason = match session {
                 Ok(session) => return Ok(session),
                 Err(Refused::ForGood(error)) => return Err(error),
-                Err(Refused::ForNow(text)) => text,
+                Err(Refused::ForNow(reason)) => reason,
             };
             let now = Instant::now();
             let Some(pause) = patience.next_pause(now, chance()) else {
                 let limit = self.config.connect_timeout;
-                return Err(Error::ConnectFailed(format!("{text} (tried for {limit:?})")));
+                return Err(Error::ConnectFailed(reason.say(|text| format!("{text} (tried for {limit:?})"))));
             };
-            log::debug!("next attempt in {pause:?}: {text}");
+            log::debug!("next attempt in {pause:?}: {reason}");
             if let Some(waited) = patience.warning(now) {
                 let limit = self.config.connect_timeout;
-                log::warn!("waiting for the master at {master} for {waited} s, of {limit:?} at most: {text}");
+                log::warn!(
+                    "waiting for the master at {master} for {waited} s, of {limit:?} at most: {reason}"
+                );
             }
             at.pause(pause)?;
         }

@@ -53,8 +53,8 @@ impl Communicator {
         call.shared.send(&C2m::VoteOptimize(request));
         let optimized =
             agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
-                M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
-                _ => None,
+                M2c::OptimizeDone(done) if done.request == request => Ok(Optimized::new(&done)),
+                other => Err(other),
             })?;
         log::info!("{optimized}");
         Ok(optimized)
@@ -80,8 +80,8 @@ impl Communicator {
         let request = call.shared.next_request();
         call.shared.send(&C2m::VotePending(request));
         agree(&call.shared, CallKind::ArePeersPending, request, limit, |packet| match packet {
-            M2c::PendingAnswer(answer) if answer.request == request => Some(answer.pending),
-            _ => None,
+            M2c::PendingAnswer(answer) if answer.request == request => Ok(answer.pending),
+            other => Err(other),
         })
     }
 
@@ -136,11 +136,11 @@ fn vote_topology(
     shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
     loop {
         let news = agree(shared, call, request, limit, |packet| match packet {
-            M2c::TopologyDone(done) if done.request == request => Some(News::Done),
+            M2c::TopologyDone(done) if done.request == request => Ok(News::Done),
             M2c::TopologyProgress(p) if p.request == request && !limit.is_over() => {
-                Some(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
+                Ok(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
             }
-            _ => None,
+            other => Err(other),
         });
         match news? {
             News::Done => return Ok(()),
@@ -157,7 +157,7 @@ fn agree<T>(
     call: CallKind,
     request: RequestId,
     limit: Limit,
-    mut pick: impl FnMut(&M2c) -> Option<T>,
+    mut pick: impl FnMut(M2c) -> Result<T, M2c>,
 ) -> Result<T, Error> {
     match shared.receive(limit.deadline(), &mut pick) {
         Err(Error::TimedOut { .. }) => {}
@@ -166,7 +166,7 @@ fn agree<T>(
     shared.send(&C2m::WithdrawVote(request));
     let answered = shared.receive(None, |packet| match packet {
         M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => {
-            Some(Err(withdrawn.missing.as_str().to_owned()))
+            Ok(Err(withdrawn.missing.as_str().to_owned()))
         }
         other => pick(other).map(Ok),
     })?;

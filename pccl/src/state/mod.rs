@@ -23,6 +23,7 @@ fn time_base(peer_timeout: Duration) -> Duration {
 
 /// What a successful sync reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SyncInfo {
     /// Revision that is now committed.
     pub revision: u64,

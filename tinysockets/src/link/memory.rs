@@ -42,9 +42,9 @@ impl Lent {
     ///
     /// # Safety
     ///
-    /// - From now until `gate` is closed and drained, the bytes are valid for reads (and writes, if `writable`) from
-    ///   any thread, and nobody accesses them in a way that conflicts with the accessors, except through `Lent`
-    ///   objects.
+    /// - From now until `gate` is closed and drained, the bytes are initialised and valid for reads (and writes, if
+    ///   `writable`) from any thread, and nobody accesses them in a way that conflicts with the accessors, except
+    ///   through `Lent` objects.
     /// - Whoever shares this object, and others for the same bytes, sees to it that accessors run at the same time on
     ///   the same bytes only where the table in the module's documentation allows it.
     /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.

@@ -34,7 +34,6 @@ pub mod incoming;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outgoing;
-mod primitive;
 mod queue;
 mod scratch;
 pub mod tuning;

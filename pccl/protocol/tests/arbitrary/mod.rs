@@ -82,7 +82,7 @@ macro_rules! arb_struct {
     (@arb $field:ident) => { arb() };
 }
 
-macro_rules! arb_union {
+macro_rules! arb_variants {
     ($($name:ident { $($variant:ident),* })*) => {$(
         impl ArbVariants for $name {
             fn variants() -> Vec<BoxedStrategy<Self>> {
@@ -92,6 +92,12 @@ macro_rules! arb_union {
         impl Arb for $name {
             fn arb() -> BoxedStrategy<Self> { Union::new(Self::variants()).boxed() }
         }
+    )*};
+}
+
+macro_rules! arb_union {
+    ($($name:ident { $($variant:ident),* })*) => {$(
+        arb_variants! { $name { $($variant),* } }
         // Does not compile while a variant is missing from the list.
         const _: fn(&$name) = |value| match value { $($name::$variant(_) => {}),* };
     )*};
@@ -110,7 +116,17 @@ arb_id!(
     PeerId,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage);
+arb_code!(
+    CollectiveKind,
+    Algorithm,
+    OpFaultKind,
+    KickCode,
+    SyncStrategy,
+    SourceFault,
+    Cause,
+    Phase,
+    PeerStage
+);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
 impl Arb for Name {
@@ -141,6 +157,44 @@ impl Arb for DataType {
 impl Arb for ReduceOp {
     fn arb() -> BoxedStrategy<Self> {
         select((0..=u8::MAX).filter_map(Self::from_code).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for CallKind {
+    fn arb() -> BoxedStrategy<Self> {
+        select(Self::all().collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for Descriptor {
+    /// Only such as can be carried out: the tensors are made to fit the collective.
+    fn arb() -> BoxedStrategy<Self> {
+        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb());
+        let fitted = all.prop_map(|(mut collective, mut parts, algorithm)| {
+            if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
+                match split {
+                    Split::Equal(ranks) => {
+                        *ranks = (*ranks).max(1);
+                        parts.iter_mut().for_each(|part| part.count -= part.count % u64::from(*ranks));
+                    }
+                    Split::Members(counts) => {
+                        counts.sort_by_key(|member| member.peer);
+                        counts.dedup_by_key(|member| member.peer);
+                        counts.iter_mut().for_each(|member| member.count >>= 8);
+                        let count = counts.iter().map(|member| member.count).sum();
+                        parts = vec![PartDescriptor::new(count, DataType::Float64, ReduceOp::Sum)];
+                    }
+                }
+            }
+            if collective.kind() == CollectiveKind::Barrier {
+                parts.clear();
+            }
+            if !collective.kind().folds() {
+                parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
+            }
+            Self { collective, parts, algorithm }
+        });
+        fitted.boxed()
     }
 }
 
@@ -187,7 +241,8 @@ arb_struct! {
     SyncComplete { sync, report, failures }
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
-    Descriptor { parts, algorithm }
+    MemberCount { peer, count }
+    CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms }
     TopologyDone { request, sizes }
@@ -240,6 +295,11 @@ arb_struct! {
     Status { request, run, uptime_ms, sizes, groups, peers, waits }
 }
 
+// An enum that may grow: `round_trip` counts its variants.
+arb_variants! {
+    Operation { Collective, Sync }
+}
+
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
@@ -254,7 +314,8 @@ arb_union! {
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync }
-    Operation { AllReduce, Sync, Topology }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
+    Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }

@@ -570,12 +570,13 @@ PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance
 
 /* ---- Global iteration ---------------------------------------------------------------------------------------------
  * Programs that agree on "which iteration are we in, and who is in it" through a key-value store, without a master; see
- * docs/iteration.md. Needs no pcclInit. Results: pcclMasterConnectionFailed if the store cannot be reached ("StoreUnreachable", call
- * again) or has lost what it held ("StoreLost", give up); pcclRankConnectionLost if the others went on without this
- * member ("Fenced", pcclIterationCatchUp); pcclTooFewPeers if the policy demands more members ("NoQuorum"), or the time
- * of a join is over ("TimedOut"); pcclInvalidUsage before pcclIterationJoin, while another call of the same member is
- * under way, for a member that is out ("NotMember"), and after pcclIterationCancel ("Cancelled"). The words are those of
- * pcclGetLastCause().
+ * docs/iteration.md. Needs no pcclInit. Results, with the words of pcclGetLastCause():
+ * - pcclMasterConnectionFailed if the store cannot be reached ("StoreUnreachable", call again) or has lost what it held
+ *   ("StoreLost", give up);
+ * - pcclRankConnectionLost if the others went on without this member ("Fenced", pcclIterationCatchUp);
+ * - pcclTooFewPeers if the policy demands more members ("NoQuorum"), or the time of a join is over ("TimedOut");
+ * - pcclInvalidUsage before pcclIterationJoin, while another call of the same member is under way, for a member that is
+ *   out ("NotMember"), and after pcclIterationCancel ("Cancelled").
  */
 
 typedef struct pcclIteration_t pcclIteration_t;
@@ -625,8 +626,9 @@ typedef struct pcclIterationMember_t {
     char id[72];
 } pcclIterationMember_t;
 
-/* Serves a store that clients of PyTorch's TCPStore can use as well, at "host:port"; port 0 takes a free one. It ends with
- * this process; file may be NULL, or name a file that keeps the store over a restart. pcclInvalidUsage if it cannot. */
+/* Serves a store that clients of PyTorch's TCPStore can use as well, at "host:port"; port 0 takes a free one. It ends
+ * with this process; file may be NULL, or name a file that keeps the store over a restart. pcclInvalidUsage if it
+ * cannot. */
 PCCL_EXPORT pcclResult_t pcclIterationServeStore(const char *listen_address, const char *file,
                                                  pcclIterationStore_t **store_out);
 PCCL_EXPORT pcclResult_t pcclIterationGetStorePort(pcclIterationStore_t *store, uint16_t *port_out);
@@ -650,8 +652,8 @@ PCCL_EXPORT pcclResult_t pcclIterationSetTime(pcclIteration_t *iteration, pcclIt
 /* Whether to write keys for humans and old tools, such as global_iteration_counter. Default true. */
 PCCL_EXPORT pcclResult_t pcclIterationSetMirror(pcclIteration_t *iteration, bool mirror);
 
-/* Joins the run; returns when it has taken this member in. In this and the next two calls the payload (at most 4096 bytes;
- * NULL if there are none) is shown to all members, and info_out may be NULL. */
+/* Joins the run; returns when it has taken this member in. In this and the next two calls the payload (at most 4096
+ * bytes; NULL if there are none) is shown to all members, and info_out may be NULL. */
 PCCL_EXPORT pcclResult_t pcclIterationJoin(pcclIteration_t *iteration, const void *payload, size_t bytes,
                                            pcclIterationInfo_t *info_out);
 

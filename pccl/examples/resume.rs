@@ -260,7 +260,7 @@ mod tests {
                 let (stage, address, store, directory) = (&stage, &address, &store, &directory);
                 scope.spawn(move || {
                     let comm =
-                        communicator(address, store, rank, quick(PEERS), Duration::from_secs(2)).unwrap();
+                        communicator(address, store, rank, quick(PEERS), Duration::from_secs(8)).unwrap();
                     let mut training = Training::new(rank, PEERS, directory.join(rank.to_string())).unwrap();
                     let tell = |step| {
                         if rank == 1 && step == 20 {
@@ -292,7 +292,10 @@ mod tests {
             (results, stage.said.lock().unwrap().resumed.clone())
         });
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(results, vec![uninterrupted(); PEERS]);
+        assert!(results.iter().all(|weights| *weights == results[0]), "peers ended with different weights");
+        // Peers may sum in another order than there.
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+        assert!(results[0].iter().zip(&uninterrupted()).all(near), "{}", results[0][0]);
         let at = |step: u64| Some(Checkpoint { revision: step, tag: format!("step-{step}") });
         // The first time the newest that all hold is 15, the second time 40.
         assert_eq!(resumed[..PEERS], vec![at(15); PEERS]);

@@ -20,7 +20,7 @@ const OTHERS: Token = Token(usize::MAX - 2);
 const EVENTS_PER_POLL: usize = 1024;
 /// Longest wait: a loop wakes up this often even if nothing happens, so that a time in which the process stood still is
 /// measured to this accuracy.
-pub const PULSE: Duration = Duration::from_millis(500);
+const PULSE: Duration = Duration::from_millis(500);
 /// Shortest wait for a deadline, so that one that cannot be met never makes a loop spin.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 

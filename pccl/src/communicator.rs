@@ -5,12 +5,8 @@ mod join;
 mod operate;
 mod recover;
 mod reduce;
-mod resume;
 mod sync;
 mod topology;
-
-pub(crate) use resume::ResumeSettings;
-pub use resume::{Checkpoint, Resume};
 
 use crate::{
     Builder, Error, Reason, World,
@@ -45,7 +41,6 @@ pub struct Communicator {
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
-    carried: Option<resume::Carried>,
 }
 
 impl Communicator {
@@ -60,7 +55,6 @@ impl Communicator {
         flight.set_name(config.name.clone());
         Self {
             call_timeout: Mutex::new(config.call_timeout),
-            carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
             door: join::Door::default(),
@@ -107,9 +101,6 @@ impl Communicator {
             }
             // The old session goes first: its listeners free their ports.
             *slot = None;
-        }
-        if let Some(carried) = &self.carried {
-            carried.look()?;
         }
         // Not under the lock: both may take long, and another thread may want to close.
         let session = self.reach(&at)?;

@@ -636,6 +636,124 @@ PCCL_EXPORT pcclResult_t pcclMasterHasEnded(pcclMasterInstance_t *master_instanc
 /* The port that a running master listens on. */
 PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance, uint16_t *port_out);
 
+/* ---- Global iteration ---------------------------------------------------------------------------------------------
+ * Programs that agree on "which iteration are we in, and who is in it" through a key-value store, without a master; see
+ * docs/iteration.md. Needs no pcclInit. Results, with the words of pcclGetLastCause():
+ * - pcclMasterConnectionFailed if the store cannot be reached ("StoreUnreachable", call again) or has lost what it held
+ *   ("StoreLost", give up);
+ * - pcclRankConnectionLost if the others went on without this member ("Fenced", pcclIterationCatchUp);
+ * - pcclTooFewPeers if the policy demands more members ("NoQuorum"), or the time of a join is over ("TimedOut");
+ * - pcclInvalidUsage before pcclIterationJoin, while another call of the same member is under way, for a member that is
+ *   out ("NotMember"), and after pcclIterationCancel ("Cancelled").
+ */
+
+typedef struct pcclIteration_t pcclIteration_t;
+typedef struct pcclIterationStore_t pcclIterationStore_t;
+
+/* Who must be there for a decision when nobody else comes any more. */
+typedef enum pcclIterationPolicy_t {
+    /* Whoever lives goes on. */
+    pcclIterationAnySubset = 0,
+    /* More than half of the members of the last decision, without those who left. */
+    pcclIterationStrictMajority = 1
+} pcclIterationPolicy_t;
+
+typedef enum pcclIterationTime_t {
+    /* A member gives a sign of life this often. Default 5 s. */
+    pcclIterationTimeHeartbeat = 0,
+    /* A member without a sign of life for this long is not waited for. Default 30 s. */
+    pcclIterationTimeInactive = 1,
+    /* Without progress for this long nobody is waited for. Default 60 s. */
+    pcclIterationTimeNoProgress = 2,
+    /* Who waits looks at the store this often. Default 200 ms. */
+    pcclIterationTimePoll = 3,
+    /* The store may be unreachable for this long within one call. Default 60 s. */
+    pcclIterationTimeStore = 4,
+    /* How long a join or a catch-up may take; PCCL_NO_TIMEOUT, which is the default: as long as any member lives. */
+    pcclIterationTimeJoin = 5
+} pcclIterationTime_t;
+
+/* A decision, as one of its members sees it. */
+typedef struct pcclIterationInfo_t {
+    /* The iteration that begins with it: one more than that of the decision before. */
+    uint64_t iteration;
+    uint32_t members;
+    /* Own place among the members, the same for all who hold this decision; UINT32_MAX for one that is not in it. */
+    uint32_t position;
+    /* Which life of this member is in it, from 1; 0 for none. */
+    uint64_t life;
+} pcclIterationInfo_t;
+
+typedef struct pcclIterationMember_t {
+    uint64_t life;
+    /* Bytes that it said when it arrived or joined. */
+    uint32_t payload_bytes;
+    /* It has come with this decision. */
+    bool joined;
+    /* Ends with a zero. */
+    char id[72];
+} pcclIterationMember_t;
+
+/* Serves a store that clients of PyTorch's TCPStore can use as well, at "host:port"; port 0 takes a free one. It ends
+ * with this process; file may be NULL, or name a file that keeps the store over a restart. pcclInvalidUsage if it
+ * cannot. */
+PCCL_EXPORT pcclResult_t pcclIterationServeStore(const char *listen_address, const char *file,
+                                                 pcclIterationStore_t **store_out);
+PCCL_EXPORT pcclResult_t pcclIterationGetStorePort(pcclIterationStore_t *store, uint16_t *port_out);
+PCCL_EXPORT pcclResult_t pcclIterationStopStore(pcclIterationStore_t *store);
+
+/* Makes a member of a run over the store at "host:port": PyTorch's TCPStore, pcclIterationServeStore, or
+ * pccl-master --store-only. run and member are 1 to 64 letters, digits, hyphens, underscores and points. A new run
+ * begins when world_size members have joined. Nothing is connected yet. */
+PCCL_EXPORT pcclResult_t pcclIterationCreate(const char *store_address, const char *run, const char *member,
+                                             uint32_t world_size, pcclIteration_t **iteration_out);
+
+/* Ends its calls and its signs of life. The others notice after pcclIterationTimeInactive, unless it has left. */
+PCCL_EXPORT pcclResult_t pcclIterationDestroy(pcclIteration_t *iteration);
+
+/* Settings, before the join. All members of a run have to have the same policy, world size and first iteration. */
+PCCL_EXPORT pcclResult_t pcclIterationSetPolicy(pcclIteration_t *iteration, pcclIterationPolicy_t policy);
+/* Number of the first iteration of a new run. Default 0. */
+PCCL_EXPORT pcclResult_t pcclIterationSetFirst(pcclIteration_t *iteration, uint64_t first_iteration);
+PCCL_EXPORT pcclResult_t pcclIterationSetTime(pcclIteration_t *iteration, pcclIterationTime_t which,
+                                              uint64_t milliseconds);
+/* Whether to write keys for humans and old tools, such as global_iteration_counter. Default true. */
+PCCL_EXPORT pcclResult_t pcclIterationSetMirror(pcclIteration_t *iteration, bool mirror);
+
+/* Joins the run; returns when it has taken this member in. In this and the next two calls the payload (at most 4096
+ * bytes; NULL if there are none) is shown to all members, and info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclIterationJoin(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                           pcclIterationInfo_t *info_out);
+
+/* Arrives for the next iteration; returns when it is decided. */
+PCCL_EXPORT pcclResult_t pcclIterationAdvance(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                              pcclIterationInfo_t *info_out);
+
+/* Comes back after "Fenced" or a leave, as a new life. What was computed since the last decision must not be used. */
+PCCL_EXPORT pcclResult_t pcclIterationCatchUp(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                              pcclIterationInfo_t *info_out);
+
+/* Nobody needs to wait for this member any more. */
+PCCL_EXPORT pcclResult_t pcclIterationLeave(pcclIteration_t *iteration);
+
+/* Ends the calls of this member in other threads, for good; only leaving is possible then. */
+PCCL_EXPORT pcclResult_t pcclIterationCancel(pcclIteration_t *iteration);
+
+/* For the next decision that this member proposes, these and no fewer must be there, whatever the policy demands. */
+PCCL_EXPORT pcclResult_t pcclIterationForceMembers(pcclIteration_t *iteration, const char *const *members,
+                                                   size_t count);
+
+/* What the store holds now, whoever is in it, also before the join. Leaves *info_out alone if the run has not begun. */
+PCCL_EXPORT pcclResult_t pcclIterationGetCurrent(pcclIteration_t *iteration, bool *begun_out,
+                                                 pcclIterationInfo_t *info_out);
+
+/* The last decision that this member has taken part in. Asks nobody. */
+PCCL_EXPORT pcclResult_t pcclIterationGetDecision(pcclIteration_t *iteration, pcclIterationInfo_t *info_out);
+
+/* A member of that decision, and its payload, cut to the capacity; payload may be NULL if that is 0. */
+PCCL_EXPORT pcclResult_t pcclIterationGetMember(pcclIteration_t *iteration, uint32_t position,
+                                                pcclIterationMember_t *member_out, void *payload, size_t capacity);
+
 #ifdef __cplusplus
 }
 #endif

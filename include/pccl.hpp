@@ -676,4 +676,134 @@ private:
     std::unique_ptr<pcclMasterInstance_t, Destroy> master_;
 };
 
+// A store for global iterations in this process. It ends with its life.
+class Store {
+public:
+    // At "host:port"; port 0 takes a free one. The file, if there is one, keeps it over a restart.
+    explicit Store(const std::string &listen, const std::string &file = "") {
+        pcclIterationStore_t *store = nullptr;
+        check(pcclIterationServeStore(listen.c_str(), file.empty() ? nullptr : file.c_str(), &store), "serve store");
+        store_.reset(store);
+    }
+
+    std::uint16_t port() const {
+        std::uint16_t port = 0;
+        check(pcclIterationGetStorePort(store_.get(), &port), "port of the store");
+        return port;
+    }
+
+private:
+    struct Stop {
+        void operator()(pcclIterationStore_t *store) const noexcept { pcclIterationStopStore(store); }
+    };
+
+    std::unique_ptr<pcclIterationStore_t, Stop> store_;
+};
+
+// A member of a run whose members agree on a global iteration through a store, without a master. It has to leave if the
+// others are not to wait for it.
+class GlobalIteration {
+public:
+    // A member as all members see it.
+    struct Member {
+        std::string id;
+        std::uint64_t life = 0;
+        // It has come with the decision.
+        bool joined = false;
+        std::string payload;
+    };
+
+    GlobalIteration(const std::string &store, const std::string &run, const std::string &member,
+                    std::uint32_t world_size) {
+        pcclIteration_t *iteration = nullptr;
+        check(pcclIterationCreate(store.c_str(), run.c_str(), member.c_str(), world_size, &iteration),
+              "create global iteration");
+        iteration_.reset(iteration);
+    }
+
+    // For functions of pccl.h.
+    pcclIteration_t *get() const noexcept { return iteration_.get(); }
+
+    // Settings, before the join.
+
+    GlobalIteration &policy(pcclIterationPolicy_t policy) {
+        check(pcclIterationSetPolicy(get(), policy), "set policy");
+        return *this;
+    }
+    GlobalIteration &first(std::uint64_t iteration) {
+        check(pcclIterationSetFirst(get(), iteration), "set first iteration");
+        return *this;
+    }
+    GlobalIteration &time(pcclIterationTime_t which, Milliseconds time) {
+        check(pcclIterationSetTime(get(), which, milliseconds_of(time)), "set time");
+        return *this;
+    }
+    GlobalIteration &mirror(bool mirror) {
+        check(pcclIterationSetMirror(get(), mirror), "set mirror");
+        return *this;
+    }
+
+    // The decision that has taken this member in.
+    pcclIterationInfo_t join(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationJoin(get(), payload.data(), payload.size(), &info), "join");
+        return info;
+    }
+    // Arrives for the next iteration; returns when it is decided.
+    pcclIterationInfo_t advance(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationAdvance(get(), payload.data(), payload.size(), &info), "advance");
+        return info;
+    }
+    // After an error with the cause "Fenced": comes back as a new life.
+    pcclIterationInfo_t catch_up(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationCatchUp(get(), payload.data(), payload.size(), &info), "catch up");
+        return info;
+    }
+    void leave() { check(pcclIterationLeave(get()), "leave"); }
+    // Ends the calls of other threads, for good.
+    void cancel() { check(pcclIterationCancel(get()), "cancel"); }
+    // Who must be there for the next decision that this member proposes, whatever the policy demands.
+    void force_members(const std::vector<std::string> &members) {
+        std::vector<const char *> ids;
+        for (const std::string &member : members)
+            ids.push_back(member.c_str());
+        check(pcclIterationForceMembers(get(), ids.data(), ids.size()), "force members");
+    }
+
+    // What the store holds now; false if the run has not begun.
+    bool current(pcclIterationInfo_t &info) const {
+        bool begun = false;
+        check(pcclIterationGetCurrent(get(), &begun, &info), "current iteration");
+        return begun;
+    }
+    // The last decision that this member has taken part in.
+    pcclIterationInfo_t decision() const {
+        pcclIterationInfo_t info{};
+        check(pcclIterationGetDecision(get(), &info), "decision");
+        return info;
+    }
+    // Its members in order.
+    std::vector<Member> members() const {
+        std::vector<Member> all;
+        const std::uint32_t count = decision().members;
+        for (std::uint32_t position = 0; position < count; position++) {
+            pcclIterationMember_t one{};
+            std::string payload(4096, '\0');
+            check(pcclIterationGetMember(get(), position, &one, &payload[0], payload.size()), "member");
+            payload.resize(one.payload_bytes);
+            all.push_back({one.id, one.life, one.joined, std::move(payload)});
+        }
+        return all;
+    }
+
+private:
+    struct Destroy {
+        void operator()(pcclIteration_t *iteration) const noexcept { pcclIterationDestroy(iteration); }
+    };
+
+    std::unique_ptr<pcclIteration_t, Destroy> iteration_;
+};
+
 } // namespace pccl

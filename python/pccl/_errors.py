@@ -123,14 +123,43 @@ class InternalError(PCCLError):
     """A defect of the library."""
 
 
+class IterationError(PCCLError):
+    """A call of a global iteration that failed."""
+
+
+class Fenced(IterationError):
+    """The others went on without this member, or a later life of it was started: reload, then ``catch_up``."""
+
+
+class NotMember(IterationError):
+    """The member has left, or is out and has not caught up."""
+
+
+class NoQuorum(IterationError):
+    """The policy demands more members than there are."""
+
+
+class StoreUnreachable(IterationError):
+    """The store did not answer for ``store_timeout``."""
+
+
+class StoreLost(IterationError):
+    """The store has lost what it held, or holds another run."""
+
+
+class Cancelled(IterationError):
+    """Another thread has ended the call."""
+
+
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault", "WorldChanged")
 _CLASSES = {
     kind.__name__: kind
     for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
-                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError)
+                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced, NotMember, NoQuorum,
+                 StoreUnreachable, StoreLost, Cancelled)
 }
-CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, *_CLASSES.values())
+CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:
     # As users name them, in tracebacks and in pickles.
     _kind.__module__ = "pccl"

@@ -50,6 +50,12 @@ class structs:
             ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
         ]
 
+    class IterationInfo(Structure):
+        _fields_ = [("iteration", c_uint64), ("members", c_uint32), ("position", c_uint32), ("life", c_uint64)]
+
+    class IterationMember(Structure):
+        _fields_ = [("life", c_uint64), ("payload_bytes", c_uint32), ("joined", c_bool), ("id", c_char * 72)]
+
     # With structures inside, see below.
     ReduceDescriptor: "type[_ReduceDescriptor]"
     ReduceOpDescriptor: "type[_ReduceOpDescriptor]"
@@ -79,6 +85,7 @@ _HANDLE = c_void_p
 _TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
 #: What every call that begins a collective ends with.
 _BEGIN = [POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)]
+_PAYLOAD = [c_char_p, c_size_t, POINTER(structs.IterationInfo)]
 _LOG_CALLBACK = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
 _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclInit": [],
@@ -143,6 +150,24 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclMasterSetEdgeTimeout": [_HANDLE, c_uint64],
     "pcclMasterGetPort": [_HANDLE, POINTER(c_uint16)],
     "pcclMasterHasEnded": [_HANDLE, POINTER(c_bool)],
+    "pcclIterationServeStore": [c_char_p, c_char_p, POINTER(c_void_p)],
+    "pcclIterationGetStorePort": [_HANDLE, POINTER(c_uint16)],
+    "pcclIterationStopStore": [_HANDLE],
+    "pcclIterationCreate": [c_char_p, c_char_p, c_char_p, c_uint32, POINTER(c_void_p)],
+    "pcclIterationDestroy": [_HANDLE],
+    "pcclIterationSetPolicy": [_HANDLE, c_int],
+    "pcclIterationSetFirst": [_HANDLE, c_uint64],
+    "pcclIterationSetTime": [_HANDLE, c_int, c_uint64],
+    "pcclIterationSetMirror": [_HANDLE, c_bool],
+    "pcclIterationJoin": [_HANDLE, *_PAYLOAD],
+    "pcclIterationAdvance": [_HANDLE, *_PAYLOAD],
+    "pcclIterationCatchUp": [_HANDLE, *_PAYLOAD],
+    "pcclIterationLeave": [_HANDLE],
+    "pcclIterationCancel": [_HANDLE],
+    "pcclIterationForceMembers": [_HANDLE, POINTER(c_char_p), c_size_t],
+    "pcclIterationGetCurrent": [_HANDLE, POINTER(c_bool), POINTER(structs.IterationInfo)],
+    "pcclIterationGetDecision": [_HANDLE, POINTER(structs.IterationInfo)],
+    "pcclIterationGetMember": [_HANDLE, c_uint32, POINTER(structs.IterationMember), c_void_p, c_size_t],
 }
 
 

@@ -43,11 +43,18 @@ impl TcpStoreClient {
     /// # Errors
     /// The address is none, or nobody answers there like a TCPStore.
     pub fn connect(address: &str, deadline: Instant) -> Result<Self, StoreError> {
-        let target: HostPort =
-            address.parse().map_err(|error: AddressError| StoreError::Refused(error.to_string()))?;
+        let target = parse(address)?;
         let this = Self { target, calls: Mutex::default(), waits: Mutex::default() };
         this.call(Again::Yes, deadline, |connection| connection.ping(deadline))?;
         Ok(this)
+    }
+
+    /// Refuses what is no address of a store.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] with the reason.
+    pub fn check_address(address: &str) -> Result<(), StoreError> {
+        parse(address).map(drop)
     }
 
     /// The address.
@@ -139,6 +146,10 @@ impl TcpStoreClient {
     fn unreachable(&self, reason: &str) -> StoreError {
         StoreError::Unreachable { store: self.target.to_string(), reason: reason.to_owned() }
     }
+}
+
+fn parse(address: &str) -> Result<HostPort, StoreError> {
+    address.parse().map_err(|error: AddressError| StoreError::Refused(error.to_string()))
 }
 
 /// A key as PyTorch's client writes it, so that both see the same keys.

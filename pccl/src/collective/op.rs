@@ -8,7 +8,7 @@
 mod state;
 
 use super::{
-    attempt::{Attempt, backup_bytes},
+    attempt::Attempt,
     exchange::{Exchange, exchange_bytes},
     large::Large,
     ownership::{self, Ownership},
@@ -16,6 +16,7 @@ use super::{
     plan::Plan,
     progress::{AttemptOwner, local_fault},
     running::Running,
+    runs::backup_bytes,
     shape::Shape,
     table::Slot,
 };

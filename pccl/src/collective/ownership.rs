@@ -158,7 +158,7 @@ mod tests {
             prop_assert_eq!(frames, plan.slots());
             for (rank, (plan, own)) in all.iter().enumerate() {
                 prop_assert_eq!(&own.owners, &first.owners);
-                let mut ends = vec![0; counts.len()];
+                let mut ends = vec![0; plan.parts()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
                     prop_assert!(plan.frames_of_unit(frame.part, &unit).all(|other| own.owner(&other) == own.owner(&frame)));

@@ -1,4 +1,5 @@
-//! What several tensors cost, in one operation and in several ones in flight: each beside one operation of the same bytes, in turns.
+//! What several tensors cost, in one operation and in several ones in flight: each beside one operation of the same
+//! bytes, in turns.
 
 use crate::{
     Args,

@@ -8,7 +8,9 @@ use std::{borrow::Cow, fmt};
 
 /// A fieldless enum whose variants have names in files.
 macro_rules! named {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $text:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[$variant_meta])* $variant),* }
@@ -196,16 +198,18 @@ impl Event {
     pub fn verdict(verdict: &Verdict) -> Self {
         let culprit = |index: usize| verdict.culprits.get(index).map(|culprit| culprit.peer);
         let subject = match verdict.operation {
-            Operation::AllReduce(id) => Subject::Op(id),
-            Operation::Sync(id) => Subject::Sync(id),
-            Operation::Topology(epoch) => Subject::World(epoch),
+            Operation::AllReduce(id) => Some(Subject::Op(id)),
+            Operation::Sync(id) => Some(Subject::Sync(id)),
+            // The text names whatever else there may be.
+            _ => None,
         };
         Self {
+            subject,
             peer: culprit(0),
             other: culprit(1),
             cause: Some(verdict.cause),
             bytes: Some(verdict.bytes_done),
-            ..Self::new(What::Verdict).about(subject).text(verdict.to_string())
+            ..Self::new(What::Verdict).text(verdict.to_string())
         }
     }
 

@@ -1,9 +1,9 @@
 //! Runs: consecutive tensors of one operation that are dealt with as one.
 //!
-//! Tensors of the same type and operator that are not quantised follow each other in one sequence of bytes. The plan cuts that
-//! sequence: its chunks and frames may span tensors, so that many small tensors cost what one of their size costs. Which
-//! tensors form a run follows from the descriptor, so all peers find the same. Where each rank has a part of every
-//! tensor of its own, as in a gather, tensors stay alone.
+//! Tensors of the same type and operator that are not quantised follow each other in one sequence of bytes. The plan
+//! cuts that sequence: its chunks and frames may span tensors, so that many small tensors cost what one of their size
+//! costs. Which tensors form a run follows from the descriptor, so all peers find the same. Where each rank has a part
+//! of every tensor of its own, as in a gather, tensors stay alone.
 //!
 //! What a peer has in one buffer and what it has in two may be in one run: that is its own business.
 

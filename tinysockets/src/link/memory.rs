@@ -43,8 +43,9 @@ impl Lent {
     ///
     /// # Safety
     ///
-    /// - From now until `gate` is closed and drained, the bytes are valid for reads (and writes, if `writable`) from any
-    ///   thread, and nobody accesses them in a way that conflicts with the accessors, except through `Lent` objects.
+    /// - From now until `gate` is closed and drained, the bytes are initialised and valid for reads (and writes, if
+    ///   `writable`) from any thread, and nobody accesses them in a way that conflicts with the accessors, except
+    ///   through `Lent` objects.
     /// - Whoever shares this object, and others for the same bytes, sees to it that accessors run at the same time on
     ///   the same bytes only where the table in the module's documentation allows it.
     /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.
@@ -92,8 +93,8 @@ impl Lent {
     /// block: closing the gate waits for it.
     pub fn view<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (_pass, start) = self.open(&range)?;
-        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
-        // the bytes are valid, and nobody writes them now.
+        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of
+        // `new` the bytes are valid, and nobody writes them now.
         let bytes = unsafe { std::slice::from_raw_parts(start, range.len()) };
         Some(read(bytes))
     }
@@ -102,7 +103,8 @@ impl Lent {
     /// lent for reading only. `write` must not block: closing the gate waits for it.
     pub fn update<R>(&self, range: Range<usize>, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let (_pass, start) = self.open_writable(&range)?;
-        // SAFETY: as in `view`; the memory is writable, and by the contract of `new` nobody else touches these bytes now.
+        // SAFETY: as in `view`; the memory is writable, and by the contract of `new` nobody else touches these bytes
+        // now.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, range.len()) };
         Some(write(bytes))
     }
@@ -128,9 +130,9 @@ impl Lent {
 /// Most places of one system call.
 pub(super) const PLACES_MAX: usize = 32;
 
-/// Sends `header` and then the bytes of at most [`PLACES_MAX`] places, as far as the socket takes them without blocking: one
-/// system call, which returns the number of bytes taken of all together, or `WouldBlock`. `None` if a gate is closed or
-/// a range is out of bounds; nothing was sent then.
+/// Sends `header` and then the bytes of at most [`PLACES_MAX`] places, as far as the socket takes them without
+/// blocking: one system call, which returns the number of bytes taken of all together, or `WouldBlock`. `None` if a
+/// gate is closed or a range is out of bounds; nothing was sent then.
 pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<io::Result<usize>> {
     let mut parts = [sys::raw_part(std::ptr::dangling_mut(), 0); PLACES_MAX + 1];
     parts[0] = sys::raw_part(header.as_ptr().cast_mut(), header.len());
@@ -141,15 +143,15 @@ pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<i
         *part = sys::raw_part(start, place.range.len());
     }
     let parts = &parts[..=places.len().min(PLACES_MAX)];
-    // SAFETY: the first part is a live slice. For the others `open` checked the bounds, and the passes are held until the end of
-    // this function, so by the contract of `Lent::new` the bytes are mapped. There is no reference to them, and a
-    // concurrent `receive` may change them. What is sent is only read.
+    // SAFETY: the first part is a live slice. For the others `open` checked the bounds, and the passes are held until
+    // the end of this function, so by the contract of `Lent::new` the bytes are mapped. There is no reference to them,
+    // and a concurrent `receive` may change them. What is sent is only read.
     Some(unsafe { sys::send_parts_raw(conn.fd(), parts, true) })
 }
 
-/// Receives into at most [`PLACES_MAX`] places what the socket has, without blocking: one system call, which returns the number of
-/// bytes received (0 for no places, or at the end of the stream), or `WouldBlock`. `None` if a gate is closed, a range
-/// is out of bounds or memory was lent for reading only; nothing was received then.
+/// Receives into at most [`PLACES_MAX`] places what the socket has, without blocking: one system call, which returns
+/// the number of bytes received (0 for no places, or at the end of the stream), or `WouldBlock`. `None` if a gate is
+/// closed, a range is out of bounds or memory was lent for reading only; nothing was received then.
 pub(super) fn receive(places: &[Place<'_>], conn: &Conn) -> Option<io::Result<usize>> {
     let mut parts = [sys::raw_part(std::ptr::dangling_mut(), 0); PLACES_MAX];
     let mut passes = [const { None }; PLACES_MAX];
@@ -159,8 +161,8 @@ pub(super) fn receive(places: &[Place<'_>], conn: &Conn) -> Option<io::Result<us
         *part = sys::raw_part(start, place.range.len());
     }
     let parts = &parts[..places.len().min(PLACES_MAX)];
-    // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of `Lent::new`
-    // no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
+    // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
+    // `Lent::new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
     Some(unsafe { sys::recv_parts_raw(conn.fd(), parts, true) })
 }
 

@@ -35,7 +35,8 @@ pub(super) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// The places of the payload of `header` from byte `done` on: at most so many bytes, and no more places than a call takes.
+    /// The places of the payload of `header` from byte `done` on: at most so many bytes, and no more places than a call
+    /// takes.
     /// `place_of` says where the bytes from a given one on lie.
     pub(super) fn of(
         header: &FrameHeader,
@@ -113,8 +114,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Sends `header` and then a copy of the payload from byte `done` on, as far as it fits into a buffer. The result is that of
-/// [`memory::send`].
+/// Sends `header` and then a copy of the payload from byte `done` on, as far as it fits into a buffer. The result is
+/// that of [`memory::send`].
 pub(super) fn send_copied<'a>(
     frame: &FrameHeader,
     done: usize,

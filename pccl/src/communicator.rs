@@ -1,5 +1,6 @@
 //! The communicator: the calls that a training process makes.
 
+mod collectives;
 mod join;
 mod operate;
 mod recover;

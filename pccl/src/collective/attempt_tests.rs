@@ -147,12 +147,12 @@ impl Ring {
                     Tensor::out_of_place(own_send, own_recv, op).expect("same length")
                 }
                 .with(quantisation);
-                tensor.check().expect("possible");
+                crate::memory::check_part(&tensor.descriptor).expect("possible");
                 parts.push(tensor.descriptor);
                 let is_unsaved = memory == Memory::Unsaved;
                 raws.push(if is_unsaved { tensor.raw.without_backup() } else { tensor.raw });
             }
-            let descriptor = Descriptor { parts, algorithm: Algorithm::Automatic };
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
             let plan =
                 Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));

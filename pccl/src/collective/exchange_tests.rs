@@ -43,10 +43,8 @@ impl Ranks {
             let (recv, more_recv) = rank.recv.split_at_mut(doubles / 3);
             let second = Tensor::out_of_place(send, recv, op).expect("same length");
             let third = Tensor::out_of_place(more, more_recv, op).expect("same length");
-            let descriptor = Descriptor {
-                parts: vec![first.descriptor, second.descriptor, third.descriptor],
-                algorithm: Algorithm::Automatic,
-            };
+            let parts = vec![first.descriptor, second.descriptor, third.descriptor];
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
             let raws = [first.raw, second.raw, third.raw];
             let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
             let backup = Backup::new(2 * halves, &Arc::default());

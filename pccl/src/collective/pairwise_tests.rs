@@ -83,7 +83,7 @@ impl Ranks {
                     Tensor::out_of_place(floats, recv, how.op).expect("same length")
                 }
                 .with(how.quantisation);
-                tensor.check().expect("possible");
+                crate::memory::check_part(&tensor.descriptor).expect("possible");
                 tensors.push(tensor);
             }
             if how.quantisation.is_some() {
@@ -92,10 +92,8 @@ impl Ranks {
             let mut halves = Tensor::in_place(&mut rank.halves, how.op);
             halves.descriptor.data_type = DataType::Float16;
             tensors.push(halves);
-            let descriptor = Descriptor {
-                parts: tensors.iter().map(|tensor| tensor.descriptor).collect(),
-                algorithm: Algorithm::Pairwise,
-            };
+            let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Pairwise);
             let raws: Vec<_> = tensors.into_iter().map(|tensor| tensor.raw).collect();
             let (plan, ownership) = plan(&descriptor, n, index, how);
             let plan = plan.at(levels[index % levels.len()]);
@@ -208,7 +206,7 @@ fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], 
     };
     // The second tensor counts, too.
     let halves = PartDescriptor::new(halves as u64, DataType::Float16, how.op);
-    let descriptor = Descriptor { parts: vec![part, halves], algorithm: Algorithm::Pairwise };
+    let descriptor = Descriptor::all_reduce(vec![part, halves], Algorithm::Pairwise);
     let (plan, ownership) = plan(&descriptor, ranks, 0, how);
     let mut result = vec![0; inputs[0].len()];
     for frame in plan.all_frames().filter(|frame| frame.part == 0) {

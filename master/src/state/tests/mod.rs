@@ -6,6 +6,7 @@ mod fetches;
 mod giving_up;
 mod harness;
 mod kicks;
+mod kinds;
 mod liveness;
 mod mesh;
 mod optimize;

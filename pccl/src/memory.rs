@@ -346,11 +346,6 @@ impl RawTensor {
         self.bytes
     }
 
-    /// Whether send and receive buffer are one.
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.in_place
-    }
-
     /// The address ranges that are written and that are only read.
     pub(crate) fn ranges(&self) -> (Range<usize>, Option<Range<usize>>) {
         let range = |start: usize| start..start + self.bytes;

@@ -35,7 +35,7 @@ use std::{
     },
 };
 use tinysockets::link::{
-    FrameHeader, Gate, Landing, Lent, LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer, Violation,
+    FrameHeader, Gate, Landing, Lent, LinkFault, MAX_FRAME_BYTES, Outgoing, Place, Transfer, Violation,
 };
 
 const IDLE: u8 = 0;
@@ -47,7 +47,7 @@ const ROOT: usize = 0;
 
 /// See the module's documentation.
 pub(crate) struct Exchange {
-    /// One frame per chunk and tensor: which elements are folded from which rank on.
+    /// One frame per chunk and run: which elements are folded from which rank on.
     plan: Plan,
     parts: Vec<Part>,
     /// Bytes of one contribution.
@@ -68,7 +68,6 @@ pub(crate) struct Exchange {
 }
 
 struct Part {
-    descriptor: PartDescriptor,
     memory: PartMemory,
     /// First byte in a contribution.
     offset: usize,
@@ -103,13 +102,8 @@ impl Exchange {
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
         let mut offset = 0;
-        let parts = descriptor.parts.iter().zip(raws).map(|(descriptor, raw)| {
-            let part = Part {
-                descriptor: *descriptor,
-                memory: raw.lend(&gate, backup, 0..0),
-                offset,
-                bytes: raw.bytes(),
-            };
+        let parts = raws.iter().map(|raw| {
+            let part = Part { memory: raw.lend(&gate, backup, 0..0), offset, bytes: raw.bytes() };
             offset += raw.bytes();
             part
         });
@@ -311,11 +305,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// Folds one chunk of one tensor into the area of results; `None` when the gate is closed.
+    /// Folds one chunk of one run into the area of results; `None` when the gate is closed.
     fn fold_chunk(&self, frame: &Frame) -> Option<Result<(), String>> {
-        let (part, ranks) = (&self.parts[frame.part], self.ranks());
-        let PartDescriptor { data_type, op, .. } = part.descriptor;
-        let bytes = part.offset + frame.offset..part.offset + frame.offset + frame.len;
+        let (run, ranks) = (self.plan.run(frame.part), self.ranks());
+        let PartDescriptor { data_type, op, .. } = run.descriptor;
+        let start = self.parts[run.tensors.start].offset + frame.offset;
+        let bytes = start..start + frame.len;
         let of = |index: usize| self.area(index, bytes.clone());
         let mut partial = of(frame.chunk);
         for step in 1..ranks {
@@ -379,12 +374,14 @@ impl Transfer for Exchange {
         1
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.areas, self.place_of(self.received_at(header.stage as usize)))
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = self.place_of(self.received_at(header.stage as usize));
+        Place { memory: &self.areas, range: start + done..start + self.bytes }
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.areas, self.place_of(self.sent_at(header.stage as usize)))
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = self.place_of(self.sent_at(header.stage as usize));
+        Place { memory: &self.areas, range: start + done..start + self.bytes }
     }
 
     fn arrived(&self, header: &FrameHeader) {

@@ -1,7 +1,7 @@
 //! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt_tests::{ID, Owner},
+    attempt_tests::{ID, Owner, land, payload_of},
     exchange::{Exchange, exchange_bytes},
     progress::{AttemptOwner, op_key},
 };
@@ -38,10 +38,14 @@ impl Ranks {
             };
             let mut first = Tensor::in_place(&mut rank.halves, op);
             first.descriptor.data_type = DataType::Float16;
-            let second = Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length");
-            let descriptor =
-                Descriptor::all_reduce(vec![first.descriptor, second.descriptor], Algorithm::Automatic);
-            let raws = [first.raw, second.raw];
+            // Two tensors that are a run.
+            let (send, more) = rank.send.split_at(doubles / 3);
+            let (recv, more_recv) = rank.recv.split_at_mut(doubles / 3);
+            let second = Tensor::out_of_place(send, recv, op).expect("same length");
+            let third = Tensor::out_of_place(more, more_recv, op).expect("same length");
+            let parts = vec![first.descriptor, second.descriptor, third.descriptor];
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
+            let raws = [first.raw, second.raw, third.raw];
             let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
             let backup = Backup::new(2 * halves, &Arc::default());
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
@@ -86,16 +90,12 @@ impl Ranks {
     fn deliver(&self, sender: usize, choice: prop::sample::Index, len: usize) {
         let (to, frame) = self.take(sender, choice);
         let header = frame.header;
-        let (source, offset) = frame.transfer.source(&header);
-        let payload = source
-            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
-            .expect("the sender's gate is open");
+        let payload = payload_of(&frame);
         frame.transfer.released(&header);
         let receiver = self.exchange(to);
         assert_eq!(receiver.admit(&header), Ok(Landing::Direct));
-        let (target, offset) = receiver.target(&header);
         let part = &payload[..payload.len().min(len)];
-        target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("the gate is open");
+        land(&**receiver, &header, 0, part);
         if part.len() == payload.len() {
             receiver.arrived(&header);
         }

@@ -12,7 +12,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
 };
-use tinysockets::link::{FrameHeader, Landing, Lent, LinkFault, Transfer, Violation};
+use tinysockets::link::{FrameHeader, Landing, LinkFault, Place, Transfer, Violation};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -137,12 +137,12 @@ impl Transfer for Large {
         of_stage!(self, header, attempt => attempt.granule_bytes(header))
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        of_stage!(self, header, attempt => attempt.target(header))
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        of_stage!(self, header, attempt => attempt.target(header, done))
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        of_stage!(self, header, attempt => attempt.source(header))
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        of_stage!(self, header, attempt => attempt.source(header, done))
     }
 
     fn arrived(&self, header: &FrameHeader) {

@@ -11,6 +11,7 @@ pub(crate) mod pairwise;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod running;
+pub(crate) mod runs;
 pub(crate) mod shape;
 pub(crate) mod table;
 

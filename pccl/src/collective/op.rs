@@ -8,7 +8,7 @@
 mod state;
 
 use super::{
-    attempt::{Attempt, backup_bytes},
+    attempt::Attempt,
     calls::{Beside, Prepared, shape_of},
     exchange::{Exchange, exchange_bytes},
     large::Large,
@@ -17,6 +17,7 @@ use super::{
     plan::Plan,
     progress::{AttemptOwner, local_fault},
     running::Running,
+    runs::backup_bytes,
     shape::Shape,
     table::Slot,
 };

@@ -159,7 +159,7 @@ mod tests {
             prop_assert_eq!(frames, plan.slots());
             for (rank, (plan, own)) in all.iter().enumerate() {
                 prop_assert_eq!(&own.owners, &first.owners);
-                let mut ends = vec![0; counts.len()];
+                let mut ends = vec![0; plan.parts()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
                     let is_same = |other| own.owner(&other) == own.owner(&frame);

@@ -27,6 +27,7 @@ use super::{
     ownership::Ownership,
     plan::{Frame, Plan, Unit},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
+    runs::{RunMemory, Stretch},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
 use pccl_protocol::{Descriptor, OpId};
@@ -38,7 +39,7 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
-use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
+use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
 
 const IDLE: u8 = 0;
 const RECEIVING: u8 = 1;
@@ -63,7 +64,7 @@ pub(crate) struct Pairwise {
 struct Part {
     data_type: DataType,
     op: ReduceOp,
-    memory: PartMemory,
+    memory: RunMemory,
     coding: Option<Coding>,
     /// Contributions of the others to what is owned.
     contributions: Lent,
@@ -130,20 +131,18 @@ impl Pairwise {
             used += bytes;
             memory.lend(used - bytes..used, &gate)
         };
-        let mut parts = Vec::with_capacity(raws.len());
-        for (index, (part, raw)) in descriptor.parts.iter().zip(raws).enumerate() {
+        let mut parts = Vec::with_capacity(plan.parts());
+        for (index, run) in plan.runs().enumerate() {
             let [encoded, contributions, sums] = part_bytes(&plan, &ownership, index).map(&mut lend);
-            let codec = plan.codec(index).zip(part.quantisation);
-            let backup_bytes = super::attempt::part_backup_bytes(part, raw);
+            let codec = plan.codec(index).zip(run.descriptor.quantisation);
             parts.push(Part {
-                data_type: part.data_type,
-                op: part.op,
-                memory: raw.lend(&gate, &backup, saved..saved + backup_bytes),
+                data_type: run.descriptor.data_type,
+                op: run.descriptor.op,
+                memory: RunMemory::lend(run, (descriptor, raws), &gate, &backup, &mut saved),
                 coding: codec.map(|(codec, quantisation)| Coding::new(codec, quantisation, encoded)),
                 contributions,
                 sums,
             });
-            saved += backup_bytes;
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
         let owned = ownership.frames();
@@ -176,7 +175,7 @@ impl Pairwise {
             if unit.slots.start != frame.slot {
                 continue;
             }
-            match coding.encode(part.memory.own(), &unit, self.rounding(frame.part, coding, &unit)) {
+            match coding.encode(part.memory.whole().own(), &unit, self.rounding(frame.part, coding, &unit)) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
@@ -198,18 +197,20 @@ impl Pairwise {
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];
-            let delivered = match (&part.coding, &part.memory) {
-                (Some(coding), memory) => {
+            let delivered = match &part.coding {
+                Some(coding) => {
                     let unit = self.plan.unit_of(&frame);
                     let is_first = unit.slots.start == frame.slot;
-                    if is_first { coding.decode(&unit, memory.result()) } else { Ok(()) }
+                    if is_first { coding.decode(&unit, part.memory.whole().result()) } else { Ok(()) }
                 }
-                (None, PartMemory::InPlace { data, backup }) => {
-                    let copy =
-                        |result: &[u8]| data.update(frame.range(), |data| copy_streaming(data, result));
-                    backup.view(frame.range(), copy).flatten().ok_or(Stop::Closed)
+                None => {
+                    part.memory.stretches(frame.range()).try_for_each(|Stretch { memory, bytes, .. }| {
+                        let PartMemory::InPlace { data, backup } = memory else { return Ok(()) };
+                        let copy =
+                            |result: &[u8]| data.update(bytes.clone(), |data| copy_streaming(data, result));
+                        backup.view(bytes.clone(), copy).flatten().ok_or(Stop::Closed)
+                    })
                 }
-                (None, PartMemory::OutOfPlace { .. }) => Ok(()),
             };
             delivered.map_err(Stop::after_the_outcome)?;
         }
@@ -229,7 +230,8 @@ impl Pairwise {
     }
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        coding.rounding(self.progress.id().tag, self.plan.rank(), index, unit)
+        let tensor = self.plan.run(index).tensors.start;
+        coding.rounding(self.progress.id().tag, self.plan.rank(), tensor, unit)
     }
 
     fn send(&self, to: usize, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
@@ -308,7 +310,7 @@ impl Transfer for Pairwise {
         1
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         let part = &self.parts[header.part as usize];
         if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
             let unit = self.plan.unit_of(&frame);
@@ -316,21 +318,16 @@ impl Transfer for Pairwise {
             let turn = self.turn_of(from, frame.chunk);
             // The own contribution has no place among those of the others.
             let place = turn - usize::from(turn > self.turn_of(self.plan.rank(), frame.chunk));
-            let first = self.place_of(&unit).start + place * unit.encoded.len();
-            return (&part.contributions, first + in_unit);
+            let first = self.place_of(&unit).start + place * unit.encoded.len() + in_unit;
+            return Place { memory: &part.contributions, range: first + done..first + frame.len };
         }
-        (part.results(), header.offset as usize)
+        part.place(header, done, results)
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let part = &self.parts[header.part as usize];
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         let is_result = header.stage as usize >= first_stage(self.plan.ranks()) + self.plan.ranks();
-        let memory = match &part.coding {
-            Some(coding) => &coding.staging,
-            None if is_result => part.results(),
-            None => part.memory.own(),
-        };
-        (memory, header.offset as usize)
+        let part = &self.parts[header.part as usize];
+        part.place(header, done, if is_result { results } else { PartMemory::own })
     }
 
     fn arrived(&self, header: &FrameHeader) {
@@ -364,12 +361,21 @@ impl Transfer for Pairwise {
 }
 
 impl Part {
-    /// Where results are received and sent from.
-    fn results(&self) -> &Lent {
-        match (&self.coding, &self.memory) {
-            (Some(coding), _) => &coding.staging,
-            (None, PartMemory::InPlace { backup, .. }) => backup,
-            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
+    /// Where a payload lies from byte `done` on: in staging memory, if it is encoded, otherwise in what `which` picks.
+    fn place(&self, header: &FrameHeader, done: usize, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
+        let start = header.offset as usize;
+        let range = start + done..start + header.len as usize;
+        match &self.coding {
+            Some(coding) => Place { memory: &coding.staging, range },
+            None => self.memory.place(range, which),
         }
+    }
+}
+
+/// Where results are received and sent from.
+fn results(memory: &PartMemory) -> &Lent {
+    match memory {
+        PartMemory::InPlace { backup, .. } => backup,
+        PartMemory::OutOfPlace { recv, .. } => recv,
     }
 }

@@ -2,13 +2,14 @@
 //! Each rank has the kernels of another processor.
 
 use super::{
-    attempt::{Attempt, backup_bytes},
-    attempt_tests::{ID, Owner, bytes_of, inputs},
+    attempt::Attempt,
+    attempt_tests::{ID, Owner, bytes_of, inputs, land, payload_of},
     large::Large,
     ownership::Ownership,
     pairwise::{Pairwise, first_stage, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, op_key},
+    runs::backup_bytes,
     shape::Shape,
 };
 use crate::memory::{Backup, Tensor};
@@ -70,18 +71,30 @@ impl Ranks {
                 large: None,
                 pairwise: None,
             };
-            let first = if how.in_place {
-                Tensor::in_place(&mut rank.floats, how.op)
-            } else {
-                Tensor::out_of_place(&rank.floats, &mut rank.recv, how.op).expect("same length")
+            // Two tensors that are a run, unless they are quantised.
+            let cut = if how.quantisation.is_none() { input.len() / 3 } else { 0 };
+            let (floats, more) = rank.floats.split_at_mut(cut);
+            let (recv, more_recv) = rank.recv.split_at_mut(if how.in_place { 0 } else { cut });
+            let mut tensors = Vec::new();
+            for (floats, recv) in [(floats, recv), (more, more_recv)] {
+                let tensor = if how.in_place {
+                    Tensor::in_place(floats, how.op)
+                } else {
+                    Tensor::out_of_place(floats, recv, how.op).expect("same length")
+                }
+                .with(how.quantisation);
+                crate::memory::check_part(&tensor.descriptor).expect("possible");
+                tensors.push(tensor);
             }
-            .with(how.quantisation);
-            crate::memory::check_part(&first.descriptor).expect("possible");
-            let mut second = Tensor::in_place(&mut rank.halves, how.op);
-            second.descriptor.data_type = DataType::Float16;
-            let descriptor =
-                Descriptor::all_reduce(vec![first.descriptor, second.descriptor], Algorithm::Pairwise);
-            let raws = [first.raw, second.raw];
+            if how.quantisation.is_some() {
+                tensors.remove(0);
+            }
+            let mut halves = Tensor::in_place(&mut rank.halves, how.op);
+            halves.descriptor.data_type = DataType::Float16;
+            tensors.push(halves);
+            let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Pairwise);
+            let raws: Vec<_> = tensors.into_iter().map(|tensor| tensor.raw).collect();
             let (plan, ownership) = plan(&descriptor, n, index, how);
             let plan = plan.at(levels[index % levels.len()]);
             let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
@@ -130,18 +143,12 @@ impl Ranks {
     fn deliver(&self, sender: usize, choice: usize, len: usize) {
         let (to, frame) = self.take(sender, choice);
         let header = frame.header;
-        let (source, offset) = frame.transfer.source(&header);
-        let payload = source
-            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
-            .expect("the sender's gate is open");
+        let payload = payload_of(&frame);
         frame.transfer.released(&header);
         let receiver = self.large(to);
         let part = &payload[..payload.len().min(len)];
         match receiver.admit(&header).expect("due") {
-            Landing::Direct => {
-                let (target, offset) = receiver.target(&header);
-                target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("open");
-            }
+            Landing::Direct => land(&**receiver, &header, 0, part),
             Landing::Fold => {
                 let granule = receiver.granule_bytes(&header);
                 assert!(receiver.fold(&header, 0, &part[..part.len() / granule * granule]));

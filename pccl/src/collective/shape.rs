@@ -107,6 +107,11 @@ impl Shape {
         (chunk < self.chunks()).then_some(chunk)
     }
 
+    /// Whether consecutive tensors may be cut as one: not if a rank has a part of each.
+    pub(crate) fn spans_tensors(&self) -> bool {
+        self.cut == Cut::Whole || (self.folds && self.distributes)
+    }
+
     /// Whether tensors of `elements` elements can be cut so.
     pub(crate) fn fits(&self, elements: u64) -> bool {
         match &self.cut {

@@ -16,17 +16,6 @@ fn whole(count: u64, algorithm: Algorithm) -> Descriptor {
     Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
 }
 
-/// Whether who has prepared for one algorithm can run another one that the master names.
-pub(crate) fn is_ready_for(prepared: Algorithm, named: Algorithm) -> bool {
-    match prepared {
-        Algorithm::AllGather => {
-            matches!(named, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast)
-        }
-        Algorithm::Pairwise => matches!(named, Algorithm::Pairwise | Algorithm::Ring),
-        other => named == other,
-    }
-}
-
 impl World {
     /// What all members of a group call for this attempt: its numbers are all that they have in common.
     pub(crate) fn descriptor(&self, group: GroupId, op: OpId) -> Descriptor {

@@ -206,8 +206,8 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        let algorithm = descriptor.algorithm_for(slot.ranks, slot.pairwise);
-        if algorithm == Algorithm::AllGather {
+        let algorithm = descriptor.algorithm_for(slot.ranks, slot.paths);
+        if matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast) {
             let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
             let place = (slot.ranks, slot.rank);
             let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);

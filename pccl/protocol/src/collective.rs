@@ -157,7 +157,7 @@ impl Descriptor {
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
         if self.kind() != CollectiveKind::AllReduce {
-            return Algorithm::Ring;
+            return self.algorithm_of_others(ranks, paths);
         }
         let can_be_pairwise = self.can_be_pairwise(ranks);
         let pairwise = if paths.mesh { Algorithm::Pairwise } else { Algorithm::Ring };
@@ -175,13 +175,28 @@ impl Descriptor {
         }
     }
 
+    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the root sends it
+    /// once only.
+    fn algorithm_of_others(&self, ranks: usize, paths: Paths) -> Algorithm {
+        let is_small = self.bytes() <= limits::MAX_ALL_GATHER_BYTES;
+        let wants = match self.algorithm {
+            Algorithm::Ring => false,
+            Algorithm::Pairwise => true,
+            _ => is_small || paths.pairwise && self.collective.split().is_some(),
+        };
+        if wants && paths.mesh && self.can_be_pairwise(ranks) { Algorithm::Pairwise } else { Algorithm::Ring }
+    }
+
     /// Whether the caller has asked for the mesh by name, and `ranks` peers can have one.
     pub fn asks_for_mesh(&self, ranks: usize) -> bool {
         self.algorithm == Algorithm::Pairwise && self.can_be_pairwise(ranks)
     }
 
     fn can_be_pairwise(&self, ranks: usize) -> bool {
-        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0
+        // Over the mesh an owner quantises what it has folded, and who alone keeps that should not lose by it.
+        let is_lossy = self.parts.iter().any(|part| part.quantisation.is_some());
+        let stays = matches!(self.kind(), CollectiveKind::Reduce | CollectiveKind::ReduceScatter);
+        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0 && !(stays && is_lossy)
     }
 
     /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,

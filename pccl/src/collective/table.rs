@@ -53,6 +53,26 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// The identity of the next attempt of a tag.
+    fn next_id(&self, tag: u64) -> OpId {
+        OpId { epoch: self.epoch, tag, attempt: self.outcomes.get(&tag).copied().unwrap_or(0) }
+    }
+
+    /// Ring and identity for the next attempt of a tag.
+    fn slot(&self, tag: u64) -> Option<Slot> {
+        let plan = self.ring.clone()?;
+        Some(Slot {
+            id: self.next_id(tag),
+            ranks: plan.ring.len(),
+            rank: self.rank,
+            paths: plan.paths,
+            shares: plan.shares(),
+            plan,
+        })
+    }
+}
+
 impl OpTable {
     /// Installs the ring of a newer epoch. `false`: the plan is old, or this peer is not in it.
     pub(crate) fn install(&self, plan: Arc<RingPlan>, me: PeerId) -> bool {
@@ -85,23 +105,24 @@ impl OpTable {
         self.inner.lock().epoch
     }
 
-    /// Makes an attempt for `tag` and registers it, both for the epoch that is current at that moment. From then on its
-    /// frames can be received. `None`: there is no ring yet.
+    /// Makes an attempt for `tag` and registers it for the epoch that it was made for. From then on its frames can be
+    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if a newer
+    /// ring comes meanwhile. `None`: there is no ring yet.
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,
         tag: u64,
-        make: impl FnOnce(&Slot) -> Running,
+        mut make: impl FnMut(&Slot) -> Running,
     ) -> Option<Running> {
-        let mut inner = self.inner.lock();
-        let plan = inner.ring.as_ref()?;
-        let (ranks, paths) = (plan.ring.len(), plan.paths);
-        let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
-        let id = OpId { epoch: inner.epoch, tag, attempt };
-        let slot = Slot { id, ranks, rank: inner.rank, plan: plan.clone(), paths, shares: plan.shares() };
-        let attempt = make(&slot);
-        inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
-        Some(attempt)
+        loop {
+            let slot = self.inner.lock().slot(tag)?;
+            let attempt = make(&slot);
+            let mut inner = self.inner.lock();
+            if inner.next_id(tag) == slot.id {
+                inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
+                return Some(attempt);
+            }
+        }
     }
 
     /// The operation that an attempt belongs to.

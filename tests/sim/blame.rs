@@ -196,6 +196,10 @@ impl Ledger {
         let stalled =
             if verdict.silent_ms > 0 && verdict.cause == Cause::EdgeBroken { ", stalled" } else { "" };
         *self.judged.entry(format!("{}{stalled}", verdict.cause)).or_insert(0) += 1;
+        if verdict.cause == Cause::WorldChanged {
+            // Judged against the votes and the ring, by the checker; who is named may never have been.
+            return Ok(());
+        }
         let hostile = |ledger: &Self, peer: PeerId| {
             scene.slots.get(&peer).is_some_and(|who| ledger.had(*who, &[Deed::Hostile], 0, scene.now))
         };

@@ -351,8 +351,10 @@ impl World {
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
         let (group, ring) = (client.group, client.plan.as_ref());
+        let members: Vec<PeerId> = ring.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
         let (ranks, paths) = ring.map_or((0, Paths::default()), |plan| (plan.ring.len(), plan.paths));
-        let descriptor = if odd { self.odd_descriptor(group, op) } else { self.descriptor(group, op) };
+        let descriptor =
+            if odd { self.odd_descriptor(group, op, &members) } else { self.descriptor(group, op, &members) };
         let algorithm = descriptor.algorithm_for(ranks, paths);
         self.clients[slot].work.insert(tag, TagWork { op, algorithm, stage: TagStage::Voting });
         self.send(slot, C2m::Initiate(Initiate { op, descriptor }));

@@ -175,8 +175,8 @@ impl Descriptor {
         }
     }
 
-    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the root sends it
-    /// once only.
+    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the
+    /// root sends it once only.
     fn algorithm_of_others(&self, ranks: usize, paths: Paths) -> Algorithm {
         let is_small = self.bytes() <= limits::MAX_ALL_GATHER_BYTES;
         let wants = match self.algorithm {

@@ -2,11 +2,11 @@
 //! which folds what all have sent; if it distributes, the owner then sends it to all.
 //!
 //! For an all-reduce that is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of
-//! collective communication operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without steps:
-//! all edges are busy at once. A rank moves as many bytes as on the ring, but `2 / n` of the tensor over each edge, where a
-//! ring has `2 (n - 1) / n` on each of its `n` edges. So it pays where pairs are slower than hosts, and where a collective
-//! is so small that hops are what it costs: there is one to the owner, and one from it. Rank `r` contributes at stage
-//! `r`, and sends what it owns at stage `n + r`.
+//! collective communication operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without
+//! steps: all edges are busy at once. A rank moves as many bytes as on the ring, but `2 / n` of the tensor over each
+//! edge, where a ring has `2 (n - 1) / n` on each of its `n` edges. So it pays where pairs are slower than hosts, and
+//! where a collective is so small that hops are what it costs: there is one to the owner, and one from it. Rank `r`
+//! contributes at stage `r`, and sends what it owns at stage `n + r`.
 //!
 //! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
 //!
@@ -175,8 +175,8 @@ impl Pairwise {
         self.plan.rank()
     }
 
-    /// Encodes what this rank sends first, so that it can be sent: its contributions, or, if there are none, what it owns. On the
-    /// thread that votes, before the vote.
+    /// Encodes what this rank sends first, so that it can be sent: its contributions, or, if there are none, what it
+    /// owns. On the thread that votes, before the vote.
     pub(crate) fn prepare(&self) {
         if let Err(Stop::Failed(text)) = self.keep_own() {
             return self.progress.report(local_fault(text));

@@ -95,8 +95,8 @@ impl Running {
         self.progress().retract();
     }
 
-    /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there before
-    /// if not. Memory of our own goes back to `pool`. The error is a defect of this library.
+    /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there
+    /// before if not. Memory of our own goes back to `pool`. The error is a defect of this library.
     pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
         let delivered = if keep { either!(self, attempt => attempt.deliver()) } else { Ok(()) };
         self.retract();

@@ -106,8 +106,8 @@ impl OpTable {
     }
 
     /// Makes an attempt for `tag` and registers it for the epoch that it was made for. From then on its frames can be
-    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if a newer
-    /// ring comes meanwhile. `None`: there is no ring yet.
+    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if
+    /// a newer ring comes meanwhile. `None`: there is no ring yet.
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,

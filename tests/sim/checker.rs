@@ -69,6 +69,8 @@ pub(crate) struct Checker {
     now: u64,
     clean: BTreeMap<OpKey, BTreeSet<u64>>,
     outcomes: BTreeMap<OpKey, Outcome>,
+    /// The same, with the epoch since which attempts are counted.
+    decided: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
     /// How often the world was empty: numbers of syncs begin anew then.
     worlds: u64,
@@ -393,6 +395,14 @@ impl Checker {
             assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
             return;
         }
+        // Who votes for it in a later epoch that counts on is told what it came to.
+        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
+        let decided = (key.0, key.1, OpId { epoch: counted, ..packet.op });
+        if let Some(known) = self.decided.get(&decided) {
+            assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
+            return;
+        }
+        self.decided.insert(decided, packet.outcome.clone());
         if matches!(packet.outcome, Outcome::Done(_)) {
             let members = self.begun.get(&key).expect("only what began can be done");
             let clean = self.clean.get(&key);
@@ -403,7 +413,6 @@ impl Checker {
             );
         }
         self.done += u64::from(matches!(packet.outcome, Outcome::Done(_)));
-        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
         let next = self.attempts.entry((key.0, key.1, counted, packet.op.tag)).or_insert(0);
         assert_eq!(*next, packet.op.attempt, "an attempt of {} was skipped", packet.op);
         *next += 1;

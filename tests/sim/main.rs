@@ -260,7 +260,7 @@ fn seeds() {
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
     let other_members = sums.judged.get("called for other members").copied().unwrap_or(0);
     assert!(other_members > count / 10, "hardly any collective was called for other members");
-    for kind in CollectiveKind::ALL {
+    for kind in pccl_protocol::CollectiveKind::ALL {
         let begun = sums.begun_kinds.get(kind.text()).copied().unwrap_or(0);
         assert!(begun > count / 10, "hardly any {kind} began");
     }

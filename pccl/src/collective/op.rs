@@ -230,7 +230,7 @@ impl Op {
                 let room = (memory, self.backup.clone());
                 Running::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
             }
-            Algorithm::Automatic | Algorithm::Ring => {
+            _ => {
                 let plan = Plan::new(&descriptor.parts, shape, slot.rank, FRAME_BYTES);
                 let staging = shared.backups.take(plan.all_encoded_bytes());
                 let backup = self.backup.clone();

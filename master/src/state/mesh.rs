@@ -214,8 +214,8 @@ impl MasterState {
     }
 
     /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
-    /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted
-    /// for again.
+    /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for
+    /// again.
     pub(super) fn announce_meshes(&mut self) -> bool {
         let news = |group: &Group| {
             let stands = self.mesh_stands(group);

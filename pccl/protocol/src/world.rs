@@ -118,9 +118,8 @@ impl RingPlan {
         self.ring.iter().map(|member| member.share).collect()
     }
 
-    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes
-    /// on: the epoch is another because data may travel in other ways from now on, or because attempts are counted
-    /// anew.
+    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on:
+    /// the epoch is another because data may travel in other ways from now on, or because attempts are counted anew.
     pub fn continues(&self, before: &Self) -> bool {
         let place = |member: &RingMember| (member.peer, member.generation, member.connections);
         self.group == before.group

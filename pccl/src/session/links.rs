@@ -94,8 +94,8 @@ impl Links {
         }
     }
 
-    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before
-    /// it, back to `since`, which had the same ring.
+    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it,
+    /// back to `since`, which had the same ring.
     pub(crate) fn install(
         &self,
         (since, epoch): (GroupEpoch, GroupEpoch),

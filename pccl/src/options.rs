@@ -5,7 +5,7 @@ use pccl_protocol::Algorithm;
 use pccl_quant::{ReduceOp, quantise::Quantisation};
 use std::time::Duration;
 
-/// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
+/// How a large collective travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Schedule {

@@ -1,8 +1,8 @@
 //! Each kind of collective among peers that are threads of this process: what they end with, and what fails.
 
 use pccl::{
-    Block, Call, CallKind, Cause, CollectiveKind, CollectiveOptions, Communicator, Error, Master,
-    MasterConfig, ReduceOp, ReduceOptions, Remedy, Scheme,
+    Algorithm, Block, Call, CallKind, Cause, CollectiveKind, CollectiveOptions, Communicator, Error, Master,
+    MasterConfig, ReduceInfo, ReduceOp, ReduceOptions, Remedy, Schedule, Scheme,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -215,6 +215,57 @@ fn a_weighted_average_divides_by_the_sum_of_the_weights() {
     }
     let error = peers.all[0].weighted_average(&mut [1_u8], 1.0, ()).expect_err("no float");
     assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+}
+
+/// Over the mesh there is one hop to each, or to the owner.
+#[test]
+fn small_ones_go_over_the_mesh_once_it_stands() {
+    for ranks in [3, 4] {
+        let peers = Peers::new(ranks);
+        peers.each(|comm| {
+            let rank = comm.world().rank;
+            // All peers see the same way, so all stop trying at the same time.
+            let stands = (0..100_000).any(|_| {
+                let info = comm.broadcast(&mut [1_u8], 0, ()).expect("all call it");
+                info.algorithm == Algorithm::Pairwise
+            });
+            assert!(stands, "the mesh does not stand");
+            let direct = |info: Result<ReduceInfo, Error>| {
+                assert_eq!(info.map(|info| info.algorithm), Ok(Algorithm::Pairwise));
+            };
+            let count = 1000;
+            let mut data = content(rank, count);
+            direct(comm.broadcast(&mut data, 1, ()));
+            assert!(data == content(1, count));
+            let (own, mut recv) = (content(rank, count), vec![f32::NAN; ranks * count]);
+            direct(comm.all_gather(&own, &mut recv, ()));
+            assert!(recv == (0..ranks).flat_map(|rank| content(rank, count)).collect::<Vec<_>>());
+            let counts: Vec<u64> = (0..ranks).map(|rank| (rank * count) as u64).collect();
+            let mut recv = vec![f32::NAN; counts.iter().sum::<u64>() as usize];
+            direct(comm.all_gather_counts(&content(rank, rank * count), &mut recv, &counts, ()));
+            assert!(recv == (0..ranks).flat_map(|rank| content(rank, rank * count)).collect::<Vec<_>>());
+            let mut data = own.clone();
+            direct(comm.reduce(&mut data, 1, ReduceOp::Sum));
+            assert!(data == if rank == 1 { sum(ranks, count) } else { own.clone() });
+            let (send, mut part) = (content(rank, ranks * count), vec![f32::NAN; count]);
+            direct(comm.reduce_scatter(&send, &mut part, ReduceOp::Sum));
+            assert!(part == sum(ranks, ranks * count)[rank * count..(rank + 1) * count]);
+            let ring = CollectiveOptions { schedule: Schedule::Ring, ..CollectiveOptions::default() };
+            let around = comm.broadcast(&mut data, 1, ring).expect("all call it");
+            assert_eq!(around.algorithm, Algorithm::Ring);
+            // One that is large goes along the chain, unless the callers choose.
+            let mut large = content(rank, 400_000);
+            let chain = comm.broadcast(&mut large, 2, ()).expect("all call it");
+            assert_eq!(chain.algorithm, Algorithm::Ring);
+            let schedule = Schedule::Pairwise;
+            direct(comm.broadcast(
+                &mut large,
+                2,
+                CollectiveOptions { schedule, ..CollectiveOptions::default() },
+            ));
+            assert!(large == content(2, 400_000));
+        });
+    }
 }
 
 #[test]

@@ -152,7 +152,7 @@ class Cancelled(IterationError):
 
 
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
-_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault", "WorldChanged")
+_ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
     for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,

@@ -12,6 +12,7 @@ mod peer;
 
 mod abort;
 mod accuracy;
+mod collectives;
 mod hostile;
 mod kill;
 mod limits;

@@ -71,6 +71,8 @@ pub(crate) enum LookAlike {
     /// The edge to a stopped process stands still as a cut one does. If the process goes on just before it would be
     /// suspected, the report of the standstill is younger than the sign of life.
     StoodStill,
+    /// What an end counts comes late: its beats are seconds old, and still come often enough.
+    LateCounts,
     /// Something that sends anything may claim anything about its edges.
     Hostile,
     /// An edge cannot be built to a process that does not hear of the ring, or whose own reports do not arrive. Its
@@ -194,6 +196,10 @@ impl Ledger {
         let stalled =
             if verdict.silent_ms > 0 && verdict.cause == Cause::EdgeBroken { ", stalled" } else { "" };
         *self.judged.entry(format!("{}{stalled}", verdict.cause)).or_insert(0) += 1;
+        if verdict.cause == Cause::WorldChanged {
+            // Judged against the votes and the ring, by the checker; who is named may never have been.
+            return Ok(());
+        }
         let hostile = |ledger: &Self, peer: PeerId| {
             scene.slots.get(&peer).is_some_and(|who| ledger.had(*who, &[Deed::Hostile], 0, scene.now))
         };
@@ -288,6 +294,7 @@ impl Ledger {
             (LookAlike::EndOfAProcess, &[Deed::Ended, Deed::Left][..]),
             (LookAlike::VanishedHost, &[Deed::Vanished][..]),
             (LookAlike::StoodStill, &[Deed::Paused][..]),
+            (LookAlike::LateCounts, if verdict.silent_ms > 0 { &[Deed::Unheard][..] } else { &[] }),
             (LookAlike::Hostile, &[Deed::Hostile][..]),
         ]
         .into_iter()

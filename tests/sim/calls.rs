@@ -5,7 +5,6 @@
 
 use crate::blame::{Act, Deed};
 use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
-use crate::descriptors::is_ready_for;
 use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Wake, World};
@@ -352,10 +351,12 @@ impl World {
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
         let (group, ring) = (client.group, client.plan.as_ref());
-        let (ranks, pairwise) = ring.map_or((0, false), |plan| (plan.ring.len(), plan.pairwise));
-        let descriptor = if odd { self.odd_descriptor(group, op) } else { self.descriptor(group, op) };
-        let prepared = descriptor.algorithm_for(ranks, pairwise);
-        self.clients[slot].work.insert(tag, TagWork { op, prepared, stage: TagStage::Voting });
+        let members: Vec<PeerId> = ring.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
+        let (ranks, paths) = ring.map_or((0, Paths::default()), |plan| (plan.ring.len(), plan.paths));
+        let descriptor =
+            if odd { self.odd_descriptor(group, op, &members) } else { self.descriptor(group, op, &members) };
+        let algorithm = descriptor.algorithm_for(ranks, paths);
+        self.clients[slot].work.insert(tag, TagWork { op, algorithm, stage: TagStage::Voting });
         self.send(slot, C2m::Initiate(Initiate { op, descriptor }));
         if gives_up {
             let patience = self.rng.range(10 * MS, 2_000 * MS);
@@ -391,12 +392,7 @@ impl World {
         let (Some(work), Some((inbound, outbound)), Some(me)) = (work, ring, me) else {
             panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);
         };
-        assert!(
-            is_ready_for(work.prepared, algorithm),
-            "seed {}: s{slot} is to run {op} by {algorithm}, but has prepared for {}",
-            self.seed,
-            work.prepared
-        );
+        assert_eq!(work.algorithm, algorithm, "seed {}: s{slot} knew better how {op} goes", self.seed);
         if work.stage == TagStage::Voting {
             let edges: Vec<EdgeKey> = [inbound, outbound].into_iter().chain(mesh).collect();
             work.stage = TagStage::Running { algorithm, edges: edges.clone(), members: members.clone() };
@@ -411,7 +407,7 @@ impl World {
     fn outcome(&mut self, slot: usize, packet: OpOutcome) {
         let op = packet.op;
         let client = &mut self.clients[slot];
-        if op.epoch == client.epoch() {
+        if op.epoch >= client.counted_since() {
             client.attempts.insert(op.tag, op.attempt + 1);
         }
         let Some(work) = client.work.get_mut(&op.tag).filter(|work| work.op == op) else {

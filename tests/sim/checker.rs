@@ -1,7 +1,6 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
 use crate::client::EdgeKey;
-use crate::descriptors::is_ready_for;
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,10 +29,11 @@ type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 #[derive(Debug, Default)]
 struct Mesh {
     epoch: GroupEpoch,
+    /// The first of the epochs up to this one that have the same ring and mesh.
+    since: GroupEpoch,
     edges: BTreeSet<EdgeKey>,
     failed: bool,
-    /// Large operations may go over it, if callers have not chosen.
-    pairwise: bool,
+    paths: Paths,
     shares: Vec<u16>,
 }
 
@@ -49,9 +49,13 @@ pub(crate) struct Checker {
     /// How often a group was empty.
     lives: BTreeMap<GroupId, u64>,
     rings: BTreeMap<(GroupId, u64, GroupEpoch), Ring>,
+    /// Since when the attempts of an epoch are counted.
+    counted: BTreeMap<(GroupId, u64, GroupEpoch), GroupEpoch>,
     latest: BTreeMap<(GroupId, u64), GroupEpoch>,
     /// The mesh of the latest ring of each group, and all edges that ever failed in one.
     meshes: BTreeMap<(GroupId, u64), Mesh>,
+    /// How many collectives of each kind have begun.
+    pub(crate) begun_kinds: BTreeMap<&'static str, u64>,
     failed: BTreeMap<(GroupId, u64), BTreeSet<EdgeKey>>,
     votes: BTreeMap<OpKey, BTreeMap<u64, Descriptor>>,
     begun: BTreeMap<OpKey, BTreeSet<u64>>,
@@ -65,6 +69,8 @@ pub(crate) struct Checker {
     now: u64,
     clean: BTreeMap<OpKey, BTreeSet<u64>>,
     outcomes: BTreeMap<OpKey, Outcome>,
+    /// The same, with the epoch since which attempts are counted.
+    decided: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
     /// How often the world was empty: numbers of syncs begin anew then.
     worlds: u64,
@@ -278,6 +284,8 @@ impl Checker {
         let ring: Ring = plan.ring.iter().map(|m| (m.peer, m.generation, m.connections)).collect();
         let known = self.rings.entry((place.0, place.1, plan.epoch)).or_insert_with(|| ring.clone());
         assert_eq!(*known, ring, "two rings in epoch {}", plan.epoch);
+        let counted = self.counted.entry((place.0, place.1, plan.epoch)).or_insert(plan.counted_since);
+        assert_eq!(*counted, plan.counted_since, "two ways to count in epoch {}", plan.epoch);
         let latest = self.latest.entry(place).or_insert(plan.epoch);
         assert!(*latest <= plan.epoch, "epochs run backwards");
         *latest = plan.epoch;
@@ -290,8 +298,8 @@ impl Checker {
     fn mesh(&mut self, place: (GroupId, u64), plan: &RingPlan) {
         let edges: BTreeSet<EdgeKey> = plan.mesh.iter().map(|e| (e.from, e.to, e.generation)).collect();
         if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
-            let told = (&edges, plan.pairwise, &plan.shares());
-            let known = (&known.edges, known.pairwise, &known.shares);
+            let told = (&edges, plan.paths, &plan.shares());
+            let known = (&known.edges, known.paths, &known.shares);
             assert_eq!(known, told, "two meshes in epoch {}", plan.epoch);
             return;
         }
@@ -300,15 +308,21 @@ impl Checker {
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        // A plan that only ends an epoch has the ring and the mesh of the one before, an edge that failed included;
-        // then it is not used.
+        // A plan that continues the one before has the ring and the mesh of the one before, an edge that failed
+        // included; then it is not used.
         let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
         let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
         let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);
         let has_failed = continued.is_some_and(|mesh| mesh.failed);
         let failed = self.failed.get(&place).filter(|_| !has_failed);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
-        let (epoch, pairwise) = (plan.epoch, plan.pairwise);
+        let (epoch, paths) = (plan.epoch, plan.paths);
+        let since = continued.map_or(epoch, |mesh| mesh.since);
+        if paths.mesh {
+            assert!(!edges.is_empty() && !has_failed, "a mesh that does not stand: {plan:?}");
+            let told = self.members(place.0).all(|(_, seen)| seen.meshed >= Some(since));
+            assert!(told, "not all have said that the mesh stands: {plan:?}");
+        }
         let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
         let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
@@ -316,8 +330,8 @@ impl Checker {
             u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
-        self.shared_plans += u64::from(pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, pairwise, shares });
+        self.shared_plans += u64::from(paths.pairwise && !shares.is_empty());
+        self.meshes.insert(place, Mesh { epoch, since, edges, failed: has_failed, paths, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
@@ -339,6 +353,7 @@ impl Checker {
         assert_eq!(self.latest[&(key.0, key.1)], op.epoch, "{op} began in an old epoch");
         let ring: BTreeSet<PeerId> =
             self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
+        let since = self.meshes[&(key.0, key.1)].since;
         let votes = &self.votes[&key];
         // A vote by somebody who has gone since counts for nothing.
         let first = self.members(key.0).find_map(|(number, _)| votes.get(number));
@@ -347,31 +362,28 @@ impl Checker {
             assert!(seen.accepted, "{op} began although a newcomer is in the ring");
             assert!(votes.contains_key(number), "{op} began without the vote of c{number}");
             assert_eq!(votes.get(number), first, "{op} began with different arguments");
-            assert_eq!(seen.confirmed, Some(op.epoch), "{op} began on a ring that c{number} did not confirm");
+            assert!(seen.confirmed >= Some(since), "{op} began on a ring that c{number} did not confirm");
             assert!(seen.peer.is_some_and(|peer| ring.contains(&peer)));
             members.insert(*number);
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
-        let prepared =
-            first.map(|vote| vote.algorithm_for(ring.len(), self.meshes[&(key.0, key.1)].pairwise));
-        self.algorithm(&key, commence.algorithm, prepared.expect("votes"), &members);
+        let vote = first.expect("votes").clone();
+        let order: Vec<PeerId> =
+            self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
+        assert_eq!(vote.collective.misfit(&order), None, "{op} began for other members");
+        *self.begun_kinds.entry(vote.kind().text()).or_insert(0) += 1;
+        self.algorithm(&key, commence.algorithm, &vote, ring.len());
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);
     }
 
-    /// Only what all have prepared for is named, and a mesh only if all have said that it stands.
-    fn algorithm(&mut self, key: &OpKey, named: Algorithm, prepared: Algorithm, members: &BTreeSet<u64>) {
+    /// What is named follows from the plan, and a mesh is used only as long as it has no fault.
+    fn algorithm(&mut self, key: &OpKey, named: Algorithm, vote: &Descriptor, ranks: usize) {
         let (mesh, op) = (&self.meshes[&(key.0, key.1)], key.2);
-        assert!(
-            is_ready_for(prepared, named),
-            "{op} is to go by {named}, but all have prepared for {prepared}"
-        );
-        if named.uses_mesh() {
-            assert!(!mesh.edges.is_empty() && !mesh.failed, "{op} uses a mesh that does not stand");
-            let told = members.iter().all(|number| self.clients[number].meshed == Some(op.epoch));
-            assert!(told, "{op} uses a mesh, but not all have said that it stands");
-        }
-        let is_instead = (prepared, named) == (Algorithm::Pairwise, Algorithm::Ring);
+        assert_eq!(named, vote.algorithm_for(ranks, mesh.paths), "{op} does not go as its plan says");
+        assert!(!named.uses_mesh() || !mesh.failed, "{op} uses a mesh that does not stand");
+        let wished = vote.algorithm_for(ranks, Paths { mesh: true, ..mesh.paths });
+        let is_instead = (wished, named) == (Algorithm::Pairwise, Algorithm::Ring);
         let name = if is_instead { INSTEAD_OF_PAIRWISE.to_owned() } else { named.to_string() };
         *self.begun_by.entry(name).or_insert(0) += 1;
         self.named.insert(*key, named);
@@ -383,6 +395,14 @@ impl Checker {
             assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
             return;
         }
+        // Who votes for it in a later epoch that counts on is told what it came to.
+        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
+        let decided = (key.0, key.1, OpId { epoch: counted, ..packet.op });
+        if let Some(known) = self.decided.get(&decided) {
+            assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
+            return;
+        }
+        self.decided.insert(decided, packet.outcome.clone());
         if matches!(packet.outcome, Outcome::Done(_)) {
             let members = self.begun.get(&key).expect("only what began can be done");
             let clean = self.clean.get(&key);
@@ -393,7 +413,7 @@ impl Checker {
             );
         }
         self.done += u64::from(matches!(packet.outcome, Outcome::Done(_)));
-        let next = self.attempts.entry((key.0, key.1, packet.op.epoch, packet.op.tag)).or_insert(0);
+        let next = self.attempts.entry((key.0, key.1, counted, packet.op.tag)).or_insert(0);
         assert_eq!(*next, packet.op.attempt, "an attempt of {} was skipped", packet.op);
         *next += 1;
         self.outcomes.insert(key, packet.outcome.clone());
@@ -543,12 +563,28 @@ impl Checker {
         all
     }
 
+    /// What was called for other members must have been: by all, in that ring.
+    fn judge_members(&self, verdict: &Verdict, named: &[PeerId]) -> Result<(), String> {
+        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
+            return Err("of no collective".into());
+        };
+        let misfit = self.votes.iter().filter(|((.., id), _)| *id == op).any(|((group, life, _), votes)| {
+            let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
+            let ring: Vec<PeerId> = ring.map(|member| member.0).collect();
+            let mut misfits = votes.values().map(|vote| vote.collective.misfit(&ring));
+            misfits.all(|misfit| misfit.is_some_and(|misfit| misfit.missing == named))
+        });
+        if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
+    }
+
     /// A mismatch must be one: the two that are named voted differently.
     pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
-        if verdict.cause != Cause::MismatchedCall {
-            return Ok(());
-        }
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        match verdict.cause {
+            Cause::MismatchedCall => {}
+            Cause::WorldChanged => return self.judge_members(verdict, &named),
+            _ => return Ok(()),
+        }
         let differ = match (verdict.operation, &named[..]) {
             (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
                 let vote = |peer: PeerId| {

@@ -54,8 +54,8 @@ pub(crate) enum WrongCall {
 #[derive(Debug, Clone)]
 pub(crate) struct TagWork {
     pub(crate) op: OpId,
-    /// For what it has prepared.
-    pub(crate) prepared: Algorithm,
+    /// How it is to go, by the plan.
+    pub(crate) algorithm: Algorithm,
     pub(crate) stage: TagStage,
 }
 
@@ -200,6 +200,11 @@ impl Client {
 
     pub(crate) fn epoch(&self) -> GroupEpoch {
         self.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch)
+    }
+
+    /// The first epoch of which attempts are counted.
+    pub(crate) fn counted_since(&self) -> GroupEpoch {
+        self.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.counted_since)
     }
 
     /// The edges of the present ring that touch this peer: inbound and outbound. None if it is alone.

@@ -4,7 +4,6 @@
 //! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was
 //! sent before its sender could know of the death arrives after it in some of the orders.
 
-use crate::descriptors::is_ready_for;
 use pccl_hash::Digest128;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::*;
@@ -69,6 +68,8 @@ struct Peer {
     id: PeerId,
     queue: VecDeque<C2m>,
     epoch: GroupEpoch,
+    /// The first of the epochs up to this one that have the same ring and mesh.
+    since: GroupEpoch,
     attempts: u32,
     answer: Option<M2c>,
     plan: Option<RingPlan>,
@@ -151,7 +152,12 @@ impl Table {
             let packets = match (table.vote, key) {
                 // Its mesh stands later than it votes.
                 (Vote::Pairwise, 1) => vec![vote, report],
-                (Vote::Pairwise, _) => vec![report, vote],
+                // The others have voted, and their meshes stand: what follows is many orders as it is.
+                (Vote::Pairwise, _) => {
+                    table.send(key, report);
+                    table.send(key, vote);
+                    vec![]
+                }
                 _ => vec![vote],
             };
             table.peers.get_mut(&key).expect("a peer").queue.extend(packets);
@@ -236,14 +242,15 @@ impl Table {
         Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
     }
 
-    /// All are told the same, which all have prepared for; the mesh is used exactly if all have said that it stands.
+    /// All are told what follows from their plan; the mesh is used exactly if all have said that it stands.
     fn commence(&mut self, key: u64, commence: &Commence) {
         let (op, named) = (commence.op, commence.algorithm);
-        let ranks = self.peers[&key].plan.as_ref().map_or(0, |plan| plan.ring.len());
-        let prepared = self.descriptor().algorithm_for(ranks, false);
-        assert!(is_ready_for(prepared, named), "prepared for {prepared}, to run {named}");
+        let plan = self.peers[&key].plan.as_ref().expect("a plan");
+        let ranks = plan.ring.len();
+        assert_eq!(named, self.descriptor().algorithm_for(ranks, plan.paths));
         if self.vote == Vote::Pairwise {
-            let told = self.peers.keys().all(|key| self.meshed.get(key) == Some(&op.epoch));
+            let since = self.peers[&key].since;
+            let told = self.peers.keys().all(|key| self.meshed.get(key) >= Some(&since));
             let stands = told && !self.told_of_break && ranks == 3;
             assert_eq!(named.uses_mesh(), stands, "{op} goes by {named}");
         }
@@ -286,7 +293,10 @@ impl Table {
             M2c::RingPlan(plan) => {
                 assert!(peer.epoch < plan.epoch);
                 (peer.epoch, peer.attempts) = (plan.epoch, 0);
-                peer.queue.push_back(C2m::RingReport(RingReport { epoch: plan.epoch, faults: vec![] }));
+                if !peer.plan.as_ref().is_some_and(|before| plan.continues(before)) {
+                    peer.since = plan.epoch;
+                    peer.queue.push_back(C2m::RingReport(RingReport { epoch: plan.epoch, faults: vec![] }));
+                }
                 peer.plan = Some(plan);
             }
             M2c::Admitted(_) => peer.admitted = true,
@@ -329,7 +339,7 @@ impl Table {
         self.input(Input::Disconnected { client: ClientKey(key), text: "reset".into() });
     }
 
-    /// Both ends of an edge of the mesh see it break.
+    /// Both ends of an edge of the mesh see it break, and one of them says so.
     fn break_edge(&mut self, number: usize) {
         let mesh = |peer: &Peer| peer.plan.as_ref().map_or(Vec::new(), |plan| plan.mesh.clone());
         let Some(edge) = self.peers.values().find_map(|peer| mesh(peer).get(number).copied()) else { return };
@@ -343,8 +353,10 @@ impl Table {
                     *complete = peer.with_fault(complete.clone());
                 }
             }
-            let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
-            queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+            if (peer.id == from) == number.is_multiple_of(2) {
+                let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
+                queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+            }
             peer.queue = queue;
         }
     }

@@ -76,10 +76,14 @@ impl World {
         let epoch = plan.epoch;
         let client = &mut self.clients[slot];
         client.sizes = plan.sizes;
+        if client.counted_since() != plan.counted_since {
+            client.attempts.clear();
+        }
+        // Who has said that its edges stand, or that one of them does not, need not say so again.
+        let continues = client.plan.as_ref().is_some_and(|before| plan.continues(before));
+        client.mesh_reported &= continues;
+        client.reported &= continues;
         client.plan = Some(plan);
-        client.reported = false;
-        client.mesh_reported = false;
-        client.attempts.clear();
         let Some((inbound, outbound)) = client.edges() else {
             self.report(slot, Vec::new());
             return;

@@ -140,7 +140,7 @@ impl WriteQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{GroupEpoch, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes};
+    use pccl_protocol::{GroupEpoch, Paths, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes};
     use tinysockets::wire::FrameParser;
 
     /// Takes `room` bytes, three at a time at most, then no more.
@@ -205,10 +205,11 @@ mod tests {
         M2c::RingPlan(RingPlan {
             group: GroupId(group),
             epoch: GroupEpoch(epoch),
+            counted_since: GroupEpoch(epoch),
             sizes: WorldSizes { world_epoch: WorldEpoch(epoch), ..WorldSizes::default() },
             ring: Vec::new(),
             mesh: Vec::new(),
-            pairwise: false,
+            paths: Paths::default(),
         })
     }
 

@@ -67,7 +67,8 @@ impl MasterState {
         if self.ring_confirmed(group) {
             return None;
         }
-        let confirmed = |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.confirmed(group.epoch));
+        let confirmed =
+            |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.confirmed(group.edges_since));
         let missing = group.ring.iter().map(|place| place.peer).filter(|peer| !confirmed(peer));
         let faults: Vec<String> = group
             .held

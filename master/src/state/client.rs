@@ -79,7 +79,7 @@ pub(super) struct Peer {
     pub(super) optimize: Option<OptimizeVote>,
     /// The last ring epoch that this peer reported on, and whether all of its edges stood.
     pub(super) reported: Option<(GroupEpoch, bool)>,
-    /// The last ring epoch in which all of its edges beside the ring stood.
+    /// The last epoch of which it said that all of its edges beside the ring stand.
     pub(super) meshed: Option<GroupEpoch>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.
     pub(super) closed: Vec<Closed>,
@@ -98,8 +98,14 @@ impl Peer {
         self.phase == Phase::Accepted
     }
 
-    pub(super) fn confirmed(&self, epoch: GroupEpoch) -> bool {
-        self.reported == Some((epoch, true))
+    /// Whether it has said that its edges of a ring stand which is there since this epoch.
+    pub(super) fn confirmed(&self, since: GroupEpoch) -> bool {
+        self.reported.is_some_and(|(epoch, stands)| stands && epoch >= since)
+    }
+
+    /// Whether it has said anything of the edges of a ring which is there since this epoch.
+    pub(super) fn has_reported(&self, since: GroupEpoch) -> bool {
+        self.reported.is_some_and(|(epoch, _)| epoch >= since)
     }
 
     /// Bytes that the peer had moved, over all operations, by its last beat.

@@ -191,8 +191,7 @@ impl MasterState {
         if self.mesh_wait(group, descriptor).is_some() {
             return Step::Wait;
         }
-        let prepared = descriptor.algorithm_for(votes.len(), group.pairwise);
-        Step::Commence(self.algorithm_by_mesh(group, prepared))
+        Step::Commence(descriptor.algorithm_for(votes.len(), group.paths))
     }
 
     /// The outcome of an attempt that cannot begin although all have voted.

@@ -11,7 +11,7 @@ use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
-    OpId, Outcome, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
+    OpId, Outcome, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -249,9 +249,11 @@ pub(super) struct Group {
     pub(super) ring: Vec<Place>,
     /// The edges beside it.
     pub(super) mesh: Mesh,
-    /// Large operations of this epoch are done by pairwise exchange while the mesh stands, unless the caller chose.
-    pub(super) pairwise: bool,
-    /// What members own then, in relation to each other; nobody anything: equal chunks.
+    /// The first of the epochs up to the present one that have the same ring and mesh over the same connections.
+    pub(super) edges_since: GroupEpoch,
+    /// How data may travel, as the plan says.
+    pub(super) paths: Paths,
+    /// What members own in pairwise exchange, in relation to each other; nobody anything: equal chunks.
     pub(super) shares: BTreeMap<PeerId, u16>,
     /// When its plan was sent.
     pub(super) planned_at: Timestamp,
@@ -274,7 +276,9 @@ pub(super) struct Group {
     pub(super) better: Option<Better>,
     /// Edges that one operation has kept busy at the last looks.
     pub(super) paces: BTreeMap<EdgeEnds, Pace>,
-    /// Outcomes of the present epoch, by tag.
+    /// The first of the epochs up to the present one over which attempts are counted on.
+    pub(super) counted_since: GroupEpoch,
+    /// Outcomes since then, by tag.
     pub(super) history: History,
     pub(super) ops: Ops,
     pub(super) sync: Option<Sync>,
@@ -318,7 +322,7 @@ impl Group {
 
     /// For the log: how large operations go, if not around the ring.
     pub(super) fn describe_schedule(&self) -> String {
-        if !self.pairwise {
+        if !self.paths.pairwise {
             return String::new();
         }
         let all: f64 = self.shares.values().map(|share| f64::from(*share)).sum();
@@ -340,9 +344,9 @@ impl Group {
         self.has_edge(ends, generation) || self.mesh.has_edge(ends, generation)
     }
 
-    /// Records an outcome, if it belongs to the present epoch. `all`: every member is told of it.
+    /// Records an outcome, if its epoch is one that counts. `all`: every member is told of it.
     pub(super) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
-        if op.epoch == self.epoch {
+        if op.epoch >= self.counted_since {
             self.history.remember(op.tag, outcome, all);
         }
     }

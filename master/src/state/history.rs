@@ -1,12 +1,12 @@
-//! What attempts have come to in the present epoch of a group, by tag, and the end of an epoch that has had many.
+//! What attempts have come to in the present epoch of a group, and in those before it over which they are counted on,
+//! by tag; and the end of an epoch that has had many.
 
 use super::MasterState;
 use super::group::Group;
-use super::types::Timestamp;
 use pccl_protocol::{GroupEpoch, GroupId, Outcome};
 use std::collections::BTreeMap;
 
-/// The attempts that a tag has had in the present epoch.
+/// The attempts that a tag has had since they are counted.
 #[derive(Debug, Default)]
 pub(super) struct TagHistory {
     /// Outcomes so far.
@@ -24,7 +24,7 @@ impl TagHistory {
     }
 }
 
-/// All tags of one epoch.
+/// All tags.
 #[derive(Debug, Default)]
 pub(super) struct History {
     tags: BTreeMap<u64, TagHistory>,
@@ -63,11 +63,14 @@ impl History {
 }
 
 impl Group {
-    /// A new epoch, of the same ring or of another one. Attempts are counted anew.
-    pub(super) fn begin_epoch(&mut self, now: Timestamp) {
+    /// A new epoch, of the same ring or of another one.
+    pub(super) fn begin_epoch(&mut self) {
         self.epoch = GroupEpoch(self.epoch.0 + 1);
-        self.planned_at = now;
-        self.stands_since = None;
+    }
+
+    /// From the present epoch on attempts are counted anew.
+    pub(super) fn count_anew(&mut self) {
+        self.counted_since = self.epoch;
         self.history = History::default();
     }
 }
@@ -89,8 +92,10 @@ impl MasterState {
         self.changed |= !due.is_empty();
         for id in &due {
             if let Some(group) = self.groups.get_mut(id) {
-                group.begin_epoch(self.now);
+                group.begin_epoch();
+                group.count_anew();
             }
+            self.log_ring(*id);
             self.push_ring(*id);
         }
         !due.is_empty()

@@ -69,11 +69,8 @@ impl MasterState {
         if due > self.now || !group.held.is_empty() || members().any(doubtful) {
             return Vec::new();
         }
-        let reported = |id: &PeerId| {
-            self.peers
-                .get(id)
-                .is_some_and(|peer| peer.reported.is_some_and(|(epoch, _)| epoch == group.epoch))
-        };
+        let reported =
+            |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.has_reported(group.edges_since));
         members().filter(|id| !reported(id)).collect()
     }
 
@@ -108,9 +105,7 @@ impl MasterState {
         }
         let due = group.planned_at + self.options.ring_timeout;
         let open = group.ring.iter().any(|place| {
-            self.peers
-                .get(&place.peer)
-                .is_some_and(|p| p.reported.map(|(epoch, _)| epoch) != Some(group.epoch))
+            self.peers.get(&place.peer).is_some_and(|peer| !peer.has_reported(group.edges_since))
         });
         // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
         (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)

@@ -8,8 +8,8 @@
 use super::group::{BrokenEdge, EdgeEnds, Group, Op};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
-    Algorithm, Descriptor, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge,
-    MeshReport, PeerId, Text, limits,
+    Descriptor, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge, MeshReport,
+    PeerId, Text, limits,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -208,54 +208,58 @@ impl MasterState {
         group.mesh.faults_end().filter(|end| *end > self.tick && group.can_have_mesh())
     }
 
-    /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands.
-    /// Small ones between peers on one host share its processors, and few messages are what counts; else it is few
-    /// hops.
-    pub(super) fn algorithm_by_mesh(&self, group: &Group, prepared: Algorithm) -> Algorithm {
-        match prepared {
-            Algorithm::AllGather if self.mesh_stands(group) => {
-                if self.is_on_one_host(group) {
-                    Algorithm::ReduceBroadcast
-                } else {
-                    Algorithm::Direct
-                }
-            }
-            Algorithm::Pairwise if !self.mesh_stands(group) => Algorithm::Ring,
-            _ => prepared,
-        }
-    }
-
     /// Every member has said that all of its edges stand, and none has failed since.
     fn mesh_stands(&self, group: &Group) -> bool {
         group.mesh.is_planned() && group.mesh.faults.is_empty() && self.unmeshed(group).is_empty()
     }
 
+    /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
+    /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for
+    /// again.
+    pub(super) fn announce_meshes(&mut self) -> bool {
+        let news = |group: &Group| {
+            let stands = self.mesh_stands(group);
+            let is_news = group.paths.mesh != stands && !group.replan;
+            (is_news && (!stands || self.ring_ready(group))).then_some(stands)
+        };
+        let due: Vec<(GroupId, bool)> =
+            self.groups.iter().filter_map(|(id, group)| Some((*id, news(group)?))).collect();
+        for (id, stands) in &due {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.begin_epoch();
+                group.paths.mesh = *stands;
+                let (epoch, what) = (group.epoch, if *stands { "stand" } else { "are not used" });
+                self.debug(format!("group {id}: direct edges {what} from epoch {epoch} on"));
+            }
+            self.push_ring(*id);
+        }
+        !due.is_empty()
+    }
+
     /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
     /// be used.
     pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
-        let wants = descriptor.algorithm == Algorithm::Pairwise
-            && descriptor.algorithm_for(group.ring.len(), group.pairwise) == Algorithm::Pairwise;
         let due = group.stands_since? + MESH_PATIENCE;
-        (wants && self.mesh_is_coming(group) && due > self.tick).then_some(due)
+        let waits = descriptor.asks_for_mesh(group.ring.len()) && self.mesh_is_coming(group);
+        (waits && due > self.tick).then_some(due)
     }
 
     /// Whether the mesh does not stand yet, and may soon.
     pub(super) fn mesh_is_coming(&self, group: &Group) -> bool {
-        group.mesh.is_planned() && group.mesh.faults.is_empty() && !self.unmeshed(group).is_empty()
+        group.mesh.is_planned() && group.mesh.faults.is_empty() && !group.paths.mesh
     }
 
     /// Members that have not said yet that their edges of the mesh stand.
     pub(super) fn unmeshed(&self, group: &Group) -> Vec<PeerId> {
-        let meshed = |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed == Some(group.epoch));
+        let meshed =
+            |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed >= Some(group.edges_since));
         group.ring.iter().map(|place| place.peer).filter(|id| !meshed(*id)).collect()
     }
 
-    fn is_on_one_host(&self, group: &Group) -> bool {
-        let hosts: Vec<_> = group
-            .ring
-            .iter()
-            .filter_map(|place| Some(self.peers.get(&place.peer)?.remote.to_canonical()))
-            .collect();
+    /// Whether peers reach the master from one address.
+    pub(super) fn are_on_one_host(&self, peers: &[PeerId]) -> bool {
+        let hosts: Vec<_> =
+            peers.iter().filter_map(|id| Some(self.peers.get(id)?.remote.to_canonical())).collect();
         hosts.windows(2).all(|pair| pair[0] == pair[1])
     }
 }

@@ -195,6 +195,7 @@ impl MasterState {
             MasterState::end_optimization,
             MasterState::push_sizes,
             MasterState::note_standing_rings,
+            MasterState::announce_meshes,
             MasterState::settle_collectives,
             MasterState::settle_syncs,
             MasterState::answer_pending_queries,

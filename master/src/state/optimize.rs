@@ -398,7 +398,7 @@ impl MasterState {
                 None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
             };
             let schedule =
-                if group.pairwise { group.describe_schedule() } else { ", around the ring".into() };
+                if group.paths.pairwise { group.describe_schedule() } else { ", around the ring".into() };
             text.push_str(&format!("; group {id}: {slowest}{schedule}"));
         }
         text
@@ -429,7 +429,7 @@ impl MasterState {
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
             proven: answer.is_some_and(|answer| answer.proven),
             unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
-            pairwise: self.groups.get(&group_id).is_some_and(|group| group.pairwise),
+            pairwise: self.groups.get(&group_id).is_some_and(|group| group.paths.pairwise),
             pairwise_pct: pairwise_pct.map_or(0, |pct| pct.round() as u32),
             note: Text::new(note),
         }

@@ -165,7 +165,7 @@ impl MasterState {
                 .any(|held| held.unbuildable && held.since + self.options.edge_grace <= self.tick);
             let overdue = self.overdue_since(group).is_some_and(|at| at <= self.tick);
             if fails || overdue {
-                let reason = if overdue { Reason::Overdue(group.epoch) } else { Reason::Fault };
+                let reason = if overdue { Reason::Overdue(group.edges_since) } else { Reason::Fault };
                 due.push((*id, reason, members));
                 continue;
             }
@@ -186,11 +186,10 @@ impl MasterState {
 
     /// When the members of a ring that does not stand are asked why; `None` if they are not.
     pub(super) fn overdue_since(&self, group: &Group) -> Option<Timestamp> {
-        let reported = |id: &PeerId| {
-            self.peers.get(id).is_none_or(|peer| peer.reported.is_some_and(|(epoch, _)| epoch == group.epoch))
-        };
+        let reported =
+            |id: &PeerId| self.peers.get(id).is_none_or(|peer| peer.has_reported(group.edges_since));
         let open = group.ring.len() > 1 && group.ring.iter().any(|place| !reported(&place.peer));
-        let asks = open && group.check.is_none() && group.overdue_checked != group.epoch;
+        let asks = open && group.check.is_none() && group.overdue_checked != group.edges_since;
         asks.then(|| group.planned_at + self.options.dial_timeout + self.options.edge_grace)
     }
 
@@ -356,9 +355,9 @@ impl MasterState {
 
     /// Members that do not work on the ring which the others wait for.
     fn drop_who_builds_no_ring(&mut self, group_id: GroupId, check: &Check) {
-        let is_late = |group: &&Group| check.reason == Reason::Overdue(group.epoch);
+        let is_late = |group: &&Group| check.reason == Reason::Overdue(group.edges_since);
         let Some(group) = self.groups.get(&group_id).filter(is_late) else { return };
-        let (epoch, age) = (group.epoch, self.now.since(group.planned_at).as_millis());
+        let (epoch, age) = (group.edges_since, self.now.since(group.planned_at).as_millis());
         let behind = |(id, answer): (&PeerId, &Option<Answer>)| {
             answer.as_ref().is_some_and(|answer| answer.epoch < epoch).then_some(*id)
         };

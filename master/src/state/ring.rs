@@ -6,8 +6,8 @@ use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Seve
 use super::{MasterState, Timestamp};
 use crate::topology::ring_order;
 use pccl_protocol::{
-    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, PeerId, RingMember, RingPlan, RingReport,
-    StalledEdge, Text, limits,
+    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, Paths, PeerId, RingMember, RingPlan,
+    RingReport, StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ impl MasterState {
             (fault.from != id && fault.to != id) || !group.has_edge((fault.from, fault.to), fault.generation)
         };
         match report.faults.iter().find(foreign) {
-            Some(fault) if report.epoch == group.epoch => refuse(format!(
+            Some(fault) if report.epoch >= group.edges_since => refuse(format!(
                 "reported the edge {} -> {}, which is not its own edge of ring {}",
                 fault.from, fault.to, group.epoch
             )),
@@ -54,7 +54,7 @@ impl MasterState {
     pub(super) fn record_ring_report(&mut self, id: PeerId, group_id: GroupId, report: RingReport) {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        if report.epoch != group.epoch {
+        if report.epoch < group.edges_since {
             return;
         }
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -123,10 +123,9 @@ impl MasterState {
     /// against any of its edges.
     pub(super) fn ring_confirmed(&self, group: &Group) -> bool {
         group.held.is_empty()
-            && group
-                .ring
-                .iter()
-                .all(|place| self.peers.get(&place.peer).is_some_and(|peer| peer.confirmed(group.epoch)))
+            && group.ring.iter().all(|place| {
+                self.peers.get(&place.peer).is_some_and(|peer| peer.confirmed(group.edges_since))
+            })
     }
 
     /// Rule: it is known since when a ring stands.
@@ -309,28 +308,48 @@ impl MasterState {
             .map(|wish| wish.min(limits::MAX_POOL_CONNECTIONS))
             .collect();
         let schedule = self.groups.get(&group_id).map(|group| self.schedule_for(group, order));
-        let (Some(group), Some(schedule)) = (self.groups.get_mut(&group_id), schedule) else { return };
-        (group.pairwise, group.shares) = schedule;
+        let one_host = self.are_on_one_host(order);
+        let (Some(group), Some((pairwise, shares))) = (self.groups.get_mut(&group_id), schedule) else {
+            return;
+        };
         let old: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
-        group.begin_epoch(now);
+        group.begin_epoch();
+        (group.planned_at, group.stands_since) = (now, None);
+        group.count_anew();
         let epoch = group.epoch;
         let places = order.iter().zip(connections).enumerate().map(|(i, (peer, connections))| {
             let ends = (*peer, order[(i + 1) % order.len()]);
             let kept = old.get(&ends).filter(|_| !group.rebuild.contains(&ends));
             Place { peer: *peer, generation: kept.copied().unwrap_or(LinkGeneration(epoch.0)), connections }
         });
-        group.ring = places.collect();
+        let ring_before = std::mem::replace(&mut group.ring, places.collect());
         group.replan = false;
         group.rebuild.clear();
         let standing: BTreeMap<EdgeEnds, LinkGeneration> =
             group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
+        let mesh_before = group.mesh.edges();
         group.mesh.plan(order, epoch, now);
+        let is_same = (ring_before, mesh_before) == (group.ring.clone(), group.mesh.edges());
+        if !is_same {
+            group.edges_since = epoch;
+        }
+        // A mesh that stands goes on, and another one has yet to stand.
+        let mesh = group.paths.mesh && is_same;
+        (group.paths, group.shares) = (Paths { mesh, one_host, pairwise }, shares);
         let mesh = &group.mesh;
         group.flows.retain(|ends, _| standing.contains_key(ends) || mesh.joins(*ends));
         group.paces.clear();
+        self.log_ring(group_id);
         self.push_ring(group_id);
+    }
+
+    pub(super) fn log_ring(&mut self, group_id: GroupId) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
+        let large = group.describe_schedule();
+        self.info(format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> ")));
     }
 
     pub(super) fn push_ring(&mut self, group_id: GroupId) {
@@ -360,16 +379,12 @@ impl MasterState {
             };
             let ring = group.ring.iter().filter_map(member).collect();
             let mesh = group.mesh.edges();
-            let plan =
-                RingPlan { group: group_id, epoch: group.epoch, sizes, ring, mesh, pairwise: group.pairwise };
+            let (epoch, counted_since, paths) = (group.epoch, group.counted_since, group.paths);
+            let plan = RingPlan { group: group_id, epoch, counted_since, sizes, ring, mesh, paths };
             let clients: Vec<_> = viewers.iter().map(|viewer| viewer.client).collect();
             plans.push((clients, plan));
         }
-        let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
-        let large = group.describe_schedule();
-        let text = format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> "));
         let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
-        self.info(text);
         for (clients, plan) in plans {
             self.send_all(clients, M2c::RingPlan(plan));
         }

@@ -97,7 +97,7 @@ impl MasterState {
         }
         let Some(found) = self.schedules(group, order) else { return (false, BTreeMap::new()) };
         // Only for the same members is there something to change from.
-        let prefers = found.prefers_pairwise(group.pairwise && group.has_members(order));
+        let prefers = found.prefers_pairwise(group.paths.pairwise && group.has_members(order));
         (prefers, order.iter().copied().zip(found.shares).collect())
     }
 
@@ -107,6 +107,6 @@ impl MasterState {
         let Some(group) = self.groups.get(&group_id) else { return false };
         let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         let (pairwise, shares) = self.schedule_for(group, &order);
-        pairwise != group.pairwise || (pairwise && shares != group.shares)
+        pairwise != group.paths.pairwise || (pairwise && shares != group.shares)
     }
 }

@@ -161,7 +161,10 @@ impl MasterState {
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
-            assert!(!group.pairwise || group.mesh.is_planned(), "group {id} has no edges for its schedule");
+            assert!(
+                !group.paths.pairwise || group.mesh.is_planned(),
+                "group {id} has no edges for its schedule"
+            );
             let shares = &group.shares;
             let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
                 && shares.values().any(|share| *share > 0);

@@ -84,7 +84,7 @@ impl MasterState {
             ring: group.ring.iter().map(|place| place.peer).collect(),
             revision: group.committed,
             slowest: self.slowest_edge(group),
-            pairwise: group.pairwise,
+            pairwise: group.paths.pairwise,
         });
         let mut peers: Vec<(&PeerId, &Peer)> = self.peers.iter().collect();
         peers.sort_by_key(|(_, peer)| peer.order);

@@ -36,7 +36,7 @@ impl MasterState {
         }
         match group.committed {
             Some(Revision(committed))
-                if vote.epoch == group.epoch && vote.revision.0 > committed.saturating_add(1) =>
+                if vote.epoch >= group.edges_since && vote.revision.0 > committed.saturating_add(1) =>
             {
                 let text = format!(
                     "revision {} was voted, but the last committed one is {committed}, so the next one is {}",
@@ -53,7 +53,8 @@ impl MasterState {
         let since = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
-        if vote.epoch == epoch {
+        // Whom a sync is among is the same as long as the edges are.
+        if vote.epoch >= group.edges_since {
             let sync = group.sync.get_or_insert_with(|| Sync::Voting {
                 since,
                 epoch,
@@ -106,7 +107,7 @@ impl MasterState {
                 let Some(any) = any else { return Step::Forget };
                 if let Some(few) = self.too_few(group, any, 1) {
                     Step::TooFew(few)
-                } else if *epoch != group.epoch {
+                } else if *epoch < group.edges_since {
                     Step::Stale
                 } else if let Some(given_up) = given_up {
                     let missing = self.members_without(group, |peer| votes.contains_key(&peer));

@@ -1,6 +1,6 @@
 //! What a collective is: its descriptor, its algorithm, its result.
 
-use crate::{Collective, CollectiveKind, OpId, Verdict, limits};
+use crate::{Collective, CollectiveKind, OpId, Paths, Verdict, limits};
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{self, Quantisation, Scheme},
@@ -138,7 +138,7 @@ impl Descriptor {
         // In both halves of the ring each byte but the own chunk is sent once and received once. In pairwise exchange
         // who owns a byte gets it from all others and sends it to them, and somebody may own all.
         let passes = if ranks <= limits::MAX_MESH_RANKS { 2 * (ranks as u64).saturating_sub(1) } else { 0 };
-        match self.algorithm_for(ranks, false) {
+        match self.algorithm_for(ranks, Paths::default()) {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
                 self.bytes().saturating_mul(2 * (ranks as u64 - 1))
             }
@@ -149,28 +149,54 @@ impl Descriptor {
         }
     }
 
-    /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master.
-    /// `pairwise` is what their [ring plan](crate::RingPlan::pairwise) says.
-    ///
-    /// In the place of [`Algorithm::AllGather`] the master may name another one for small operations, for which the
-    /// same is prepared. Who prepares for [`Algorithm::Pairwise`] prepares for [`Algorithm::Ring`] as well, and the
-    /// master may name either.
-    pub fn algorithm_for(&self, ranks: usize, pairwise: bool) -> Algorithm {
+    /// The algorithm by which `ranks` peers do this in an epoch with these `paths`: known to each of them when it
+    /// votes, and to the master.
+    pub fn algorithm_for(&self, ranks: usize, paths: Paths) -> Algorithm {
         let bytes = self.bytes();
-        // Partial sums are what is quantised, and there are none in an all-gather.
+        // Partial sums are what is quantised, and there are none where all contributions go to all.
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
         if self.kind() != CollectiveKind::AllReduce {
-            return Algorithm::Ring;
+            return self.algorithm_of_others(ranks, paths);
         }
-        let can_be_pairwise = (3..=limits::MAX_MESH_RANKS).contains(&ranks) && bytes > 0;
+        let can_be_pairwise = self.can_be_pairwise(ranks);
+        let pairwise = if paths.mesh { Algorithm::Pairwise } else { Algorithm::Ring };
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
-            Algorithm::Pairwise if can_be_pairwise => Algorithm::Pairwise,
-            _ if ranks > 1 && bytes > 0 && is_small => Algorithm::AllGather,
-            _ if pairwise && can_be_pairwise => Algorithm::Pairwise,
+            Algorithm::Pairwise if can_be_pairwise => pairwise,
+            _ if ranks > 1 && bytes > 0 && is_small => match paths {
+                Paths { mesh: false, .. } => Algorithm::AllGather,
+                // Where peers share processors, few messages are what counts; else it is few hops.
+                Paths { one_host: true, .. } => Algorithm::ReduceBroadcast,
+                Paths { one_host: false, .. } => Algorithm::Direct,
+            },
+            _ if paths.pairwise && can_be_pairwise => pairwise,
             _ => Algorithm::Ring,
         }
+    }
+
+    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the
+    /// root sends it once only.
+    fn algorithm_of_others(&self, ranks: usize, paths: Paths) -> Algorithm {
+        let is_small = self.bytes() <= limits::MAX_ALL_GATHER_BYTES;
+        let wants = match self.algorithm {
+            Algorithm::Ring => false,
+            Algorithm::Pairwise => true,
+            _ => is_small || paths.pairwise && self.collective.split().is_some(),
+        };
+        if wants && paths.mesh && self.can_be_pairwise(ranks) { Algorithm::Pairwise } else { Algorithm::Ring }
+    }
+
+    /// Whether the caller has asked for the mesh by name, and `ranks` peers can have one.
+    pub fn asks_for_mesh(&self, ranks: usize) -> bool {
+        self.algorithm == Algorithm::Pairwise && self.can_be_pairwise(ranks)
+    }
+
+    fn can_be_pairwise(&self, ranks: usize) -> bool {
+        // Over the mesh an owner quantises what it has folded, and who alone keeps that should not lose by it.
+        let is_lossy = self.parts.iter().any(|part| part.quantisation.is_some());
+        let stays = matches!(self.kind(), CollectiveKind::Reduce | CollectiveKind::ReduceScatter);
+        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0 && !(stays && is_lossy)
     }
 
     /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,

@@ -73,6 +73,21 @@ impl ListItem for MeshEdge {
 }
 
 wire_struct! {
+    /// How data may travel in one epoch of a group. With the number of ranks and the descriptor of a collective it
+    /// decides the [algorithm](crate::Descriptor::algorithm_for), at each peer and at the master alike.
+    #[derive(Copy, Default)]
+    pub struct Paths {
+        /// All members have said that their edges beside the ring stand.
+        pub mesh: bool,
+        /// All members are on one host, and share its processors.
+        pub one_host: bool,
+        /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the
+        /// caller has not chosen.
+        pub pairwise: bool,
+    }
+}
+
+wire_struct! {
     /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the
     /// first.
     pub struct RingPlan {
@@ -80,6 +95,8 @@ wire_struct! {
         pub group: GroupId,
         /// The epoch that this ring belongs to.
         pub epoch: GroupEpoch,
+        /// The first of the epochs up to this one over which the attempts of a tag are counted on.
+        pub counted_since: GroupEpoch,
         /// Sizes to be shown to the caller from now on.
         pub sizes: WorldSizes,
         /// Members in ring order; the index is the rank.
@@ -87,9 +104,8 @@ wire_struct! {
         /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them
         /// data goes around the ring.
         pub mesh: Vec<MeshEdge>,
-        /// Large operations may go over the mesh, by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise), if the caller
-        /// has not chosen: all members prepare for it.
-        pub pairwise: bool,
+        /// How data may travel.
+        pub paths: Paths,
     }
 }
 
@@ -103,7 +119,7 @@ impl RingPlan {
     }
 
     /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on:
-    /// only the epoch is another, since the counts of attempts begin anew with it.
+    /// the epoch is another because data may travel in other ways from now on, or because attempts are counted anew.
     pub fn continues(&self, before: &Self) -> bool {
         let place = |member: &RingMember| (member.peer, member.generation, member.connections);
         self.group == before.group

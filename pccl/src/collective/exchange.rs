@@ -59,8 +59,8 @@ pub(crate) struct Exchange {
     states: Box<[AtomicU8]>,
     /// All contributions are here and folded.
     is_complete: AtomicBool,
-    /// Code of the algorithm that the master named, once it has.
-    algorithm: AtomicU8,
+    /// One of those for small operations.
+    algorithm: Algorithm,
     /// Rank 0 has sent the result to all.
     is_broadcast: AtomicBool,
     progress: Progress,
@@ -94,7 +94,7 @@ impl Exchange {
     /// `backup` is that of the operation, which stays unused.
     pub(crate) fn new(
         id: OpId,
-        (ranks, rank): (usize, usize),
+        (ranks, rank, algorithm): (usize, usize, Algorithm),
         descriptor: &Descriptor,
         raws: &[RawTensor],
         (memory, backup): (Arc<Backup>, &Backup),
@@ -117,7 +117,7 @@ impl Exchange {
             memory,
             states: (0..=ranks).map(|_| AtomicU8::new(IDLE)).collect(),
             is_complete: AtomicBool::new(hops == 0),
-            algorithm: AtomicU8::new(Algorithm::Automatic.code()),
+            algorithm,
             is_broadcast: AtomicBool::new(false),
             progress: Progress::new(id, gate, (hops, hops), owner),
             me: me.clone(),
@@ -146,28 +146,18 @@ impl Exchange {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// The algorithm that the master has named; [`Algorithm::Automatic`] as long as it has not.
-    pub(crate) fn way(&self) -> Algorithm {
-        Algorithm::from_code(self.algorithm.load(Ordering::SeqCst)).unwrap_or(Algorithm::Automatic)
+    /// The algorithm by which it goes.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
-    /// Notes the algorithm that the master named. `false`: it is not one of these.
-    pub(crate) fn take_way(&self, algorithm: Algorithm) -> bool {
-        let is_prepared =
-            matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast);
-        if is_prepared {
-            self.algorithm.store(algorithm.code(), Ordering::SeqCst);
-        }
-        is_prepared
-    }
-
-    /// Sends the own contribution on its way. After [`Exchange::take_way`].
+    /// Sends the own contribution on its way.
     pub(crate) fn start(&self) {
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
         let own = self.first_direct_stage() + self.rank();
-        match self.way() {
+        match self.algorithm {
             Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
             Algorithm::ReduceBroadcast => {
                 self.progress.sends_only(1);
@@ -288,7 +278,7 @@ impl Exchange {
     /// Rank 0 sends the result, once it has it and the master has named this way. Either may come first.
     fn broadcast_when_due(&self) {
         let is_due = self.rank() == ROOT
-            && self.way() == Algorithm::ReduceBroadcast
+            && self.algorithm == Algorithm::ReduceBroadcast
             && self.is_complete.load(Ordering::SeqCst);
         if is_due && !self.is_broadcast.swap(true, Ordering::SeqCst) {
             self.send_to_all(self.result_stage());

@@ -4,7 +4,6 @@ pub(crate) mod attempt;
 pub(crate) mod calls;
 mod coding;
 pub(crate) mod exchange;
-pub(crate) mod large;
 pub(crate) mod op;
 pub(crate) mod ownership;
 pub(crate) mod pairwise;

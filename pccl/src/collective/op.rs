@@ -11,10 +11,9 @@ use super::{
     attempt::Attempt,
     calls::{Beside, Prepared, shape_of},
     exchange::{Exchange, exchange_bytes},
-    large::Large,
     ownership::{self, Ownership},
     pairwise::{Pairwise, pairwise_bytes},
-    plan::Plan,
+    plan::{FRAME_BYTES, Plan},
     progress::{AttemptOwner, local_fault},
     running::Running,
     runs::backup_bytes,
@@ -31,8 +30,8 @@ use crate::{
 use parking_lot::Mutex;
 use pccl_flight::{Subject, What};
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, CollectiveId, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault,
-    OpId, Outcome, PeerId, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, Cause, CollectiveId, CollectiveKind, Commence, Complete, Descriptor, GiveUp,
+    Initiate, OpFault, OpId, Outcome, PeerId, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -207,30 +206,37 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        let algorithm = descriptor.algorithm_for(slot.ranks, slot.pairwise);
-        if algorithm == Algorithm::AllGather {
-            let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
-            let place = (slot.ranks, slot.rank);
-            let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);
-            return Running::AllGather(exchange);
-        }
-        let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
-        let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let (plan, raws) = match shape {
-            Some(shape) => (Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes), &raws[..]),
-            None => (Plan::new(&[], &Shape::all_reduce(slot.ranks), slot.rank, frame_bytes), &[][..]),
+        let algorithm = descriptor.algorithm_for(slot.ranks, slot.paths);
+        let Some(shape) = shape else {
+            let plan = Plan::new(&[], &Shape::all_reduce(slot.ranks), slot.rank, FRAME_BYTES);
+            let nothing = shared.backups.take(0);
+            let idle = Attempt::new(slot.id, plan, descriptor, &[], self.backup.clone(), nothing, owner);
+            return Running::Ring(idle);
         };
-        let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
-            let ownership = Ownership::new(&plan, shares);
-            let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
-            let (plans, room) = ((plan.clone(), ownership), (memory, self.backup.clone()));
-            Pairwise::new(slot.id, plans, descriptor, raws, room, owner.clone())
-        });
-        let staging = shared.backups.take(plan.all_encoded_bytes());
-        let ring = Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner);
-        match pairwise {
-            Some(pairwise) => Running::Large(Large::new(ring, pairwise)),
-            None => Running::Ring(ring),
+        match algorithm {
+            Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
+                let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
+                let place = (slot.ranks, slot.rank, algorithm);
+                let room = (memory, &*self.backup);
+                Running::Small(Exchange::new(slot.id, place, descriptor, raws, room, owner))
+            }
+            Algorithm::Pairwise => {
+                // Only what can be cut anywhere can be owned by anybody.
+                let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
+                let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
+                let ownership = Ownership::new(&plan, shares);
+                let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
+                let room = (memory, self.backup.clone());
+                Running::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
+            }
+            _ => {
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, FRAME_BYTES);
+                let staging = shared.backups.take(plan.all_encoded_bytes());
+                let backup = self.backup.clone();
+                Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, backup, staging, owner))
+            }
         }
     }
 
@@ -262,7 +268,7 @@ impl Op {
         flight::commenced(&shared.flight, commence);
         let named = commence.algorithm;
         // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
-        if !attempt.take_way(named) {
+        if attempt.algorithm() != named {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
@@ -346,7 +352,7 @@ impl Op {
 
     /// Whether the present attempt runs over the mesh.
     pub(crate) fn uses_mesh(&self) -> bool {
-        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.way().uses_mesh())
+        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.algorithm().uses_mesh())
     }
 
     /// A link that the present attempt runs on broke.
@@ -408,7 +414,7 @@ impl Op {
                     rank: attempt.place().rank,
                     tx_bytes,
                     rx_bytes,
-                    algorithm: attempt.way(),
+                    algorithm: attempt.algorithm(),
                 })
             }
             Err(error) => {

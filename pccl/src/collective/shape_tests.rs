@@ -51,7 +51,7 @@ fn chunk_result(
 }
 
 /// What a rank has in its result afterwards: `None` where that means nothing.
-fn expected(
+pub(super) fn expected(
     shape: &Shape,
     rank: usize,
     op: ReduceOp,

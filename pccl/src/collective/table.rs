@@ -3,7 +3,7 @@
 
 use super::{op::Op, running::Running};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, OpId, PeerId, RingPlan};
+use pccl_protocol::{GroupEpoch, OpId, Paths, PeerId, RingPlan};
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
@@ -21,7 +21,7 @@ struct Inner {
     epoch: GroupEpoch,
     ring: Option<Arc<RingPlan>>,
     rank: usize,
-    /// Outcomes of each tag in this epoch.
+    /// Outcomes of each tag since [`RingPlan::counted_since`].
     outcomes: HashMap<u64, u32>,
     active: HashMap<OpId, Entry>,
 }
@@ -40,10 +40,37 @@ pub(crate) struct Slot {
     pub(crate) rank: usize,
     /// The ring.
     pub(crate) plan: Arc<RingPlan>,
-    /// Large operations may go over the mesh.
-    pub(crate) pairwise: bool,
-    /// What the ranks own then ([`RingPlan::shares`]).
+    /// How data may travel.
+    pub(crate) paths: Paths,
+    /// What the ranks own in pairwise exchange ([`RingPlan::shares`]).
     pub(crate) shares: Vec<u16>,
+}
+
+impl Inner {
+    /// The first epoch whose attempts count.
+    fn counted_since(&self) -> GroupEpoch {
+        self.ring.as_ref().map_or_else(GroupEpoch::default, |plan| plan.counted_since)
+    }
+}
+
+impl Inner {
+    /// The identity of the next attempt of a tag.
+    fn next_id(&self, tag: u64) -> OpId {
+        OpId { epoch: self.epoch, tag, attempt: self.outcomes.get(&tag).copied().unwrap_or(0) }
+    }
+
+    /// Ring and identity for the next attempt of a tag.
+    fn slot(&self, tag: u64) -> Option<Slot> {
+        let plan = self.ring.clone()?;
+        Some(Slot {
+            id: self.next_id(tag),
+            ranks: plan.ring.len(),
+            rank: self.rank,
+            paths: plan.paths,
+            shares: plan.shares(),
+            plan,
+        })
+    }
 }
 
 impl OpTable {
@@ -56,9 +83,16 @@ impl OpTable {
         }
         inner.epoch = plan.epoch;
         inner.rank = rank;
-        inner.outcomes.clear();
+        if inner.counted_since() != plan.counted_since {
+            inner.outcomes.clear();
+        }
         inner.ring = Some(plan);
         true
+    }
+
+    /// The newest plan.
+    pub(crate) fn plan(&self) -> Option<Arc<RingPlan>> {
+        self.inner.lock().ring.clone()
     }
 
     /// Whether `peer` is in the present ring.
@@ -71,23 +105,24 @@ impl OpTable {
         self.inner.lock().epoch
     }
 
-    /// Makes an attempt for `tag` and registers it, both for the epoch that is current at that moment. From then on its
-    /// frames can be received. `None`: there is no ring yet.
+    /// Makes an attempt for `tag` and registers it for the epoch that it was made for. From then on its frames can be
+    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if
+    /// a newer ring comes meanwhile. `None`: there is no ring yet.
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,
         tag: u64,
-        make: impl FnOnce(&Slot) -> Running,
+        mut make: impl FnMut(&Slot) -> Running,
     ) -> Option<Running> {
-        let mut inner = self.inner.lock();
-        let plan = inner.ring.as_ref()?;
-        let (ranks, pairwise) = (plan.ring.len(), plan.pairwise);
-        let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
-        let id = OpId { epoch: inner.epoch, tag, attempt };
-        let slot = Slot { id, ranks, rank: inner.rank, plan: plan.clone(), pairwise, shares: plan.shares() };
-        let attempt = make(&slot);
-        inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
-        Some(attempt)
+        loop {
+            let slot = self.inner.lock().slot(tag)?;
+            let attempt = make(&slot);
+            let mut inner = self.inner.lock();
+            if inner.next_id(tag) == slot.id {
+                inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
+                return Some(attempt);
+            }
+        }
     }
 
     /// The operation that an attempt belongs to.
@@ -100,7 +135,7 @@ impl OpTable {
     pub(crate) fn retire(&self, id: OpId, had_outcome: bool) {
         let mut inner = self.inner.lock();
         inner.active.remove(&id);
-        if had_outcome && inner.epoch == id.epoch {
+        if had_outcome && inner.counted_since() <= id.epoch {
             let count = inner.outcomes.entry(id.tag).or_insert(0);
             *count = (*count).max(id.attempt + 1);
         }

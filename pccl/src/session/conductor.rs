@@ -144,9 +144,11 @@ impl Conductor {
         log::debug!("ring of epoch {}: rank {rank} of {}", plan.epoch, plan.ring.len());
         let epoch = plan.epoch;
         let before = self.plan.take();
-        let continued = before.as_ref().filter(|before| plan.continues(&before.plan)).map(|it| it.since);
-        let since = continued.unwrap_or(epoch);
-        self.plan = Some(Installed { plan: plan.clone(), since, rank, reported: Reported::Nothing });
+        let continued = before.as_ref().filter(|before| plan.continues(&before.plan));
+        // Who has said that its edges stand, or that one does not, need not say so again.
+        let (since, reported) = continued.map_or((epoch, Reported::Nothing), |it| (it.since, it.reported));
+        let continues = continued.is_some();
+        self.plan = Some(Installed { plan: plan.clone(), since, rank, reported });
         if plan.ring.len() == 1 {
             self.drop_links();
             shared.links.clear(epoch);
@@ -179,7 +181,7 @@ impl Conductor {
             self.inbound = Some(In { edge, link: None });
         }
         self.connect_inbound(shared);
-        if continued.is_some() {
+        if continues {
             self.mesh.go_on(&plan);
         } else {
             self.mesh.take_plan(shared, self.me, &plan);

@@ -113,12 +113,14 @@ fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collecti
 fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
     let Some(identity) = shared.identity() else { return };
     let plan = Arc::new(plan);
+    let continues = shared.table.plan().is_some_and(|before| plan.continues(&before));
     if !shared.table.install(plan.clone(), identity.peer) {
         return log::warn!(
             "ignored a ring plan of epoch {} that is old or does not contain this peer",
             plan.epoch
         );
     }
+    shared.links.planned(plan.epoch, continues);
     shared.source.keep(|peer| plan.rank_of(peer).is_some());
     flight::ring_planned(&shared.flight, &plan);
     let rank = plan.rank_of(identity.peer).unwrap_or(0);

@@ -33,7 +33,9 @@ impl std::fmt::Debug for Links {
 
 #[derive(Default)]
 struct Now {
-    /// The epoch in which these links came, and the present one.
+    /// The newest epoch that the master has planned, and the first of those up to it that have the same edges.
+    planned: (GroupEpoch, GroupEpoch),
+    /// The epoch in which these links came, and the last that they are for.
     since: GroupEpoch,
     epoch: GroupEpoch,
     out: Option<Arc<OutLink>>,
@@ -48,6 +50,11 @@ impl Now {
     /// Whether attempts of `epoch` run on these links.
     fn carries(&self, epoch: GroupEpoch) -> bool {
         (self.since..=self.epoch).contains(&epoch)
+    }
+
+    /// The last epoch with the edges of `since`; `epoch` has them, and a plan with a newer one may have come.
+    fn last_epoch(&self, since: GroupEpoch, epoch: GroupEpoch) -> GroupEpoch {
+        if self.planned.0 == since { epoch.max(self.planned.1) } else { epoch }
     }
 }
 
@@ -69,6 +76,24 @@ impl MeshNow {
 }
 
 impl Links {
+    /// The master has planned a new epoch. If it has the same edges as the one before, links that stand are for it as
+    /// well.
+    pub(crate) fn planned(&self, epoch: GroupEpoch, continues: bool) {
+        let mut now = self.now.lock();
+        if !continues {
+            now.planned = (epoch, epoch);
+            return;
+        }
+        now.planned.1 = epoch;
+        let since = now.planned.0;
+        if now.since == since {
+            now.epoch = epoch;
+        }
+        if now.mesh.since == since {
+            now.mesh.epoch = epoch;
+        }
+    }
+
     /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it,
     /// back to `since`, which had the same ring.
     pub(crate) fn install(
@@ -79,7 +104,7 @@ impl Links {
     ) {
         let mut now = self.now.lock();
         let (old_out, old_in) = (now.out_name, now.in_name);
-        (now.since, now.epoch) = (since, epoch);
+        (now.since, now.epoch) = (since, now.last_epoch(since, epoch));
         now.out = Some(out.0);
         now.out_name = Some(out.1);
         now.inbound = Some(inbound.0);
@@ -98,8 +123,11 @@ impl Links {
         out: BTreeMap<usize, Arc<OutLink>>,
         inbound: Vec<Arc<InLink>>,
     ) {
-        let mesh = MeshNow { since, epoch, out, inbound, fault: None };
-        let old = std::mem::replace(&mut self.now.lock().mesh, mesh);
+        let old = {
+            let mut now = self.now.lock();
+            let epoch = now.last_epoch(since, epoch);
+            std::mem::replace(&mut now.mesh, MeshNow { since, epoch, out, inbound, fault: None })
+        };
         // Without the lock: the end of a link calls back, and waits.
         drop(old);
     }
@@ -112,7 +140,11 @@ impl Links {
 
     /// There is no ring (this peer is alone).
     pub(crate) fn clear(&self, epoch: GroupEpoch) {
-        let old = std::mem::replace(&mut *self.now.lock(), Now { since: epoch, epoch, ..Now::default() });
+        let old = {
+            let mut now = self.now.lock();
+            let planned = now.planned;
+            std::mem::replace(&mut *now, Now { planned, since: epoch, epoch, ..Now::default() })
+        };
         drop(old);
     }
 

@@ -56,10 +56,10 @@ impl Mesh {
         }
     }
 
-    /// The next epoch has the same mesh, and what runs on it goes on. Whether it stands is said again.
+    /// The next epoch has the same mesh, and what runs on it goes on. Who has said that it stands need not say so
+    /// again.
     pub(super) fn go_on(&mut self, plan: &Arc<RingPlan>) {
         self.plan = Some(plan.clone());
-        self.reported = false;
     }
 
     /// Closes the edges that are not to stay, and those that are broken.

@@ -21,6 +21,7 @@ fn report(rig: &mut Rig, n: u64, fault: Option<EdgeFault>) {
 
 fn all_meshed(rig: &mut Rig) {
     rig.accepted().into_iter().for_each(|n| report(rig, n, None));
+    rig.confirm_all();
 }
 
 #[test]
@@ -48,9 +49,53 @@ fn a_small_collective_goes_directly_once_everybody_said_that_the_mesh_stands() {
     (1..=3).for_each(|n| report(&mut rig, n, None));
     let op = rig.op(1, 7, 0);
     rig.commence_by(op, Algorithm::AllGather);
-    let op = rig.op(1, 8, 0);
     report(&mut rig, 4, None);
+    let op = rig.op(1, 8, 0);
     rig.commence_by(op, Algorithm::Direct);
+}
+
+#[test]
+fn whether_the_mesh_stands_is_part_of_the_plan_and_what_runs_goes_on() {
+    let mut rig = Rig::world(4);
+    let before = rig.plans[&1].clone();
+    let around = rig.op(1, 7, 0);
+    rig.commence(around);
+    let waits = rig.op(1, 8, 0);
+    rig.initiate(1, waits);
+    all_meshed(&mut rig);
+    let with = rig.plans[&1].clone();
+    assert!(with.paths.mesh && !before.paths.mesh && with.continues(&before));
+    assert_eq!((with.epoch.0, with.counted_since), (before.epoch.0 + 1, before.counted_since));
+    assert_eq!(rig.answer(1), M2c::Stale(Stale { vote: VoteRef::Collective(waits), epoch: with.epoch }));
+    (1..=4).for_each(|n| rig.complete(n, around, None));
+    assert!(is_done(&rig.answer(1)));
+    // Attempts are counted on, so the next one of the tag has the next number.
+    let direct = rig.op(1, 7, 1);
+    rig.commence_by(direct, Algorithm::Direct);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    let without = rig.plans[&1].clone();
+    assert!(!without.paths.mesh && without.continues(&with));
+    (1..=4).for_each(|n| rig.complete(n, direct, None));
+    assert!(is_done(&rig.answer(1)));
+    let around = rig.op(1, 7, 2);
+    rig.commence_by(around, Algorithm::AllGather);
+}
+
+#[test]
+fn an_outcome_is_known_to_who_votes_in_the_next_epoch() {
+    let mut rig = Rig::world(4);
+    let op = rig.op(1, 7, 0);
+    rig.initiate(1, op);
+    rig.give_up(1, VoteRef::Collective(op), None);
+    let first = rig.answer(1);
+    assert!(matches!(first, M2c::Outcome(_)), "{first:?}");
+    all_meshed(&mut rig);
+    rig.mail.clear();
+    let op = rig.op(2, 7, 0);
+    rig.initiate(2, op);
+    let verdict = aborted(rig.answer(2));
+    assert_eq!(verdict, aborted(first));
 }
 
 #[test]
@@ -68,11 +113,11 @@ fn a_large_collective_goes_around_the_ring() {
 fn a_fault_costs_nobody_its_place_and_takes_the_mesh_away_as_long_as_it_is_remembered() {
     let mut rig = Rig::world(4);
     all_meshed(&mut rig);
-    let (epoch, edge) = (rig.epoch(1), mesh_edge(&rig, 1, 1, 3).expect("planned"));
+    let (before, edge) = (rig.plans[&1].clone(), mesh_edge(&rig, 1, 1, 3).expect("planned"));
     report(&mut rig, 1, Some(fault_of(edge, "reset")));
     rig.pass(3000, &[1, 2, 3, 4]);
     assert_eq!(rig.accepted(), [1, 2, 3, 4]);
-    assert_eq!(rig.epoch(1), epoch, "no new ring");
+    assert!(rig.plans[&1].continues(&before), "a new ring");
     let op = rig.op(1, 7, 0);
     rig.commence_by(op, Algorithm::AllGather);
     (1..=4).for_each(|n| rig.complete(n, op, None));
@@ -100,8 +145,9 @@ fn pass(rig: &mut Rig, seconds: u64) {
 fn the_same_ring_is_planned_again_with_a_mesh_when_its_faults_are_over() {
     let mut rig = Rig::world(4);
     all_meshed(&mut rig);
-    let (epoch, ring, edge) = (rig.epoch(1), rig.ring(0), mesh_edge(&rig, 1, 1, 3).expect("planned"));
+    let (ring, edge) = (rig.ring(0), mesh_edge(&rig, 1, 1, 3).expect("planned"));
     report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    let epoch = rig.epoch(1);
     pass(&mut rig, 58);
     assert_eq!(rig.epoch(1), epoch);
     pass(&mut rig, 4);
@@ -114,8 +160,9 @@ fn the_same_ring_is_planned_again_with_a_mesh_when_its_faults_are_over() {
     rig.commence_by(op, Algorithm::Direct);
     // That was all.
     (1..=4).for_each(|n| rig.complete(n, op, None));
+    let plan = rig.plans[&1].clone();
     pass(&mut rig, 200);
-    assert_eq!(rig.epoch(1).0, epoch.0 + 1);
+    assert_eq!(rig.plans[&1], plan);
 }
 
 #[test]
@@ -152,9 +199,9 @@ fn an_edge_that_fails_again_and_again_is_tried_more_and_more_seldom() {
     pass(&mut rig, 3600 * 3);
     all_meshed(&mut rig);
     pass(&mut rig, 3600 * 3);
-    let epoch = rig.epoch(1);
     let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
     report(&mut rig, 1, Some(fault_of(edge, "reset")));
+    let epoch = rig.epoch(1);
     pass(&mut rig, 62);
     assert_eq!(rig.epoch(1).0, epoch.0 + 1);
 }

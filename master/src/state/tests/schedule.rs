@@ -32,7 +32,7 @@ impl Rig {
     }
 
     fn is_pairwise(&self) -> bool {
-        let told: Vec<bool> = self.accepted().iter().map(|n| self.plans[n].pairwise).collect();
+        let told: Vec<bool> = self.accepted().iter().map(|n| self.plans[n].paths.pairwise).collect();
         assert!(told.windows(2).all(|two| two[0] == two[1]), "{told:?}");
         told[0]
     }
@@ -55,6 +55,7 @@ impl Rig {
             let epoch = self.epoch(n);
             self.send(n, C2m::MeshReport(MeshReport { epoch, fault: None }));
         }
+        self.confirm_all();
     }
 }
 
@@ -62,7 +63,7 @@ impl Rig {
 fn pairwise_exchange_is_taken_where_it_is_faster() {
     let mut rig = Rig::world(4);
     let before = rig.plans[&1].clone();
-    assert!(!before.pairwise);
+    assert!(!before.paths.pairwise);
     let done = rig.optimize(&pairs);
     // 3 edges of 0.5 tensors through an interface of 300 Mbit/s, against 1.5 tensors over an edge of 100.
     assert_eq!((done.changed, done.pairwise, done.pairwise_pct), (false, true, 300));
@@ -228,8 +229,13 @@ fn who_asks_for_pairwise_exchange_by_name_waits_for_the_mesh() {
         blocked.contains("waits to begin for the connections beside the ring of ") && blocked.contains(&four),
         "{blocked}"
     );
+    let op = rig.op(1, 1, 0);
     rig.mesh_report(4, None);
-    assert_eq!(rig.begun(rig.op(1, 1, 0)), Some(Algorithm::Pairwise));
+    // The plan says so, and all vote for what it means.
+    for n in 1..=4 {
+        assert_eq!(rig.answer(n), M2c::Stale(Stale { vote: VoteRef::Collective(op), epoch: rig.epoch(n) }));
+    }
+    assert_eq!(rig.begin(1, Algorithm::Pairwise), Some(Algorithm::Pairwise));
     rig.end(1);
     assert_eq!(rig.begin(2, Algorithm::Pairwise), Some(Algorithm::Pairwise));
 }

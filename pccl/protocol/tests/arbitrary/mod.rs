@@ -285,7 +285,8 @@ arb_struct! {
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     RingMember { peer, host, p2p_port, state_port, generation, connections, share }
     MeshEdge { from, to, generation }
-    RingPlan { group, epoch, sizes, ring, mesh, pairwise }
+    Paths { mesh, one_host, pairwise }
+    RingPlan { group, epoch, counted_since, sizes, ring, mesh, paths }
     EdgeFault { from, to, generation, text }
     StatusPeer {
         peer, host, name, p2p_port, state_port, group, stage, call, call_ms, silent_ms, moved_bytes, operation

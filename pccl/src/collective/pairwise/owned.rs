@@ -1,6 +1,6 @@
 //! What the owner of a unit does with the contributions of all ranks.
 
-use super::{Pairwise, Part, first_stage, results};
+use super::{Pairwise, Part, results};
 use crate::collective::{
     coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
     plan::{Frame, Unit},
@@ -30,7 +30,10 @@ impl Pairwise {
             Some(coding) => self.combine(frame.part, coding, &unit)?,
             None => self.fold_unit(part, &unit)?,
         }
-        let stage = first_stage(self.plan.ranks()) + self.plan.ranks() + self.plan.rank();
+        if !self.plan.shape().distributes() {
+            return Ok(());
+        }
+        let stage = self.result_stage(self.plan.rank());
         for to in self.others() {
             self.send(to, &mut self.plan.frames_of_unit(frame.part, &unit), stage);
         }

@@ -6,6 +6,7 @@
 //! lines that start with `note` may come before.
 
 mod buffer;
+mod collective;
 mod reduce;
 mod trap;
 
@@ -146,6 +147,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "reduce-announced" => reduce::one(comm, index, &words, true),
         "many" => reduce::many(comm, index, &words),
         "scope" => reduce::scope(comm, index, &words),
+        "collective" => collective::run(comm, index, &words),
         "busy" => reduce::busy(comm, index, &words),
         "sync" => sync(comm, &words),
         "trap" => {

@@ -205,8 +205,8 @@ mod reading {
             turn.is_some()
         }
 
-        /// What the reading thread does. There is no clock here: a sleep with a limit is over when the thread runs next,
-        /// and a linger that nobody ends by a recall lasts for ever.
+        /// What the reading thread does. There is no clock here: a sleep with a limit is over when the thread runs
+        /// next, and a linger that nobody ends by a recall lasts for ever.
         fn run(&self, parker: &Parker, lingers_end: bool) {
             let (mut seen, mut now) = (None, self.now);
             loop {
@@ -249,8 +249,8 @@ mod reading {
         check(Some(2), || {
             let (socket, thread) = socket();
             socket.wire.change(|state| state.packets = 1);
-            // Whoever reads the packet, the visit ends: the reading thread tells nobody, so only a wake of the visitor's
-            // own, or what it reads itself, can end its wait.
+            // Whoever reads the packet, the visit ends: the reading thread tells nobody, so only a wake of the
+            // visitor's own, or what it reads itself, can end its wait.
             let read = {
                 let socket = Arc::clone(&socket);
                 move || socket.read.load(Ordering::SeqCst) == 1

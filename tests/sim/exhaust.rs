@@ -171,6 +171,8 @@ impl Table {
             pool_connections: 1,
             name: Name::default(),
             previous: None,
+            formed: false,
+            alone: false,
         };
         self.send(key, C2m::Register(register));
     }

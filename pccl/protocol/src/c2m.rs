@@ -1,9 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId,
-    ProbeReport, ReachReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport,
-    SyncStrategy, VoteRef, limits,
+    Descriptor, EdgeFault, FormGroup, GroupEpoch, GroupId, Host, LinkGeneration, Name, Nothing, OpFault,
+    OpId, PeerId, ProbeReport, ReachReport, RequestId, Revision, RunId, SourceFailure, StateEntry, SyncId,
+    SyncReport, SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -49,6 +49,8 @@ packets! {
         RatesRequest(RatesRequest) = 18,
         /// Whom this peer does not reach.
         ReachReport(ReachReport) = 19,
+        /// Vote to form a group.
+        FormGroup(FormGroup) = 20,
     }
 }
 
@@ -69,6 +71,10 @@ wire_struct! {
         pub name: Name,
         /// What this process was before, if it was in a run before.
         pub previous: Option<PreviousIdentity>,
+        /// Its group is formed by [`C2m::FormGroup`]; nobody lets it in, and it lets nobody in.
+        pub formed: bool,
+        /// Its collectives are not refused while it is the only member of its group.
+        pub alone: bool,
     }
 }
 
@@ -105,6 +111,8 @@ wire_code! {
         Sync = 6 => "sync_shared_state",
         /// optimize_topology
         OptimizeTopology = 7 => "optimize_topology",
+        /// form_group
+        FormGroup = 8 => "form_group",
     }
 }
 

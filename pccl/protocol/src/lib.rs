@@ -16,6 +16,7 @@ mod macros;
 mod c2m;
 mod collective;
 pub mod flight;
+mod forming;
 mod ids;
 pub mod limits;
 mod m2c;
@@ -30,6 +31,7 @@ mod world;
 
 pub use c2m::*;
 pub use collective::*;
+pub use forming::*;
 pub use ids::*;
 pub use m2c::*;
 pub use p2p::*;

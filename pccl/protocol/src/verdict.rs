@@ -31,6 +31,8 @@ wire_code! {
         MasterStopping = 11 => "master stopping",
         /// A caller's limit passed before the operation was over, and it gave it up.
         CallTimeout = 12 => "given up by a caller whose limit passed",
+        /// The group was formed of given members, and is not whole any more: it has to be formed again.
+        GroupBroken = 13 => "group broken",
     }
 }
 
@@ -58,6 +60,8 @@ wire_union! {
         Sync(crate::SyncId) = 2,
         /// Admission and connection of the ring.
         Topology(crate::WorldEpoch) = 3,
+        /// The forming of a group.
+        Forming(crate::GroupUuid) = 4,
     }
 }
 
@@ -66,6 +70,7 @@ impl fmt::Display for Operation {
         match self {
             Self::AllReduce(id) => write!(f, "all-reduce {id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
+            Self::Forming(uuid) => write!(f, "form_group {uuid}"),
             Self::Topology(epoch) => write!(f, "topology update (world epoch {epoch})"),
         }
     }

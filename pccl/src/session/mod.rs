@@ -486,6 +486,8 @@ impl Session {
             pool_connections: shared.config.pool_connections,
             name: shared.config.name.clone(),
             previous,
+            formed: false,
+            alone: false,
         }));
         shared
             .receive(Some(deadline), |packet| match packet {

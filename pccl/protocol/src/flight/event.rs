@@ -196,16 +196,19 @@ impl Event {
     pub fn verdict(verdict: &Verdict) -> Self {
         let culprit = |index: usize| verdict.culprits.get(index).map(|culprit| culprit.peer);
         let subject = match verdict.operation {
-            Operation::AllReduce(id) => Subject::Op(id),
-            Operation::Sync(id) => Subject::Sync(id),
-            Operation::Topology(epoch) => Subject::World(epoch),
+            Operation::AllReduce(id) => Some(Subject::Op(id)),
+            Operation::Sync(id) => Some(Subject::Sync(id)),
+            Operation::Topology(epoch) => Some(Subject::World(epoch)),
+            // Its text has it.
+            Operation::Forming(_) => None,
         };
         Self {
             peer: culprit(0),
             other: culprit(1),
             cause: Some(verdict.cause),
             bytes: Some(verdict.bytes_done),
-            ..Self::new(What::Verdict).about(subject).text(verdict.to_string())
+            subject,
+            ..Self::new(What::Verdict).text(verdict.to_string())
         }
     }
 

@@ -108,6 +108,7 @@ arb_id!(
     Revision,
     RequestId,
     PeerId,
+    GroupUuid,
     Digest128
 );
 arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage);
@@ -173,7 +174,10 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone }
+    FormGroup { request, uuid, members }
+    GroupFormed { request, sizes }
+    FormFailed { request, verdict }
     PreviousIdentity { run, peer, revision, unknown_outcome }
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
     EdgeBytes { peer, generation, bytes }
@@ -244,17 +248,18 @@ arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport, GiveUp,
-        RatesRequest, ReachReport
+        RatesRequest, ReachReport, FormGroup
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
-        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
-    VoteRef { Collective, Sync }
-    Operation { AllReduce, Sync, Topology }
+    VoteRef { Collective, Sync, Forming }
+    MemberRef { Peer, Name }
+    Operation { AllReduce, Sync, Topology, Forming }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }

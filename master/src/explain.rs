@@ -1,7 +1,7 @@
 //! `pccl-master explain`: what went wrong, from the files of flight recorders.
 
 use clap::Args;
-use pccl_protocol::flight::{self, FILE_SUFFIX};
+use pccl_flight::FILE_SUFFIX;
 use std::{
     fs,
     io::{self, Write},
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: Explain) -> Result<(), String> {
             dir.display()
         ));
     }
-    let explained = flight::explain(files, &flight::Options { all, run, incident });
+    let explained = pccl_flight::explain(files, &pccl_flight::Options { all, run, incident });
     let explained = explained.map_err(|error| format!("{}: {error}", dir.display()))?;
     warnings.extend(explained.warnings);
     warn(&warnings);

@@ -6,11 +6,8 @@ use crate::{
     state::{MasterState, Options},
 };
 use parking_lot::{Condvar, Mutex};
-use pccl_protocol::{
-    GroupId, RunId,
-    flight::{self, Event, Recorder, Role, What},
-    limits,
-};
+use pccl_flight::{Event, Recorder, Role, What};
+use pccl_protocol::{GroupId, RunId, limits};
 use std::{
     any::Any,
     io,
@@ -350,8 +347,8 @@ fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {
 }
 
 fn recorder(config: &MasterConfig, run: RunId, local_addr: SocketAddr) -> Recorder {
-    let directory = config.flight_dir.clone().or_else(flight::directory_from_environment);
-    let settings = flight::Settings { directory, capacity: FLIGHT_EVENTS };
+    let directory = config.flight_dir.clone().or_else(pccl_flight::directory_from_environment);
+    let settings = pccl_flight::Settings { directory, capacity: FLIGHT_EVENTS };
     let recorder = Recorder::new(Role::Master, GroupId(0), settings);
     recorder.identify(run, None);
     recorder.record_with(|| Event::new(What::MasterBegan).text(local_addr.to_string()));

@@ -1,9 +1,7 @@
 //! `pccl-master explain` as a user calls it.
 
-use pccl_protocol::{
-    GroupId, PeerId, RunId,
-    flight::{Event, Recorder, Role, Settings, What},
-};
+use pccl_flight::{Event, Recorder, Role, Settings, What};
+use pccl_protocol::{GroupId, PeerId, RunId};
 use std::{
     fs,
     path::{Path, PathBuf},

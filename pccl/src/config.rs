@@ -1,7 +1,7 @@
 //! Settings of a communicator.
 
 use crate::{Communicator, Error};
-use pccl_protocol::{GroupId, Host, Name, flight, limits};
+use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
@@ -35,7 +35,7 @@ fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
 /// The name of a peer that was given none.
 fn default_name() -> String {
     let pid = format!(":{}", std::process::id());
-    let host = flight::host_name();
+    let host = pccl_flight::host_name();
     let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len()))
         .rev()
         .find(|end| host.is_char_boundary(*end));
@@ -62,7 +62,7 @@ pub(crate) struct Config {
     pub(crate) checksums: FrameChecksums,
     /// Connections of a probe, if not as many as an edge has.
     pub(crate) probe_connections: Option<u16>,
-    pub(crate) flight: flight::Settings,
+    pub(crate) flight: pccl_flight::Settings,
 }
 
 /// Builds a [`Communicator`].
@@ -104,7 +104,7 @@ impl Builder {
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
-            flight_events: flight::DEFAULT_CAPACITY,
+            flight_events: pccl_flight::DEFAULT_CAPACITY,
         }
     }
 
@@ -262,8 +262,8 @@ impl Builder {
             dial_timeout: self.dial_timeout,
             checksums: self.checksums,
             probe_connections: probe_connections_of(std::env::var(PROBE_CONNECTIONS).ok().as_deref())?,
-            flight: flight::Settings {
-                directory: self.flight_dir.or_else(flight::directory_from_environment),
+            flight: pccl_flight::Settings {
+                directory: self.flight_dir.or_else(pccl_flight::directory_from_environment),
                 capacity: self.flight_events,
             },
         }))

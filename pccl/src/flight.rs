@@ -1,10 +1,10 @@
 //! What the client tells its flight recorder: the events of packets, operations and syncs.
 
 use crate::{Error, session::End};
+use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
 use pccl_protocol::{
     C2m, CallKind, Commence, Descriptor, EdgeFault, M2c, OpFault, OpId, Outcome, PeerId, RingPlan,
     SyncOutcome,
-    flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
 };
 use std::time::Duration;
 use tinysockets::link::{Direction, LinkFault};

@@ -2,12 +2,10 @@
 
 use log::{LevelFilter, Log, Metadata, Record};
 use pccl::{Cause, Communicator, Error, Master, MasterConfig, ReduceOp};
-use pccl_protocol::{
-    GroupId,
-    flight::{
-        DEFAULT_CAPACITY, Entry, Event, File, Options, Recorder, Role, Settings, Subject, What, explain,
-    },
+use pccl_flight::{
+    DEFAULT_CAPACITY, Entry, Event, File, Options, Recorder, Role, Settings, Subject, What, explain,
 };
+use pccl_protocol::GroupId;
 use std::{
     fs,
     path::{Path, PathBuf},

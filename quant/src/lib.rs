@@ -6,12 +6,13 @@
 //!
 //! [`quantise`] turns floats into fewer bits and back, for the wire.
 //!
-//! **What not.** No buffers, no threads, no knowledge of rings (except in [`mod@reference`], which tests use).
+//! **What not.** No buffers, no threads, no knowledge of rings.
 //!
 //! # What a fold computes
 //!
 //! `own = own OP received`, element by element, little-endian, in this operand order. Each rule holds on every
-//! [`Level`] of processor features to the last bit; [`mod@reference`] states them a second time, independently.
+//! [`Level`] of processor features to the last bit; the crate `pccl-quant-reference`, which tests use, states them a
+//! second time, independently.
 //!
 //! - **Sum, Prod**: the plain operator. Integers wrap around.
 //! - **Avg** folds as Sum. [`finish_average`] then divides once by the number of ranks: f16, bf16 and f32 divide in
@@ -38,7 +39,6 @@ mod kernels;
 mod level;
 pub mod quantise;
 mod reciprocal;
-pub mod reference;
 mod types;
 
 pub use copy::copy_streaming;

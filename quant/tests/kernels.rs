@@ -1,9 +1,7 @@
 //! Every kernel, on every level of this processor, against the scalar oracle, by bytes.
 
-use pccl_quant::{
-    DataType, Kernels, Level, ReduceOp,
-    reference::{divide_scalar, fold_scalar},
-};
+use pccl_quant::{DataType, Kernels, Level, ReduceOp};
+use pccl_quant_reference::{divide_scalar, fold_scalar};
 use proptest::prelude::*;
 
 fn all_kernels() -> Vec<Kernels> {

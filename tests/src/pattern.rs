@@ -1,7 +1,7 @@
 //! Deterministic tensor contents: what a peer puts in and what a test expects come from the same numbers.
 
 use half::{bf16, f16};
-use pccl_quant::{DataType, ReduceOp, reference};
+use pccl_quant::{DataType, ReduceOp};
 
 /// A good mixture of 64 bits (splitmix64).
 #[must_use]
@@ -106,7 +106,7 @@ pub fn expected(data_type: DataType, op: ReduceOp, inputs_in_ring_order: &[&[u8]
     if large && data_type == DataType::Float32 && op == ReduceOp::Sum {
         return sum_f32(inputs_in_ring_order);
     }
-    reference::ring_all_reduce_oracle(data_type, op, inputs_in_ring_order)
+    pccl_quant_reference::ring_all_reduce_oracle(data_type, op, inputs_in_ring_order)
 }
 
 fn sum_f32(inputs: &[&[u8]]) -> Vec<u8> {
@@ -142,7 +142,8 @@ mod tests {
         let inputs: Vec<_> = (0..4).map(|seed| bytes(DataType::Float32, 10_001, seed)).collect();
         for ranks in 2..=4 {
             let inputs: Vec<&[u8]> = inputs[..ranks].iter().map(Vec::as_slice).collect();
-            let reference = reference::ring_all_reduce_oracle(DataType::Float32, ReduceOp::Sum, &inputs);
+            let reference =
+                pccl_quant_reference::ring_all_reduce_oracle(DataType::Float32, ReduceOp::Sum, &inputs);
             assert!(sum_f32(&inputs) == reference);
         }
     }

@@ -4,8 +4,8 @@ use crate::pattern;
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Algorithm, Quantisation, Scheme},
-    reference,
 };
+use pccl_quant_reference as reference;
 use std::{fmt, str::FromStr};
 
 fn data_type(name: &str) -> Result<DataType, String> {

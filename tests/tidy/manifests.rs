@@ -7,38 +7,41 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("threadpark", &[]),
     ("pccl-hash", &[]),
-    ("pccl-quant", &[]),
+    ("pccl-quant", &["pccl-quant-reference"]),
+    ("pccl-quant-reference", &["pccl-quant"]),
     ("tinysockets", &["threadpark"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
+    ("pccl-flight", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-hash"]),
-    ("pccl-master", &["pccl-iteration", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     (
-        "pccl",
-        &[
-            "pccl-iteration",
-            "pccl-master",
-            "pccl-protocol",
-            "tinysockets",
-            "threadpark",
-            "pccl-hash",
-            "pccl-quant",
-        ],
+        "pccl-master",
+        &["pccl-iteration", "pccl-flight", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"],
     ),
+    ("pccl", EVERYTHING_BELOW),
     ("pccl-capi", &["pccl", "pccl-iteration", "pccl-master", "tinysockets"]),
     ("pccl-stress", LIBRARIES),
     ("pccl-tests", LIBRARIES),
 ];
 
+/// Every library.
 const LIBRARIES: &[&str] = &[
     "pccl",
     "pccl-iteration",
     "pccl-master",
+    "pccl-flight",
     "pccl-protocol",
     "tinysockets",
     "threadpark",
     "pccl-hash",
     "pccl-quant",
+    "pccl-quant-reference",
 ];
+
+/// Every library but the client's.
+const EVERYTHING_BELOW: &[&str] = LIBRARIES.split_first().expect("libraries").1;
+
+/// Crates for tests, benches and examples, with those that are for nothing else themselves.
+const DEVELOPMENT_ONLY: &[&str] = &["pccl-quant-reference", "pccl-stress", "pccl-tests"];
 
 /// Packages from outside that may be used.
 const PACKAGES: &[&str] = &[
@@ -77,6 +80,12 @@ fn problems_of(path: &str, manifest: &Manifest) -> Vec<String> {
     let allowed = manifest.name.as_deref().map(|name| internal.get(name));
     if let (Some(None), Some(name)) = (allowed, &manifest.name) {
         problems.push(format!("{path}: crate {name} is not in the table of who may use whom"));
+    }
+    let is_library = manifest.name.as_deref().is_some_and(|name| !DEVELOPMENT_ONLY.contains(&name));
+    for package in
+        manifest.ships.iter().filter(|package| is_library && DEVELOPMENT_ONLY.contains(&package.as_str()))
+    {
+        problems.push(format!("{path}: {package} is for development only"));
     }
     for package in &manifest.uses {
         if internal.contains_key(package.as_str()) {
@@ -123,6 +132,8 @@ pub(crate) fn forgotten_tests(tree: &Tree) -> Vec<String> {
 struct Manifest {
     name: Option<String>,
     uses: BTreeSet<String>,
+    /// Those among them that are not for development only.
+    ships: BTreeSet<String>,
     renames: bool,
 }
 
@@ -134,8 +145,8 @@ impl Manifest {
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
             if let Some(header) = line.strip_prefix('[') {
                 section = header.trim_matches(['[', ']']).to_owned();
-                if let Some((_, package)) = section.rsplit_once("dependencies.") {
-                    manifest.uses.insert(package.to_owned());
+                if let Some((kind, package)) = section.rsplit_once("dependencies.") {
+                    manifest.uses_of(kind, package);
                 }
                 continue;
             }
@@ -148,11 +159,18 @@ impl Manifest {
                 manifest.renames |=
                     value.contains("package =") || value.contains("package=") || key == "package";
             }
-            if section.ends_with("dependencies") {
-                manifest.uses.insert(key.split('.').next().unwrap_or(key).trim_matches('"').to_owned());
+            if let Some(kind) = section.strip_suffix("dependencies") {
+                manifest.uses_of(kind, key.split('.').next().unwrap_or(key).trim_matches('"'));
             }
         }
         manifest
+    }
+
+    fn uses_of(&mut self, kind: &str, package: &str) {
+        self.uses.insert(package.to_owned());
+        if !["workspace.", "dev-"].iter().any(|other| kind.ends_with(other)) {
+            self.ships.insert(package.to_owned());
+        }
     }
 }
 
@@ -219,6 +237,15 @@ fn foreign_packages_are_found_however_they_are_written() {
 #[test]
 fn a_crate_without_a_place_is_found() {
     assert_eq!(planted("[package]\nname = \"pccl-new\"\n").len(), 1);
+}
+
+#[test]
+fn what_is_for_development_only_is_found_in_a_library() {
+    let package = "[package]\nname = \"pccl\"\n";
+    let with =
+        |section: &str| planted(&format!("{package}[{section}]\npccl-quant-reference.workspace = true\n"));
+    assert_eq!(with("dependencies"), ["x/Cargo.toml: pccl-quant-reference is for development only"]);
+    assert_eq!(with("dev-dependencies"), Vec::<String>::new());
 }
 
 #[test]

@@ -2,10 +2,8 @@
 //! nothing of it.
 
 use crate::state::{ClientKey, Input};
-use pccl_protocol::{
-    C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, SyncOutcome, Verdict,
-    flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer},
-};
+use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
+use pccl_protocol::{C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, SyncOutcome, Verdict};
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,

@@ -1,8 +1,8 @@
 use super::*;
+use pccl_flight::{Role, Settings};
 use pccl_protocol::{
     Cause, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome, Operation, Phase, Register,
     Registered, RequestId, RunId, Text,
-    flight::{Role, Settings},
 };
 use std::net::Ipv4Addr;
 

@@ -21,9 +21,9 @@ use crate::state::{Action, Input, MasterState, Timestamp};
 use admin::Admin;
 use conn::Conn;
 use mio::{Events, Interest, Poll, Token, Waker};
+use pccl_flight::Recorder;
 use pccl_protocol::{
     RunId,
-    flight::Recorder,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;

@@ -7,12 +7,15 @@
 mod calls;
 mod communicator;
 mod convert;
-mod extensions;
+mod diagnosis;
 mod failure;
 mod fork;
 mod logging;
 mod master;
 mod masters;
 mod raw;
+mod reduce;
 mod registry;
+mod settings;
 mod types;
+mod world;

@@ -1,18 +1,19 @@
-//! The functions of the original that run a master. They need no `pcclInit`.
+//! The functions that run a master. They need no `pcclInit`.
 
 use crate::{
-    convert,
+    convert::{self, NO_TIMEOUT},
     failure::{Failure, call},
     fork, logging,
     masters::{self, MASTERS},
     raw,
     types::{Handle, ResultCode, SocketAddress, code},
 };
+use std::{ffi::c_char, time::Duration};
 
 /// `pcclCreateMaster`.
 ///
 /// # Safety
-/// The pointer is null or points to what the header says.
+/// As for all functions here: pointers are null or point to what the header says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclCreateMaster(
     listen: SocketAddress,
@@ -29,10 +30,56 @@ pub(crate) unsafe extern "C" fn pcclCreateMaster(
     })
 }
 
+/// `pcclCreateMasterByName`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclCreateMasterByName(
+    listen: *const c_char,
+    handle_out: *mut Handle,
+) -> ResultCode {
+    call(|| {
+        raw::check(handle_out, "p_master_handle_out")?;
+        // SAFETY: by the contract of this function.
+        let listen = unsafe { raw::text(listen, "listen_address") }?;
+        prepare();
+        let handle = masters::create(listen)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, handle) };
+        Ok(())
+    })
+}
+
 /// What a process needs that has a master and has not called `pcclInit`.
 pub(crate) fn prepare() {
     logging::start();
     fork::watch();
+}
+
+/// `pcclMasterSetMinWorldSize`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetMinWorldSize(handle: Handle, peers: u32) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.min_world_size = peers))
+}
+
+/// `pcclMasterSetPeerTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetPeerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.peer_timeout = Duration::from_millis(milliseconds)))
+}
+
+/// `pcclMasterSetStragglerTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetStragglerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    let time = (milliseconds != NO_TIMEOUT).then(|| Duration::from_millis(milliseconds));
+    call(|| MASTERS.get(handle)?.set(|config| config.straggler_timeout = time))
+}
+
+/// `pcclMasterSetEdgeTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetEdgeTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.edge_timeout = Duration::from_millis(milliseconds)))
 }
 
 /// `pcclRunMaster`.
@@ -61,4 +108,36 @@ pub(crate) extern "C" fn pcclMasterAwaitTermination(handle: Handle) -> ResultCod
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclDestroyMaster(handle: Handle) -> ResultCode {
     call(|| masters::destroy(handle))
+}
+
+/// `pcclMasterGetPort`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterGetPort(handle: Handle, port_out: *mut u16) -> ResultCode {
+    call(|| {
+        let instance = MASTERS.get(handle)?;
+        raw::check(port_out, "port_out")?;
+        let port = instance.running()?.local_addr().port();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(port_out, port) };
+        Ok(())
+    })
+}
+
+/// `pcclMasterHasEnded`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterHasEnded(handle: Handle, ended_out: *mut bool) -> ResultCode {
+    call(|| {
+        let instance = MASTERS.get(handle)?;
+        raw::check(ended_out, "ended_out")?;
+        let ended = instance.running()?.has_ended();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(ended_out, ended) };
+        Ok(())
+    })
 }

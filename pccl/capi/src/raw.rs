@@ -94,3 +94,26 @@ pub(crate) fn buffer(pointer: *const c_void, count: usize, name: &str) -> Outcom
         (false, _) => Ok(pointer.cast::<u8>().cast_mut()),
     }
 }
+
+/// Writes as many peers as there is room for, and how many there are.
+///
+/// # Safety
+/// If they are not null, there is room for `capacity` peers, and for the number.
+pub(crate) unsafe fn write_peers(
+    all: impl ExactSizeIterator<Item = [u8; 16]>,
+    peers: *mut [u8; 16],
+    capacity: usize,
+    count_out: *mut usize,
+) -> Outcome {
+    check(count_out, "count_out")?;
+    if capacity > 0 {
+        check(peers, "the array of peers")?;
+    }
+    // SAFETY: by the contract of this function.
+    unsafe { write(count_out, all.len()) };
+    for (index, peer) in all.enumerate().take(capacity) {
+        // SAFETY: the same; `index` is below the capacity.
+        unsafe { write(peers.add(index), peer) };
+    }
+    Ok(())
+}

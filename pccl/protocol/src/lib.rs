@@ -15,7 +15,6 @@ mod macros;
 
 mod c2m;
 mod collective;
-pub mod flight;
 mod forming;
 mod ids;
 pub mod limits;

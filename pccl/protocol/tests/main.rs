@@ -2,5 +2,4 @@
 
 mod arbitrary;
 mod corpus;
-mod flight;
 mod round_trip;

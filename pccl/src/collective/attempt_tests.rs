@@ -8,7 +8,8 @@ use super::{
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
 use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId};
-use pccl_quant::{Level, ReduceOp, quantise::Quantisation, reference::ring_all_reduce_oracle};
+use pccl_quant::{Level, ReduceOp, quantise::Quantisation};
+use pccl_quant_reference::ring_all_reduce_oracle;
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};

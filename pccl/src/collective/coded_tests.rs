@@ -5,8 +5,8 @@ use pccl_protocol::OpFault;
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
-    reference::quantised_ring_oracle,
 };
+use pccl_quant_reference::quantised_ring_oracle;
 use proptest::prelude::*;
 
 const SCHEMES: [Scheme; 11] = [

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
-use pccl_quant::{DataType, ReduceOp, reference::ring_all_reduce_oracle};
+use pccl_quant::{DataType, ReduceOp};
+use pccl_quant_reference::ring_all_reduce_oracle;
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};

@@ -26,10 +26,10 @@ use crate::{
     world::Known,
 };
 use parking_lot::Mutex;
+use pccl_flight::{Subject, What};
 use pccl_protocol::{
     Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId,
     Outcome, TooFewPeers, VoteRef,
-    flight::{Subject, What},
 };
 use state::{Phase, State, Vote};
 use std::{

@@ -15,8 +15,8 @@ use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor};
 use pccl_quant::{
     DataType, Level, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
-    reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle},
 };
+use pccl_quant_reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};

@@ -1,10 +1,8 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
 use super::{End, Shared, stall::StallWatch, waiting::SilenceLog};
-use pccl_protocol::{
-    Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge,
-    flight::{Event, What},
-};
+use pccl_flight::{Event, What};
+use pccl_protocol::{Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

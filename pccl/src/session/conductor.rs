@@ -17,9 +17,9 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, Sender};
 use log::Level;
+use pccl_flight::{Event as Record, Subject, What};
 use pccl_protocol::{
     C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, ReachPlan, RingPlan, RingReport, Text,
-    flight::{Event as Record, Subject, What},
 };
 use std::sync::{Arc, Weak};
 use tinysockets::{

@@ -30,9 +30,9 @@ use backups::BackupPool;
 use crossbeam_channel::Sender;
 use links::Links;
 use parking_lot::{Condvar, Mutex};
+use pccl_flight::{Event, Recorder, What};
 use pccl_protocol::{
     Algorithm, C2m, CallKind, KickCode, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
-    flight::{Event, Recorder, What},
     limits,
 };
 use std::{

@@ -6,10 +6,10 @@ use super::{
     server::Offer,
 };
 use crate::{Error, limit::Limit, session::Shared};
+use pccl_flight::{Event, Subject, What};
 use pccl_protocol::{
     C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome,
     SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
-    flight::{Event, Subject, What},
 };
 use std::sync::{
     Arc,

@@ -49,7 +49,6 @@ mod combine;
 mod fp8;
 mod levels;
 mod noise;
-pub mod reference;
 mod scheme;
 mod work;
 

@@ -3,8 +3,8 @@
 use pccl_quant::{
     DataType, Level, ReduceOp,
     quantise::{Block, Codec, Contribution, NoiseKey, Quantisation, QuantiseError, Rounding, Scheme},
-    reference::quantised_pairwise_oracle,
 };
+use pccl_quant_reference::quantised_pairwise_oracle;
 
 use super::data::{FLOATS, Rng, all_schemes, bytes_of, decode, encode, values_of};
 

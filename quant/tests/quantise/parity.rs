@@ -2,11 +2,9 @@
 
 use pccl_quant::{
     DataType, Level,
-    quantise::{
-        Codec, Rounding, Scheme,
-        reference::{self, Seeds},
-    },
+    quantise::{Codec, Rounding, Scheme},
 };
+use pccl_quant_reference::codecs::{self, Seeds};
 use proptest::prelude::*;
 
 use super::data::{FLOATS, Rng, all_schemes, bytes_of};
@@ -57,9 +55,9 @@ fn assert_same(what: &str, level: Level, case: &Case, found: &[u8], expected: &[
 fn check(case: &Case) {
     let Case { scheme, data_type, data, own, seeds, first_element, offsets } = case;
     let elements = data.len() / data_type.size_bytes();
-    let encoded = reference::encode(*scheme, *data_type, data, *seeds, *first_element);
-    let set = reference::decode(*scheme, *data_type, &encoded, data, false);
-    let sum = reference::decode(*scheme, *data_type, &encoded, own, true);
+    let encoded = codecs::encode(*scheme, *data_type, data, *seeds, *first_element);
+    let set = codecs::decode(*scheme, *data_type, &encoded, data, false);
+    let sum = codecs::decode(*scheme, *data_type, &encoded, own, true);
     let rounding = seeds.map_or(Rounding::NearestEven, Seeds::rounding);
     for level in Level::ALL {
         let Some(codec) = Codec::new(*scheme, *data_type).unwrap().at(level) else { continue };
@@ -212,7 +210,7 @@ proptest! {
             (0..codec.encoded_len(elements).unwrap()).map(|_| rng.next() as u8).collect();
         let own = data(data_type, 9, elements, &mut rng);
         for add in [false, true] {
-            let expected = reference::decode(scheme, data_type, &encoded, &own, add);
+            let expected = codecs::decode(scheme, data_type, &encoded, &own, add);
             for codec in Level::ALL.into_iter().filter_map(|level| codec.at(level)) {
                 let mut found = own.clone();
                 if add { codec.decode_add(&encoded, &mut found) } else { codec.decode_set(&encoded, &mut found) }

@@ -3,8 +3,8 @@
 //! The parser is total: any text gives a file, or says what is wrong. A file whose head can be read is used as far as its
 //! lines can be.
 
-use super::{Entry, Event, Subject, What, event::named};
-use crate::{
+use crate::{Entry, Event, Subject, What, event::named};
+use pccl_protocol::{
     Cause, GroupEpoch, GroupId, LinkGeneration, Name, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
     WorldEpoch,
 };

@@ -1,12 +1,12 @@
 //! What the kernels compute, said a second time: one element at a time, without any code in common with them, as slow
-//! as it pleases. Tests compare the bytes of real results with those of this module; nothing else should use it.
+//! as it pleases. Tests compare the bytes of real results with those of this crate. It is a development dependency and
+//! part of no library.
+#![forbid(unsafe_code)]
+
+pub mod codecs;
 
 use half::{bf16, f16};
-
-use crate::{
-    DataType, ReduceOp,
-    quantise::{Quantisation, reference as codecs},
-};
+use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
 
 /// `own OP received`, where [`ReduceOp::Avg`] is a sum.
 ///

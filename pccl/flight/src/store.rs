@@ -1,6 +1,6 @@
 //! Files on disk: written by a thread of their own, whole or not at all, not too often, and not too many.
 
-use super::{Header, Role, recorder::Inner};
+use crate::{Header, Role, recorder::Inner};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
@@ -96,7 +96,7 @@ impl Writer {
         self.changed.notify_all();
     }
 
-    /// Waits for the files that were asked for; see [`super::Recorder::flush`].
+    /// Waits for the files that were asked for; see [`crate::Recorder::flush`].
     pub(super) fn flush(&self, timeout: Duration) {
         let mut state = self.state.lock();
         let now = Instant::now();

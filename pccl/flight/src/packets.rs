@@ -1,7 +1,7 @@
 //! What a packet belongs to. A packet that a peer and the master both recorded is recognised by it, if it is unique.
 
-use super::Subject;
-use crate::{C2m, M2c, VoteRef};
+use crate::Subject;
+use pccl_protocol::{C2m, M2c, VoteRef};
 
 fn voted_for(vote: &VoteRef) -> Subject {
     match vote {

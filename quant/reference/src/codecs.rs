@@ -1,10 +1,12 @@
 //! What codecs compute, said a second time: one element at a time, as slow as it pleases, without any code in common with
-//! them. Tests compare bytes with those of this module; nothing else should use it.
+//! them. Tests compare bytes with those of this module.
 
 use half::{bf16, f16};
 
-use super::{Rounding, Scheme};
-use crate::DataType;
+use pccl_quant::{
+    DataType,
+    quantise::{NoiseKey, Rounding, Scheme},
+};
 
 /// The two ways in which numbers are calculated: in f32, rounded after each operation, or in f64.
 #[derive(Clone, Copy)]
@@ -113,7 +115,7 @@ fn noise(seed: u64, operation: u64, rank: u32, index: u64) -> u32 {
 /// What decides how a number between two codes is rounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// See [`super::NoiseKey::new`].
+    /// See [`NoiseKey::new`].
     pub seed: u64,
     /// See there.
     pub operation: u64,
@@ -125,7 +127,7 @@ impl Seeds {
     /// The rounding of a codec that rounds in the same way.
     #[must_use]
     pub fn rounding(self) -> Rounding {
-        Rounding::Stochastic(super::NoiseKey::new(self.seed, self.operation, self.rank))
+        Rounding::Stochastic(NoiseKey::new(self.seed, self.operation, self.rank))
     }
 }
 

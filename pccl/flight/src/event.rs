@@ -1,6 +1,6 @@
 //! One recorded event: a kind and a few optional facts, all of fixed size but for a rare text.
 
-use crate::{
+use pccl_protocol::{
     Cause, GroupEpoch, LinkGeneration, OpId, Operation, PartDescriptor, PeerId, RequestId, SyncId, Verdict,
     WorldEpoch,
 };

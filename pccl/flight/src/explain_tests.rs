@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    Cause, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict,
-    flight::{Event, Subject},
-};
+use crate::{Event, Subject};
+use pccl_protocol::{Cause, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict};
 
 const RUN: RunId = RunId(0xabc << 96);
 /// Start of every recorder by the true clock.

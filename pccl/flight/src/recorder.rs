@@ -1,12 +1,12 @@
 //! The bounded buffer of one peer or master.
 
-use super::{
+use crate::{
     Entry, Event, File, Header, Role,
     event::Lane,
     store::{self, Writer},
 };
-use crate::{GroupId, Name, PeerId, RunId};
 use parking_lot::Mutex;
+use pccl_protocol::{GroupId, Name, PeerId, RunId};
 use std::{
     collections::VecDeque,
     io,

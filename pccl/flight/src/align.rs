@@ -4,11 +4,11 @@
 //! received before it was sent. Clocks that keep to the bounds are believed; the others are moved to the middle of what
 //! is possible, which is the usual estimate for equal ways there and back.
 
-use super::{
+use crate::{
     Role, Subject, What,
     explain::{Teller, micros_text},
 };
-use crate::PeerId;
+use pccl_protocol::PeerId;
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// From this on a correction is worth a line.

@@ -1,7 +1,7 @@
 //! Which failures belong together, and which of them came first.
 
-use super::{Event, Role, What, explain::Story};
-use crate::{Cause, PeerId};
+use crate::{Event, Role, What, explain::Story};
+use pccl_protocol::{Cause, PeerId};
 use std::collections::BTreeSet;
 
 /// Failures with more time between them have nothing to do with each other.
@@ -107,7 +107,7 @@ fn failure(story: &Story, at: usize) -> Option<Failure> {
 }
 
 fn is_stopping(event: &Event) -> bool {
-    let stopping = crate::KickCode::MasterStopping.to_string();
+    let stopping = pccl_protocol::KickCode::MasterStopping.to_string();
     event.name.as_deref() == Some(&stopping)
         || event.text.as_deref().is_some_and(|text| text.starts_with(&stopping))
 }

@@ -1,7 +1,7 @@
 //! From the files of many to one story: which belong together, who told what, by which clock.
 
-use super::{Entry, File, Header, Role, What, align::align, incident, report};
-use crate::{Named, PeerId, RunId};
+use crate::{Entry, File, Header, Role, What, align::align, incident, report};
+use pccl_protocol::{Named, PeerId, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What to explain.

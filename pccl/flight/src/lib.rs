@@ -4,6 +4,9 @@
 //! * [`Recorder`] keeps events and writes files; recording takes one short lock and, but for rare texts, no memory.
 //! * [`File`] is the content of one file: text, one line per event; the parser takes any bytes.
 //! * [`explain()`] merges files into one time line that starts with the first cause. It is pure.
+//!
+//! Clients and masters record; `pccl-master explain` reads. It knows the packets and sends none.
+#![forbid(unsafe_code)]
 
 mod align;
 mod event;

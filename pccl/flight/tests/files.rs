@@ -1,10 +1,11 @@
 //! Files of the flight recorder: what is written is read back, and nothing that is read can do harm.
 
-use crate::arbitrary::arb;
-use pccl_protocol::{
-    Cause, GroupId, Name, PeerId, RunId,
-    flight::{Entry, Event, File, Header, Options, Role, Subject, What, explain},
-};
+#[path = "../../protocol/tests/arbitrary/mod.rs"]
+mod arbitrary;
+
+use arbitrary::arb;
+use pccl_flight::{Entry, Event, File, Header, Options, Role, Subject, What, explain};
+use pccl_protocol::{Cause, GroupId, Name, PeerId, RunId};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
 fn text() -> impl Strategy<Value = String> {

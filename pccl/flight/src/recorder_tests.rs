@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    GroupEpoch, OpId,
-    flight::{Subject, What},
-};
+use crate::{Subject, What};
+use pccl_protocol::{GroupEpoch, OpId};
 use std::{fs, thread};
 
 /// A directory of its own, gone with the test.

@@ -1,11 +1,11 @@
 //! The story in words.
 
-use super::{
+use crate::{
     Event, Role, What,
     explain::{Story, micros_text},
     incident::{Incident, Party},
 };
-use crate::PeerId;
+use pccl_protocol::PeerId;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,

@@ -1,0 +1,303 @@
+//! All-reduces.
+
+use crate::{
+    communicator::{Comm, check_initialized, enter},
+    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    failure::{Failure, Outcome, call},
+    raw,
+    types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor, ResultCode, code},
+};
+use pccl::{Error, Tensor};
+use std::{
+    collections::BTreeSet,
+    ffi::{c_int, c_void},
+    time::{Duration, Instant},
+};
+
+/// The tensor of a descriptor.
+///
+/// # Safety
+/// The buffers are null or as long as the descriptor says, and the caller leaves them alone until the all-reduce was
+/// waited for.
+unsafe fn tensor(
+    send: *const c_void,
+    recv: *mut c_void,
+    descriptor: &ReduceDescriptor,
+) -> Outcome<Tensor<'static>> {
+    let data_type = convert::data_type(descriptor.source.data_type)?;
+    convert::distribution_hint(descriptor.source.distribution_hint)?;
+    let op = convert::reduce_op(descriptor.op)?;
+    let quantisation = convert::quantisation(&descriptor.quantization, data_type)?;
+    let count = descriptor.count;
+    if count > isize::MAX as usize / data_type.size_bytes() {
+        return Err(Failure::argument(format!("{count} elements")));
+    }
+    let send = raw::buffer(send, count, "sendbuf")?;
+    let recv = raw::buffer(recv, count, "recvbuf")?;
+    // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this function; every
+    // path waits for it before it tells the caller so, see `Comm::wait` and `Comm::destroy`.
+    let tensor = unsafe { Tensor::from_raw(send, recv, count, data_type, op) };
+    Ok(match quantisation {
+        Some(quantisation) => tensor.quantised(quantisation),
+        None => tensor,
+    })
+}
+
+fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
+    ReduceInfo {
+        local_world_size: u32::try_from(info.world_size).unwrap_or(u32::MAX),
+        schedule: convert::schedule_code(info.algorithm),
+        tx_bytes: info.tx_bytes,
+        rx_bytes: info.rx_bytes,
+    }
+}
+
+/// `pcclAllReduce`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
+        // SAFETY: the same; the caller gets control back only after it was waited for.
+        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
+        comm.launch(vec![tensor], descriptor.tag)?;
+        let info =
+            comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(info_out, reduce_info(&info)) };
+        Ok(())
+    })
+}
+
+/// `pcclAllReduceAsync`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
+    send: *const c_void,
+    recv: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    call(|| {
+        let entered = enter(comm)?;
+        raw::check(handle_out, "reduce_handle_out")?;
+        // SAFETY: by the contract of this function.
+        let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
+        // SAFETY: by the contract of this function.
+        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
+        entered.launch(vec![tensor], descriptor.tag)?;
+        entered.reduce(descriptor.tag)?.goes_on_alone();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag: descriptor.tag }) };
+        Ok(())
+    })
+}
+
+/// `pcclAwaitAsyncReduce`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAwaitAsyncReduce(
+    handle: *const AsyncReduceOp,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        unsafe { await_reduce(handle, Comm::call_timeout, info_out) }
+    })
+}
+
+/// `pcclAwaitAsyncReduceFor`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAwaitAsyncReduceFor(
+    handle: *const AsyncReduceOp,
+    timeout_ms: u64,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        unsafe {
+            await_reduce(
+                handle,
+                |comm| match timeout_ms {
+                    NO_TIMEOUT => None,
+                    DEFAULT_TIMEOUT => comm.call_timeout(),
+                    some => Some(bounded(some)),
+                },
+                info_out,
+            )
+        }
+    })
+}
+
+/// Waits for an asynchronous all-reduce.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+pub(crate) unsafe fn await_reduce(
+    handle: *const AsyncReduceOp,
+    timeout: impl FnOnce(&Comm) -> Option<Duration>,
+    info_out: *mut ReduceInfo,
+) -> Outcome {
+    check_initialized()?;
+    // SAFETY: by the contract of this function.
+    let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+    let comm = enter(handle.comm)?;
+    comm.connected()?;
+    let result = comm.wait(handle.tag, timeout(&comm))?;
+    // A group that is too small is told by the next launch; programs of the original know one code here.
+    let info = result.map_err(|error| Failure::of(&error, code::RANK_CONNECTION_LOST))?;
+    // SAFETY: by the contract of this function.
+    unsafe { raw::write(info_out, reduce_info(&info)) };
+    Ok(())
+}
+
+/// `pcclTestAsyncReduce`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclTestAsyncReduce(
+    handle: *const AsyncReduceOp,
+    done_out: *mut bool,
+) -> ResultCode {
+    // SAFETY: by the contract of this function.
+    unsafe { pcclWaitAsyncReduce(handle, 0, done_out) }
+}
+
+/// `pcclWaitAsyncReduce`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclWaitAsyncReduce(
+    handle: *const AsyncReduceOp,
+    timeout_ms: u64,
+    done_out: *mut bool,
+) -> ResultCode {
+    call(|| {
+        raw::check(done_out, "done_out")?;
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+        let comm = enter(handle.comm)?;
+        let done = comm.reduce(handle.tag)?.wait_until_done(bounded(timeout_ms));
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(done_out, done) };
+        Ok(())
+    })
+}
+
+/// `pcclAbortAsyncReduce`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAbortAsyncReduce(handle: *const AsyncReduceOp) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { raw::read(handle, "reduce_handle") }?;
+        enter(handle.comm)?.reduce(handle.tag)?.abort();
+        Ok(())
+    })
+}
+
+/// `pcclAllReduceMultipleWithRetry`: one operation, so that there is one outcome. `max_in_flight` bounds nothing.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
+    descriptors: *const ReduceOpDescriptor,
+    count: usize,
+    comm: Handle,
+    info_out: *mut ReduceInfo,
+    max_in_flight: c_int,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        if count == 0 || max_in_flight <= 0 {
+            return Err(Failure::argument("count and max_in_flight must be positive"));
+        }
+        // SAFETY: by the contract of this function.
+        let descriptors = unsafe { raw::items(descriptors, count, "descriptors") }?;
+        let tags: BTreeSet<u64> = descriptors.iter().map(|it| it.descriptor.tag).collect();
+        if tags.len() < descriptors.len() {
+            return Err(Failure::argument("two descriptors have the same tag"));
+        }
+        let tag = descriptors[0].descriptor.tag;
+        let began = Instant::now();
+        let timeout = comm.call_timeout();
+        loop {
+            let tensors = descriptors.iter().map(|it| {
+                // SAFETY: as in `pcclAllReduce`.
+                unsafe { tensor(it.send, it.recv, &it.descriptor) }
+            });
+            comm.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+            match comm.wait(tag, timeout.map(|timeout| timeout.saturating_sub(began.elapsed())))? {
+                Ok(info) => {
+                    // SAFETY: by the contract of this function.
+                    unsafe { raw::write(info_out, reduce_info(&info)) };
+                    return Ok(());
+                }
+                Err(error) if error.is_retryable() && !was_given_up(&error) => log::info!("again: {error}"),
+                Err(error) => return Err(Failure::of_reduce(&error)),
+            }
+        }
+    })
+}
+
+/// Whether a caller wanted the operation to end.
+fn was_given_up(error: &Error) -> bool {
+    error
+        .verdict()
+        .is_some_and(|verdict| matches!(verdict.cause, pccl::Cause::CallerAbort | pccl::Cause::CallTimeout))
+}
+
+/// `pcclAllReduceManyAsync`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
+    descriptors: *const ReduceOpDescriptor,
+    count: usize,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    call(|| {
+        let entered = enter(comm)?;
+        raw::check(handle_out, "reduce_handle_out")?;
+        if count == 0 {
+            return Err(Failure::argument("count must be positive"));
+        }
+        // SAFETY: by the contract of this function.
+        let descriptors = unsafe { raw::items(descriptors, count, "descriptors") }?;
+        let tag = descriptors[0].descriptor.tag;
+        let tensors = descriptors.iter().map(|it| {
+            // SAFETY: by the contract of this function.
+            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+        });
+        entered.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+        entered.reduce(tag)?.goes_on_alone();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };
+        Ok(())
+    })
+}

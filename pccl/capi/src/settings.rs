@@ -1,0 +1,203 @@
+//! How a communicator is made and set up.
+
+use crate::{
+    communicator::{COMMUNICATORS, Comm, THREAD_TIMEOUT, check_initialized, enter},
+    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    failure::{Failure, Outcome, call},
+    raw,
+    registry::new_key,
+    types::{CommCreateParams, Handle, ResultCode},
+};
+use pccl::{Communicator, FrameChecksums};
+use std::{
+    ffi::{c_char, c_int},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+/// `pcclCreateCommunicator`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclCreateCommunicator(
+    params: *const CommCreateParams,
+    comm_out: *mut Handle,
+) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        raw::check(comm_out, "comm_out")?;
+        // SAFETY: by the contract of this function.
+        let params = unsafe { raw::read(params, "params") }?;
+        let master = convert::socket_address(&params.master_address)?;
+        let comm = new_communicator(&master.to_string(), params.peer_group, params.pool_connections)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(comm_out, comm) };
+        Ok(())
+    })
+}
+
+/// `pcclCreateCommunicatorByName`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclCreateCommunicatorByName(
+    master: *const c_char,
+    peer_group: u32,
+    pool_connections: u32,
+    comm_out: *mut Handle,
+) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        raw::check(comm_out, "comm_out")?;
+        // SAFETY: by the contract of this function.
+        let master = unsafe { raw::text(master, "master_address") }?;
+        let comm = new_communicator(&master, peer_group, pool_connections)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(comm_out, comm) };
+        Ok(())
+    })
+}
+
+/// Makes a communicator and its handle.
+pub(crate) fn new_communicator(master: &str, group: u32, pool_connections: u32) -> Outcome<Handle> {
+    let pool = u16::try_from(pool_connections)
+        .map_err(|_| Failure::argument(format!("pool of {pool_connections} connections")))?;
+    let comm = Comm::new(Communicator::builder(master).peer_group(group).pool_size(pool))?;
+    Ok(COMMUNICATORS.insert(new_key(), Arc::new(comm)))
+}
+
+/// `pcclSetTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetTimeout(comm: Handle, timeout: c_int, milliseconds: u64) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let time = Duration::from_millis(milliseconds);
+        match timeout {
+            0 => comm.set(|builder| builder.connect_timeout(time)),
+            1 => comm.set(|builder| builder.master_timeout(time)),
+            2 => comm.set(|builder| builder.dial_timeout(time)),
+            _ => Err(Failure::argument(format!("{timeout} is no pcclTimeout_t"))),
+        }
+    })
+}
+
+/// `pcclSetAdvertisedHost`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetAdvertisedHost(comm: Handle, host: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let host = unsafe { raw::text(host, "host") }?;
+        comm.set(|builder| builder.advertised_host(&host))
+    })
+}
+
+/// `pcclSetBindAddress`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetBindAddress(comm: Handle, address: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let text = unsafe { raw::text(address, "address") }?;
+        let address: IpAddr =
+            text.parse().map_err(|_| Failure::argument(format!("{text:?} is no address in digits")))?;
+        comm.set(|builder| builder.bind(address))
+    })
+}
+
+/// `pcclSetFirstPorts`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetFirstPorts(
+    comm: Handle,
+    p2p_port: u16,
+    shared_state_port: u16,
+) -> ResultCode {
+    call(|| enter(comm)?.set(|builder| builder.first_ports(p2p_port, shared_state_port)))
+}
+
+/// `pcclSetStrictPorts`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetStrictPorts(comm: Handle, strict: bool) -> ResultCode {
+    call(|| enter(comm)?.set(|builder| builder.strict_ports(strict)))
+}
+
+/// `pcclSetName`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetName(comm: Handle, name: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        comm.set(|builder| builder.name(&name))
+    })
+}
+
+/// `pcclSetFrameChecksums`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let checksums = match checksums {
+            0 => FrameChecksums::Automatic,
+            1 => FrameChecksums::Always,
+            2 => FrameChecksums::Never,
+            _ => return Err(Failure::argument(format!("{checksums} is no pcclFrameChecksums_t"))),
+        };
+        comm.set(|builder| builder.frame_checksums(checksums))
+    })
+}
+
+/// `pcclSetSchedule`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetSchedule(comm: Handle, schedule: c_int) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        comm.set_schedule(convert::schedule(schedule)?);
+        Ok(())
+    })
+}
+
+/// `pcclSetCallTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetCallTimeout(comm: Handle, milliseconds: u64) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        if milliseconds == DEFAULT_TIMEOUT {
+            return Err(Failure::argument("PCCL_DEFAULT_TIMEOUT has a meaning for threads only"));
+        }
+        comm.set_call_timeout(limit(milliseconds)?);
+        Ok(())
+    })
+}
+
+/// `pcclSetThreadCallTimeout`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetThreadCallTimeout(milliseconds: u64) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        let own = if milliseconds == DEFAULT_TIMEOUT { None } else { Some(limit(milliseconds)?) };
+        THREAD_TIMEOUT.with(|slot| slot.set(own));
+        Ok(())
+    })
+}
+
+/// A limit of calls. None that is over at once: a call without patience is a mistake of units.
+fn limit(milliseconds: u64) -> Outcome<Option<Duration>> {
+    match milliseconds {
+        0 => Err(Failure::argument("a limit of 0 ms")),
+        NO_TIMEOUT => Ok(None),
+        some => Ok(Some(bounded(some))),
+    }
+}

@@ -1,0 +1,48 @@
+//! Proving that all peers hold the same shared state.
+
+use super::Communicator;
+use crate::{Error, SharedState, SyncInfo, SyncOptions, flight, limit::Limit, state::sync};
+use pccl_flight::What;
+use pccl_protocol::{CallKind, Revision};
+
+impl Communicator {
+    /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
+    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of those
+    /// have who hold the committed state counts. Works alone.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// # let (mut weights, mut revision) = (vec![0.0_f32; 1000], 0);
+    /// let mut state = pccl::SharedState::new(revision);
+    /// state.tensor("weights", &mut weights)?;
+    /// comm.sync_shared_state(&mut state, pccl::SyncStrategy::EnforcePopular)?;
+    /// revision = state.revision() + 1;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the
+    /// limit has passed: the same for this peer, and the others get the verdict. `Kicked`: this peer has other
+    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `TooFewPeers` below the
+    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
+    pub fn sync_shared_state(
+        &self,
+        state: &mut SharedState<'_>,
+        options: impl Into<SyncOptions>,
+    ) -> Result<SyncInfo, Error> {
+        let SyncOptions { strategy, timeout } = options.into();
+        let limit = Limit::of(timeout.or(self.call_timeout()));
+        let call = self.exclusive(CallKind::Sync, true)?;
+        let result = sync::run(&call.shared, state, strategy, limit);
+        let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
+        flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
+        if result.is_err() {
+            flight::settle(&self.flight);
+        }
+        self.note_verdict(&result);
+        if let (Ok(info), Some(previous)) = (&result, self.previous.lock().as_mut()) {
+            previous.revision = Some(Revision(info.revision));
+        }
+        result
+    }
+}

@@ -1,6 +1,6 @@
 //! Errors, sorted by what the caller should do.
 
-use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Verdict};
+use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};
 
 /// What a training loop does about an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,8 +11,18 @@ pub enum Remedy {
     WaitForPeers,
     /// Call [`Communicator::connect`](crate::Communicator::connect) again, then sync the shared state.
     Reconnect,
+    /// Form the group anew with [`Communicator::form_group`](crate::Communicator::form_group), of those who are there and
+    /// with a fresh uuid, then sync the shared state.
+    FormGroup,
     /// The program has to be changed, or the environment: trying again does not help.
     GiveUp,
+}
+
+impl Remedy {
+    /// Whether only the program can do something about it.
+    pub(crate) const fn is_for_callers(self) -> bool {
+        matches!(self, Self::GiveUp | Self::FormGroup)
+    }
 }
 
 /// Why a call failed.
@@ -88,6 +98,13 @@ impl Error {
     /// What a training loop does about it.
     pub fn remedy(&self) -> Remedy {
         match self {
+            Self::Aborted(verdict)
+                if verdict.cause == Cause::GroupBroken
+                    || matches!(verdict.operation, Operation::Forming(_)) =>
+            {
+                Remedy::FormGroup
+            }
+            Self::TimedOut { call: CallKind::FormGroup, .. } => Remedy::FormGroup,
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
             Self::Kicked(reason) if matches!(reason.code, KickCode::Operator | KickCode::StateMismatch) => {

@@ -43,6 +43,7 @@ pub(crate) fn received(flight: &Recorder, packet: &M2c) {
                 flight.record_with(|| Event::verdict(verdict));
             }
         }
+        M2c::FormFailed(failed) => flight.record_with(|| Event::verdict(&failed.verdict)),
         _ => {}
     }
 }
@@ -186,6 +187,7 @@ pub(crate) fn call(flight: &Recorder, what: What, kind: CallKind) {
         CallKind::WaitForWorld => "wait_for_world",
         CallKind::AllReduce => "all_reduce",
         CallKind::Sync => "sync_shared_state",
+        CallKind::FormGroup => "form_group",
         CallKind::None => "no call",
     };
     flight.record_with(|| Event::new(what).named(name));

@@ -72,7 +72,7 @@ mod topology;
 mod world;
 
 pub use collective::op::ReduceInfo;
-pub use communicator::Communicator;
+pub use communicator::{Communicator, Member};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{Error, Remedy, Result};
@@ -80,9 +80,9 @@ pub use memory::{StateMemory, Tensor};
 pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, Name, OpId,
-    Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict,
-    WorldSizes,
+    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, GroupUuid, Host, KickCode, KickReason, Name,
+    OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text,
+    Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

@@ -202,6 +202,7 @@ impl Ledger {
         let alone = verdict.culprits.len() == 1;
         let need = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
         match verdict.cause {
+            Cause::GroupBroken => return Err("nobody of this model forms groups of lists".into()),
             Cause::PeerDied => {
                 need(alone && self.had(who, &[Deed::Ended], 0, scene.now), "nothing ended that process")?;
             }
@@ -260,7 +261,7 @@ impl Ledger {
                 acts.find(|act| named(&act.1)).map(|act| act.1)
             }
             Operation::Sync(_) => self.sync_quitters.iter().copied().find(|peer| named(peer)),
-            Operation::Topology(_) => None,
+            Operation::Topology(_) | Operation::Forming(_) => None,
         };
         let by = by.ok_or("nobody whom it names gave up")?;
         let blamed = verdict.culprits.iter().any(|culprit| culprit.peer == by);

@@ -175,6 +175,7 @@ pub(crate) fn last_remedy() -> c_int {
         Some(Remedy::WaitForPeers) => 2,
         Some(Remedy::Reconnect) => 3,
         Some(Remedy::GiveUp) => GIVE_UP,
+        Some(Remedy::FormGroup) => 5,
     }
 }
 

@@ -70,6 +70,6 @@ fn translate(error: Error) -> CommError {
         Remedy::Retry => CommError::Retry(error.to_string()),
         Remedy::WaitForPeers => CommError::Alone,
         Remedy::Reconnect => CommError::Reconnect(error.to_string()),
-        Remedy::GiveUp => CommError::Fatal(error.to_string()),
+        Remedy::GiveUp | Remedy::FormGroup => CommError::Fatal(error.to_string()),
     }
 }

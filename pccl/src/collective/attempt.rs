@@ -169,6 +169,23 @@ impl Attempt {
         }
     }
 
+    /// After a success: puts into the caller's memory what is not there yet. Before [`Progress::retract`].
+    pub(crate) fn keep(&self) -> Result<(), String> {
+        if self.ranks() > 1 {
+            return self.decode_in_place();
+        }
+        // The contribution of the only rank is the result.
+        for part in &self.parts {
+            if let PartMemory::OutOfPlace { send, recv } = &part.memory {
+                let range = 0..part.raw.bytes();
+                let copied =
+                    recv.update(range.clone(), |out| send.view(range, |own| copy_streaming(out, own)));
+                copied.flatten().ok_or("the memory was taken away before the result was there")?;
+            }
+        }
+        Ok(())
+    }
+
     fn header(&self, frame: &Frame, stage: usize) -> FrameHeader {
         self.progress.header(frame.part, stage, frame.offset, frame.len)
     }

@@ -176,6 +176,9 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
+        if slot.ranks == 1 {
+            return Running::Ring(self.attempt_alone(shared, slot, owner));
+        }
         let algorithm = descriptor.algorithm_for(slot.ranks, slot.pairwise);
         if algorithm == Algorithm::AllGather {
             let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
@@ -198,6 +201,16 @@ impl Op {
             Some(pairwise) => Running::Large(Large::new(ring, pairwise)),
             None => Running::Ring(ring),
         }
+    }
+
+    /// An attempt of the only rank: nothing travels, so nothing is quantised.
+    fn attempt_alone(&self, shared: &Shared, slot: &Slot, owner: Weak<dyn AttemptOwner>) -> Arc<Attempt> {
+        let mut plain = self.descriptor.clone();
+        plain.parts.iter_mut().for_each(|part| part.quantisation = None);
+        let frame_bytes = ownership::frame_bytes(&plain, 1, &[]);
+        let plan = Plan::new(&plain.parts, 1, 0, frame_bytes);
+        let memory = shared.backups.take(backup_bytes(&plain, &self.raws));
+        Attempt::new(slot.id, plan, &plain, &self.raws, memory.clone(), memory, owner)
     }
 
     /// The caller gives the operation up, because its limit has passed or because it wants no result: the present
@@ -232,7 +245,8 @@ impl Op {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
-        if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
+        let fault = if attempt.ranks() > 1 { shared.links.fault_for(id.epoch, users) } else { None };
+        if let Some(fault) = fault.or(early) {
             return self.fault(id, fault);
         }
         attempt.start();

@@ -119,7 +119,7 @@ impl Running {
     pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
         match self {
             Self::Ring(attempt) => {
-                let decoded = if keep { attempt.decode_in_place() } else { Ok(()) };
+                let decoded = if keep { attempt.keep() } else { Ok(()) };
                 attempt.progress().retract();
                 if let Some(pool) = pool {
                     pool.give(attempt.staging().clone());

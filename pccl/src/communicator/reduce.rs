@@ -91,6 +91,7 @@ impl Communicator {
         tensors: Vec<Tensor<'_>>,
     ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
+        self.check_kind(CallKind::AllReduce)?;
         if tensors.len() > limits::MAX_PARTS {
             return Err(Error::InvalidArgument(format!(
                 "more than {} tensors in one operation",

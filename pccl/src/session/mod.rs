@@ -272,6 +272,13 @@ impl Shared {
         admitted.map(drop)
     }
 
+    /// This peer is registered, and nobody lets it in: other calls are possible.
+    pub(crate) fn enter_without_admission(&self) {
+        self.activity.lock().exclusive = None;
+        self.idle.notify_all();
+        *self.answer_world.lock() = Some(self.world());
+    }
+
     /// Whether this peer still waits for admission.
     pub(crate) fn is_connecting(&self) -> bool {
         matches!(self.activity.lock().exclusive, Some((CallKind::Connect, _)))
@@ -376,6 +383,7 @@ impl Refused {
             | KickCode::Protocol
             | KickCode::Full
             | KickCode::WrongRun
+            | KickCode::GroupKind
             | KickCode::Operator => Self::ForGood(Error::Refused(text)),
             _ => Self::ForNow(text),
         }
@@ -486,8 +494,8 @@ impl Session {
             pool_connections: shared.config.pool_connections,
             name: shared.config.name.clone(),
             previous,
-            formed: false,
-            alone: false,
+            formed: shared.config.formed,
+            alone: shared.config.alone,
         }));
         shared
             .receive(Some(deadline), |packet| match packet {

@@ -50,6 +50,9 @@ class structs:
             ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
         ]
 
+    class Member(Structure):
+        _fields_ = [("name", c_char_p), ("peer", c_uint8 * 16)]
+
     # With structures inside, see below.
     ReduceDescriptor: "type[_ReduceDescriptor]"
     ReduceOpDescriptor: "type[_ReduceOpDescriptor]"
@@ -102,6 +105,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetBindAddress": [_HANDLE, c_char_p],
     "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclSetFrameChecksums": [_HANDLE, c_int],
+    "pcclSetFormedGroups": [_HANDLE, c_bool],
+    "pcclSetWorldOfOne": [_HANDLE, c_bool],
+    "pcclFormGroup": [_HANDLE, c_uint64, c_uint64, POINTER(structs.Member), c_size_t],
     "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
     "pcclIsConnected": [_HANDLE, POINTER(c_bool)],

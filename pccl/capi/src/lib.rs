@@ -10,6 +10,7 @@ mod convert;
 mod diagnosis;
 mod failure;
 mod fork;
+mod groups;
 mod logging;
 mod master;
 mod masters;

@@ -74,6 +74,27 @@ impl Communicator {
         }
     }
 
+    /// What a reduce that began now would fail with if there are too few peers, as far as this peer knows. The master has the
+    /// last word.
+    ///
+    /// # Errors
+    /// `TooFewPeers`.
+    pub fn check_company(&self) -> Result<(), Error> {
+        let world = self.world();
+        let in_group = if self.config.formed || self.config.alone { 1 } else { 2 };
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let few = |have: usize, need: usize, in_group| {
+            Err(Error::TooFewPeers { have: number(have), need: number(need), in_group })
+        };
+        if world.group_size < in_group && !self.config.formed {
+            return few(world.group_size, in_group, true);
+        }
+        if world.global_size < world.min_world_size && !self.config.formed {
+            return few(world.global_size, world.min_world_size, false);
+        }
+        Ok(())
+    }
+
     fn reduce(
         &self,
         options: impl Into<LaunchOptions>,

@@ -29,14 +29,9 @@ pub struct Tensor<'a> {
 impl<'a> Tensor<'a> {
     /// A tensor that is reduced in place. After a failed call it is bit-identical to before.
     pub fn in_place<T: Element>(data: &'a mut [T], op: ReduceOp) -> Self {
-        let bytes = size_of_val(data);
+        let (start, bytes) = (data.as_mut_ptr().cast::<u8>(), size_of_val(data));
         Self {
-            raw: RawTensor {
-                send: data.as_ptr().cast(),
-                recv: data.as_mut_ptr().cast(),
-                bytes,
-                in_place: true,
-            },
+            raw: RawTensor::new(start, start, bytes),
             descriptor: PartDescriptor::new(data.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         }
@@ -65,6 +60,7 @@ impl<'a> Tensor<'a> {
                 recv: recv.as_mut_ptr().cast(),
                 bytes: size_of_val(send),
                 in_place: false,
+                is_saved: false,
             },
             descriptor: PartDescriptor::new(send.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
@@ -112,7 +108,7 @@ impl<'a> Tensor<'a> {
     ) -> Self {
         let bytes = count.saturating_mul(data_type.size_bytes());
         Self {
-            raw: RawTensor { send, recv, bytes, in_place: std::ptr::eq(send, recv) },
+            raw: RawTensor::new(send, recv, bytes),
             descriptor: PartDescriptor { count: count as u64, data_type, op, quantisation: None },
             lent: PhantomData,
         }
@@ -131,6 +127,8 @@ pub(crate) struct RawTensor {
     recv: *mut u8,
     bytes: usize,
     in_place: bool,
+    /// In place only: what is overwritten comes back after a failure.
+    is_saved: bool,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -177,6 +175,25 @@ impl PartMemory {
 }
 
 impl RawTensor {
+    fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
+        let in_place = std::ptr::eq(send, recv);
+        Self { send, recv, bytes, in_place, is_saved: in_place }
+    }
+
+    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it fails: it needs no
+    /// backup.
+    #[allow(dead_code, reason = "for the receive buffer of an all-gather")]
+    pub(crate) fn without_backup(mut self) -> Self {
+        assert!(self.in_place, "what is only read is not saved in any case");
+        self.is_saved = false;
+        self
+    }
+
+    /// Whether what is overwritten has to come back after a failure.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.is_saved
+    }
+
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -6,16 +6,19 @@
 //! is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank has
 //! received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no overlap.
 //!
+//! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in place they
+//! fold into the backup, and pass that on.
+//!
 //! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself for the
-//! chunks that this rank reduces, and on admission of the gather frame for its own starting chunk. The slot counts how
-//! many of its bytes are saved; a restore copies back exactly those.
+//! chunks that this rank folds, and on admission of the gather frame for the others. The slot counts how many of its
+//! bytes are saved; a restore copies back exactly those.
 //!
 //! Tensors that are quantised go another way, see [`coded`]; slots and gate are the same.
 
 mod coded;
 
 use super::{
-    coding::Coding,
+    coding::{Coding, Stop},
     plan::{Frame, Plan, StageKind},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
@@ -74,7 +77,7 @@ pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize
 pub(super) fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
     match &part.quantisation {
         Some(quantisation) if quantisation.scheme().can_be_cut() => 0,
-        _ if raw.is_in_place() => raw.bytes(),
+        _ if raw.is_saved() => raw.bytes(),
         _ => 0,
     }
 }
@@ -150,10 +153,38 @@ impl Attempt {
         self.plan.rank()
     }
 
-    /// Sends the own chunk on its way.
+    /// Encodes what this rank sends first, and puts its own chunk in place if nothing will be folded into it. On the thread that
+    /// votes, before the vote.
+    pub(crate) fn prepare(&self) {
+        match self.encode_own().and_then(|()| self.keep_own()) {
+            Ok(()) | Err(Stop::Closed) => {}
+            Err(Stop::Failed(text)) => self.progress.report(local_fault(text)),
+        }
+    }
+
+    /// Out of place, copies what stays what it is. The own chunk of a quantised tensor is decoded like everybody else's.
+    fn keep_own(&self) -> Result<(), Stop> {
+        let (shape, is_alone) = (self.plan.shape(), self.plan.ranks() == 1);
+        let Some(chunk) = shape.chunk_owned_by(self.plan.rank()) else { return Ok(()) };
+        if shape.folds() && !is_alone {
+            return Ok(());
+        }
+        for (index, part) in self.parts.iter().enumerate() {
+            let PartMemory::OutOfPlace { send, recv } = &part.memory else { continue };
+            if part.coding.is_none() || is_alone {
+                let (elements, size) = (self.plan.chunk(index, chunk).0, part.data_type.size_bytes());
+                let bytes = elements.start * size..elements.end * size;
+                let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
+                recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the chunk on its way whose route starts here, if one does.
     pub(crate) fn start(&self) {
-        if self.plan.stages() > 0 {
-            self.send(&mut self.plan.frames_of(self.plan.sent_chunk(0)), 0);
+        if let Some(chunk) = self.plan.sent_chunk(0) {
+            self.send(&mut self.plan.frames_of(chunk), 0);
         }
     }
 
@@ -167,23 +198,6 @@ impl Attempt {
                 part.raw.restore(frame.offset..frame.offset + saved, &self.backup, part.backup_offset);
             }
         }
-    }
-
-    /// After a success: puts into the caller's memory what is not there yet. Before [`Progress::retract`].
-    pub(crate) fn keep(&self) -> Result<(), String> {
-        if self.ranks() > 1 {
-            return self.decode_in_place();
-        }
-        // The contribution of the only rank is the result.
-        for part in &self.parts {
-            if let PartMemory::OutOfPlace { send, recv } = &part.memory {
-                let range = 0..part.raw.bytes();
-                let copied =
-                    recv.update(range.clone(), |out| send.view(range, |own| copy_streaming(out, own)));
-                copied.flatten().ok_or("the memory was taken away before the result was there")?;
-            }
-        }
-        Ok(())
     }
 
     fn header(&self, frame: &Frame, stage: usize) -> FrameHeader {
@@ -226,9 +240,12 @@ impl Attempt {
             })
     }
 
-    /// Saves the own starting chunk before the gather half overwrites it. `false`: the gate is closed.
+    /// Saves what a gather frame overwrites although nothing was folded into it. `false`: the gate is closed.
     fn save_whole(&self, frame: &Frame) -> bool {
         let PartMemory::InPlace { data, backup } = &self.parts[frame.part].memory else { return true };
+        if backup.is_empty() {
+            return true;
+        }
         data.view(frame.range(), |content| {
             backup.update(frame.range(), |saved| {
                 copy_streaming(saved, content);
@@ -239,7 +256,7 @@ impl Attempt {
         .is_some()
     }
 
-    /// Folds a piece into the own memory; `None` when the gate is closed.
+    /// Folds a piece of the frame with the own contribution; `None` when the gate is closed.
     fn fold_piece(
         &self,
         frame: &Frame,
@@ -256,21 +273,30 @@ impl Attempt {
                 Ok(())
             }
         };
+        let into = |out: &Lent, own: &Lent| {
+            out.update(range.clone(), |out| {
+                own.view(range.clone(), |own| {
+                    fold_into(part.data_type, part.op, out, own, payload).and_then(|()| average(out))
+                })
+            })
+        };
         let folded = match &part.memory {
+            PartMemory::InPlace { data, backup } if self.keeps_partial(last) => into(backup, data),
             PartMemory::InPlace { data, backup } => data.update(range.clone(), |own| {
-                backup.update(range, |saved| {
+                backup.update(range.clone(), |saved| {
                     let result = fold_in_place_saving(part.data_type, part.op, own, payload, saved);
                     self.saved[frame.slot].store((done + payload.len()) as u32, Ordering::Release);
                     result.and_then(|()| average(own))
                 })
             }),
-            PartMemory::OutOfPlace { send, recv } => recv.update(range.clone(), |out| {
-                send.view(range, |own| {
-                    fold_into(part.data_type, part.op, out, own, payload).and_then(|()| average(out))
-                })
-            }),
+            PartMemory::OutOfPlace { send, recv } => into(recv, send),
         };
         folded.flatten().map(|result| result.map_err(|error| error.to_string()))
+    }
+
+    /// Whether a sum, the last one to a chunk or not, is not for the caller: see the module's documentation.
+    fn keeps_partial(&self, last: bool) -> bool {
+        !last && !self.plan.shape().distributes()
     }
 }
 
@@ -286,9 +312,9 @@ impl Transfer for Attempt {
             self.take_slot(&frame, IDLE, REDUCING)?;
             return Ok(if is_coded { Landing::Direct } else { Landing::Fold });
         }
-        let own = frame.chunk == self.plan.rank();
-        self.take_slot(&frame, if own { IDLE } else { REDUCED }, GATHERING)?;
-        if own && !is_coded && !self.save_whole(&frame) {
+        let is_first = !self.plan.folds_before_gather(frame.chunk);
+        self.take_slot(&frame, if is_first { IDLE } else { REDUCED }, GATHERING)?;
+        if is_first && !is_coded && !self.save_whole(&frame) {
             return Ok(Landing::Discard);
         }
         Ok(Landing::Direct)
@@ -315,8 +341,7 @@ impl Transfer for Attempt {
         let part = &self.parts[header.part as usize];
         let memory = match (&part.coding, &part.memory) {
             (Some(coding), _) => &coding.staging,
-            (None, PartMemory::InPlace { data, .. }) => data,
-            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
+            (None, memory) => memory.result(),
         };
         (memory, header.offset as usize)
     }
@@ -325,9 +350,10 @@ impl Transfer for Attempt {
         let part = &self.parts[header.part as usize];
         let memory = match (&part.coding, &part.memory) {
             (Some(coding), _) => &coding.staging,
-            (None, PartMemory::InPlace { data, .. }) => data,
-            (None, PartMemory::OutOfPlace { send, .. }) if header.stage == 0 => send,
-            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
+            (None, memory) if header.stage == 0 => memory.own(),
+            // Whoever sends on what it has folded is not the owner, unless the result is distributed.
+            (None, PartMemory::InPlace { backup, .. }) if self.keeps_partial(false) => backup,
+            (None, memory) => memory.result(),
         };
         (memory, header.offset as usize)
     }

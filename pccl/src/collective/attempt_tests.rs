@@ -4,6 +4,7 @@ use super::{
     attempt::{Attempt, backup_bytes},
     plan::Plan,
     progress::{AttemptOwner, op_key},
+    shape::Shape,
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
@@ -61,12 +62,27 @@ pub(super) struct Ring {
     in_place: bool,
 }
 
+/// What the memory of a tensor is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    InPlace,
+    /// In place, without a backup.
+    Unsaved,
+    OutOfPlace,
+}
+
+impl From<bool> for Memory {
+    fn from(in_place: bool) -> Self {
+        if in_place { Self::InPlace } else { Self::OutOfPlace }
+    }
+}
+
 impl Ring {
     fn new(inputs: &[Vec<f32>], in_place: bool, op: ReduceOp, frame_bytes: usize) -> Self {
         Self::with(inputs, in_place, op, frame_bytes, None)
     }
 
-    /// Quantised tensors are coded by another level of processor features on each rank.
+    /// An all-reduce. Quantised tensors are coded by another level of processor features on each rank.
     pub(super) fn with(
         inputs: &[Vec<f32>],
         in_place: bool,
@@ -74,6 +90,19 @@ impl Ring {
         frame_bytes: usize,
         quantisation: Option<Quantisation>,
     ) -> Self {
+        let shape = Shape::all_reduce(inputs.len());
+        Self::shaped(&shape, inputs, in_place.into(), op, (frame_bytes, quantisation))
+    }
+
+    /// A collective of any shape.
+    pub(super) fn shaped(
+        shape: &Shape,
+        inputs: &[Vec<f32>],
+        memory: Memory,
+        op: ReduceOp,
+        (frame_bytes, quantisation): (usize, Option<Quantisation>),
+    ) -> Self {
+        let in_place = memory != Memory::OutOfPlace;
         let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
         let ranks = inputs
             .iter()
@@ -85,7 +114,7 @@ impl Ring {
             })
             .collect();
         let mut ring = Self { ranks, in_place };
-        let (n, counter) = (inputs.len(), Arc::default());
+        let counter = Arc::default();
         for (index, rank) in ring.ranks.iter_mut().enumerate() {
             let tensor = if in_place {
                 Tensor::in_place(&mut rank.send, op)
@@ -95,8 +124,9 @@ impl Ring {
             .with(quantisation);
             tensor.check().expect("possible");
             let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
-            let plan = Plan::new(&descriptor.parts, n, index, frame_bytes).at(levels[index % levels.len()]);
-            let raws = [tensor.raw];
+            let plan =
+                Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);
+            let raws = [if memory == Memory::Unsaved { tensor.raw.without_backup() } else { tensor.raw }];
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));

@@ -41,7 +41,7 @@ fn run(ring: &Ring) -> Vec<Vec<u8>> {
 
 /// What the callers' threads do after the outcome.
 fn finish(ring: &Ring) {
-    (0..ring.ranks.len()).for_each(|rank| ring.attempt(rank).decode_in_place().expect("everything has come"));
+    (0..ring.ranks.len()).for_each(|rank| ring.attempt(rank).deliver().expect("everything has come"));
 }
 
 fn faults(ring: &Ring) -> Vec<OpFault> {
@@ -142,7 +142,7 @@ fn a_retracted_attempt_is_not_decoded() {
         assert!(ring.deliver(0, 1 << 20, usize::MAX));
     }
     ring.retract_all();
-    assert!(ring.attempt(0).decode_in_place().is_err());
+    assert!(ring.attempt(0).deliver().is_err());
     assert_eq!(bytes_of(&ring.ranks[0].send), bytes_of(&inputs[0]));
 }
 

@@ -20,6 +20,7 @@
 use super::{
     plan::{Frame, Plan},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
+    shape::Shape,
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
 use pccl_protocol::{Algorithm, Descriptor, OpId, PartDescriptor};
@@ -114,7 +115,7 @@ impl Exchange {
         let parts: Vec<Part> = parts.collect();
         let hops = if contribution_bytes(descriptor) == 0 { 0 } else { ranks - 1 };
         let exchange = Arc::new_cyclic(|me| Self {
-            plan: Plan::new(&descriptor.parts, ranks, rank, MAX_FRAME_BYTES),
+            plan: Plan::new(&descriptor.parts, &Shape::all_reduce(ranks), rank, MAX_FRAME_BYTES),
             parts,
             bytes: contribution_bytes(descriptor),
             areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),

@@ -100,7 +100,7 @@ impl Large {
         let delivered = match self.way() {
             _ if !keep => Ok(()),
             Algorithm::Pairwise => self.pairwise.deliver(),
-            _ => self.ring.decode_in_place(),
+            _ => self.ring.deliver(),
         };
         self.retract();
         if let Some(pool) = pool {

@@ -10,6 +10,7 @@ pub(crate) mod pairwise;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod running;
+pub(crate) mod shape;
 pub(crate) mod table;
 
 #[cfg(test)]
@@ -20,3 +21,7 @@ mod coded_tests;
 mod exchange_tests;
 #[cfg(test)]
 mod pairwise_tests;
+#[cfg(test)]
+mod plan_tests;
+#[cfg(test)]
+mod shape_tests;

@@ -16,6 +16,7 @@ use super::{
     plan::Plan,
     progress::{AttemptOwner, local_fault},
     running::Running,
+    shape::Shape,
     table::Slot,
 };
 use crate::{
@@ -176,9 +177,6 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        if slot.ranks == 1 {
-            return Running::Ring(self.attempt_alone(shared, slot, owner));
-        }
         let algorithm = descriptor.algorithm_for(slot.ranks, slot.pairwise);
         if algorithm == Algorithm::AllGather {
             let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
@@ -188,7 +186,8 @@ impl Op {
         }
         let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
         let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let plan = Plan::new(&descriptor.parts, slot.ranks, slot.rank, frame_bytes);
+        let shape = Shape::all_reduce(slot.ranks);
+        let plan = Plan::new(&descriptor.parts, &shape, slot.rank, frame_bytes);
         let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
             let ownership = Ownership::new(&plan, shares);
             let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
@@ -201,16 +200,6 @@ impl Op {
             Some(pairwise) => Running::Large(Large::new(ring, pairwise)),
             None => Running::Ring(ring),
         }
-    }
-
-    /// An attempt of the only rank: nothing travels, so nothing is quantised.
-    fn attempt_alone(&self, shared: &Shared, slot: &Slot, owner: Weak<dyn AttemptOwner>) -> Arc<Attempt> {
-        let mut plain = self.descriptor.clone();
-        plain.parts.iter_mut().for_each(|part| part.quantisation = None);
-        let frame_bytes = ownership::frame_bytes(&plain, 1, &[]);
-        let plan = Plan::new(&plain.parts, 1, 0, frame_bytes);
-        let memory = shared.backups.take(backup_bytes(&plain, &self.raws));
-        Attempt::new(slot.id, plan, &plain, &self.raws, memory.clone(), memory, owner)
     }
 
     /// The caller gives the operation up, because its limit has passed or because it wants no result: the present

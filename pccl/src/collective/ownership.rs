@@ -40,7 +40,7 @@ impl Ownership {
     pub(crate) fn new(plan: &Plan, shares: &[u16]) -> Self {
         let mut owners: Vec<u8> = vec![0; plan.slots()];
         for frame in plan.all_frames() {
-            owners[frame.slot] = plan.ring_owner(frame.chunk) as u8;
+            owners[frame.slot] = plan.shape().owner(frame.chunk) as u8;
         }
         if shares.len() == plan.ranks() && shares.iter().any(|share| *share > 0) {
             share_out(plan, shares, &mut owners);
@@ -96,11 +96,11 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
     let mut room: Vec<i128> = shares.iter().map(part_of).collect();
     let uncut = |part: usize| plan.codec(part).is_some_and(|codec| codec.piece_elements().is_none());
     for (_, unit) in units().filter(|(part, _)| uncut(*part)) {
-        room[plan.ring_owner(unit.chunk)] -= unit.encoded.len() as i128;
+        room[plan.shape().owner(unit.chunk)] -= unit.encoded.len() as i128;
     }
     let mut left = Vec::new();
     for (_, unit) in units().filter(|(part, _)| !uncut(*part)) {
-        let (owner, bytes) = (plan.ring_owner(unit.chunk), unit.encoded.len() as i128);
+        let (owner, bytes) = (plan.shape().owner(unit.chunk), unit.encoded.len() as i128);
         if bytes <= room[owner] {
             room[owner] -= bytes;
         } else {
@@ -117,7 +117,7 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::shape::Shape, *};
     use pccl_protocol::{Algorithm, PartDescriptor};
     use pccl_quant::{
         DataType, ReduceOp,
@@ -135,7 +135,8 @@ mod tests {
 
     fn of(counts: &[u64], quantisation: Option<Quantisation>, shares: &[u16]) -> Vec<(Plan, Ownership)> {
         let parts = parts(counts, quantisation);
-        let plans = (0..shares.len()).map(|rank| Plan::new(&parts, shares.len(), rank, 4096));
+        let plans =
+            (0..shares.len()).map(|rank| Plan::new(&parts, &Shape::all_reduce(shares.len()), rank, 4096));
         plans.map(|plan| (plan.clone(), Ownership::new(&plan, shares))).collect()
     }
 
@@ -191,10 +192,13 @@ mod tests {
     fn equal_shares_leave_the_owners_of_the_ring() {
         for shares in [vec![], vec![0; 4]] {
             let parts = parts(&[10_001, 7], None);
-            let plan = Plan::new(&parts, 4, 2, 4096);
+            let plan = Plan::new(&parts, &Shape::all_reduce(4), 2, 4096);
             let own = Ownership::new(&plan, &shares);
-            assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
-            assert_eq!(own.frames(), plan.frames_in_chunk(plan.owned_chunk()));
+            assert!(plan.all_frames().all(|frame| own.owner(&frame) == plan.shape().owner(frame.chunk)));
+            assert_eq!(
+                own.frames(),
+                plan.frames_in_chunk(plan.shape().chunk_owned_by(2).expect("a chunk each"))
+            );
         }
     }
 
@@ -216,7 +220,7 @@ mod tests {
     fn what_is_not_cut_stays_where_it_is() {
         let all = of(&[9_000], Some(Quantisation::new(Scheme::MinMax(DataType::Uint8))), &[1, 0, 0]);
         for (plan, own) in &all {
-            assert!(plan.all_frames().all(|frame| plan.chunk_owned_by(own.owner(&frame)) == frame.chunk));
+            assert!(plan.all_frames().all(|frame| own.owner(&frame) == plan.shape().owner(frame.chunk)));
         }
     }
 }

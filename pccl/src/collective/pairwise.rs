@@ -95,10 +95,11 @@ impl std::fmt::Debug for Pairwise {
 /// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums.
 fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
     // What is not cut stays with its owner on the ring, who adds up one chunk.
-    let (elements, _) = plan.chunk(index, plan.owned_chunk());
+    let own_chunk = plan.shape().chunk_owned_by(plan.rank());
+    let elements = own_chunk.map_or(0, |chunk| plan.chunk(index, chunk).0.len());
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);
-    let sum_bytes = sums.map_or(0, |codec| elements.len() * codec.sum_type().size_bytes());
+    let sum_bytes = sums.map_or(0, |codec| elements * codec.sum_type().size_bytes());
     [plan.encoded_bytes(index), (plan.ranks() - 1) * ownership.owned_bytes(index), sum_bytes]
 }
 
@@ -265,7 +266,7 @@ impl Pairwise {
 
     /// The place of a rank among those that add to a chunk: the order of the ring.
     fn turn_of(&self, rank: usize, chunk: usize) -> usize {
-        (rank + self.plan.ranks() - chunk) % self.plan.ranks()
+        (rank + self.plan.ranks() - self.plan.start_of(chunk)) % self.plan.ranks()
     }
 
     fn state(&self, frame: &Frame, cargo: Cargo) -> &AtomicU8 {

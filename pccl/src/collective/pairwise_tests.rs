@@ -9,6 +9,7 @@ use super::{
     pairwise::{Pairwise, first_stage, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, op_key},
+    shape::Shape,
 };
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor};
@@ -50,7 +51,7 @@ struct How {
 
 /// The tensors of one rank, as they are described.
 fn plan(descriptor: &Descriptor, ranks: usize, rank: usize, how: How) -> (Plan, Ownership) {
-    let plan = Plan::new(&descriptor.parts, ranks, rank, how.frame_bytes);
+    let plan = Plan::new(&descriptor.parts, &Shape::all_reduce(ranks), rank, how.frame_bytes);
     let ownership = Ownership::new(&plan, &how.shares[..ranks]);
     (plan, ownership)
 }

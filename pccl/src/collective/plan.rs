@@ -1,14 +1,19 @@
-//! Which bytes travel when: the ring all-reduce as plain data, with no I/O.
+//! Which bytes travel when on the ring: the schedule of a collective as plain data, with no I/O.
 //!
-//! The schedule is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for
-//! clusters of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages. At stage `s` rank `r` sends chunk
-//! `(r - s) mod n` to the next rank and receives chunk `(r - s - 1) mod n` from the previous one. In the first `n - 1`
-//! stages (reduce-scatter) what arrives is folded into the receiver's own chunk, in the rest (gather) it replaces it.
-//! Chunks are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
+//! A chunk of a [`Shape`] has a route. It starts at the rank after its owner if the shape folds, else at the owner, and goes from each
+//! rank to the next one. It makes `n - 1` hops in which it is folded, if the shape folds: what arrives is folded into the
+//! receiver's own chunk, and the last receiver is the owner. Then it makes `n - 1` hops in which it replaces what the
+//! receiver has, if the shape distributes. A hop is a *stage*, counted from 0 for every chunk. Chunks are cut into frames, and each
+//! frame runs through its stages on its own: there is no step barrier.
+//!
+//! So an all-reduce is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for clusters
+//! of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages; at stage `s` rank `r` sends chunk `(r - s) mod n` and
+//! receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the root, one to it.
 //!
 //! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is what
 //! can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
 
+use super::shape::Shape;
 use pccl_protocol::PartDescriptor;
 use pccl_quant::quantise::Codec;
 use std::ops::Range;
@@ -24,7 +29,7 @@ const CODED_FRAMES: usize = 4;
 /// The schedule of one attempt as one rank sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    ranks: usize,
+    shape: Shape,
     rank: usize,
     parts: Vec<PartPlan>,
     slots: usize,
@@ -34,18 +39,23 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 struct PartPlan {
     codec: Option<Codec>,
-    /// Elements of a small chunk.
-    base: usize,
-    /// The first `extra` chunks hold one element more.
-    extra: usize,
-    /// Bytes of such a chunk as it travels, and of a small one.
-    chunk_bytes: [usize; 2],
     /// Elements of a full unit.
     unit_elements: usize,
     /// Payload bytes of a full frame.
     frame_bytes: usize,
-    /// First slot of each chunk, and the end.
-    first_slot: Vec<usize>,
+    /// Where each chunk begins, and the end of the last one.
+    starts: Vec<Start>,
+}
+
+/// Where a chunk begins.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    /// First element of the tensor.
+    element: usize,
+    /// First byte of the tensor, in the form in which it travels.
+    byte: usize,
+    /// First slot.
+    slot: usize,
 }
 
 /// One frame of one chunk of one tensor: the unit of bookkeeping.
@@ -85,46 +95,40 @@ pub(crate) struct Unit {
     pub(crate) slots: Range<usize>,
 }
 
-/// What a stage does with what it receives.
+/// What a stage does with what arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageKind {
     /// Fold into the own chunk.
     Reduce,
     /// Fold; the chunk is then complete and this rank owns it.
     LastReduce,
-    /// Replace the own chunk.
+    /// Replace what is there.
     Gather,
 }
 
 impl Plan {
-    /// The plan of `rank` among `ranks` for these tensors, with full frames of that size, a multiple of every element size.
-    pub(crate) fn new(parts: &[PartDescriptor], ranks: usize, rank: usize, frame_bytes: usize) -> Self {
-        assert!(rank < ranks, "a rank is below the number of ranks");
+    /// The plan of `rank` for these tensors, which all fit `shape`, with full frames of that size, a multiple of every element size.
+    pub(crate) fn new(parts: &[PartDescriptor], shape: &Shape, rank: usize, frame_bytes: usize) -> Self {
+        assert!(rank < shape.ranks(), "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
         let mut slots = 0;
-        let parts = parts
-            .iter()
-            .map(|part| {
-                let mut plan = PartPlan::new(part, ranks, frame_bytes);
-                for chunk in 0..ranks {
-                    plan.first_slot.push(slots);
-                    slots += plan.chunk_bytes(chunk).len().div_ceil(plan.frame_bytes);
-                }
-                plan.first_slot.push(slots);
-                plan
-            })
-            .collect();
-        Self { ranks, rank, parts, slots }
+        let parts = parts.iter().map(|part| PartPlan::new(part, shape, frame_bytes, &mut slots)).collect();
+        Self { shape: shape.clone(), rank, parts, slots }
     }
 
     /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
-        self.ranks
+        self.shape.ranks()
     }
 
     /// Own rank.
     pub(crate) fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// What is done with the chunks.
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// Number of tensors.
@@ -137,52 +141,66 @@ impl Plan {
         self.slots
     }
 
-    /// Number of stages: `2 (n - 1)`.
+    /// Number of hops of a chunk.
     pub(crate) fn stages(&self) -> usize {
-        2 * (self.ranks - 1)
+        (usize::from(self.shape.folds()) + usize::from(self.shape.distributes())) * (self.ranks() - 1)
     }
 
     /// What `stage` does with what it receives.
     pub(crate) fn stage_kind(&self, stage: usize) -> StageKind {
-        match stage + 2 {
-            next if next < self.ranks => StageKind::Reduce,
-            next if next == self.ranks => StageKind::LastReduce,
+        let folding = if self.shape.folds() { self.ranks() - 1 } else { 0 };
+        match stage + 1 {
+            next if next < folding => StageKind::Reduce,
+            next if next == folding => StageKind::LastReduce,
             _ => StageKind::Gather,
         }
     }
 
-    /// The chunk that this rank sends at `stage`.
-    pub(crate) fn sent_chunk(&self, stage: usize) -> usize {
-        (self.rank + 2 * self.ranks - stage) % self.ranks
+    /// The rank on which the route of a chunk starts.
+    pub(crate) fn start_of(&self, chunk: usize) -> usize {
+        (self.shape.owner(chunk) + usize::from(self.shape.folds())) % self.ranks()
     }
 
-    /// The chunk that this rank receives at `stage`.
-    pub(crate) fn received_chunk(&self, stage: usize) -> usize {
-        (self.rank + 2 * self.ranks - stage - 1) % self.ranks
+    /// Whether this rank has folded a chunk when it gets the chunk to replace what it has.
+    pub(crate) fn folds_before_gather(&self, chunk: usize) -> bool {
+        self.shape.folds() && self.start_of(chunk) != self.rank
+    }
+
+    /// The chunk that this rank sends at `stage`, if any.
+    pub(crate) fn sent_chunk(&self, stage: usize) -> Option<usize> {
+        if stage < self.stages() { self.chunk_after(stage) } else { None }
+    }
+
+    /// The chunk that this rank receives at `stage`, if any.
+    pub(crate) fn received_chunk(&self, stage: usize) -> Option<usize> {
+        if stage < self.stages() { self.chunk_after(stage + 1) } else { None }
+    }
+
+    /// The chunk that is with this rank after so many hops, which are not more than it makes.
+    fn chunk_after(&self, hops: usize) -> Option<usize> {
+        let ranks = self.ranks();
+        let start = (self.rank + 2 * ranks - hops) % ranks;
+        self.shape.chunk_owned_by((start + ranks - usize::from(self.shape.folds())) % ranks)
     }
 
     /// The frames of `chunk` in every tensor, in order.
     pub(crate) fn frames_of(&self, chunk: usize) -> impl Iterator<Item = Frame> + '_ {
         (0..self.parts.len()).flat_map(move |part| {
-            let slots = self.parts[part].first_slot[chunk]..self.parts[part].first_slot[chunk + 1];
-            let first = slots.start;
-            slots.map(move |slot| self.frame(part, chunk, slot - first))
+            let frames = self.parts[part].slots(chunk).len();
+            (0..frames).map(move |index| self.frame(part, chunk, index))
         })
     }
 
     /// The frame that a header announces, if this rank receives exactly that frame at that stage.
     pub(crate) fn received_frame(&self, part: u32, stage: u32, offset: u64, len: u32) -> Option<Frame> {
-        let (part, stage) = (part as usize, stage as usize);
-        if part >= self.parts.len() || stage >= self.stages() {
-            return None;
-        }
-        self.frame_at(part, self.received_chunk(stage), offset, len)
+        let chunk = self.received_chunk(stage as usize)?;
+        self.frame_at(part as usize, chunk, offset, len)
     }
 
     /// The frame of `chunk` that lies there, if there is exactly that one.
     pub(crate) fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
         let plan = self.parts.get(part)?;
-        let (bytes, frame_bytes) = (plan.chunk_bytes(chunk), plan.frame_bytes);
+        let (bytes, frame_bytes) = (plan.bytes(chunk), plan.frame_bytes);
         let offset = usize::try_from(offset).ok()?;
         if !bytes.contains(&offset) || !(offset - bytes.start).is_multiple_of(frame_bytes) {
             return None;
@@ -197,54 +215,35 @@ impl Plan {
         self.frame_at(part, chunk, offset, len)
     }
 
-    /// The chunk that this rank completes.
-    pub(crate) fn owned_chunk(&self) -> usize {
-        self.chunk_owned_by(self.rank)
-    }
-
-    /// The chunk that `rank` completes: on the ring it is the last one to add to it.
-    pub(crate) fn chunk_owned_by(&self, rank: usize) -> usize {
-        (rank + 1) % self.ranks
-    }
-
-    /// The rank that completes a chunk on the ring.
-    pub(crate) fn ring_owner(&self, chunk: usize) -> usize {
-        (chunk + self.ranks - 1) % self.ranks
-    }
-
     /// The elements of a chunk, and its bytes as it travels.
     pub(crate) fn chunk(&self, part: usize, chunk: usize) -> (Range<usize>, Range<usize>) {
         let plan = &self.parts[part];
-        (plan.chunk_elements(chunk), plan.chunk_bytes(chunk))
+        (plan.elements(chunk), plan.bytes(chunk))
     }
 
-    /// Frames that this rank receives in all stages together; it sends as many as the previous rank's view says, see
-    /// [`Plan::frames_sent`].
+    /// Frames that this rank receives in all stages together.
     pub(crate) fn frames_received(&self) -> usize {
-        (0..self.stages()).map(|stage| self.frames_in_chunk(self.received_chunk(stage))).sum()
+        let chunks = (0..self.stages()).filter_map(|stage| self.received_chunk(stage));
+        chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
     }
 
     /// Frames that this rank sends in all stages together.
     pub(crate) fn frames_sent(&self) -> usize {
-        (0..self.stages()).map(|stage| self.frames_in_chunk(self.sent_chunk(stage))).sum()
+        let chunks = (0..self.stages()).filter_map(|stage| self.sent_chunk(stage));
+        chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
     }
 
     /// Frames of one chunk of all tensors.
     pub(crate) fn frames_in_chunk(&self, chunk: usize) -> usize {
-        self.parts.iter().map(|part| part.first_slot[chunk + 1] - part.first_slot[chunk]).sum()
+        self.parts.iter().map(|part| part.slots(chunk).len()).sum()
     }
 
     fn frame(&self, part: usize, chunk: usize, index: usize) -> Frame {
         let plan = &self.parts[part];
-        let bytes = plan.chunk_bytes(chunk);
+        let bytes = plan.bytes(chunk);
         let offset = bytes.start + index * plan.frame_bytes;
-        Frame {
-            part,
-            chunk,
-            slot: plan.first_slot[chunk] + index,
-            offset,
-            len: plan.frame_bytes.min(bytes.end - offset),
-        }
+        let len = plan.frame_bytes.min(bytes.end - offset);
+        Frame { part, chunk, slot: plan.starts[chunk].slot + index, offset, len }
     }
 
     /// The codec of a tensor, if it is quantised.
@@ -255,7 +254,7 @@ impl Plan {
     /// Bytes of the encoded form of a tensor; 0 if it is not quantised.
     pub(crate) fn encoded_bytes(&self, part: usize) -> usize {
         let plan = &self.parts[part];
-        if plan.codec.is_some() { plan.chunk_bytes(self.ranks - 1).end } else { 0 }
+        if plan.codec.is_some() { plan.starts[self.shape.chunks()].byte } else { 0 }
     }
 
     /// Bytes of the encoded forms of all quantised tensors.
@@ -266,10 +265,9 @@ impl Plan {
     /// The unit that a frame belongs to.
     pub(crate) fn unit_of(&self, frame: &Frame) -> Unit {
         let plan = &self.parts[frame.part];
-        let chunk = plan.chunk_elements(frame.chunk);
-        let slots = plan.first_slot[frame.chunk]..plan.first_slot[frame.chunk + 1];
+        let (chunk, slots) = (plan.elements(frame.chunk), plan.slots(frame.chunk));
         if plan.unit_elements == usize::MAX {
-            let encoded = plan.chunk_bytes(frame.chunk);
+            let encoded = plan.bytes(frame.chunk);
             return Unit { chunk: frame.chunk, elements: chunk, first_in_chunk: 0, encoded, slots };
         }
         let first_in_chunk = (frame.slot - slots.start) * plan.unit_elements;
@@ -285,7 +283,7 @@ impl Plan {
 
     /// The frames of a unit, in order.
     pub(crate) fn frames_of_unit(&self, part: usize, unit: &Unit) -> impl Iterator<Item = Frame> + '_ {
-        let (chunk, first) = (unit.chunk, self.parts[part].first_slot[unit.chunk]);
+        let (chunk, first) = (unit.chunk, self.parts[part].starts[unit.chunk].slot);
         unit.slots.clone().map(move |slot| self.frame(part, chunk, slot - first))
     }
 
@@ -300,13 +298,13 @@ impl Plan {
 
     /// Every frame, in the order of the slots of each chunk.
     pub(crate) fn all_frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        (0..self.ranks).flat_map(|chunk| self.frames_of(chunk))
+        (0..self.shape.chunks()).flat_map(|chunk| self.frames_of(chunk))
     }
 }
 
 impl PartPlan {
-    /// Without slots.
-    fn new(part: &PartDescriptor, ranks: usize, frame_bytes: usize) -> Self {
+    /// Takes its slots from `slots` on.
+    fn new(part: &PartDescriptor, shape: &Shape, frame_bytes: usize, slots: &mut usize) -> Self {
         let element_bytes = part.data_type.size_bytes();
         // The launch of an operation has refused what has no codec.
         let codec = part.quantisation.and_then(|it| it.codec(part.data_type, part.op).ok());
@@ -320,141 +318,37 @@ impl PartPlan {
             Some(None) => usize::MAX,
             Some(Some(piece)) => (frame_bytes / CODED_FRAMES / element_bytes / piece).max(1) * piece,
         };
-        let count = part.count as usize;
-        let base = count / ranks;
-        Self {
-            base,
-            extra: count % ranks,
-            chunk_bytes: [bytes(base + 1), bytes(base)],
-            unit_elements,
-            frame_bytes: if unit_elements == usize::MAX { frame_bytes } else { bytes(unit_elements) },
-            codec,
-            first_slot: Vec::with_capacity(ranks + 1),
+        let frame_bytes = if unit_elements == usize::MAX { frame_bytes } else { bytes(unit_elements) };
+        let mut starts = Vec::with_capacity(shape.chunks() + 1);
+        let mut at = Start { element: 0, byte: 0, slot: *slots };
+        starts.push(at);
+        for elements in shape.chunk_counts(part.count as usize) {
+            let len = bytes(elements);
+            at.element += elements;
+            at.byte += len;
+            at.slot += len.div_ceil(frame_bytes);
+            starts.push(at);
         }
+        *slots = at.slot;
+        Self { codec, unit_elements, frame_bytes, starts }
     }
 
-    fn chunk_elements(&self, chunk: usize) -> Range<usize> {
-        let start = chunk * self.base + chunk.min(self.extra);
-        start..start + self.base + usize::from(chunk < self.extra)
+    fn elements(&self, chunk: usize) -> Range<usize> {
+        self.starts[chunk].element..self.starts[chunk + 1].element
     }
 
     /// In the form in which the tensor travels.
-    fn chunk_bytes(&self, chunk: usize) -> Range<usize> {
-        let [large, small] = self.chunk_bytes;
-        let large_before = chunk.min(self.extra);
-        let start = large_before * large + (chunk - large_before) * small;
-        start..start + if chunk < self.extra { large } else { small }
+    fn bytes(&self, chunk: usize) -> Range<usize> {
+        self.starts[chunk].byte..self.starts[chunk + 1].byte
+    }
+
+    fn slots(&self, chunk: usize) -> Range<usize> {
+        self.starts[chunk].slot..self.starts[chunk + 1].slot
     }
 
     /// The chunk that has this byte of the tensor, in the form in which it travels.
     fn chunk_with(&self, byte: usize) -> Option<usize> {
-        let [large, small] = self.chunk_bytes;
-        let of_large = large * self.extra;
-        if byte < of_large {
-            return byte.checked_div(large);
-        }
-        let chunk = self.extra + (byte - of_large).checked_div(small)?;
-        (chunk + 1 < self.first_slot.len()).then_some(chunk)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pccl_quant::{DataType, ReduceOp};
-    use proptest::prelude::*;
-
-    fn parts(counts: &[u64]) -> Vec<PartDescriptor> {
-        counts.iter().map(|&count| PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)).collect()
-    }
-
-    proptest! {
-        #[test]
-        fn frames_tile_every_tensor(counts in prop::collection::vec(0u64..200, 1..5), ranks in 1usize..9, frame in 1usize..6) {
-            let descriptors = parts(&counts);
-            let plan = Plan::new(&descriptors, ranks, 0, frame * 8);
-            let mut seen = vec![Vec::new(); counts.len()];
-            let mut slots = Vec::new();
-            for frame in plan.all_frames() {
-                seen[frame.part].push(frame.range());
-                slots.push(frame.slot);
-            }
-            slots.sort_unstable();
-            prop_assert_eq!(slots, (0..plan.slots()).collect::<Vec<_>>());
-            for frame in plan.all_frames() {
-                prop_assert_eq!(plan.frame_anywhere(frame.part, frame.offset as u64, frame.len as u32), Some(frame));
-                prop_assert_eq!(plan.frame_anywhere(frame.part, frame.offset as u64 + 1, frame.len as u32), None);
-            }
-            let end = (counts[0] * 4, 8);
-            prop_assert_eq!(plan.frame_anywhere(0, end.0, end.1), None);
-            for (part, ranges) in seen.iter_mut().enumerate() {
-                ranges.sort_by_key(|range| range.start);
-                let mut end = 0;
-                for range in ranges.iter() {
-                    prop_assert_eq!(range.start, end);
-                    prop_assert!(!range.is_empty());
-                    end = range.end;
-                }
-                prop_assert_eq!(end as u64, counts[part] * 4);
-            }
-        }
-
-        #[test]
-        fn sends_mirror_receives(counts in prop::collection::vec(0u64..200, 1..4), ranks in 2usize..9, frame in 1usize..6) {
-            let descriptors = parts(&counts);
-            let plans: Vec<_> = (0..ranks).map(|r| Plan::new(&descriptors, ranks, r, frame * 8)).collect();
-            for (rank, plan) in plans.iter().enumerate() {
-                let next = &plans[(rank + 1) % ranks];
-                prop_assert_eq!(plan.frames_sent(), next.frames_received());
-                for stage in 0..plan.stages() {
-                    prop_assert_eq!(plan.sent_chunk(stage), next.received_chunk(stage));
-                    for frame in plan.frames_of(plan.sent_chunk(stage)) {
-                        let got = next.received_frame(frame.part as u32, stage as u32, frame.offset as u64, frame.len as u32);
-                        prop_assert_eq!(got, Some(frame));
-                    }
-                }
-            }
-        }
-
-        #[test]
-        fn every_chunk_visits_every_rank_and_is_owned_once(ranks in 2usize..12) {
-            let descriptors = parts(&[100]);
-            for chunk in 0..ranks {
-                let mut owner = None;
-                let mut gathered = 0;
-                for rank in 0..ranks {
-                    let plan = Plan::new(&descriptors, ranks, rank, FRAME_BYTES);
-                    for stage in 0..plan.stages() {
-                        if plan.received_chunk(stage) == chunk {
-                            match plan.stage_kind(stage) {
-                                StageKind::LastReduce => { prop_assert_eq!(owner.replace(rank), None); }
-                                StageKind::Gather => gathered += 1,
-                                StageKind::Reduce => {}
-                            }
-                        }
-                    }
-                }
-                prop_assert_eq!(owner, Some((chunk + ranks - 1) % ranks));
-                prop_assert_eq!(gathered, ranks - 1);
-            }
-        }
-    }
-
-    #[test]
-    fn headers_off_the_grid_are_not_in_the_plan() {
-        let plan = Plan::new(&parts(&[64]), 2, 0, 32);
-        // Rank 0 of 2 receives chunk 1 (bytes 128..256) at stage 0.
-        assert!(plan.received_frame(0, 0, 128, 32).is_some());
-        for (part, stage, offset, len) in [
-            (1, 0, 128, 32),
-            (0, 2, 128, 32),
-            (0, 0, 0, 32),
-            (0, 0, 132, 32),
-            (0, 0, 128, 16),
-            (0, 0, 256, 32),
-            (0, 0, u64::MAX, 32),
-        ] {
-            assert_eq!(plan.received_frame(part, stage, offset, len), None);
-        }
+        let after = self.starts.partition_point(|start| start.byte <= byte);
+        (after < self.starts.len()).then(|| after - 1)
     }
 }

@@ -119,7 +119,7 @@ impl Running {
     pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
         match self {
             Self::Ring(attempt) => {
-                let decoded = if keep { attempt.keep() } else { Ok(()) };
+                let delivered = if keep { attempt.deliver() } else { Ok(()) };
                 attempt.progress().retract();
                 if let Some(pool) = pool {
                     pool.give(attempt.staging().clone());
@@ -127,7 +127,7 @@ impl Running {
                 if !keep {
                     attempt.restore();
                 }
-                decoded
+                delivered
             }
             Self::AllGather(exchange) => {
                 let delivered = if keep { exchange.deliver() } else { Ok(()) };

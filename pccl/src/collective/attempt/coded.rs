@@ -4,13 +4,15 @@
 //! that no thread ever waits for room. Frames are received there and sent from there.
 //!
 //! **Reduce.** When a unit is complete, the rank adds it to its own elements in working memory, and encodes the sum
-//! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes.
+//! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes. If the result stays
+//! with the owner, it is not encoded: the owner adds and divides where the result goes.
 //!
 //! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all ranks
 //! end with the same.
 //!
-//! **Decoding.** Out of place a unit is decoded as soon as it is complete. In place the caller's thread does that when the
-//! outcome is known: until then the caller's memory is only read, so that nothing has to be saved or put back.
+//! **Decoding.** Out of place a unit is decoded as soon as it is complete, or, of what the owner has encoded at the beginning, by the
+//! caller's thread when the outcome is known. In place the caller's thread does all that: until then the caller's memory
+//! is only read, so that nothing has to be saved or put back.
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
@@ -27,25 +29,25 @@ use pccl_quant::{ReduceOp, finish_average, quantise::Rounding};
 use std::{ops::Range, sync::atomic::Ordering};
 
 impl Attempt {
-    /// Encodes the own chunk, so that it can be sent. On the thread that votes, before the vote.
-    pub(crate) fn prepare(&self) {
-        if self.plan.stages() == 0 {
-            return;
+    /// Encodes the chunk whose route starts here, so that it can be sent.
+    pub(super) fn encode_own(&self) -> Result<(), Stop> {
+        let Some(chunk) = self.plan.sent_chunk(0) else { return Ok(()) };
+        for (index, coding, unit) in self.coded_units(self.plan.frames_of(chunk)) {
+            coding.encode(self.parts[index].memory.own(), &unit, self.rounding(index, coding, &unit))?;
         }
-        for frame in self.plan.frames_of(self.plan.sent_chunk(0)) {
-            let part = &self.parts[frame.part];
-            let Some(coding) = &part.coding else { continue };
+        Ok(())
+    }
+
+    /// The units of quantised tensors to which these frames belong, once each.
+    fn coded_units<'a>(
+        &'a self,
+        frames: impl Iterator<Item = Frame> + 'a,
+    ) -> impl Iterator<Item = (usize, &'a Coding, Unit)> {
+        frames.filter_map(|frame| {
+            let coding = self.parts[frame.part].coding.as_ref()?;
             let unit = self.plan.unit_of(&frame);
-            if unit.slots.start != frame.slot {
-                continue;
-            }
-            let rounding = self.rounding(frame.part, coding, &unit);
-            match coding.encode(part.memory.own(), &unit, rounding) {
-                Ok(()) => {}
-                Err(Stop::Closed) => return,
-                Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
-            }
-        }
+            (unit.slots.start == frame.slot).then_some((frame.part, coding, unit))
+        })
     }
 
     /// A frame of a quantised tensor is in its staging memory. `false`: the attempt cannot go on.
@@ -74,29 +76,65 @@ impl Attempt {
     }
 
     fn unit_complete(&self, index: usize, coding: &Coding, unit: &Unit, stage: usize) -> Result<(), Stop> {
-        let kind = self.plan.stage_kind(stage);
-        if kind != StageKind::Gather {
-            self.reduce(index, coding, unit, stage)?;
-        }
-        match &self.parts[index].memory {
-            PartMemory::OutOfPlace { recv, .. } if kind != StageKind::Reduce => coding.decode(unit, recv),
-            _ => Ok(()),
+        let (kind, memory) = (self.plan.stage_kind(stage), &self.parts[index].memory);
+        let is_out_of_place = matches!(memory, PartMemory::OutOfPlace { .. });
+        match kind {
+            StageKind::Reduce => self.reduce(index, coding, unit, stage),
+            StageKind::LastReduce if !self.plan.shape().distributes() => {
+                if is_out_of_place {
+                    self.complete_sum(index, coding, unit)
+                } else {
+                    Ok(())
+                }
+            }
+            StageKind::LastReduce | StageKind::Gather => {
+                if kind == StageKind::LastReduce {
+                    self.reduce(index, coding, unit, stage)?;
+                }
+                if is_out_of_place { coding.decode(unit, memory.result()) } else { Ok(()) }
+            }
         }
     }
 
-    /// Decodes the results of what is reduced in place. On the caller's thread, after everything has been received and before
-    /// [`super::Progress::retract`]. The error is a defect of this library.
-    pub(crate) fn decode_in_place(&self) -> Result<(), String> {
-        for frame in self.plan.all_frames() {
-            let part = &self.parts[frame.part];
-            let (Some(coding), PartMemory::InPlace { data, .. }) = (&part.coding, &part.memory) else {
-                continue;
+    /// Puts results into the caller's memory that are not there yet. On the caller's thread, after everything has been received
+    /// and before [`super::Progress::retract`]. The error is a defect of this library.
+    pub(crate) fn deliver(&self) -> Result<(), String> {
+        if self.plan.stages() == 0 {
+            return Ok(());
+        }
+        let shape = self.plan.shape();
+        for (index, coding, unit) in self.coded_units(self.plan.all_frames()) {
+            let (memory, is_own) = (&self.parts[index].memory, shape.owner(unit.chunk) == self.plan.rank());
+            let delivered = match memory {
+                PartMemory::InPlace { .. } if shape.distributes() => coding.decode(&unit, memory.result()),
+                PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
+                PartMemory::OutOfPlace { recv, .. } if is_own && !shape.folds() => coding.decode(&unit, recv),
+                _ => Ok(()),
             };
-            let unit = self.plan.unit_of(&frame);
-            if unit.slots.start != frame.slot {
-                continue;
-            }
-            coding.decode(&unit, data).map_err(Stop::after_the_outcome)?;
+            delivered.map_err(Stop::after_the_outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a unit to the own elements where the result goes.
+    fn complete_sum(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
+        let part = &self.parts[index];
+        for piece in coding.pieces(unit) {
+            let add = |sum: &mut [u8], encoded: &[u8]| -> Result<(), Stop> {
+                coding.codec.decode_add(encoded, sum)?;
+                if part.op == ReduceOp::Avg {
+                    finish_average(part.data_type, sum, self.plan.ranks() as u32)?;
+                }
+                Ok(())
+            };
+            let bytes = piece.bytes.clone();
+            let added = part.memory.result().update(bytes.clone(), |sum| {
+                if let PartMemory::OutOfPlace { send, .. } = &part.memory {
+                    send.view(bytes, |own| sum.copy_from_slice(own))?;
+                }
+                coding.staging.view(piece.encoded.clone(), |encoded| add(sum, encoded))
+            });
+            added.flatten().ok_or(Stop::Closed)??;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! CRC-32C against known values and a bitwise model.
 
-use crate::common::{Rng, lcg_bytes};
+use crate::common::lcg_bytes;
 use pccl_hash::crc32c::{crc32c, crc32c_append};
+use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 
 fn model(data: &[u8]) -> u32 {

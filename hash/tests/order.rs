@@ -1,8 +1,9 @@
 //! The tree hash sees every change of order. What it is told apart from is equal in content.
 
-use crate::common::{Rng, full};
+use crate::common::full;
 use pccl_hash::tree::MEBIBYTE;
 use pccl_hash::{Digest128, level1_digests, root_from_level1, tree_hash};
+use pccl_testkit::random::Rng;
 
 /// Swaps the units `i` and `j` of `unit` bytes.
 fn swap(data: &mut [u8], unit: usize, i: usize, j: usize) {
@@ -34,7 +35,7 @@ fn any_two_words_of_a_leaf_and_its_neighbour() {
     }
     let trials = if full() { 1_000_000 } else { 5000 };
     for _ in 0..trials {
-        let (i, j) = (rng.below(1024), rng.below(1024));
+        let (i, j) = (rng.index(1024), rng.index(1024));
         if i != j {
             assert_swap_seen(&mut data, expected, 8, i, j);
         }
@@ -50,7 +51,7 @@ fn stripes_blocks_leaves() {
         let units = data.len() / unit;
         for i in 1..units.min(if full() { units } else { 200 }) {
             assert_swap_seen(&mut data, expected, unit, i - 1, i);
-            let other = (i + 1 + rng.below(units - 1)) % units;
+            let other = (i + 1 + rng.index(units - 1)) % units;
             assert_swap_seen(&mut data, expected, unit, i, other);
         }
     }

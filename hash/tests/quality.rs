@@ -3,9 +3,10 @@
 
 use std::collections::HashSet;
 
-use crate::common::{Rng, full};
+use crate::common::full;
 use pccl_hash::tree::{MEBIBYTE, mebibyte_digest};
 use pccl_hash::{level1_digests, root_from_level1, simplehash, tree_hash};
+use pccl_testkit::random::Rng;
 
 #[test]
 fn every_single_bit_of_small_data() {
@@ -27,7 +28,7 @@ fn random_single_bits_of_large_data() {
     let digests = level1_digests(&data);
     let mut seen = HashSet::from([tree_hash(&data)]);
     for flip in 0..flips {
-        let at = rng.below(data.len());
+        let at = rng.index(data.len());
         let mask = 1 << rng.below(8);
         data[at] ^= mask;
         // Only the path from the touched MiB to the root is new.

@@ -1,8 +1,9 @@
 //! simplehash against golden values and a scalar model.
 
-use crate::common::{Rng, lcg_bytes};
+use crate::common::lcg_bytes;
 use pccl_hash::SimdLevel;
 use pccl_hash::simplehash::{simplehash, simplehash_at};
+use pccl_testkit::random::Rng;
 
 /// Length in bytes of LCG data, hash.
 const GOLDEN: &[(usize, u32)] = &[

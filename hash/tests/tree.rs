@@ -1,6 +1,6 @@
 //! The tree hash against XXH3 itself and a scalar model; independence of level, threads, alignment and pieces.
 
-use crate::common::{Rng, full, lcg_bytes};
+use crate::common::{full, lcg_bytes};
 use pccl_hash::tree::{
     FORMAT_TAG, Level1CountError, MEBIBYTE, ROOT_SEED, level1_count, level1_digests_parallel,
     mebibyte_digest, tree_hash_at,
@@ -9,6 +9,7 @@ use pccl_hash::{
     Digest128, SimdLevel, TreeHasher, differing_mebibytes, level1_digests, root_from_level1, tree_hash,
     tree_hash_parallel,
 };
+use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 use twox_hash::XxHash3_128;
 
@@ -139,7 +140,7 @@ fn pieces_do_not_matter() {
     let data = rng.bytes(2 * MEBIBYTE + 70_000);
     let expected = tree_hash(&data);
     for limit in [5000, 70_000, 600_000, 3 * MEBIBYTE] {
-        assert_eq!(streamed(&data, || rng.below(limit) + 1), expected, "pieces up to {limit} bytes");
+        assert_eq!(streamed(&data, || rng.index(limit) + 1), expected, "pieces up to {limit} bytes");
     }
     for first in [1, 4095, 4096, MEBIBYTE, MEBIBYTE + 1] {
         let mut first = Some(first);
@@ -184,7 +185,7 @@ fn repair_names_exactly_what_was_touched() {
     let mut damaged = original.clone();
     let mut touched = std::collections::BTreeSet::new();
     for _ in 0..mebibytes / 3 {
-        let at = rng.below(original.len());
+        let at = rng.index(original.len());
         damaged[at] = !original[at];
         touched.insert(at / MEBIBYTE);
     }

@@ -130,8 +130,8 @@ impl Data {
         Ok(sum)
     }
 
-    /// Sets a key if it has the expected value; the answer of a TCPStore, and whether the key was set. An empty `expected`
-    /// stands for a missing key as well. For a missing key and another `expected` the answer is `expected`.
+    /// Sets a key if it has the expected value; the answer of a TCPStore, and whether the key was set. An empty
+    /// `expected` stands for a missing key as well. For a missing key and another `expected` the answer is `expected`.
     ///
     /// # Errors
     /// The store is full, or the value too long.

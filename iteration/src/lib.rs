@@ -2,7 +2,8 @@
 //!
 //! The ranks of an elastic job agree on "which iteration are we in, and who is in it" through a [`store`] that they all
 //! reach: a stock PyTorch TCPStore, the server of this crate, or memory. The truth is one register in that store, which
-//! moves by compare-and-set only; [`protocol`] decides, without sockets or clocks, and [`GlobalIteration`] carries it out.
+//! moves by compare-and-set only; [`protocol`] decides, without sockets or clocks, and [`GlobalIteration`] carries it
+//! out.
 //!
 //! | to | use |
 //! |---|---|

@@ -51,8 +51,8 @@ impl Surroundings {
         self.temporary.join(format!("pccl-{}", self.user))
     }
 
-    /// Where a master that leads on `port` is to listen, the best place first. Directories are made where needed; a place
-    /// that is not safe is left out, and the log says why.
+    /// Where a master that leads on `port` is to listen, the best place first. Directories are made where needed; a
+    /// place that is not safe is left out, and the log says why.
     pub(crate) fn places_to_listen(&self, port: u16) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = [&self.service, &self.login].into_iter().flatten().cloned().collect();
         // Only root can write to where the services' directory is: whoever owns it, root may use it.
@@ -92,7 +92,8 @@ impl Surroundings {
             }
         }
         Err(format!(
-            "no master with port {port} listens for an operator on this machine: {}; name its port with --port, or its socket \
+            "no master with port {port} listens for an operator on this machine: {}; name its port with --port, or \
+             its socket \
              with --admin, and ask as the user that runs it",
             seen.join(", ")
         ))

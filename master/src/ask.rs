@@ -32,8 +32,8 @@ pub(crate) struct Status {
     #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_RUN)]
     pub(crate) run: String,
 
-    /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan` reads.
-    /// With --json: as JSON, with latencies.
+    /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan`
+    /// reads. With --json: as JSON, with latencies.
     #[arg(long)]
     pub(crate) rates: bool,
 

@@ -14,7 +14,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// Directory with files of flight recorders (`PCCL_FLIGHT_DIR` of the peers and the master, collected in one place).
+    /// Directory with files of flight recorders (`PCCL_FLIGHT_DIR` of the peers and the master, collected in one
+    /// place).
     dir: PathBuf,
 
     /// Show every event, not only those around the failure.
@@ -37,7 +38,8 @@ pub(crate) fn run(arguments: Explain) -> Result<(), String> {
     if files.is_empty() {
         warn(&warnings);
         return Err(format!(
-            "{} holds no file of a flight recorder (*{FILE_SUFFIX}); they are written after a failure if PCCL_FLIGHT_DIR is set",
+            "{} holds no file of a flight recorder (*{FILE_SUFFIX}); they are written after a failure if \
+             PCCL_FLIGHT_DIR is set",
             dir.display()
         ));
     }

@@ -44,27 +44,29 @@ pub struct MasterConfig {
     /// How long a report of a broken connection is held back until its cause is judged: the death of one end, which
     /// would explain it, may be noticed a little later.
     pub edge_grace: Duration,
-    /// A connection between two living peers on which bytes wait and none moves counts as broken after this. Default 4 s.
+    /// A connection between two living peers on which bytes wait and none moves counts as broken after this. Default 4
+    /// s.
     pub edge_timeout: Duration,
     /// Longest time in which `optimize_topology` measures one edge. Default 2 s.
     pub probe_time: Duration,
-    /// A peer whose caller alone holds up a vote for this long is dropped: it makes no call while all others wait for it.
-    /// Never for a transfer, however slow. Off (`None`) by default.
+    /// A peer whose caller alone holds up a vote for this long is dropped: it makes no call while all others wait for
+    /// it. Never for a transfer, however slow. Off (`None`) by default.
     pub straggler_timeout: Option<Duration>,
     /// Collectives and syncs fail while the run has fewer peers.
     pub min_world_size: u32,
     /// Time that a new connection has for its preamble, and again for its registration.
     pub registration_timeout: Duration,
-    /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of this
-    /// process can open. Default: nowhere.
+    /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of
+    /// this process can open. Default: nowhere.
     pub admin: Option<PathBuf>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
-    /// Outcomes of operations that the master keeps for each group, by their tags. When there are more, a new epoch of the group
-    /// begins on the same ring, and what runs goes on.
+    /// Outcomes of operations that the master keeps for each group, by their tags. When there are more, a new epoch of
+    /// the group begins on the same ring, and what runs goes on.
     pub tag_history: usize,
-    /// Directory to which the flight recorder writes its file when a peer is lost or dropped, when an operation fails, and
-    /// at the end. Default: the environment variable `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
+    /// Directory to which the flight recorder writes its file when a peer is lost or dropped, when an operation fails,
+    /// and at the end. Default: the environment variable `PCCL_FLIGHT_DIR`; if that is not set either, nothing is
+    /// written.
     pub flight_dir: Option<PathBuf>,
 }
 
@@ -139,7 +141,8 @@ impl MasterConfig {
         match self.beat_interval {
             Some(beat) if beat.is_zero() || beat > self.peer_timeout / 2 => {
                 Err(MasterError::Setting(format!(
-                    "a beat interval of {beat:?} does not fit a peer time-out of {:?}: use more than nothing and at most half of it",
+                    "a beat interval of {beat:?} does not fit a peer time-out of {:?}: use more than nothing and at \
+                     most half of it",
                     self.peer_timeout
                 )))
             }
@@ -270,8 +273,8 @@ impl Master {
         self.run
     }
 
-    /// Asks the master to stop and returns at once: it tells all clients, then ends (see [`wait`](Self::wait)). Takes no lock
-    /// and allocates nothing. May be called any number of times.
+    /// Asks the master to stop and returns at once: it tells all clients, then ends (see [`wait`](Self::wait)). Takes
+    /// no lock and allocates nothing. May be called any number of times.
     pub fn stop(&self) {
         self.stopper.stop();
     }

@@ -161,7 +161,8 @@ mod tests {
             status_to_json(&status),
             format!(
                 concat!(
-                    r#"{{"run":"{}","uptime_ms":5,"world_epoch":3,"world_size":2,"min_world_size":1,"largest_group":2,"#,
+                    r#"{{"run":"{}","uptime_ms":5,"world_epoch":3,"world_size":2,"#,
+                    r#""min_world_size":1,"largest_group":2,"#,
                     r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"],"#,
                     r#""revision":11,"slowest_edge":{{"from":"{}","to":"{}","kbit_s":12}},"schedule":"pairwise"}}],"#,
                     r#""peers":[{{"peer":"{}","host":"h\"ost","name":"node_7","p2p_port":13,"state_port":14,"#,

@@ -33,7 +33,8 @@ struct Arguments {
     command: Option<Command>,
 
     /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
-    #[arg(long, alias = "listen-address", value_name = "HOST:PORT", default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
+    #[arg(long, alias = "listen-address", value_name = "HOST:PORT")]
+    #[arg(default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
     listen: String,
 
     /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the
@@ -41,13 +42,13 @@ struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     peer_timeout: Option<Duration>,
 
-    /// Drop a peer whose caller alone holds up a vote for this long, that is, makes no call while all others wait for it;
-    /// never for a transfer, however slow. Off by default.
+    /// Drop a peer whose caller alone holds up a vote for this long, that is, makes no call while all others wait for
+    /// it; never for a transfer, however slow. Off by default.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     straggler_timeout: Option<Duration>,
 
-    /// Build the connection between two living peers anew when bytes wait on it, or were lost on it, and none has moved for this
-    /// long.
+    /// Build the connection between two living peers anew when bytes wait on it, or were lost on it, and none has moved
+    /// for this long.
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "4s")]
     edge_timeout: Duration,
 
@@ -56,11 +57,13 @@ struct Arguments {
     probe_time: Duration,
 
     /// Collectives and syncs fail with "too few peers" while the run has fewer peers than this.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64), default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64))]
     min_world_size: u32,
 
-    /// Unix socket on which the master listens for `kick`; `off` for none. Default: pccl-master-PORT.sock in the first of
-    /// RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and /tmp/pccl-UID where it can be made; none if the port is 0.
+    /// Unix socket on which the master listens for `kick`; `off` for none. Default: pccl-master-PORT.sock in the first
+    /// of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and /tmp/pccl-UID where it can be made; none if the
+    /// port is 0.
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 

@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum)]
     objective: Option<Wanted>,
 
-    /// Table of latencies in ms, one way, of the same peers. Without it, rings that are equally fast are compared by the sum
-    /// of 1 / rate.
+    /// Table of latencies in ms, one way, of the same peers. Without it, rings that are equally fast are compared by
+    /// the sum of 1 / rate.
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
 

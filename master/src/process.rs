@@ -1,5 +1,5 @@
-//! Settings of the whole process: whose it is, which signals end it, and how many files it may open. The only unsafe code of the
-//! program; each call is to the C library with memory of this stack frame.
+//! Settings of the whole process: whose it is, which signals end it, and how many files it may open. The only unsafe
+//! code of the program; each call is to the C library with memory of this stack frame.
 
 use std::{io, mem::MaybeUninit};
 
@@ -20,7 +20,8 @@ impl EndSignals {
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
             set.assume_init()
         };
-        // SAFETY: `set` is initialised and lives through the call; a null pointer means that the old mask is not wanted.
+        // SAFETY: `set` is initialised and lives through the call; a null pointer means that the old mask is not
+        // wanted.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
         if error == 0 { Ok(Self { set }) } else { Err(io::Error::from_raw_os_error(error)) }
     }

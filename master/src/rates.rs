@@ -13,7 +13,8 @@ pub fn rates_to_csv(rates: &Rates) -> Result<String, String> {
     let Some(group) = rates.group else { return Err("no such group has a ring".into()) };
     if rates.edges.is_empty() {
         return Err(format!(
-            "nothing has been measured in group {group}: its peers have to call optimize_topology, and be at least three"
+            "nothing has been measured in group {group}: its peers have to call optimize_topology, and be at least \
+             three"
         ));
     }
     let names = names(rates);

@@ -5,6 +5,7 @@ mod common;
 use common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
 use pccl_master::Master;
 use pccl_protocol::{C2m, KickCode, M2c, limits::MAX_FIRST_PACKET_BYTES};
+use pccl_testkit::random::Rng;
 use socket2::{Domain, Socket, Type};
 use std::{
     fs,
@@ -21,23 +22,11 @@ fn check_service(master: &Master) {
     client.check_alive(1);
 }
 
-/// Pseudo-random bytes (splitmix64, Steele et al. 2014).
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    (0..len).map(|_| next() as u8).collect()
-}
-
 #[test]
 fn garbage_in_place_of_a_preamble_is_closed_without_an_answer() {
     let master = launch(|_| {});
     let mut openings = vec![vec![0; 8], b"GET / HTTP/1.1\r\nHost: master\r\n\r\n".to_vec(), vec![0xff; 4096]];
-    openings.extend((0..50).map(|seed| noise(seed, 1 + (seed as usize * 37) % 3000)));
+    openings.extend((0..50).map(|seed| Rng(seed).bytes(1 + (seed as usize * 37) % 3000)));
     for bytes in openings {
         assert_eq!(answer_to(master.local_addr(), &bytes), b"", "{:?}", &bytes[..bytes.len().min(16)]);
     }
@@ -179,8 +168,8 @@ fn the_reason_of_a_kick_arrives_behind_everything_else_however_much_the_client_s
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = Preamble::new(Role::Control).encode().to_vec();
     bytes.extend(registration(0).to_frame());
-    // More echoes than fit into the client's receive buffer, so that the kick waits in the master's kernel. Not many more: into
-    // so small a window the kernel may send a few hundred bytes at a time, five times a second.
+    // More echoes than fit into the client's receive buffer, so that the kick waits in the master's kernel. Not many
+    // more: into so small a window the kernel may send a few hundred bytes at a time, five times a second.
     for sequence in 0..500 {
         bytes.extend(beat(sequence).to_frame());
     }
@@ -207,7 +196,7 @@ fn random_packets_end_in_a_kick_or_a_closed_stream_and_never_in_silence() {
         let (client, _) = Client::register(master.local_addr(), 0);
         let mut stream = client.stream;
         for round in 0..20 {
-            let body = noise(seed * 100 + round, ((seed * 7 + round) % 80) as usize);
+            let body = Rng(seed * 100 + round).bytes(((seed * 7 + round) % 80) as usize);
             let mut frame = u32::try_from(body.len() + 2).unwrap().to_be_bytes().to_vec();
             frame.extend([0, 1 + (seed as u8 + round as u8) % 12]);
             frame.extend(body);

@@ -1,9 +1,10 @@
-//! Gives the shared library its name, with the version of its binary interface, and makes it found under that name beside
-//! where cargo puts it.
+//! Gives the shared library its name, with the version of its binary interface, and makes it found under that name
+//! beside where cargo puts it.
 
 use std::path::{Path, PathBuf};
 
-/// What programs that are linked with the library ask for. The number changes when they would have to be compiled again.
+/// What programs that are linked with the library ask for. The number changes when they would have to be compiled
+/// again.
 const SONAME: &str = "libpccl.so.0";
 
 fn main() {

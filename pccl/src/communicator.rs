@@ -11,7 +11,7 @@ mod topology;
 pub use form::Member;
 
 use crate::{
-    Builder, Error, World,
+    Builder, Error, Reason, World,
     config::Config,
     flight,
     limit::Limit,
@@ -68,17 +68,17 @@ impl Communicator {
     }
 
     /// Joins the run. Returns when this peer is a full member of its group's ring: at once for the first peer of a run,
-    /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the connection
-    /// to the master was lost or this peer was dropped.
+    /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the
+    /// connection to the master was lost or this peer was dropped.
     ///
-    /// A master that cannot be reached is tried again, with pauses of up to 2 s, until `connect_timeout` (60 s) has passed:
-    /// a refused connection, no way to its address, a name that is not known, a master that stops. So peers may be started
-    /// before the master. [`Communicator::close`] in another thread ends the attempts.
+    /// A master that cannot be reached is tried again, with pauses of up to 2 s, until `connect_timeout` (60 s) has
+    /// passed: a refused connection, no way to its address, a name that is not known, a master that stops. So peers may
+    /// be started before the master. [`Communicator::close`] in another thread ends the attempts.
     ///
     /// # Errors
-    /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer, or is
-    /// no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer was
-    /// not let in within the call time-out; `NotConnected` after `close` in another thread; `InvalidUsage` if
+    /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer,
+    /// or is no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer
+    /// was not let in within the call time-out; `NotConnected` after `close` in another thread; `InvalidUsage` if
     /// already connected.
     pub fn connect(&self) -> Result<(), Error> {
         self.connect_within(self.call_timeout())
@@ -190,8 +190,9 @@ impl Communicator {
         }
     }
 
-    /// Leaves the run: tells the master, closes every connection, and ends every thread. All-reduces in flight fail, here
-    /// and on the other peers; [`Communicator::close_within`] lets them finish first. The communicator may connect again.
+    /// Leaves the run: tells the master, closes every connection, and ends every thread. All-reduces in flight fail,
+    /// here and on the other peers; [`Communicator::close_within`] lets them finish first. The communicator may connect
+    /// again.
     pub fn close(&self) {
         self.door.call_back();
         let session = self.session.lock().take();
@@ -201,16 +202,16 @@ impl Communicator {
         flight::settle(&self.flight);
     }
 
-    /// Writes what the flight recorder holds into a new file in `directory`, which is made if it is not there, and returns
-    /// the path of the file. `pccl-master explain` reads the files of several peers together.
+    /// Writes what the flight recorder holds into a new file in `directory`, which is made if it is not there, and
+    /// returns the path of the file. `pccl-master explain` reads the files of several peers together.
     ///
     /// # Errors
     /// `System` if the file cannot be written.
     pub fn dump_flight(&self, directory: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let directory = directory.as_ref();
-        self.flight
-            .dump(directory, "on request")
-            .map_err(|error| Error::System(format!("cannot write to {}: {error}", directory.display())))
+        self.flight.dump(directory, "on request").map_err(|error| {
+            Error::System(Reason::system(format_args!("cannot write to {}", directory.display()), error))
+        })
     }
 
     /// The live session, or why there is none.

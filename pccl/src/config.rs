@@ -7,6 +7,7 @@ use tinysockets::address::HostPort;
 
 /// When the payload of data frames carries a CRC-32C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum FrameChecksums {
     /// Unless both ends are on one host.
     #[default]
@@ -190,15 +191,16 @@ impl Builder {
         self
     }
 
-    /// For how long [`Communicator::connect`] tries to reach the master and to register with it. Default 60 s: as long as
-    /// a master that is started again may take, or one that is started after its peers. Waiting to be admitted is not
-    /// bounded by it.
+    /// For how long [`Communicator::connect`] tries to reach the master and to register with it. Default 60 s: as long
+    /// as a master that is started again may take, or one that is started after its peers. Waiting to be admitted is
+    /// not bounded by it.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// After how long a silence the master counts as lost. Default 30 s: long enough for a master that is stopped and resumed.
+    /// After how long a silence the master counts as lost. Default 30 s: long enough for a master that is stopped and
+    /// resumed.
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
         self.master_timeout = timeout;
         self

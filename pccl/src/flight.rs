@@ -135,7 +135,7 @@ pub(crate) fn ended(flight: &Recorder, end: &End) {
     let text = match end {
         End::Closed => String::new(),
         End::Kicked(reason) => reason.to_string(),
-        End::MasterLost(text) => text.clone(),
+        End::MasterLost(reason) => reason.to_string(),
     };
     flight.record_with(|| Event::new(What::SessionEnded).named(name).text(text));
     if *end != End::Closed {
@@ -179,16 +179,5 @@ pub(crate) fn link_broken(flight: &Recorder, fault: &LinkFault) {
 
 /// The caller enters (`What::CallBegan`) or leaves a call that goes alone.
 pub(crate) fn call(flight: &Recorder, what: What, kind: CallKind) {
-    let name = match kind {
-        CallKind::Connect => "connect",
-        CallKind::UpdateTopology => "update_topology",
-        CallKind::OptimizeTopology => "optimize_topology",
-        CallKind::ArePeersPending => "are_peers_pending",
-        CallKind::WaitForWorld => "wait_for_world",
-        CallKind::AllReduce => "all_reduce",
-        CallKind::Sync => "sync_shared_state",
-        CallKind::FormGroup => "form_group",
-        CallKind::None => "no call",
-    };
-    flight.record_with(|| Event::new(what).named(name));
+    flight.record_with(|| Event::new(what).named(kind.text()));
 }

@@ -27,7 +27,7 @@
 //! }
 //!
 //! pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-//!     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
+//!     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
 //!     comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
 //! }
 //!
@@ -75,7 +75,7 @@ pub use collective::op::ReduceInfo;
 pub use communicator::{Communicator, Member};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
-pub use error::{Error, Remedy, Result};
+pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{StateMemory, Tensor};
 pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};

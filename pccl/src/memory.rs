@@ -1,8 +1,8 @@
 //! The only module with raw pointers to the caller's memory.
 //!
 //! A [`Tensor`] borrows one or two of the caller's slices for `'a`. Inside the library the borrow becomes a
-//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes a
-//! `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
+//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes
+//! a `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
 //! attempt is closed and drained. The two places that do so are the blocking calls, which do not return before, and the
 //! scope of asynchronous operations, which does not end before.
 
@@ -67,8 +67,8 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does not
-    /// fit is refused by the call that the tensor is given to (`InvalidArgument`).
+    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does
+    /// not fit is refused by the call that the tensor is given to (`InvalidArgument`).
     #[must_use]
     pub fn quantised(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.descriptor.quantisation = Some(quantisation.into());
@@ -180,8 +180,8 @@ impl RawTensor {
         Self { send, recv, bytes, in_place, is_saved: in_place }
     }
 
-    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it fails: it needs no
-    /// backup.
+    /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
+    /// fails: it needs no backup.
     #[allow(dead_code, reason = "for the receive buffer of an all-gather")]
     pub(crate) fn without_backup(mut self) -> Self {
         assert!(self.in_place, "what is only read is not saved in any case");
@@ -213,8 +213,8 @@ impl RawTensor {
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
         if self.in_place {
-            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained (module
-            // documentation).
+            // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained
+            // (module documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else {
@@ -244,8 +244,8 @@ impl RawTensor {
     }
 }
 
-/// Memory in which an in-place collective saves what it overwrites, or in which a quantised one keeps what travels. Not
-/// initialised: only bytes that were written are ever read.
+/// Memory in which an in-place collective saves what it overwrites, or in which a quantised one keeps what travels. New
+/// memory is zero, which costs nothing where it is large: the system hands out pages of zeros.
 #[derive(Debug)]
 pub(crate) struct Backup {
     start: *mut u8,
@@ -260,12 +260,11 @@ unsafe impl Send for Backup {}
 unsafe impl Sync for Backup {}
 
 impl Backup {
-    /// A backup of at least `len` bytes, which `counter` counts as long as it lives.
+    /// A backup of `len` bytes, which `counter` counts as long as it lives.
     pub(crate) fn new(len: usize, counter: &Arc<AtomicUsize>) -> Self {
-        let mut memory = std::mem::ManuallyDrop::new(Vec::<u8>::with_capacity(len));
-        let (start, capacity) = (memory.as_mut_ptr(), memory.capacity());
-        counter.fetch_add(capacity, Ordering::Relaxed);
-        Self { start, capacity, counter: counter.clone() }
+        let start = Box::into_raw(vec![0_u8; len].into_boxed_slice());
+        counter.fetch_add(len, Ordering::Relaxed);
+        Self { start: start.cast(), capacity: len, counter: counter.clone() }
     }
 
     /// Bytes that it can hold.
@@ -276,18 +275,18 @@ impl Backup {
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.
     pub(crate) fn lend(&self, range: Range<usize>, gate: &Arc<Gate>) -> Lent {
         assert!(range.start <= range.end && range.end <= self.capacity);
-        // SAFETY: the range lies inside the allocation, which lives as long as `self`; the attempt that holds the `Lent`
-        // holds the backup as well. The next operation gets it only after the gate of this attempt has drained, so that
-        // one attempt at a time uses it, and of the ways for which an attempt is prepared only the one that it goes. Uninitialised bytes are written by a save before they are ever read (the count
-        // of saved bytes says which).
+        // SAFETY: the range lies inside the allocation, which is initialised and lives as long as `self`; the attempt
+        // that holds the `Lent` holds the backup as well. The next operation gets it only after the gate of this
+        // attempt has drained, so that one attempt at a time uses it, and of the ways for which an attempt is prepared
+        // only the one that it goes.
         unsafe { Lent::new(self.start.add(range.start), range.len(), true, gate.clone()) }
     }
 }
 
 impl Drop for Backup {
     fn drop(&mut self) {
-        // SAFETY: pointer and capacity come from the `Vec<u8>` of `new`; length 0 reads nothing.
-        drop(unsafe { Vec::from_raw_parts(self.start, 0, self.capacity) });
+        // SAFETY: pointer and length are those of the box of `new`, and nobody has lent memory any more.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.capacity)) });
         self.counter.fetch_sub(self.capacity, Ordering::Relaxed);
     }
 }
@@ -311,8 +310,8 @@ impl<'a> StateMemory<'a> {
     /// Content of a type that is known at run time only, at any address.
     ///
     /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They are
-    /// at most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They
+    /// are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
     pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
         let raw = RawState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
         Self { raw, data_type, count, lent: PhantomData }
@@ -326,7 +325,8 @@ pub(crate) struct RawState {
     bytes: usize,
 }
 
-// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync drains.
+// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync
+// drains.
 unsafe impl Send for RawState {}
 
 impl RawState {

@@ -7,27 +7,29 @@ use std::time::Duration;
 
 /// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Schedule {
-    /// The master chooses, by the rates that [`optimize_topology`](crate::Communicator::optimize_topology) has measured, and
-    /// takes another one for what is small.
+    /// The master chooses, by the rates that [`optimize_topology`](crate::Communicator::optimize_topology) has
+    /// measured, and takes another one for what is small.
     #[default]
     Automatic,
     /// Around the ring, whatever the size.
     Ring,
-    /// Pairwise exchange in groups of 3 to 8 peers, whatever the size: each rank sends every chunk to the rank that owns it,
-    /// which folds what all have sent and sends the result to all. Over all pairs at once, and as many bytes per peer as around
-    /// the ring, unless measured rates let peers with fast connections own more than others. What is quantised is so once for
-    /// each contribution and once for the result, which is more accurate than the ring; but then the result depends a little
-    /// on who owns what, and so on the rates. The operation waits for the connections of all pairs, but not longer than 2 s after the ring stands: then it
-    /// goes around the ring. Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
+    /// Pairwise exchange in groups of 3 to 8 peers, whatever the size: each rank sends every chunk to the rank that
+    /// owns it, which folds what all have sent and sends the result to all. Over all pairs at once, and as many bytes
+    /// per peer as around the ring, unless measured rates let peers with fast connections own more than others. What is
+    /// quantised is so once for each contribution and once for the result, which is more accurate than the ring; but
+    /// then the result depends a little on who owns what, and so on the rates. The operation waits for the connections
+    /// of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring. Other groups choose
+    /// as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
     ///
     /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
     Pairwise,
 }
 
 impl Schedule {
-    /// As votes carry it.
-    pub(crate) fn algorithm(self) -> Algorithm {
+    /// The algorithm that it asks for.
+    pub fn algorithm(self) -> Algorithm {
         match self {
             Self::Automatic => Algorithm::Automatic,
             Self::Ring => Algorithm::Ring,
@@ -64,8 +66,8 @@ impl ReduceOptions {
         self
     }
 
-    /// Quantises elements while they travel: sums and averages of floats, the same way on all peers. Every peer gets the
-    /// same bytes; how far they are off says `docs/quantisation.md`.
+    /// Quantises elements while they travel: sums and averages of floats, the same way on all peers. Every peer gets
+    /// the same bytes; how far they are off says `docs/quantisation.md`.
     pub fn quantisation(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.quantisation = Some(quantisation.into());
         self

@@ -116,8 +116,8 @@ impl AsyncReduce<'_> {
 }
 
 impl Communicator {
-    /// Runs `body` with a scope that lends buffers to asynchronous all-reduces. Those that were not waited for are waited
-    /// for at the end; their results are lost.
+    /// Runs `body` with a scope that lends buffers to asynchronous all-reduces. Those that were not waited for are
+    /// waited for at the end; their results are lost.
     pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
         /// Waits for what is left, also when `body` panics: the buffers are lent until then.
         struct Finish<'a, 'scope, 'env: 'scope>(&'a Scope<'scope, 'env>);

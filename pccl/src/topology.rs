@@ -6,6 +6,7 @@ use std::{fmt, time::Duration};
 
 /// A directed edge with its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct RatedEdge {
     /// Sending end.
     pub from: PeerId,
@@ -15,8 +16,10 @@ pub struct RatedEdge {
     pub mbit_s: f64,
 }
 
-/// What [`Communicator::optimize_topology`](crate::Communicator::optimize_topology) came to. The same on all peers of a group.
+/// What [`Communicator::optimize_topology`](crate::Communicator::optimize_topology) came to. The same on all peers of a
+/// group.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Optimized {
     /// The ring of the group is another one than before the call.
     pub changed: bool,
@@ -28,11 +31,11 @@ pub struct Optimized {
     pub proven: bool,
     /// Edges between members of the group that could not be measured. No ring uses them.
     pub unmeasured_edges: usize,
-    /// By which schedule large all-reduces of the group go whose callers leave it open: [`Schedule::Ring`], or
+    /// The schedule of large all-reduces of the group whose callers did not choose one: [`Schedule::Ring`], or
     /// [`Schedule::Pairwise`] while all pairs are connected.
     pub schedule: Schedule,
-    /// How many per cent faster than around the ring they are predicted to be by pairwise exchange; below 0 if they are slower. None
-    /// if an edge has no rate, or the group has fewer than 3 or more than 8 peers, or all are on one host.
+    /// How many per cent faster than around the ring they are predicted to be by pairwise exchange; below 0 if they are
+    /// slower. None if an edge has no rate, or the group has fewer than 3 or more than 8 peers, or all are on one host.
     pub pairwise_gain_pct: Option<i64>,
     /// Why the ring was not planned, or who stands in the way of one; else empty.
     pub note: String,
@@ -60,8 +63,8 @@ impl Optimized {
         }
     }
 
-    /// About how long an all-reduce of so many bytes takes by this [`schedule`](Self::schedule): around the ring each edge
-    /// carries `2 (n - 1) / n` of them, and the slowest one decides. None if it is not known.
+    /// About how long an all-reduce of `bytes` bytes takes by this [`schedule`](Self::schedule): around the ring each
+    /// edge carries `2 (n - 1) / n` of them, and the slowest one decides. None if it is not known.
     pub fn predicted_time(&self, bytes: u64) -> Option<Duration> {
         let gain_pct = self.pairwise_gain_pct.filter(|_| self.schedule == Schedule::Pairwise).unwrap_or(0);
         let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0 * (100 + gain_pct) as f64 / 100.0;

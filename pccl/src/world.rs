@@ -3,10 +3,11 @@
 use pccl_protocol::{PeerId, RingPlan, WorldSizes};
 
 /// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
-/// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the next
-/// call, so that all peers that got the same answer see the same, and those that branch on it branch alike. All sizes
-/// count accepted peers only.
+/// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the
+/// next call, so that all peers that got the same answer see the same, and those that branch on it branch alike. All
+/// sizes count accepted peers only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct World {
     /// Peers in the run.
     pub global_size: usize,

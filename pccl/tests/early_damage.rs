@@ -1,4 +1,5 @@
-//! A damaged frame that arrives before the news that its operation has begun: the others may hear that a little earlier.
+//! A damaged frame that arrives before the news that its operation has begun: the others may hear that a little
+//! earlier.
 
 use pccl::{Cause, Communicator, Error, FrameChecksums, Master, MasterConfig, ReduceOp};
 use std::{

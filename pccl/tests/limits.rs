@@ -14,25 +14,29 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The limit of whoever gives up.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A pair; the second one makes no call unless a test says so.
-fn pair() -> (Master, Communicator, Communicator) {
+/// A run of peers with these names; none makes a call unless a test says so.
+fn peers<const N: usize>(names: [&str; N]) -> (Master, [Communicator; N]) {
     let _ = env_logger::builder().is_test(true).try_init();
     let config =
         MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
     let master = Master::launch(config).expect("master starts");
     let address = master.local_addr().to_string();
-    let peer = |name: &str| {
+    let peers = names.map(|name| {
         Communicator::builder(&address).first_ports(0, 0).name(name).build().expect("valid settings")
-    };
-    let (first, second) = (peer("first"), peer("second"));
+    });
     thread::scope(|scope| {
-        for comm in [&first, &second] {
+        for comm in &peers {
             scope.spawn(|| {
                 comm.connect().expect("connect");
-                comm.wait_for_world(2, Some(PATIENCE)).expect("both are there");
+                comm.wait_for_world(N, Some(PATIENCE)).expect("all are there");
             });
         }
     });
+    (master, peers)
+}
+
+fn pair() -> (Master, Communicator, Communicator) {
+    let (master, [first, second]) = peers(["first", "second"]);
     (master, first, second)
 }
 
@@ -66,6 +70,7 @@ fn every_way_to_reduce_has_a_limit() {
     let ask = |tag| ReduceOptions::new(ReduceOp::Sum).tag(tag).timeout(SHORT);
     let mut data = vec![3f32; 100_000];
     given_up(first.all_reduce(&mut data, ask(1)), CallKind::AllReduce);
+    assert!(first.buffer_bytes() >= size_of_val(&data[..]), "the backup is kept for the next operation");
     let (send, mut recv) = (data.clone(), vec![0f32; 100_000]);
     given_up(first.all_reduce_into(&send, &mut recv, ask(1)), CallKind::AllReduce);
     // All retries together.
@@ -140,4 +145,49 @@ fn the_communicator_has_a_limit_for_calls_that_name_none() {
     assert!(id != other && first.world().ring.contains(&id) && first.name() == "first");
     first.close();
     assert_eq!(first.id(), None);
+}
+
+#[test]
+fn what_a_caller_gave_up_is_not_tried_again_by_itself() {
+    // The third one makes no call, so nothing can succeed.
+    let (_master, [first, second, _third]) = peers(["first", "second", "third"]);
+    let mut data = [3f32; 4];
+    let error = thread::scope(|scope| {
+        let tries = scope.spawn(|| {
+            let options = ManyOptions { timeout: Some(PATIENCE), ..ManyOptions::default() };
+            first.all_reduce_many(&mut [Tensor::in_place(&mut data, ReduceOp::Sum)], options)
+        });
+        // Until one of them meets the vote of the first.
+        while !tries.is_finished() {
+            let mut other = [1f32; 4];
+            second.scope(|scope| {
+                let op = scope.all_reduce(&mut other, ReduceOp::Sum).expect("launched");
+                op.abort();
+                assert_eq!(
+                    op.wait().expect_err("given up").verdict().expect("for all").cause,
+                    Cause::CallerAbort
+                );
+            });
+        }
+        tries.join().expect("no panic").expect_err("it was given up")
+    });
+    let Error::Aborted(verdict) = &error else { panic!("{error:?}") };
+    assert_eq!((verdict.cause, error.remedy(), data), (Cause::CallerAbort, Remedy::Retry, [3.0; 4]));
+}
+
+#[test]
+fn a_drain_that_takes_too_long_may_be_tried_again() {
+    let (_master, first, _second) = pair();
+    let mut data = [3f32; 4];
+    first.scope(|scope| {
+        let op = scope.all_reduce(&mut data, ReduceOp::Sum).expect("launched");
+        for _ in 0..2 {
+            let error = first.drain(SHORT).expect_err("the other one makes no call");
+            assert!(matches!(error, Error::TimedOut { .. }) && error.remedy() == Remedy::Retry, "{error:?}");
+        }
+        op.abort();
+        drop(op);
+    });
+    assert_eq!(first.drain(PATIENCE), Ok(()));
+    assert_eq!(first.close_within(SHORT), Ok(()));
 }

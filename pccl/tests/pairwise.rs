@@ -12,7 +12,7 @@ use std::{
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs `work` on so many peers of one run, each with its index, and returns what they return.
+/// Runs `work` on `peers` peers of one run, each with its index, and returns what they return.
 fn on_peers<R: Send>(peers: usize, work: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
     let _ = env_logger::builder().is_test(true).try_init();
     let config =

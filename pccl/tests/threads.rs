@@ -73,7 +73,8 @@ fn two_peers_share_state() {
 }
 
 /// A lone peer whose waits time out again and again while another one joins: either the wait that admits the newcomer
-/// succeeds, or the newcomer is still outside. Were the answer lost, the two would wait for each other in different calls.
+/// succeeds, or the newcomer is still outside. Were the answer lost, the two would wait for each other in different
+/// calls.
 #[test]
 fn a_wait_that_times_out_never_loses_a_newcomer() {
     for round in 0..20u32 {
@@ -94,8 +95,8 @@ fn a_wait_that_times_out_never_loses_a_newcomer() {
     }
 }
 
-/// Small operations with tags of their own end while a large one moves that began right behind them, and with them an epoch of
-/// the group: what runs goes on.
+/// Small operations with tags of their own end while a large one moves that began right behind them, and with them an
+/// epoch of the group: what runs goes on.
 fn large_operations_beside_many_tags(peers: usize, schedule: Schedule, algorithm: Algorithm) {
     const LARGE: usize = 4 << 20;
     const BATCH: usize = 4;

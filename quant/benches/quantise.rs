@@ -1,9 +1,10 @@
-//! Speed of quantisation next to that of a plain read, copy and addition over memory of the same size, measured in turns.
+//! Speed of quantisation next to that of a plain read, copy and addition over memory of the same size, measured in
+//! turns.
 //!
-//! Run with `cargo bench -p pccl-quant --bench quantise`; a word after `--` picks the lines that contain it. GB/s are 10^9
-//! bytes of elements per second. A ratio is the median over the rounds of: for encoding, its speed to that of a plain
-//! read of the elements; for decoding, bytes read and written per second to those of a copy (to replace the elements)
-//! or of an addition (to add to them) in the same round. So it holds up on a machine that others use too.
+//! Run with `cargo bench -p pccl-quant --bench quantise`; a word after `--` picks the lines that contain it. GB/s are
+//! 10^9 bytes of elements per second. A ratio is the median over the rounds of: for encoding, its speed to that of a
+//! plain read of the elements; for decoding, bytes read and written per second to those of a copy (to replace the
+//! elements) or of an addition (to add to them) in the same round. So it holds up on a machine that others use too.
 //!
 //! Without the argument `--bench`, which cargo passes only when asked for benchmarks, it runs once on little data.
 
@@ -15,8 +16,8 @@ use pccl_quant::{
     quantise::{Block, Codec, NoiseKey, Rounding, Scheme},
 };
 
-/// Each part of each round treats a slice of its own, which is no longer in any cache if there are enough of them. Turns are
-/// short, so that few of them meet with somebody else's turn at the processor.
+/// Each part of each round treats a slice of its own, which is no longer in any cache if there are enough of them.
+/// Turns are short, so that few of them meet with somebody else's turn at the processor.
 struct Sizes {
     slice_bytes: usize,
     slices: usize,

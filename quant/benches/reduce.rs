@@ -1,10 +1,10 @@
 //! The reduce kernels next to a plain addition that moves the same bytes, in turns within one run.
 //!
-//! Run with `cargo bench -p pccl-quant --bench reduce`; words after `--` pick the lines that contain all of them. GB/s are
-//! 10^9 bytes read and written per second. A ratio is the median over the rounds of the speed to that of the plain loop
-//! in the same round: folds in place and out of place to `own += received` and `out = own + received` over u64, a fold
-//! that saves to both that and a copy, a division to a loop that adds a constant. Turns are short, so that the ratios
-//! hold up on a machine that others use too.
+//! Run with `cargo bench -p pccl-quant --bench reduce`; words after `--` pick the lines that contain all of them. GB/s
+//! are 10^9 bytes read and written per second. A ratio is the median over the rounds of the speed to that of the plain
+//! loop in the same round: folds in place and out of place to `own += received` and `out = own + received` over u64, a
+//! fold that saves to both that and a copy, a division to a loop that adds a constant. Turns are short, so that the
+//! ratios hold up on a machine that others use too.
 //!
 //! Without the argument `--bench`, which cargo passes only when asked for benchmarks, it runs once on little data.
 

@@ -12,8 +12,8 @@ pub enum Level {
     Base,
     /// AVX2 and F16C, on x86-64.
     Avx2,
-    /// The above and AVX-512 with F, BW, VL and DQ. Only quantisation makes use of it; reduce kernels are those of AVX2, which
-    /// are as fast as memory.
+    /// The above and AVX-512 with F, BW, VL and DQ. Only quantisation makes use of it; reduce kernels are those of
+    /// AVX2, which are as fast as memory.
     Avx512,
 }
 

@@ -24,9 +24,10 @@
 //! - **Max, Min**: `maximum` and `minimum` of IEEE 754-2019: -0 is less than +0, and NaN wins. If the left operand
 //!   is NaN the result is that NaN, else if the right one is NaN the result is that one; in either case made quiet (its
 //!   topmost mantissa bit set), sign and payload kept.
-//! - **NaN in Sum, Prod and Avg**: Neither Rust nor IEEE 754 says which sign and payload a computed NaN has, and compilers
-//!   may swap the operands. So every NaN result becomes *the* quiet NaN of its type: sign and payload zero (`0x7E00`,
-//!   `0x7FC0`, `0x7FC0_0000`, `0x7FF8_0000_0000_0000`). It costs a compare and a select next to two loads and a store.
+//! - **NaN in Sum, Prod and Avg**: Neither Rust nor IEEE 754 says which sign and payload a computed NaN has, and
+//!   compilers may swap the operands. So every NaN result becomes *the* quiet NaN of its type: sign and payload zero
+//!   (`0x7E00`, `0x7FC0`, `0x7FC0_0000`, `0x7FF8_0000_0000_0000`). It costs a compare and a select next to two loads
+//!   and a store.
 //!
 //! Subnormal numbers count as what they are, if the thread runs in the processor's usual mode (no flush to zero).
 

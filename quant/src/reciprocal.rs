@@ -1,8 +1,8 @@
 //! Division of integers by a number that stays the same, as a multiplication, since processors multiply vectors of
 //! integers but do not divide them.
 //!
-//! The method is that of T. Granlund and P. Montgomery (Division by Invariant Integers using Multiplication, figure 4.1),
-//! which is exact for all numbers and divisors of so many bits.
+//! The method is that of T. Granlund and P. Montgomery (Division by Invariant Integers using Multiplication, figure
+//! 4.1), which is exact for all numbers and divisors of the width of the type.
 
 /// What an unsigned number of type `U` is multiplied and shifted by to be divided.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ pub(crate) trait Unsigned: Copy {
     fn quotient(self, by: Reciprocal<Self>) -> Self;
 }
 
-/// `$lane` is the type to calculate in, `$wide` that of products. Bytes are calculated with as 16 bits, for which there are shifts.
+/// `$lane` is the type to calculate in, `$wide` that of products. Bytes are calculated with as 16 bits, for which there
+/// are shifts.
 macro_rules! unsigned {
     ($type:ident, $lane:ident, $wide:ident) => {
         impl Unsigned for $type {

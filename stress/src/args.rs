@@ -36,32 +36,34 @@ pub(crate) struct Args {
     /// Longest pause of a peer between two steps, in milliseconds: the time that training computes.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub(crate) step_ms: u64,
-    /// Steps between two optimisations of the ring, with probes of new edges; 0: none, as for measurements of throughput.
+    /// Steps between two optimisations of the ring, with probes of new edges; 0: none, as for measurements of
+    /// throughput.
     #[arg(long, default_value_t = 40, value_name = "STEPS")]
     pub(crate) optimize_every: u64,
     /// Peer groups over which the peers are spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) groups: u32,
-    /// Kill the master as well, every 15 to 30 seconds, or stop it; after a kill another one is started on the same port.
+    /// Kill the master as well, every 15 to 30 seconds, or stop it; after a kill another one is started on the same
+    /// port.
     #[arg(long)]
     pub(crate) master_kill: bool,
     /// Peers connect to each other directly, and nothing is done to their connections: for measurements of throughput.
     #[arg(long)]
     pub(crate) no_proxy: bool,
-    /// One fault in so many seconds on average, instead of what the profile has.
+    /// One fault in this many seconds on average, instead of what the profile has.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) fault_every: Option<u64>,
-    /// So many of the peers at a time are programs in C, which the run compiles with the system's compiler.
+    /// How many of the peers at a time are programs in C, which the run compiles with the system's compiler.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) c_peers: usize,
-    /// So many are programs in Python, which need numpy.
+    /// How many are programs in Python, which need numpy.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) python_peers: usize,
     /// The interpreter for them.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     pub(crate) python: PathBuf,
-    /// Folder of an earlier run with the same settings: adds another part to its report. The seed is that of the first part
-    /// plus the number of parts, unless --seed is given.
+    /// Folder of an earlier run with the same settings: adds another part to its report. The seed is that of the first
+    /// part plus the number of parts, unless --seed is given.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub(crate) resume: Option<PathBuf>,
     /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.

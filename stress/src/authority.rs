@@ -1,13 +1,14 @@
 //! The master's process, and those that follow it on the same port when it is killed.
 
 use crate::{
-    children::{Notice, Process, Who, this_program},
+    children::{self, Notice, Who, this_program},
     journal::Journal,
     oracle::{Check, Oracle},
-    os::{self, Signal},
+    os,
     procfs::{self, Series},
     report::Survivor,
 };
+use pccl_testkit::process::{Process, Signal};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -225,5 +226,5 @@ fn start(
 ) -> io::Result<Process> {
     let timeout = peer_timeout_ms.to_string();
     let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
-    Process::start(Who::Master, this_program()?, &words.map(str::to_owned), log, notices)
+    children::start(Who::Master, this_program()?, &words.map(str::to_owned), log, notices)
 }

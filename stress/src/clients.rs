@@ -1,5 +1,5 @@
-//! Peers in other languages: programs that know the library by its interfaces for C and Python alone. Their sources are in
-//! `clients/`; a run that wants them builds what they need.
+//! Peers in other languages: programs that know the library by its interfaces for C and Python alone. Their sources are
+//! in `clients/`; a run that wants them builds what they need.
 
 use crate::{args::Args, children::this_program};
 use std::{

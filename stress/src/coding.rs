@@ -1,8 +1,10 @@
-//! What quantised all-reduces have to yield: the supervisor's own arithmetic, which has no code in common with the library's.
+//! What quantised all-reduces have to yield: the supervisor's own arithmetic, which has no code in common with the
+//! library's.
 //!
-//! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial sum; the
-//! last one divides an average before. By pairwise exchange every rank but the owner of a chunk, the one before that whose number it
-//! has, sends what decodes to [`Coding::rounded`] of its own; the owner adds, divides, and sends that of the sum.
+//! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial
+//! sum; the last one divides an average before. By pairwise exchange every rank but the owner of a chunk, the one
+//! before that whose number it has, sends what decodes to [`Coding::rounded`] of its own; the owner adds, divides, and
+//! sends that of the sum.
 
 use half::bf16;
 use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
@@ -159,7 +161,8 @@ mod tests {
         // 256 + 1 + 1 is there in f32, and in bf16.
         assert_eq!(pairwise(&inputs, ReduceOp::Sum, Coding::Bf16), [258.0, 258.0]);
         assert_eq!(pairwise(&inputs, ReduceOp::Avg, Coding::Bf16), [86.0, 86.0]);
-        // What the owner adds is not rounded before. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0 would add 256.
+        // What the owner adds is not rounded before. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0 would add
+        // 256.
         let (few, many) = (vec![2.5], vec![256.75]);
         assert_eq!(pairwise(&[&few, &vec![0.0], &many], ReduceOp::Sum, Coding::Bf16), [260.0]);
         assert_eq!(pairwise(&[&many, &vec![0.0], &few], ReduceOp::Sum, Coding::Bf16), [258.0]);

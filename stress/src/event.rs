@@ -21,8 +21,8 @@ pub(crate) enum Event {
     Optimized { changed: bool, took_ms: u64 },
     /// An all-reduce succeeded.
     Reduced(Reduced),
-    /// The master was lost when an all-reduce was complete here. Size and rank are those of the ring before, which is not
-    /// to say that all of its members were still there.
+    /// The master was lost when an all-reduce was complete here. Size and rank are those of the ring before, which is
+    /// not to say that all of its members were still there.
     Unresolved(Reduced),
     /// A call failed and left the peer in the run.
     Failed { call: Call, step: u64, intact: bool, cause: String, culprits: Vec<u128>, text: String },

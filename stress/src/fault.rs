@@ -49,7 +49,7 @@ pub(crate) enum Trouble {
     /// What is sent one way is lost.
     Cut,
     Reset,
-    /// One bit is inverted one way, behind so many bytes.
+    /// One bit is inverted one way, after `in_bytes` more bytes.
     Flip {
         in_bytes: u64,
     },

@@ -3,17 +3,17 @@
 
 use crate::{
     authority::Authority,
-    children::{Notice, Process, Who},
+    children::{self, Notice, Who},
     clients::{Clients, Language},
     fault::Fault,
     journal::Journal,
     links::Links,
     oracle::Oracle,
-    os::Signal,
     peer::LEAVE,
     procfs::{self, Series},
     report::{Survivor, keep_longest},
 };
+use pccl_testkit::process::{Process, Signal};
 use std::{collections::BTreeMap, io, sync::mpsc::SyncSender};
 
 struct Peer {
@@ -151,7 +151,7 @@ impl Fleet {
         };
         let language = self.clients.next(count);
         let (program, log) = (self.clients.program(language)?, journal.peer_log(number));
-        let process = Process::start(Who::Peer(number), program, &args, &log, &self.notices)?;
+        let process = children::start(Who::Peer(number), program, &args, &log, &self.notices)?;
         let pid = process.pid();
         journal
             .event(now_us, &format!("start peer {number} of group {group} in {language:?}, process {pid}"))?;
@@ -190,7 +190,7 @@ impl Fleet {
         journal.event(now_us, &format!("ask peer {number} to leave"))?;
         oracle.leaving(number, now_us);
         peer.leaving = true;
-        peer.process.tell(LEAVE);
+        drop(peer.process.tell(LEAVE));
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 //! no code in common with the library's.
 //!
 //! Of N elements over n ranks a chunk has N div n, each of the first N mod n chunks one more. Chunk c starts with the
-//! value of rank c and is folded at the ranks c+1, c+2, ... (mod n), the rank's own value on the left. 16-bit floats are
-//! added in f32 and rounded at each rank. An average is divided once, at the end.
+//! value of rank c and is folded at the ranks c+1, c+2, ... (mod n), the rank's own value on the left. 16-bit floats
+//! are added in f32 and rounded at each rank. An average is divided once, at the end.
 
 use crate::{
     coding::{self, Coding},
@@ -97,8 +97,8 @@ fn ring<T: Arithmetic>(inputs: &[&Vec<T>], op: ReduceOp) -> Vec<T> {
     result
 }
 
-/// The result of reducing `inputs`, which are in ring order. By pairwise exchange it differs only where they are quantised.
-/// `None` if there are none, or they differ in type or length.
+/// The result of reducing `inputs`, which are in ring order. By pairwise exchange it differs only where they are
+/// quantised. `None` if there are none, or they differ in type or length.
 pub(crate) fn all_reduce(
     inputs: &[&Buffer],
     op: ReduceOp,

@@ -24,7 +24,6 @@ mod procfs;
 mod proxy;
 mod record;
 mod report;
-mod rng;
 mod schedule;
 mod setup;
 mod supervisor;

@@ -3,30 +3,6 @@
 
 use std::{io, mem::MaybeUninit};
 
-/// A signal that the supervisor sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
-    Kill,
-    Stop,
-    Continue,
-}
-
-/// Sends a signal to a child that has not been waited for yet (its number cannot have been given to another process).
-pub(crate) fn signal(pid: u32, signal: Signal) -> io::Result<()> {
-    let number = match signal {
-        Signal::Kill => libc::SIGKILL,
-        Signal::Stop => libc::SIGSTOP,
-        Signal::Continue => libc::SIGCONT,
-    };
-    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // Zero and negative numbers would mean whole process groups.
-    if pid <= 0 {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: `kill` takes two numbers and touches no memory of this process.
-    if unsafe { libc::kill(pid, number) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Microseconds on the monotonic clock, which all processes of a machine share.
 pub(crate) fn monotonic_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -62,7 +38,8 @@ impl EndSignals {
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
             set.assume_init()
         };
-        // SAFETY: `set` is initialised and lives through the call; a null pointer means that the old mask is not wanted.
+        // SAFETY: `set` is initialised and lives through the call; a null pointer means that the old mask is not
+        // wanted.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
         if error == 0 { Ok(Self { set }) } else { Err(io::Error::from_raw_os_error(error)) }
     }

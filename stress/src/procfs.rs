@@ -92,7 +92,7 @@ impl Growth {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Series {
     samples: Vec<Sample>,
-    /// Only every so many samples are kept.
+    /// One in this many samples is kept.
     stride: usize,
     seen: usize,
 }

@@ -3,8 +3,8 @@
 use crate::{
     args::{PeerRange, Profile},
     fault::{Fault, LinkFault, Trouble},
-    rng::Rng,
 };
+use pccl_testkit::random::Rng;
 use std::collections::BTreeMap;
 
 /// Shortest and longest time that a peer is stopped or a connection disturbed, in milliseconds.
@@ -142,8 +142,8 @@ impl Schedule {
         schedule
     }
 
-    /// One fault in `mean_us` on average, never two at the same time, whatever the profile says; and where the number of peers
-    /// is fixed, who is gone is replaced at once.
+    /// One fault in `mean_us` on average, never two at the same time, whatever the profile says; and where the number
+    /// of peers is fixed, who is gone is replaced at once.
     pub(crate) fn every(&mut self, mean_us: u64) {
         let mean_ms = mean_us / 1000;
         self.weather.interval_ms = (mean_ms / 2, mean_ms + mean_ms / 2);
@@ -179,8 +179,8 @@ impl Schedule {
         faults
     }
 
-    /// Around the death of a master nothing else is done. A run goes on from what its members hold when they meet again;
-    /// if newcomers met first, or somebody who had been away, theirs would be the state that counts.
+    /// Around the death of a master nothing else is done. A run goes on from what its members hold when they meet
+    /// again; if newcomers met first, or somebody who had been away, theirs would be the state that counts.
     fn master_due(&mut self, now_us: u64, view: &View) -> Option<Option<Fault>> {
         if view.leaderless {
             return Some(None);

@@ -1,13 +1,11 @@
 //! What peers compute: which all-reduces each step has and what everybody contributes, as pure functions of the run's
-//! seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have the same in
-//! `clients/`, so only what is exact in every language may go in here.
+//! seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have the
+//! same in `clients/`, so only what is exact in every language may go in here.
 
-use crate::{
-    coding::Coding,
-    rng::{GOLDEN, Rng, mix},
-};
+use crate::coding::Coding;
 use half::f16;
 use pccl::ReduceOp;
+use pccl_testkit::random::{GOLDEN, Rng, mix};
 use std::ops::Range;
 
 /// Tag of the operation with many tensors.
@@ -106,8 +104,8 @@ lane!(f64, bits => random_float(bits), value => value.to_bits());
 lane!(i64, bits => bits as Self, value => value as u64);
 lane!(u8, bits => (bits >> 7) as Self, value => u64::from(value));
 
-/// A hash of exact contents, not shared with the library: each element is mixed with its position, and all are added, which
-/// arrays can do as well as loops.
+/// A hash of exact contents, not shared with the library: each element is mixed with its position, and all are added,
+/// which arrays can do as well as loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Checksum {
     sum: u64,

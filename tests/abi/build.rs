@@ -19,8 +19,8 @@ pub(crate) enum Language {
     Cpp17,
 }
 
-/// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with: all that
-/// goes into them is there already.
+/// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with:
+/// all that goes into them is there already.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

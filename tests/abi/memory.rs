@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{path::Path, process::Command};
 
-/// Lets peers live, leave and come again so many times, together.
+/// Lets peers live, leave and come again `times` times, together.
 fn repeat(peers: &mut [Program], times: usize) {
     for _ in 0..times {
         for peer in &mut *peers {

@@ -2,7 +2,8 @@
 //!
 //! The names begin with the number that the defect has in `docs/defects-of-the-original.md`; a comment says what the
 //! original does. The table of that document is held to the tree by the tests of [`table`]. Peers are threads against a
-//! master in this process where that suffices, processes otherwise. `PCCL_TEST_FULL=1` moves a tensor of more than 4 GiB.
+//! master in this process where that suffices, processes otherwise. `PCCL_TEST_FULL=1` moves a tensor of more than 4
+//! GiB.
 
 #[allow(dead_code)]
 #[path = "../e2e/fleet.rs"]

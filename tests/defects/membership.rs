@@ -11,8 +11,8 @@ use pccl_protocol::{C2m, GroupEpoch, M2c, ReachPlan, ReachReport};
 use pccl_tests::spec::Spec;
 use std::{io::Write as _, net::Shutdown, thread, time::Duration};
 
-/// The original blames whoever reports that a peer cannot be reached: both neighbours of a newcomer whose port is dead are
-/// kicked, and the third peer hangs. Here the newcomer goes and nobody notices.
+/// The original blames whoever reports that a peer cannot be reached: both neighbours of a newcomer whose port is dead
+/// are kicked, and the third peer hangs. Here the newcomer goes and nobody notices.
 #[test]
 fn bug_03_a_newcomer_that_cannot_be_reached_is_the_only_one_to_go() {
     let master = master();
@@ -175,8 +175,8 @@ fn bug_22_the_first_reduce_after_each_join_succeeds() {
     });
 }
 
-/// In the original every agreement is one of the whole run, so that a slow peer of one group holds up all others. Here a
-/// peer that makes no call at all holds up nothing but the admission of newcomers.
+/// In the original every agreement is one of the whole run, so that a slow peer of one group holds up all others. Here
+/// a peer that makes no call at all holds up nothing but the admission of newcomers.
 #[test]
 fn gap_07_a_group_works_while_another_one_makes_no_call() {
     let master = master();

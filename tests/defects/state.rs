@@ -28,8 +28,8 @@ fn bug_12_who_only_receives_sends_nothing_and_the_load_is_spread() {
     assert_eq!(reports.iter().map(|info| info.rx_bytes).collect::<Vec<_>>(), [0, 0, 0, 20_000, 20_000]);
 }
 
-/// The original sends lengths of 32 bits: a tensor of 4 GiB and more is cut short. `PCCL_TEST_FULL=1` moves one (it needs
-/// 9 GiB of memory); otherwise the same is done with a small one.
+/// The original sends lengths of 32 bits: a tensor of 4 GiB and more is cut short. `PCCL_TEST_FULL=1` moves one (it
+/// needs 9 GiB of memory); otherwise the same is done with a small one.
 #[test]
 fn bug_24_a_tensor_of_more_than_4_gib_arrives_whole() {
     let len = if crate::fleet::full() { (1 << 32) + 5 } else { (5 << 20) + 5 };

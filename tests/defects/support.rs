@@ -67,7 +67,8 @@ pub(crate) fn join(settings: Builder, world: usize) -> Communicator {
     comm
 }
 
-/// Runs `body` on `n` peers, each on a thread of its own, all of them in the world before and until the last is through.
+/// Runs `body` on `n` peers, each on a thread of its own, all of them in the world before and until the last is
+/// through.
 pub(crate) fn run(
     master: &Master,
     n: usize,

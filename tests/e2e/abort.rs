@@ -1,5 +1,5 @@
-//! An all-reduce that ends at every frame: the inputs of the survivors are restored bit by bit, in the real library. (An
-//! exhaustive test without a network, down to parts of a frame, stands beside the code.)
+//! An all-reduce that ends at every frame: the inputs of the survivors are restored bit by bit, in the real library.
+//! (An exhaustive test without a network, down to parts of a frame, stands beside the code.)
 
 use crate::{
     fleet::{Fleet, config, full},

@@ -32,8 +32,9 @@ fn average(fleet: &mut Fleet, schedule: &str) -> (Vec<Vec<f64>>, Vec<f64>) {
     (order.iter().map(|&index| floats(&spec.input(index))).collect(), floats(&result))
 }
 
-/// Root of the mean square of the errors, relative to that of the averages, over blocks of ordinary numbers. Each of those errors
-/// is within `limit` times the mean range of the ranks' blocks. Where a rank has a NaN or an infinity, all is NaN.
+/// Root of the mean square of the errors, relative to that of the averages, over blocks of ordinary numbers. Each of
+/// those errors is within `limit` times the mean range of the ranks' blocks. Where a rank has a NaN or an infinity, all
+/// is NaN.
 fn error(fleet: &mut Fleet, schedule: &str, limit: f64) -> f64 {
     let (inputs, result) = average(fleet, schedule);
     let ranks = inputs.len() as f64;
@@ -65,8 +66,8 @@ fn error(fleet: &mut Fleet, schedule: &str, limit: f64) -> f64 {
     (squares / size).sqrt()
 }
 
-/// Every contribution and the result are rounded once, so that the bound, R / 255, and the error do not depend on the number of
-/// peers. Around the ring a partial sum is rounded at each hop; its bound is a sum over them.
+/// Every contribution and the result are rounded once, so that the bound, R / 255, and the error do not depend on the
+/// number of peers. Around the ring a partial sum is rounded at each hop; its bound is a sum over them.
 #[test]
 fn the_error_of_an_exchange_does_not_depend_on_the_number_of_peers() {
     const ROUNDING: f64 = 1e-6;

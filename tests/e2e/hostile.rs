@@ -1,5 +1,5 @@
-//! Bytes that nobody should send, at every port, while the peers work: operations may be aborted and retried, but the run
-//! goes on and every result is right.
+//! Bytes that nobody should send, at every port, while the peers work: operations may be aborted and retried, but the
+//! run goes on and every result is right.
 
 use crate::{fleet::Fleet, peer::Peer};
 use pccl_tests::{pattern::mix, spec::Spec};

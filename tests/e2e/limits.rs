@@ -107,7 +107,7 @@ fn a_peer_that_stands_still_in_the_transfer() {
     assert!(quitter.text.contains("failed while transfer") && quitter.text.contains("node-2"), "{quitter:?}");
     let other = fleet[1].answer().bad("Aborted:CallTimeout");
     assert_eq!(other.field("restored"), "true");
-    fleet[2].signal(libc::SIGCONT);
+    fleet[2].resume();
     let late = fleet[2].answer().bad("Aborted:CallTimeout");
     assert_eq!(late.field("restored"), "true");
     fleet[0].ask("limit 60000").good();
@@ -134,7 +134,7 @@ fn a_sync_whose_source_stands_still() {
     let other = fleet[1].answer().bad("Aborted:CallTimeout");
     assert!(told.elapsed() < Duration::from_secs(20), "it went on to fetch: {other:?}");
     assert_eq!(other.field("restored"), "true");
-    fleet[2].signal(libc::SIGCONT);
+    fleet[2].resume();
     fleet[2].answer().bad("Aborted:CallTimeout");
     fleet[0].ask("limit 60000").good();
     let answers = fleet.sync(&states);

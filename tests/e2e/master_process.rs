@@ -5,38 +5,29 @@ use crate::{
     peer::{Answer, Peer, await_stop},
 };
 use pccl::MasterConfig;
+use pccl_testkit::process::{Process, Signal};
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::Command,
 };
 
 /// A master process. It dies with this value.
 #[derive(Debug)]
 pub(crate) struct MasterProcess {
-    child: Child,
+    process: Process,
     address: String,
 }
 
 impl MasterProcess {
     fn start(config: &MasterConfig) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"))
-            .args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the master process starts");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"));
+        command.args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()]);
+        let mut process = Process::start(&mut command).expect("the master process starts");
         let mut address = String::new();
-        let stdout = child.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut address).expect("the master says where it listens");
+        let output = process.output().expect("piped");
+        BufReader::new(output).read_line(&mut address).expect("the master says where it listens");
         assert!(address.contains(':'), "the master did not start");
-        Self { child, address: address.trim().to_owned() }
-    }
-}
-
-impl Drop for MasterProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { process, address: address.trim().to_owned() }
     }
 }
 
@@ -71,20 +62,14 @@ impl Fleet {
 
     /// SIGSTOP; returns when it has taken effect.
     pub(crate) fn stop_master_process(&mut self) {
-        let process = self.process.as_ref().expect("a master process");
-        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its own.
-        unsafe {
-            libc::kill(process.child.id() as i32, libc::SIGSTOP);
-        }
-        await_stop(process.child.id());
+        let master = self.process.as_mut().expect("a master process");
+        master.process.signal(Signal::Stop).expect("a child");
+        await_stop(master.process.pid());
     }
 
     /// SIGCONT.
     pub(crate) fn resume_master_process(&mut self) {
-        let process = self.process.as_ref().expect("a master process");
-        // SAFETY: as in `stop_master_process`.
-        unsafe {
-            libc::kill(process.child.id() as i32, libc::SIGCONT);
-        }
+        let master = self.process.as_mut().expect("a master process");
+        master.process.signal(Signal::Continue).expect("a child");
     }
 }

@@ -378,7 +378,7 @@ fn a_peer_that_stands_still() {
             }
         }
         fleet.check(&[spec], &answers);
-        fleet[1].signal(libc::SIGCONT);
+        fleet[1].resume();
         let woken = fleet[1].answer();
         assert_eq!((woken.kind(), woken.field("code")), ("Kicked", "Silent"), "{woken:?}");
         assert_eq!(woken.field("restored"), "true");
@@ -425,7 +425,7 @@ fn master_dies_in_the_middle_of_an_operation() {
         fleet.send(format!("reduce {spec} 0 5"));
         fleet[0].await_stop();
         fleet.kill_master_process();
-        fleet[0].signal(libc::SIGCONT);
+        fleet[0].resume();
         for answer in fleet.answers() {
             assert!(["MasterLost", "OutcomeUnknown"].contains(&answer.kind()), "{answer:?}");
             assert_eq!(answer.field("remedy"), "Reconnect");

@@ -24,8 +24,8 @@ fn exchange(fleet: &mut Fleet, spec: Spec) -> String {
     answers[0].field("digests").to_owned()
 }
 
-/// Every type and operation: no elements, fewer than peers, chunks of unequal size. And large ones with several frames in
-/// each chunk.
+/// Every type and operation: no elements, fewer than peers, chunks of unequal size. And large ones with several frames
+/// in each chunk.
 fn everything(peers: usize) {
     let mut fleet = Fleet::new(peers);
     fleet.await_pairwise();

@@ -1,10 +1,10 @@
 //! One peer process and the conversation with it.
 
+use pccl_testkit::process::{Process, Signal};
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::Command,
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
@@ -83,8 +83,7 @@ pub(crate) struct Peer {
     /// Identity in the run, known after it has connected.
     pub(crate) id: Option<String>,
     log: PathBuf,
-    child: Child,
-    stdin: ChildStdin,
+    process: Process,
     lines: Receiver<String>,
 }
 
@@ -103,31 +102,22 @@ impl Peer {
         settings: &[&str],
     ) -> Self {
         let log = dir.join(format!("peer-{index}.log"));
-        let mut child = command
-            .arg(index.to_string())
-            .arg(&log)
-            .arg(master)
-            .args(settings)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the peer program starts");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = child.stdout.take().expect("piped");
+        command.arg(index.to_string()).arg(&log).arg(master).args(settings);
+        let mut process = Process::start(&mut command).expect("the peer program starts");
         let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { index, id: None, log, child, stdin, lines }
+        let mut sender = Some(sender);
+        process
+            .listen(move |line| match line {
+                Some(line) => drop(sender.as_ref().map(|sender| sender.send(line))),
+                None => sender = None,
+            })
+            .expect("a thread");
+        Self { index, id: None, log, process, lines }
     }
 
     /// Sends a command; the answer is fetched later. A dead peer is noticed then.
     pub(crate) fn send(&mut self, command: impl AsRef<str>) {
-        let _ = writeln!(self.stdin, "{}", command.as_ref()).and_then(|()| self.stdin.flush());
+        let _ = self.process.tell(command.as_ref());
     }
 
     /// The answer to the oldest command that has none yet; `None`: the process died.
@@ -196,26 +186,27 @@ impl Peer {
                 }
             }
         }
-        let _ = self.child.wait();
+        let _ = self.process.wait();
     }
 
     /// SIGKILL, from outside.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.end();
     }
 
-    /// Sends a signal.
-    pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: takes integers and touches no memory of ours; the child has not been waited for, so its id is its own.
-        unsafe {
-            libc::kill(self.child.id() as i32, signal);
-        }
+    /// SIGSTOP.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal(Signal::Stop).expect("a child");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&mut self) {
+        self.process.signal(Signal::Continue).expect("a child");
     }
 
     /// Process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Waits until the process is stopped by a signal.
@@ -251,12 +242,6 @@ impl Peer {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

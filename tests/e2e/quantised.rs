@@ -77,7 +77,8 @@ fn every_scheme_and_type_with_four_peers() {
     everything(4);
 }
 
-/// Peers of one group whose processors have different features: each result is compared among them, and with the oracle.
+/// Peers of one group whose processors have different features: each result is compared among them, and with the
+/// oracle.
 #[test]
 fn processors_of_different_kinds_get_the_same_bytes() {
     let mut fleet = Fleet::with_each(config(), &[&["level=Base"], &["level=Avx2"], &["level=Avx512"]]);

@@ -110,7 +110,8 @@ fn kill_at_any_moment(schedule: &str, elements: usize, usual: u64) {
     let aborted = recoveries.iter().filter(|(_, aborted)| *aborted).count();
     let at = |part: usize| recoveries[(recoveries.len() - 1) * part / 100].0;
     println!(
-        "{kills} kills, {aborted} with an abort; healthy {healthy} ms; from the kill to the end of the retry: median {} ms, 90 % {} ms, longest {} ms",
+        "{kills} kills, {aborted} with an abort; healthy {healthy} ms; from the kill to the end of the retry: median \
+         {} ms, 90 % {} ms, longest {} ms",
         at(50),
         at(90),
         at(100)

@@ -247,8 +247,8 @@ fn deviates(answer: &Answer, theirs: &str, own: &str) {
     assert!(answer.text.contains(theirs) && answer.text.contains(own), "{}", answer.text);
 }
 
-/// Different keys, types, counts, flags: whoever differs from those who hold the committed state is dropped, however many
-/// of that kind there are, and the others commit in the same call.
+/// Different keys, types, counts, flags: whoever differs from those who hold the committed state is dropped, however
+/// many of that kind there are, and the others commit in the same call.
 #[test]
 fn states_of_different_shape() {
     let mut fleet = Fleet::new(2);

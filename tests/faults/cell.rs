@@ -85,8 +85,8 @@ impl Fault {
     }
 
     /// Whether an all-reduce that runs at this phase has to be aborted. Elsewhere it may be: a peer that is lost while
-    /// it votes to complete aborts the operation only if another one is not complete by then, and a peer that gets the first
-    /// result of a pairwise exchange may have sent all that the others need from it.
+    /// it votes to complete aborts the operation only if another one is not complete by then, and a peer that gets the
+    /// first result of a pairwise exchange may have sent all that the others need from it.
     const fn must_abort(self, phase: Phase) -> bool {
         let moves_data =
             matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Direct | Phase::Pairwise);
@@ -115,7 +115,7 @@ impl Fault {
                 network.reset(victim, next);
             }
         }
-        arena.fleet[victim].signal(libc::SIGCONT);
+        arena.fleet[victim].resume();
     }
 }
 
@@ -256,7 +256,7 @@ fn judge(fault: Fault, names: &[Option<String>], answers: &[Answer]) -> usize {
 fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     let place = scene.victim;
     arena.network.heal();
-    ghost.signal(libc::SIGCONT);
+    ghost.resume();
     let mut answer = if phase == Phase::Idle { ghost.ask("pending") } else { ghost.answer() };
     let over = answer.ok;
     if over {

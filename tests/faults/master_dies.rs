@@ -66,7 +66,7 @@ fn the_master_dies_at_every_phase() {
         let scene = begin(&mut arena, phase, Spec::sum(phase.elements(), 1), true);
         let killed = Instant::now();
         arena.fleet.kill_master_process();
-        arena.fleet[scene.victim].signal(libc::SIGCONT);
+        arena.fleet[scene.victim].resume();
         if phase == Phase::Idle {
             arena.fleet.send("reduce f32:sum:1000:1:in 0 0");
         }

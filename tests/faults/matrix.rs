@@ -75,7 +75,8 @@ fn text(payload: &(dyn Any + Send)) -> String {
 /// The table, and the cells that are not as they should be.
 fn render(table: &[Row], times: Times) -> (String, Vec<String>) {
     let mut out = format!(
-        "peer time-out {:?}, edge time-out {:?}, dial time-out {:?}; seconds until the others had completed, aborts in brackets\n",
+        "peer time-out {:?}, edge time-out {:?}, dial time-out {:?}; seconds until the others had completed, aborts \
+         in brackets\n",
         times.peer, times.edge, times.dial
     );
     let mut failures = Vec::new();

@@ -66,7 +66,7 @@ impl Network {
         }
     }
 
-    /// So many bytes a second in both directions.
+    /// Limits the rate in both directions.
     pub(crate) fn limit(&mut self, a: Node, b: Node, bytes_per_s: u64) {
         self.proxies().throttle(a, b, bytes_per_s);
     }

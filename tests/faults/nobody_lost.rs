@@ -65,7 +65,7 @@ fn a_master_that_stood_still_drops_nobody() {
             fleet[1].await_stop();
         }
         fleet.stop_master_process();
-        fleet[1].signal(libc::SIGCONT);
+        fleet[1].resume();
         // The duration of the stop is the fault itself.
         std::thread::sleep(Duration::from_millis(pause));
         fleet.resume_master_process();

@@ -167,7 +167,7 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
         }
         Phase::Hashing | Phase::Transfer => begin_sync(arena, phase, &ring, &mut scene),
         Phase::Idle => {
-            arena.fleet[scene.victim].signal(libc::SIGSTOP);
+            arena.fleet[scene.victim].stop();
             arena.fleet[scene.victim].await_stop();
         }
     }

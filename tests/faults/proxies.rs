@@ -1,11 +1,11 @@
 //! The network between the peers of one test: every connection goes through a proxy in this process, which can cut,
 //! reset, throttle and refuse it. No privileges are needed.
 //!
-//! Peer `i` listens on a loopback address of its own and gives another one out, on which the proxy listens with the same
-//! ports; it reaches the master through a third one. Who dials is read from the preamble of the connection.
+//! Peer `i` listens on a loopback address of its own and gives another one out, on which the proxy listens with the
+//! same ports; it reaches the master through a third one. Who dials is read from the preamble of the connection.
 //!
-//! A proxy acknowledges what it receives. So that a cut still looks like one to the sender, its buffers are small and it
-//! reads nothing more: all but the last few kilobytes stay unacknowledged at the sender.
+//! A proxy acknowledges what it receives. So that a cut still looks like one to the sender, its buffers are small and
+//! it reads nothing more: all but the last few kilobytes stay unacknowledged at the sender.
 
 use crate::network::Node;
 use parking_lot::{Condvar, Mutex};

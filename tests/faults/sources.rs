@@ -37,7 +37,7 @@ fn drop_from_the_run(fleet: &Fleet, admin: &std::path::Path, place: usize) {
 fn the_next_source_is_asked_when_the_run_loses_one() {
     let (mut fleet, admin, new) = begin("one");
     drop_from_the_run(&fleet, &admin, 0);
-    fleet[1].signal(libc::SIGCONT);
+    fleet[1].resume();
     for place in 1..4 {
         let answer = fleet[place].answer().good();
         assert_eq!(answer.list("digests"), [new[0].digest()]);

@@ -76,8 +76,8 @@ pub(crate) enum LookAlike {
     /// An edge cannot be built to a process that does not hear of the ring, or whose own reports do not arrive. Its
     /// neighbour cannot build the edge either; which of the two goes is not the fault of either.
     RingOfADeafPeer,
-    /// A fetch needs both of its ends. If one source fails one receiver, or several that can fetch from nobody, either end
-    /// may be the one that goes.
+    /// A fetch needs both of its ends. If one source fails one receiver, or several that can fetch from nobody, either
+    /// end may be the one that goes.
     EitherEndOfAFetch,
     /// Two peers that wait for each other in different calls: whoever was waited for first is the straggler.
     WaitedForEachOther,
@@ -237,6 +237,7 @@ impl Ledger {
             // Judged against the votes, by the checker.
             Cause::MismatchedCall | Cause::NoSource => {}
             Cause::MasterStopping => return Err("the master does not stop".into()),
+            other => return Err(format!("nothing is known of the cause {other}")),
         }
         let gone = [Cause::PeerDied, Cause::PeerSilent, Cause::PeerDropped, Cause::PeerLeft];
         if gone.contains(&verdict.cause) && !hostile(self, first) {
@@ -261,7 +262,7 @@ impl Ledger {
                 acts.find(|act| named(&act.1)).map(|act| act.1)
             }
             Operation::Sync(_) => self.sync_quitters.iter().copied().find(|peer| named(peer)),
-            Operation::Topology(_) | Operation::Forming(_) => None,
+            other => return Err(format!("nobody gives up {other}")),
         };
         let by = by.ok_or("nobody whom it names gave up")?;
         let blamed = verdict.culprits.iter().any(|culprit| culprit.peer == by);
@@ -368,8 +369,8 @@ impl Ledger {
         Err("its application was in time".into())
     }
 
-    /// Judges the failure of a sync for which this peer could not fetch: that was injected, or one of the sources has an
-    /// excuse. Without such an excuse it happens once; then somebody goes.
+    /// Judges the failure of a sync for which this peer could not fetch: that was injected, or one of the sources has
+    /// an excuse. Without such an excuse it happens once; then somebody goes.
     pub(crate) fn judge_fetch(&mut self, fetch: &Fetch, now: u64) -> Result<(), String> {
         if fetch.others.iter().any(|other| self.was_absent(*other, now)) {
             return Ok(());

@@ -1,6 +1,7 @@
 //! The caller's thread of a model client: the loop that every trainer runs.
 //!
-//! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at the sync.
+//! are_peers_pending -> update_topology (or wait_for_world) -> sync -> collectives -> next step. A newcomer begins at
+//! the sync.
 
 use crate::blame::{Act, Deed};
 use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
@@ -461,8 +462,8 @@ impl World {
         self.wake(slot, think, Wake::Continue);
     }
 
-    /// Where stragglers are dropped, an application sometimes computes for longer than that allows. Whether it does comes
-    /// from numbers of its own, so that the rest of a seed stays as it was.
+    /// Where stragglers are dropped, an application sometimes computes for longer than that allows. Whether it does
+    /// comes from numbers of its own, so that the rest of a seed stays as it was.
     fn doze(&mut self, slot: usize) -> u64 {
         let client = &mut self.clients[slot];
         let mut rng = Rng::new(self.seed ^ (slot as u64) << 32 ^ client.steps << 40 ^ u64::from(client.life));

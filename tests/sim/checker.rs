@@ -301,8 +301,8 @@ impl Checker {
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        // A plan that only ends an epoch has the ring and the mesh of the one before, an edge that failed included; then it is not
-        // used.
+        // A plan that only ends an epoch has the ring and the mesh of the one before, an edge that failed included;
+        // then it is not used.
         let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
         let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
         let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);

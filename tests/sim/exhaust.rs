@@ -1,8 +1,8 @@
 //! Every interleaving of one vote of three peers and the end of one of them, or of an edge of their mesh.
 //!
 //! What the master sends is read at once; what a peer sends waits in its own queue, and every order in which the queues
-//! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was sent before its sender
-//! could know of the death arrives after it in some of the orders.
+//! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was
+//! sent before its sender could know of the death arrives after it in some of the orders.
 
 use crate::descriptors::is_ready_for;
 use pccl_hash::Digest128;
@@ -389,7 +389,8 @@ impl Table {
                 }
             }
             Vote::Sync => {
-                let committed = |answer: &&M2c| matches!(answer, M2c::SyncOutcome(o) if o.outcome == SyncOutcome::Committed(Revision(3)));
+                let third = SyncOutcome::Committed(Revision(3));
+                let committed = |answer: &&M2c| matches!(answer, M2c::SyncOutcome(o) if o.outcome == third);
                 assert!(answers.iter().all(committed), "{answers:?}");
             }
             Vote::Topology | Vote::Pending => {}

@@ -20,8 +20,8 @@ enum Found {
 }
 
 impl World {
-    /// In some runs some processes begin with a closed port of shared state, or behind a filter. Whether they do comes from
-    /// numbers of their own, so that the rest of a seed stays as it was.
+    /// In some runs some processes begin with a closed port of shared state, or behind a filter. Whether they do comes
+    /// from numbers of their own, so that the rest of a seed stays as it was.
     pub(crate) fn close_state_ports(&mut self, slot: usize) {
         if self.healing || self.swarm.state_faults == 0 {
             return;

@@ -79,7 +79,8 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         let bound = world.now + BOUND;
         let any_down = |world: &World| world.clients.iter().any(|client| client.power == Power::Down);
         world.run_until(bound, |world| converged(world, &goals) || any_down(world));
-        // Who comes with a state that the others have given up is dropped at its first sync, and somebody takes its place.
+        // Who comes with a state that the others have given up is dropped at its first sync, and somebody takes its
+        // place.
         if !any_down(&world) {
             break;
         }
@@ -225,7 +226,8 @@ fn seeds() {
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
     let sums = run_all(first..first + count, Model::State);
     println!(
-        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with another ring",
+        "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with \
+         another ring",
         first + count - 1,
         sums.inputs,
         sums.steps,
@@ -259,8 +261,8 @@ fn seeds_that_failed_before() {
         .filter_map(|line| line.split_whitespace().next())
         .map(|seed| seed.parse().expect("a line begins with a seed"))
         .collect();
-    // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of shared
-    // state.
+    // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of
+    // shared state.
     for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State] {
         run_all(seeds.iter().copied(), model);
     }

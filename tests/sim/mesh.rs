@@ -116,7 +116,8 @@ impl World {
         self.flows.get(&edge).is_some_and(|(_, received)| *received < owed)
     }
 
-    /// Whether an attempt over the mesh has everything at `me` now. Its own bytes may be under way: nobody waits for that.
+    /// Whether an attempt over the mesh has everything at `me` now. Its own bytes may be under way: nobody waits for
+    /// that.
     pub(crate) fn all_arrive(
         &mut self,
         op: OpId,

@@ -10,8 +10,8 @@ use pccl_protocol::*;
 use std::time::Duration;
 
 impl World {
-    /// Whether the caller goes on with an optimisation. The query is answered to all at one instant, and by then all have
-    /// been told the same sizes: so all decide alike.
+    /// Whether the caller goes on with an optimisation. The query is answered to all at one instant, and by then all
+    /// have been told the same sizes: so all decide alike.
     pub(crate) fn optimizes(&mut self, slot: usize, answer: PendingAnswer) -> bool {
         let every = self.swarm.optimize_every;
         let client = &self.clients[slot];

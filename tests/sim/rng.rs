@@ -6,15 +6,8 @@ pub(crate) struct Rng([u64; 4]);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        Self([next(), next(), next(), next()])
+        let mut seeds = pccl_testkit::random::Rng(seed);
+        Self([(); 4].map(|()| seeds.next()))
     }
 
     pub(crate) fn next(&mut self) -> u64 {

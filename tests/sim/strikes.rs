@@ -65,8 +65,8 @@ impl World {
         }
     }
 
-    /// Nothing passes from this process to the next one of its ring, or to any other. Where acknowledgements are lost as
-    /// well, nothing passes in the other direction either.
+    /// Nothing passes from this process to the next one of its ring, or to any other. Where acknowledgements are lost
+    /// as well, nothing passes in the other direction either.
     fn cut_data(&mut self, slot: usize) {
         let next = self.clients[slot].edges().and_then(|(_, out)| self.alive(out.1));
         let any = self.strikes.below(self.clients.len() as u64) as usize;
@@ -171,7 +171,10 @@ impl World {
 
     /// Whether a running attempt that goes around the ring has bytes for this edge.
     fn is_in_use(&self, slot: usize, edge: EdgeKey) -> bool {
-        let uses = |work: &TagWork| matches!(&work.stage, TagStage::Running { algorithm, edges, .. } if !algorithm.uses_mesh() && edges[1] == edge);
+        let uses = |work: &TagWork| {
+            matches!(&work.stage, TagStage::Running { algorithm, edges, .. }
+            if !algorithm.uses_mesh() && edges[1] == edge)
+        };
         self.clients[slot].work.values().any(uses)
     }
 
@@ -226,7 +229,8 @@ impl World {
             .collect()
     }
 
-    /// Whether an attempt among these peers gets on at all now: everything that still has to pass does, at a common speed.
+    /// Whether an attempt among these peers gets on at all now: everything that still has to pass does, at a common
+    /// speed.
     pub(crate) fn data_moves(&self, op: OpId, members: &[PeerId], mine: &[EdgeKey]) -> bool {
         let slots: Vec<usize> = members.iter().filter_map(|peer| self.alive(*peer)).collect();
         if slots.iter().any(|slot| self.clients[*slot].slow_until > self.now) {

@@ -65,8 +65,8 @@ pub(crate) const FAULTS: [Fault; 11] = [
     Fault::Hostile,
 ];
 
-/// Faults that came later, in the order of [`Swarm::strike_weights`]. They are drawn from numbers of their own, so that a
-/// seed that has none of them is the run that it always was.
+/// Faults that came later, in the order of [`Swarm::strike_weights`]. They are drawn from numbers of their own, so that
+/// a seed that has none of them is the run that it always was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strike {
     /// Nothing passes from one process to another, in one direction, while both live.
@@ -127,7 +127,8 @@ pub(crate) struct Swarm {
     /// Percentage of the other calls that have a limit.
     pub(crate) limits: u64,
     pub(crate) tag_history: usize,
-    /// The loop of the master reads for up to this long before the master settles, in microseconds; 0: after each input.
+    /// The loop of the master reads for up to this long before the master settles, in microseconds; 0: after each
+    /// input.
     pub(crate) turn: u64,
     /// Longest time that an application computes.
     pub(crate) think: u64,
@@ -144,7 +145,7 @@ pub(crate) struct Swarm {
     pub(crate) local: u64,
     /// Clients report an edge on which nobody dials them. The library leaves that to the dialing end.
     pub(crate) inbound_reports: bool,
-    /// The ring is optimised in every so many of the epochs of the world; 0 for never.
+    /// The ring is optimised once in this many epochs of the world; 0 for never.
     pub(crate) optimize_every: u64,
     /// Longest time that data takes beyond the usual fraction of a second.
     pub(crate) transfer: u64,
@@ -216,8 +217,8 @@ impl Swarm {
         }
     }
 
-    /// One group that is large enough for a mesh, edges on which nothing passes, and little else: among all other faults
-    /// a mesh seldom stands for long.
+    /// One group that is large enough for a mesh, edges on which nothing passes, and little else: among all other
+    /// faults a mesh seldom stands for long.
     pub(crate) fn favour_mesh(&mut self, rng: &mut Rng) {
         (self.slots, self.groups, self.tag_history) = (rng.range(4, 7) as usize, 1, 6);
         self.wait_for_world = self.wait_for_world.min(4);

@@ -2,14 +2,12 @@
 
 use half::{bf16, f16};
 use pccl_quant::{DataType, ReduceOp};
+use pccl_testkit::random::Rng;
 
 /// A good mixture of 64 bits (splitmix64).
 #[must_use]
 pub fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    Rng(seed).next()
 }
 
 /// The content of a tensor of `count` elements. Integers are any bit patterns. Of floats, most are ordinary numbers of

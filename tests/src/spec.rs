@@ -28,8 +28,8 @@ fn quantisation(text: &str) -> Result<Quantisation, String> {
     Ok(numbers.get(2).map_or(quantisation, |&seed| quantisation.stochastic(seed)))
 }
 
-/// A tensor to be reduced: `f32:sum:1025:7:in`, or `f32:sum:1025:7:in:3.256` if it is quantised: the numbers of algorithm and
-/// parameter, and the seed if it is rounded stochastically.
+/// A tensor to be reduced: `f32:sum:1025:7:in`, or `f32:sum:1025:7:in:3.256` if it is quantised: the numbers of
+/// algorithm and parameter, and the seed if it is rounded stochastically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spec {
     /// Type of the elements.
@@ -73,8 +73,8 @@ impl Spec {
         pattern::rarely_special(self.data_type, self.count, seed, rarity_bits)
     }
 
-    /// What comes out, if these peers take part in this order, and data travels by this algorithm; stochastically rounded, in
-    /// an operation with tag 0 and this tensor only.
+    /// What comes out, if these peers take part in this order, and data travels by this algorithm; stochastically
+    /// rounded, in an operation with tag 0 and this tensor only.
     #[must_use]
     pub fn result(&self, indices_in_ring_order: &[usize], algorithm: &str) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();

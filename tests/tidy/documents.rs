@@ -256,7 +256,8 @@ fn packets_that_a_document_forgets_are_found() {
 
 #[test]
 fn errors_that_a_document_forgets_are_found() {
-    let code = "pub enum Error {\n    #[error(\"{0}\")]\n    First(String),\n    Second {\n        Have: u32,\n    },\n}\npub enum Remedy {\n    Retry,\n}";
+    let code = "pub enum Error {\n    #[error(\"{0}\")]\n    First(String),\n    Second {\n        Have: u32,\n    \
+                },\n}\npub enum Remedy {\n    Retry,\n}";
     let tree =
         crate::tree::planted(&[("pccl/src/error.rs", code), ("docs/errors.md", "`First(x)` and `Retry`")]);
     assert_eq!(

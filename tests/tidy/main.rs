@@ -3,6 +3,7 @@
 //! Each rule is a function from the files to a list of problems. The tests below apply the rules to the repository; the
 //! tests beside the rules plant violations and demand that they are found.
 
+mod columns;
 mod documents;
 mod manifests;
 mod planted;
@@ -11,6 +12,7 @@ mod readme_example;
 mod rust_source;
 mod sources;
 mod tree;
+mod unused;
 
 use std::collections::BTreeSet;
 
@@ -41,6 +43,18 @@ fn users_of_the_library_get_no_command_line() {
 #[test]
 fn every_test_is_run() {
     assert_none(&manifests::forgotten_tests(&tree::read()));
+}
+
+#[test]
+fn nothing_is_there_that_nobody_uses() {
+    let tree = tree::read();
+    assert_none(&unused::dependencies(&tree));
+    assert_none(&unused::items(&tree));
+}
+
+#[test]
+fn lines_fit_the_screen() {
+    assert_none(&columns::problems(&tree::read()));
 }
 
 #[test]

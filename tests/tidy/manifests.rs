@@ -5,17 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Crates of this workspace with those that they may use. Whoever is not listed here has no place yet.
 const MAY_USE: &[(&str, &[&str])] = &[
+    ("pccl-testkit", &[]),
     ("threadpark", &[]),
-    ("pccl-hash", &[]),
-    ("pccl-quant", &["pccl-quant-reference"]),
+    ("pccl-hash", &["pccl-testkit"]),
+    ("pccl-quant", &["pccl-quant-reference", "pccl-testkit"]),
     ("pccl-quant-reference", &["pccl-quant"]),
-    ("tinysockets", &["threadpark"]),
+    ("tinysockets", &["threadpark", "pccl-hash"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-flight", &["pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-hash"]),
     (
         "pccl-master",
-        &["pccl-iteration", "pccl-flight", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"],
+        &[
+            "pccl-iteration",
+            "pccl-flight",
+            "pccl-protocol",
+            "tinysockets",
+            "pccl-hash",
+            "pccl-quant",
+            "pccl-testkit",
+        ],
     ),
     ("pccl", EVERYTHING_BELOW),
     ("pccl-capi", &["pccl", "pccl-iteration", "pccl-master", "tinysockets"]),
@@ -35,13 +44,14 @@ const LIBRARIES: &[&str] = &[
     "pccl-hash",
     "pccl-quant",
     "pccl-quant-reference",
+    "pccl-testkit",
 ];
 
 /// Every library but the client's.
 const EVERYTHING_BELOW: &[&str] = LIBRARIES.split_first().expect("libraries").1;
 
 /// Crates for tests, benches and examples, with those that are for nothing else themselves.
-const DEVELOPMENT_ONLY: &[&str] = &["pccl-quant-reference", "pccl-stress", "pccl-tests"];
+const DEVELOPMENT_ONLY: &[&str] = &["pccl-quant-reference", "pccl-stress", "pccl-testkit", "pccl-tests"];
 
 /// Packages from outside that may be used.
 const PACKAGES: &[&str] = &[
@@ -129,9 +139,9 @@ pub(crate) fn forgotten_tests(tree: &Tree) -> Vec<String> {
 }
 
 #[derive(Debug, Default)]
-struct Manifest {
-    name: Option<String>,
-    uses: BTreeSet<String>,
+pub(crate) struct Manifest {
+    pub(crate) name: Option<String>,
+    pub(crate) uses: BTreeSet<String>,
     /// Those among them that are not for development only.
     ships: BTreeSet<String>,
     renames: bool,
@@ -139,7 +149,7 @@ struct Manifest {
 
 impl Manifest {
     /// Reads as much of TOML as manifests here are written in: sections, and one key per line.
-    fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         let mut manifest = Self::default();
         let mut section = String::new();
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -250,6 +260,7 @@ fn what_is_for_development_only_is_found_in_a_library() {
 
 #[test]
 fn good_manifests_pass() {
-    let text = "[package]\nname = \"tinysockets\"\n[dependencies]\nthreadpark.workspace = true\nlog = \"0.4\"\n[target.'cfg(loom)'.dependencies]\nloom.workspace = true\n";
+    let text = "[package]\nname = \"tinysockets\"\n[dependencies]\nthreadpark.workspace = true\nlog = \"0.4\"\n\
+                [target.'cfg(loom)'.dependencies]\nloom.workspace = true\n";
     assert_eq!(planted(text), Vec::<String>::new());
 }

@@ -15,7 +15,7 @@ fn main() -> Result<(), Error> {
 }
 
 pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
+    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
     comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
 }
 

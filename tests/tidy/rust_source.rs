@@ -164,7 +164,8 @@ fn needles_stand_alone() {
 
 #[test]
 fn test_items_are_cut_out() {
-    let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() { c() }\n}\nfn d() {}\n#[cfg(test)]\nmod e;\n#[cfg(all(test, not(loom)))]\nfn f() {}";
+    let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() { c() }\n}\nfn d() {}\n#[cfg(test)]\nmod e;\n\
+                #[cfg(all(test, not(loom)))]\nfn f() {}";
     let (kept, modules) = without_tests(text);
     assert_eq!(kept.split_whitespace().collect::<String>(), "fna(){}fnd(){}");
     assert_eq!(kept.lines().count(), text.lines().count());

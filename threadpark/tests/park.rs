@@ -166,7 +166,11 @@ macro_rules! suite {
             $(#[test] fn $test() { super::$test::<$futex>(); })*
 
             proptest! {
-                #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+                #![proptest_config(ProptestConfig {
+                    cases: 64,
+                    failure_persistence: None,
+                    ..ProptestConfig::default()
+                })]
                 #[test]
                 fn one_thread_sees_a_flag(steps in prop::collection::vec(any::<bool>(), 0..40)) {
                     super::one_thread_sees_a_flag::<$futex>(&steps);

@@ -80,8 +80,9 @@ impl Incoming {
     }
 }
 
-/// Receives the connections. It may see the next connection even if it panicked over the last one. It runs on the acceptor's thread and must not block, because nobody else is taken while it
-/// runs; long work belongs on another thread, which can own the [`Incoming`] and answer later.
+/// Receives the connections. It may see the next connection even if it panicked over the last one. It runs on the
+/// acceptor's thread and must not block, because nobody else is taken while it runs; long work belongs on another
+/// thread, which can own the [`Incoming`] and answer later.
 pub type Handler = Box<dyn FnMut(Incoming) + Send>;
 
 /// The running thread. Dropping it is [`shutdown`](Self::shutdown).
@@ -96,7 +97,8 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// Starts to take connections from `listeners`, each of which serves one role and checks; that for data takes
-    /// probes, too. A connection of another role is refused, and what is no preamble is closed, without `handler` seeing it.
+    /// probes, too. A connection of another role is refused, and what is no preamble is closed, without `handler`
+    /// seeing it.
     pub fn spawn(
         listeners: Vec<(Role, Listener)>,
         limits: AcceptLimits,

@@ -1,8 +1,8 @@
 //! One connection between two processes of a run.
 //!
 //! [`dial`](crate::dial), [`listener`](crate::listener), [`acceptor`](crate::acceptor) and event loops hand out a
-//! [`Conn`]; nobody above this crate names a socket or a descriptor. Today the bytes travel as they are. What seals them
-//! will be another kind of `Conn`, with the same methods.
+//! [`Conn`]; nobody above this crate names a socket or a descriptor. Today the bytes travel as they are. What seals
+//! them will be another kind of `Conn`, with the same methods.
 //!
 //! Methods whose names begin with `try_` never wait: where the socket has no room or no bytes, they fail with
 //! `WouldBlock`. All others wait in `poll` until a deadline of the monotonic clock; `None` waits for ever.
@@ -58,8 +58,8 @@ impl Conn {
         sys::recv(self.fd(), buffer, true)
     }
 
-    /// Receives what arrives next, without a limit: one system call where the bytes are there already. 0 is the end of the
-    /// stream.
+    /// Receives what arrives next, without a limit: one system call where the bytes are there already. 0 is the end of
+    /// the stream.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         sys::recv(self.fd(), buffer, false)
     }

@@ -13,7 +13,7 @@ use crate::{
     address::{HostPort, ResolveError},
     conn::Conn,
     ledger,
-    preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError},
+    preamble::{PROTOCOL_VERSION, Preamble, REPLY_BYTES, Refusal, Reply, ReplyError},
     sys::{self, Interest},
 };
 
@@ -52,6 +52,17 @@ pub enum DialError {
         /// What the other side said.
         reason: Refusal,
     },
+    /// The other side speaks another version of this protocol.
+    #[error(
+        "{target} speaks version {theirs} of the protocol, this side version {PROTOCOL_VERSION}: all programs of a run \
+         have to be of releases with the same version"
+    )]
+    Version {
+        /// Who was meant.
+        target: HostPort,
+        /// The version of the other side.
+        theirs: u16,
+    },
     /// Somebody answers who does not speak this protocol.
     #[error("{target} is not a port of this protocol: {source}")]
     Foreign {
@@ -79,8 +90,8 @@ pub enum DialError {
 }
 
 /// Connects to `target` before `deadline`. All addresses of the host are tried in turn; each gets an equal share of
-/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking mode,
-/// sends at once (`TCP_NODELAY`), and is not inherited by child programs.
+/// the time that is left, so a dead one does not use up the time of those behind it. The connection is in blocking
+/// mode, sends at once (`TCP_NODELAY`), and is not inherited by child programs.
 pub fn dial(target: &HostPort, deadline: Instant) -> Result<Conn, DialError> {
     let addresses = target
         .resolve(deadline)
@@ -134,6 +145,9 @@ pub fn introduce(
         .map_err(|source| no_answer(target, source))?;
     match Reply::decode(&answer) {
         Ok(Reply::Accepted) => Ok(()),
+        Ok(Reply::Refused(Refusal::UnsupportedVersion)) => {
+            Err(DialError::Version { target: target.clone(), theirs: Reply::version_of(&answer) })
+        }
         Ok(Reply::Refused(reason)) => Err(DialError::Refused { target: target.clone(), reason }),
         Err(source) => Err(DialError::Foreign { target: target.clone(), source }),
     }

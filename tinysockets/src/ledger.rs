@@ -1,9 +1,9 @@
-//! Which sockets of this process are ours: for the child after a `fork`, which has to close its copies of them. As long as
-//! a child keeps them, nobody notices the death of its parent.
+//! Which sockets of this process are ours: for the child after a `fork`, which has to close its copies of them. As long
+//! as a child keeps them, nobody notices the death of its parent.
 //!
-//! Off until [`enable`] is called. A socket is known by its inode, which no other file of the machine has as long as any
-//! process holds it; so nothing of somebody else is ever closed, and copies of a descriptor are found as well. Inodes of
-//! sockets that are gone are forgotten now and then.
+//! Off until [`enable`] is called. A socket is known by its inode, which no other file of the machine has as long as
+//! any process holds it; so nothing of somebody else is ever closed, and copies of a descriptor are found as well.
+//! Inodes of sockets that are gone are forgotten now and then.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::{
@@ -63,8 +63,8 @@ pub fn thaw() {
     HELD.with(|held| drop(held.borrow_mut().take()));
 }
 
-/// In the child of a `fork`, after [`freeze`]: closes all its copies of our sockets. Nothing of this crate may be used in
-/// this process afterwards: what other threads of the parent had locked stays so.
+/// In the child of a `fork`, after [`freeze`]: closes all its copies of our sockets. Nothing of this crate may be used
+/// in this process afterwards: what other threads of the parent had locked stays so.
 pub fn close_in_child() {
     let Some(book) = HELD.with(|held| held.borrow_mut().take()) else { return };
     for fd in descriptors() {

@@ -27,6 +27,7 @@ pub mod link;
 pub mod listener;
 pub mod listeners;
 pub mod preamble;
+mod primitive;
 pub mod queued;
 pub mod reach;
 pub mod stream;

@@ -58,8 +58,8 @@ impl Listener {
         self.local_addr
     }
 
-    /// Takes the next connection, `None` if there is none at the moment. The connection is in blocking mode, sends at once
-    /// (`TCP_NODELAY`), and is not inherited by child programs.
+    /// Takes the next connection, `None` if there is none at the moment. The connection is in blocking mode, sends at
+    /// once (`TCP_NODELAY`), and is not inherited by child programs.
     pub fn accept(&self) -> io::Result<Option<(Conn, SocketAddr)>> {
         match self.socket.accept() {
             Ok((stream, remote)) => {

@@ -159,7 +159,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], dont_wait: bool) -> io::Result<usi
 
 /// As [`send`], from several places in a row.
 pub fn send_many(fd: BorrowedFd<'_>, parts: &[io::IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
-    // SAFETY: an `IoSlice` has the layout of an `iovec`, each of them is that of a live slice, and sending only reads them.
+    // SAFETY: an `IoSlice` has the layout of an `iovec`, each of them is that of a live slice, and sending only reads
+    // them.
     unsafe { send_message(fd, parts.as_ptr().cast_mut().cast::<libc::iovec>(), parts.len(), dont_wait) }
 }
 
@@ -232,7 +233,8 @@ unsafe fn send_message(
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts;
     message.msg_iovlen = count as _;
-    // SAFETY: the message names only the parts, for which the caller vouches. The descriptor is borrowed, so it is open.
+    // SAFETY: the message names only the parts, for which the caller vouches. The descriptor is borrowed, so it is
+    // open.
     retry(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags(dont_wait)) })
 }
 

@@ -334,8 +334,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive_any_fragmentation(bodies in prop::collection::vec((any::<u16>(), prop::collection::vec(any::<u8>(), 0..40)), 0..10),
-                                            piece in 1usize..50) {
+        fn frames_survive_any_fragmentation(
+            bodies in prop::collection::vec((any::<u16>(), prop::collection::vec(any::<u8>(), 0..40)), 0..10),
+            piece in 1usize..50,
+        ) {
             struct Raw(Vec<u8>);
             impl Encode for Raw {
                 fn encode(&self, out: &mut Vec<u8>) { out.extend_from_slice(&self.0); }

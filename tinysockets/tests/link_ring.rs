@@ -334,8 +334,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     /// One operation is aborted at one node at any moment: in the middle of a frame, of a fold, of a send. The node's
-    /// memory is its own at once, while its neighbours go on sending; other operations on the same links are not harmed,
-    /// whether they run at the time or begin afterwards.
+    /// memory is its own at once, while its neighbours go on sending; other operations on the same links are not
+    /// harmed, whether they run at the time or begin afterwards.
     #[test]
     fn an_abort_frees_the_memory_and_harms_no_other_operation(
         nodes in 2usize..4,

@@ -1,4 +1,5 @@
-//! The sending end: every frame is released exactly once and the stream stays framed, whatever the peer and the caller do.
+//! The sending end: every frame is released exactly once and the stream stays framed, whatever the peer and the caller
+//! do.
 
 use std::{
     collections::HashMap,
@@ -381,7 +382,7 @@ fn waiting_threads_do_not_run() {
     drop((peers, silent));
 }
 
-/// What the peer does with one connection, after it has read so many bytes.
+/// What the peer does with one connection, after it has read the given number of bytes.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
     Drains,

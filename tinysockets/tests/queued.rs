@@ -46,22 +46,32 @@ fn config() -> QueuedConfig {
     QueuedConfig { name: "queued".to_owned(), max_frame_bytes: 32 << 20, inbox_limit: 4096, on_close: None }
 }
 
-fn keep() -> TapFn {
-    Box::new(|_, _| Tap::Keep)
+/// What lies in the inbox: kind and body.
+type Packet = (u16, Vec<u8>);
+
+fn kept(kind: u16, body: &[u8]) -> Tap<Packet> {
+    Tap::Keep((kind, body.to_vec()))
+}
+
+fn keep() -> TapFn<Packet> {
+    Box::new(kept)
 }
 
 /// A queued socket that keeps everything, and the other end of its connection.
-fn start(tap: TapFn) -> (QueuedSocket, TcpStream) {
+fn start(tap: TapFn<Packet>) -> (QueuedSocket<Packet>, TcpStream) {
     let (one, other) = sockets();
     (QueuedSocket::start(one.into(), config(), tap).unwrap(), other)
 }
 
-fn of_kind(wanted: u16) -> impl FnMut(u16, &[u8]) -> Option<Vec<u8>> {
-    move |kind, body| (kind == wanted).then(|| body.to_vec())
+fn of_kind(wanted: u16) -> impl FnMut(Packet) -> Result<Vec<u8>, Packet> {
+    move |(kind, body)| if kind == wanted { Ok(body) } else { Err((kind, body)) }
 }
 
 /// A queued socket that reports its end.
-fn reporting(config: QueuedConfig, tap: TapFn) -> (QueuedSocket, TcpStream, Receiver<CloseReason>) {
+fn reporting(
+    config: QueuedConfig,
+    tap: TapFn<Packet>,
+) -> (QueuedSocket<Packet>, TcpStream, Receiver<CloseReason>) {
     let (one, other) = sockets();
     let (sender, ends) = unbounded();
     let on_close = Some(Box::new(move |reason: &CloseReason| sender.send(reason.clone()).unwrap()) as _);
@@ -151,9 +161,9 @@ fn a_predicate_sees_each_packet_once() {
             }
         });
         socket
-            .recv_match(soon(), |kind, _| {
-                seen.push(kind);
-                (kind == 49).then_some(())
+            .recv_match(soon(), |packet| {
+                seen.push(packet.0);
+                if packet.0 == 49 { Ok(()) } else { Err(packet) }
             })
             .unwrap();
     });
@@ -165,9 +175,9 @@ fn a_predicate_sees_each_packet_once() {
 fn the_tap_sees_all_and_what_it_consumes_nobody_else_does() {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
-    let (socket, mut other) = start(Box::new(move |kind, _| {
+    let (socket, mut other) = start(Box::new(move |kind, body| {
         count.fetch_add(1, Ordering::SeqCst);
-        if kind % 2 == 0 { Tap::Consumed } else { Tap::Keep }
+        if kind % 2 == 0 { Tap::Consumed } else { kept(kind, body) }
     }));
     for kind in 0..10 {
         other.write_all(&packet(kind, b"x")).unwrap();
@@ -317,17 +327,17 @@ fn the_tap_can_refuse_a_packet_and_its_panic_hangs_nobody() {
 #[test]
 fn closing_on_the_reading_thread_does_not_wait_for_itself() {
     let (one, mut other) = sockets();
-    let socket = Arc::new(OnceLock::<QueuedSocket>::new());
+    let socket = Arc::new(OnceLock::<QueuedSocket<Packet>>::new());
     let ready = Arc::new(Barrier::new(2));
     let (sender, ends) = unbounded();
     let (returned_sender, returned) = unbounded();
     let tap = {
         let (socket, ready) = (Arc::clone(&socket), Arc::clone(&ready));
-        Box::new(move |_, _: &[u8]| {
+        Box::new(move |kind, body: &[u8]| {
             ready.wait();
             socket.get().unwrap().close("from the tap");
             returned_sender.send(()).unwrap();
-            Tap::Keep
+            kept(kind, body)
         })
     };
     let again = Arc::clone(&socket);
@@ -397,9 +407,9 @@ fn a_send_that_never_has_its_turn_times_out_and_leaves_the_connection() {
 }
 
 /// A tap that consumes everything and tells on which thread.
-fn telling() -> (TapFn, Receiver<(u16, thread::ThreadId)>) {
+fn telling() -> (TapFn<Packet>, Receiver<(u16, thread::ThreadId)>) {
     let (tell, told) = unbounded();
-    let tap: TapFn = Box::new(move |kind, _| {
+    let tap: TapFn<Packet> = Box::new(move |kind, _| {
         let _ = tell.send((kind, thread::current().id()));
         Tap::Consumed
     });
@@ -516,10 +526,10 @@ fn closing_waits_for_a_visitor_and_the_visitor_may_close_in_its_tap() {
     });
     assert_eq!(inside.load(Ordering::SeqCst), 2);
 
-    let cell: Arc<OnceLock<QueuedSocket>> = Arc::default();
+    let cell: Arc<OnceLock<QueuedSocket<Packet>>> = Arc::default();
     let for_tap = Arc::downgrade(&cell);
     let (one, mut other) = sockets();
-    let tap: TapFn = Box::new(move |_, _| {
+    let tap: TapFn<Packet> = Box::new(move |_, _| {
         if let Some(cell) = for_tap.upgrade() {
             cell.get().unwrap().close("by the tap");
         }

@@ -17,11 +17,11 @@ use tinysockets::address::{AddressError, HostPort};
 /// Pause before a broken connection is made anew.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A [`Store`] over a TCPStore. Waits have a connection of their own, so that they hold up nobody else; threads may share
-/// one client.
+/// A [`Store`] over a TCPStore. Waits have a connection of their own, so that they hold up nobody else; threads may
+/// share one client.
 ///
-/// Connections are made when they are needed and made anew when they break. Calls that may be carried out twice are tried
-/// again until their deadline; `add` and `append` never are.
+/// Connections are made when they are needed and made anew when they break. Calls that may be carried out twice are
+/// tried again until their deadline; `add` and `append` never are.
 #[derive(Debug)]
 pub struct TcpStoreClient {
     target: HostPort,

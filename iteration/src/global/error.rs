@@ -12,8 +12,8 @@ pub enum IterationError {
     /// A setting or an argument makes no sense; nothing was done.
     #[error("{0}")]
     Setting(String),
-    /// The store did not do what was asked of it for longer than [`store_timeout`](super::IterationConfig::store_timeout).
-    /// The same call may be made again.
+    /// The store did not do what was asked of it for longer than
+    /// [`store_timeout`](super::IterationConfig::store_timeout). The same call may be made again.
     #[error("{0}")]
     Store(StoreError),
     /// The others went on without this life of the member: it was silent or late for too long, or was started again
@@ -29,10 +29,11 @@ pub enum IterationError {
         /// What happened.
         reason: String,
     },
-    /// Nobody is worth waiting for any more, but the policy demands more members than there are. The same call may be made
-    /// again; [`force_members`](super::GlobalIteration::force_members) overrules the policy.
+    /// Nobody is worth waiting for any more, but the policy demands more members than there are. The same call may be
+    /// made again; [`force_members`](super::GlobalIteration::force_members) overrules the policy.
     #[error(
-        "too few members for {policy:?} after {waited:?} without progress; absent: {}. Bring them back, or force the members",
+        "too few members for {policy:?} after {waited:?} without progress; absent: {}. Bring them back, or force the \
+         members",
         list(absent)
     )]
     NoQuorum {
@@ -43,8 +44,8 @@ pub enum IterationError {
         /// How long there was no progress.
         waited: Duration,
     },
-    /// The store has lost what it had promised to keep, or somebody else writes to its keys. No member goes on by itself, since
-    /// an iteration could be decided twice. Start a new run, with another name and
+    /// The store has lost what it had promised to keep, or somebody else writes to its keys. No member goes on by
+    /// itself, since an iteration could be decided twice. Start a new run, with another name and
     /// [`first_iteration`](super::IterationConfig::first_iteration) behind the last one that counts.
     #[error("{0}; start a new run with another name, behind the last iteration that counts")]
     Lost(String),

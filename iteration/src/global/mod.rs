@@ -34,7 +34,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// How a member takes part. All members of a run must have the same `run`, `policy` and `world_size`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IterationConfig {
-    /// Name of the run: letters, digits, hyphens, underscores and points. Runs with different names do not see each other.
+    /// Name of the run: letters, digits, hyphens, underscores and points. Runs with different names do not see each
+    /// other.
     pub run: String,
     /// A new run begins when this many members have joined.
     pub world_size: usize,
@@ -52,10 +53,11 @@ pub struct IterationConfig {
     pub poll_interval: Duration,
     /// The store may be unreachable for this long within one call.
     pub store_timeout: Duration,
-    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait as
-    /// long as any member lives.
+    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait
+    /// as long as any member lives.
     pub join_timeout: Option<Duration>,
-    /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old tools.
+    /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old
+    /// tools.
     pub mirror: bool,
 }
 
@@ -112,8 +114,8 @@ struct Standing {
 
 /// A member of a run whose members agree on a global iteration through a store, without a coordinator.
 ///
-/// Every decision has a number that is one larger than the last. All members that return from the same `advance` hold the
-/// same [`Decision`]. May be used from several threads; calls that take part run one after the other.
+/// Every decision has a number that is one larger than the last. All members that return from the same `advance` hold
+/// the same [`Decision`]. May be used from several threads; calls that take part run one after the other.
 pub struct GlobalIteration {
     store: Arc<dyn Store>,
     config: IterationConfig,
@@ -178,8 +180,9 @@ impl GlobalIteration {
         &self.config
     }
 
-    /// Arrives for the next iteration and returns when it is decided: when all members have arrived, or those that live, or,
-    /// after a time without progress, as many as the policy demands. `payload` (at most 4096 bytes) stands in the decision.
+    /// Arrives for the next iteration and returns when it is decided: when all members have arrived, or those that
+    /// live, or, after a time without progress, as many as the policy demands. `payload` (at most 4096 bytes) stands in
+    /// the decision.
     ///
     /// # Errors
     /// See [`IterationError`]. After [`Fenced`](IterationError::Fenced) only [`catch_up`](Self::catch_up) helps; after
@@ -212,8 +215,8 @@ impl GlobalIteration {
         Ok(self.adopt(me, register))
     }
 
-    /// Comes back after this member was fenced off or has left: joins again as a new life, and returns the decision that has
-    /// taken it in. A member that is in already gets its last decision.
+    /// Comes back after this member was fenced off or has left: joins again as a new life, and returns the decision
+    /// that has taken it in. A member that is in already gets its last decision.
     ///
     /// # Errors
     /// See [`IterationError`].
@@ -258,8 +261,9 @@ impl GlobalIteration {
         self.driver().call(Call::Set(self.keys.left(&me), b"1".to_vec())).map(drop)
     }
 
-    /// For the next decision that this member proposes, these identities and no others must be there, whatever the policy
-    /// demands. For an operator who knows that the rest will not come back. The register still admits one decision only.
+    /// For the next decision that this member proposes, these identities and no others must be there, whatever the
+    /// policy demands. For an operator who knows that the rest will not come back. The register still admits one
+    /// decision only.
     pub fn force_members<S: Into<String>>(&self, ids: impl IntoIterator<Item = S>) {
         *self.forced.lock() = ids.into_iter().map(Into::into).collect();
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So many of those who wait look around at every turn; the others do so rarely, in case that all these die.
+/// How many of those who wait look around at every turn; the others do so rarely, in case that all these die.
 const WATCHERS: i64 = 8;
 /// Turns between two looks of the others.
 const RARELY: u32 = 10;

@@ -12,8 +12,8 @@ use std::{collections::VecDeque, sync::Arc};
 /// What the machine wants next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make this call, as often as it takes, and [`deliver`](Machine::deliver) its reply. It does no harm if it is carried
-    /// out twice, or once more at any later time.
+    /// Make this call, as often as it takes, and [`deliver`](Machine::deliver) its reply. It does no harm if it is
+    /// carried out twice, or once more at any later time.
     Call(Call),
     /// The same, but try it once only: if it fails, deliver [`Reply::Done`].
     Hint(Call),

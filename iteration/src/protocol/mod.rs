@@ -1,11 +1,12 @@
 //! The protocol, without sockets, clocks, threads or chance: facts go in, calls of a store come out.
 //!
-//! The truth is one register, `it/RUN/state`. It holds one [`Decision`] and moves only by a compare-and-set from the *whole*
-//! old value to a new one that carries a number never used before. So no value ever comes back, decisions form a chain, and
-//! whoever proposes from an outdated view fails. Nobody trusts the answer of the compare-and-set: the register is read back.
+//! The truth is one register, `it/RUN/state`. It holds one [`Decision`] and moves only by a compare-and-set from the
+//! *whole* old value to a new one that carries a number never used before. So no value ever comes back, decisions form
+//! a chain, and whoever proposes from an outdated view fails. Nobody trusts the answer of the compare-and-set: the
+//! register is read back.
 //!
-//! Everything else is a hint or a message that is bound to one iteration and one incarnation of a member, so nothing that
-//! comes late, twice or never can do more than cost time:
+//! Everything else is a hint or a message that is bound to one iteration and one incarnation of a member, so nothing
+//! that comes late, twice or never can do more than cost time:
 //!
 //! | key (behind `it/RUN/`) | written | meaning |
 //! |---|---|---|

@@ -4,7 +4,7 @@ use crate::wire::Scanner;
 use std::{net::SocketAddr, time::Instant};
 use tinysockets::{conn::Conn as Stream, write_queue::WriteQueue};
 
-/// So much may wait to be written to one connection before no further command of it is looked at.
+/// Most bytes that wait to be written to one connection; with more, no further command of it is looked at.
 pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
 
 /// A connection: what has come and was not understood yet, and what waits to be written.

@@ -63,7 +63,8 @@ impl Engine {
         self.waits.is_waiting(conn) || self.at_barrier.contains_key(&conn)
     }
 
-    /// Carries out one command of a connection and appends the answer. Fails, in words, if the connection is to be closed.
+    /// Carries out one command of a connection and appends the answer. Fails, in words, if the connection is to be
+    /// closed.
     pub(super) fn carry_out(
         &mut self,
         conn: u64,

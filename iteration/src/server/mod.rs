@@ -1,8 +1,8 @@
 //! A store server that a stock TCPStore client of PyTorch can use.
 //!
-//! One thread, non-blocking sockets. No client can stop it or make it grow without end: keys, values, commands, connections,
-//! what is read ahead and what waits to be written are bounded, and whoever does not introduce itself is dropped. There is
-//! no authentication in this protocol: listen where only friends can connect.
+//! One thread, non-blocking sockets. No client can stop it or make it grow without end: keys, values, commands,
+//! connections, what is read ahead and what waits to be written are bounded, and whoever does not introduce itself is
+//! dropped. There is no authentication in this protocol: listen where only friends can connect.
 
 mod conn;
 mod engine;
@@ -33,8 +33,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ServerConfig {
     /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
     pub listen: String,
-    /// File that keeps all keys over a restart. Without it a server that is started again is empty, which members of a run
-    /// notice and do not go on from.
+    /// File that keeps all keys over a restart. Without it a server that is started again is empty, which members of a
+    /// run notice and do not go on from.
     pub file: Option<PathBuf>,
     /// Bytes of all keys and values; whoever writes more is disconnected.
     pub max_bytes: usize,

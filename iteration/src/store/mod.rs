@@ -6,8 +6,8 @@ pub use memory::MemoryStore;
 
 use std::time::Instant;
 
-/// Longest key, in bytes. A TCPStore of PyTorch closes the connection for a longer one; its client puts one more byte in
-/// front of every key.
+/// Longest key, in bytes. A TCPStore of PyTorch closes the connection for a longer one; its client puts one more byte
+/// in front of every key.
 pub const MAX_KEY_BYTES: usize = 8 * 1024 - 1;
 /// Longest value, in bytes; the limit of a TCPStore of PyTorch.
 pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
@@ -34,10 +34,10 @@ pub trait Store: Send + Sync {
     /// carried out twice: when a connection breaks on the way the call fails with [`StoreError::Uncertain`].
     fn add(&self, key: &str, amount: i64, deadline: Instant) -> Result<i64, StoreError>;
 
-    /// Sets `key` to `desired` if its value is `expected`; an empty `expected` stands for a missing key or an empty value.
-    /// Returns what the store answers, which is *not* enough to know who won: a TCPStore answers `expected` for a missing
-    /// key, and the same bytes written by somebody else look like success. Read the key back, and make `desired` unique.
-    /// May be carried out twice if a connection breaks on the way.
+    /// Sets `key` to `desired` if its value is `expected`; an empty `expected` stands for a missing key or an empty
+    /// value. Returns what the store answers, which is *not* enough to know who won: a TCPStore answers `expected` for
+    /// a missing key, and the same bytes written by somebody else look like success. Read the key back, and make
+    /// `desired` unique. May be carried out twice if a connection breaks on the way.
     fn compare_set(
         &self,
         key: &str,

@@ -1,8 +1,8 @@
 //! Goes through all orders in which processes can make their calls of a store, with faults at every call.
 //!
-//! A fault is one of: the process ends before the call (and may be started again at any later time); the call is carried out
-//! but its reply is lost, so that it is made again; a copy of the call is carried out once more at any later time. A pause
-//! is no fault: any process may stand still while the others go on.
+//! A fault is one of: the process ends before the call (and may be started again at any later time); the call is
+//! carried out but its reply is lost, so that it is made again; a copy of the call is carried out once more at any
+//! later time. A pause is no fault: any process may stand still while the others go on.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -97,7 +97,8 @@ pub(crate) trait Process: Clone + Hash {
     fn next(&self, keys: &Keys, gone: &[bool]) -> Next;
     fn deliver(&mut self, answer: Answer, ghost: &mut Self::Ghost) -> Result<(), String>;
     fn choose(&mut self, choice: u8);
-    /// The process has ended; what it had in mind goes into the ghost. Returns what starts in its place, if anything may.
+    /// The process has ended; what it had in mind goes into the ghost. Returns what starts in its place, if anything
+    /// may.
     fn crash(&self, ghost: &mut Self::Ghost) -> Option<Self>;
     /// Whether the next call is carried out together with the last one.
     fn is_glued(&self) -> bool {
@@ -387,8 +388,8 @@ impl<P: Process> World<P> {
     }
 }
 
-/// Goes through all states. `each` sees every new state and may end the search with `false`. Every `probe`-th state must
-/// lead to an end. Returns the number of states, of which there may be `limit`.
+/// Goes through all states. `each` sees every new state and may end the search with `false`. Every `probe`-th state
+/// must lead to an end. Returns the number of states, of which there may be `limit`.
 ///
 /// # Errors
 /// What is wrong, and how it came about.

@@ -1,5 +1,6 @@
 //! What one writes first: arrivals in one growing text, a winner by writing and reading back, a flag that says "ready",
-//! a quorum of half of those whom one believes active. A negative control: the explorer must find what is wrong with it.
+//! a quorum of half of those whom one believes active. A negative control: the explorer must find what is wrong with
+//! it.
 
 use crate::explorer::{Answer, Keys, Next, Op, Process, World};
 use std::collections::BTreeSet;

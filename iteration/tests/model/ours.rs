@@ -93,7 +93,8 @@ impl Participant {
         Some(Machine::advance(Names::new("m"), self.rules.clone(), me, base, Vec::new(), nonce))
     }
 
-    /// Nobody reads these keys, or nobody writes them here: no order of such calls makes a difference, and hints may be lost.
+    /// Nobody reads these keys, or nobody writes them here: no order of such calls makes a difference, and hints may be
+    /// lost.
     fn is_idle(key: &str) -> bool {
         ["/wake/", "/cnt/", "/hb/", "/left/"].iter().any(|part| key.contains(part))
     }
@@ -201,7 +202,8 @@ impl Process for Participant {
                 Step::Call(Call::GetAll(keys)) if keys.iter().all(|key| Self::is_idle(key)) => {
                     machine.deliver(Reply::Values(vec![None; keys.len()]));
                 }
-                // After the arrival it looks for a decision once. If there is none, that is over before anybody goes on.
+                // After the arrival it looks for a decision once. If there is none, that is over before anybody goes
+                // on.
                 Step::Hint(Call::Increment(_)) => {
                     machine.deliver(Reply::Number(0));
                     let state = keys.get("it/m/state");

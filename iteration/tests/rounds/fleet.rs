@@ -137,7 +137,7 @@ impl Drop for Members {
     }
 }
 
-/// A run of so many iterations under random kills and stops has exactly one decision for each of them.
+/// A run of `goal` iterations under random kills and stops has exactly one decision for each of them.
 pub(crate) fn survive(store: &str, goal: u64, seed: u64) {
     let directory = std::env::temp_dir().join(format!("pccl-rounds-{}-{seed}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();

@@ -1,7 +1,8 @@
-//! Members that are processes, killed and stopped at any time, over the server of this crate and over PyTorch's TCPStore.
+//! Members that are processes, killed and stopped at any time, over the server of this crate and over PyTorch's
+//! TCPStore.
 //!
-//! `PCCL_ROUNDS` sets how many iterations there are (30 unless set), `PCCL_TORCH_PYTHON` a Python that has PyTorch; what
-//! needs it is skipped without.
+//! `PCCL_ROUNDS` sets how many iterations there are (30 unless set), `PCCL_TORCH_PYTHON` a Python that has PyTorch;
+//! what needs it is skipped without.
 
 mod fleet;
 mod torch;

@@ -36,7 +36,7 @@ impl Crowd {
         self.peers.values().filter(|peer| !peer.leaving && !peer.gone)
     }
 
-    /// Lets peers in until there are so many.
+    /// Lets peers in until there are `size` of them.
     pub(crate) fn admit(&mut self, size: usize) {
         loop {
             let have = self.members().count();

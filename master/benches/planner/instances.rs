@@ -1,21 +1,18 @@
 //! Asymmetric costs of the kinds that are known to differ in what makes them hard.
 
 use pccl_master::topology::{Link, Matrix};
+use pccl_testkit::random::Rng;
 
-/// SplitMix64.
-pub(crate) struct Dice(u64);
+/// Numbers that follow from a seed.
+pub(crate) struct Dice(Rng);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1))
+        Self(Rng(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1)))
     }
 
     pub(crate) fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     pub(crate) fn below(&mut self, end: u32) -> u32 {
@@ -23,7 +20,7 @@ impl Dice {
     }
 
     pub(crate) fn unit(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.uniform()
     }
 
     pub(crate) fn permutation(&mut self, n: usize) -> Vec<usize> {
@@ -35,8 +32,8 @@ impl Dice {
 
 pub(crate) type Generate = fn(usize, u64) -> Vec<u32>;
 
-/// Name and generator of each kind. After Cirasella, Johnson, McGeoch, Zhang: "The asymmetric traveling salesman problem:
-/// algorithms, instance generators, and tests", 2001.
+/// Name and generator of each kind. After Cirasella, Johnson, McGeoch, Zhang: "The asymmetric traveling salesman
+/// problem: algorithms, instance generators, and tests", 2001.
 pub(crate) const KINDS: &[(&str, Generate)] = &[
     ("uniform", uniform),
     ("shortest paths", closure),

@@ -1,9 +1,11 @@
-//! How good the rings are that the planner finds in a given time, how often it proves that, and whether it keeps the time.
+//! How good the rings are that the planner finds in a given time, how often it proves that, and whether it keeps the
+//! time.
 //!
-//! Run with `cargo bench -p pccl-master --bench planner`. Arguments behind `--` choose: `long` takes more instances of each
-//! kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that many peers, a kind only that. Sums are
-//! compared with the proven best where there is a proof, else with a planted best or with what a long search finds.
-//! `schedules FILE` takes a table of rates as `pccl-master plan` does, and compares rings with other schedules; by itself only.
+//! Run with `cargo bench -p pccl-master --bench planner`. Arguments behind `--` choose: `long` takes more instances of
+//! each kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that
+//! many peers, a kind only that. Sums are compared with the proven best where there is a proof, else with a planted
+//! best or with what a long search finds. `schedules FILE` takes a table of rates as `pccl-master plan` does, and
+//! compares rings with other schedules; by itself only.
 
 mod clock;
 mod deadlines;

@@ -17,8 +17,9 @@ impl EventLoop {
         self.settle();
     }
 
-    /// Hands one input to the state. What follows from it waits until the state settles, at the end of the turn at the latest, and
-    /// what comes with it has its part in that. Nothing leaves before the end of a turn, so nobody can tell.
+    /// Hands one input to the state. What follows from it waits until the state settles, at the end of the turn at the
+    /// latest, and what comes with it has its part in that. Nothing leaves before the end of a turn, so nobody can
+    /// tell.
     pub(super) fn take(&mut self, input: Input) {
         self.observer.input(&input);
         let now = self.now();
@@ -63,7 +64,8 @@ impl EventLoop {
         }
     }
 
-    /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know yet.
+    /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know
+    /// yet.
     fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
         let frame = Frame::new(packet);
         for client in clients {
@@ -98,7 +100,8 @@ impl EventLoop {
         }
     }
 
-    /// Whether a loop that was asked to stop is through. A client that never closes its end does not hold it up for long.
+    /// Whether a loop that was asked to stop is through. A client that never closes its end does not hold it up for
+    /// long.
     pub(super) fn has_stopped(&mut self) -> bool {
         let Some(deadline) = self.stop_deadline else { return false };
         let now = Instant::now();

@@ -92,8 +92,8 @@ impl Conn {
         }
     }
 
-    /// Queues a packet, encoded in `frame`. `false`: more than `limit_bytes` would wait then. Everything that has not begun to leave is
-    /// thrown away, since the state is about to drop this client; only a kick is queued from then on.
+    /// Queues a packet, encoded in `frame`. `false`: more than `limit_bytes` would wait then. Everything that has not
+    /// begun to leave is thrown away, since the state is about to drop this client; only a kick is queued from then on.
     pub(super) fn queue(&mut self, packet: &M2c, frame: Frame, limit_bytes: usize) -> bool {
         if self.overflowed && !matches!(packet, M2c::Kicked(_)) {
             return true;

@@ -12,8 +12,8 @@ const LENGTH_BYTES: usize = 4;
 /// After a packet larger than this the memory that held it is given back: large packets are rare, clients are many.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Received bytes that are not a whole packet yet. A client that has not sent its first packet, or nothing but questions
-/// for the status, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
+/// Received bytes that are not a whole packet yet. A client that has not sent its first packet, or nothing but
+/// questions for the status, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
 #[derive(Debug)]
 pub(super) enum Inbox {
     /// Before the first packet.
@@ -147,8 +147,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_fragments_make_no_difference(bytes in prop::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..200),
-                                            register in any::<bool>(), piece in 1usize..40) {
+        fn the_fragments_make_no_difference(
+            bytes in prop::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..200),
+            register in any::<bool>(),
+            piece in 1usize..40,
+        ) {
             let mut stream = if register { beat(0).to_frame() } else { Vec::new() };
             stream.extend(bytes);
             let read = |piece: usize| {

@@ -49,8 +49,8 @@ pub(super) struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// Puts `frame` behind everything else. Of the ring plans of a group only the newest one stays, unless another has begun to
-    /// leave: whoever has not heard of the others can do nothing with them.
+    /// Puts `frame` behind everything else. Of the ring plans of a group only the newest one stays, unless another has
+    /// begun to leave: whoever has not heard of the others can do nothing with them.
     pub(super) fn push(&mut self, frame: Frame) {
         if frame.len() == 0 {
             return;
@@ -119,7 +119,7 @@ impl WriteQueue {
         Ok(())
     }
 
-    /// So many more bytes are written.
+    /// `bytes` more bytes are written.
     fn has_left(&mut self, bytes: usize) {
         self.waiting_bytes -= bytes;
         self.written += bytes;
@@ -212,7 +212,8 @@ mod tests {
         })
     }
 
-    /// What arrives if these are queued, the first `begun` bytes have left when the last one comes, and then the rest leaves.
+    /// What arrives if these are queued, the first `begun` bytes have left when the last one comes, and then the rest
+    /// leaves.
     fn arrives(packets: &[M2c], begun: usize) -> Vec<M2c> {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let (last, before) = packets.split_last().unwrap();

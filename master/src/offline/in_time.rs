@@ -1,4 +1,4 @@
-//! A plan within so much time, on one thread or two.
+//! A plan within a time that is given, on one thread or two.
 
 use crate::topology::{Certified, EXACT_PEERS_BACKGROUND, Matrix, NoPlan, Objective, Options, Plan, plan};
 use std::{
@@ -10,8 +10,8 @@ use std::{
 /// Sets the seed of the second thread apart.
 const OTHER_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 
-/// Plans within the budget. For more peers than are planned exactly, a second thread, if asked for, searches with another
-/// seed and without proofs, and ends with the first: so what the first proves does not depend on the second.
+/// Plans within the budget. For more peers than are planned exactly, a second thread, if asked for, searches with
+/// another seed and without proofs, and ends with the first: so what the first proves does not depend on the second.
 ///
 /// # Errors
 /// [`NoPlan`] if there is no ring, or none was found.

@@ -7,7 +7,7 @@ use super::{
 use crate::topology::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix};
 use std::fmt;
 
-/// Costs may have so many decimals.
+/// Most decimals of a cost.
 const MOST_DECIMALS: usize = 6;
 
 /// What is wrong with a file, and in which line.
@@ -52,8 +52,9 @@ pub struct Input {
     pub cost_scale: f64,
 }
 
-/// Reads a table of rates or costs, with a table of latencies in milliseconds next to rates; or a file of the TSPLIB, whose
-/// numbers are always costs. A blank is an edge that cannot be used, and so is a rate of 0; the diagonal does not matter.
+/// Reads a table of rates or costs, with a table of latencies in milliseconds next to rates; or a file of the TSPLIB,
+/// whose numbers are always costs. A blank is an edge that cannot be used, and so is a rate of 0; the diagonal does not
+/// matter.
 ///
 /// # Errors
 /// [`BadInput`] of the first file, or of the latencies: then the flag is true.

@@ -27,8 +27,9 @@ const WIDEST_LINE: f64 = 2.5;
 const COLOURS: [&str; 8] =
     ["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"];
 
-/// Rows send, columns receive; bright is fast (or cheap), white is impossible. The ring goes along the row of each peer to
-/// the column of the next, which is framed, and on to the row of that one; its slowest edge is red. A legend says so.
+/// Rows send, columns receive; bright is fast (or cheap), white is impossible. The ring goes along the row of each peer
+/// to the column of the next, which is framed, and on to the row of that one; its slowest edge is red. A legend says
+/// so.
 pub fn to_svg(input: &Input, plan: &Plan) -> String {
     let n = input.names.len();
     let side = (n as f64 * CELL).clamp(SMALLEST_SIDE, LARGEST_SIDE);
@@ -40,7 +41,9 @@ pub fn to_svg(input: &Input, plan: &Plan) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="sans-serif"><rect width="100%" height="100%" fill="#fff"/><g transform="translate({margin:.1} {margin:.1})">"##
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}"
+                height="{height:.0}" font-family="sans-serif"><rect width="100%" height="100%" fill="#fff"/>
+                <g transform="translate({margin:.1} {margin:.1})">"##
     );
     let scale = Scale::of(input);
     cells(&mut out, input, &scale, cell);
@@ -115,12 +118,14 @@ fn ring(out: &mut String, plan: &Plan, cell: f64) {
         let (x, y, side) = (to as f64 + frame / 2.0, from as f64 + frame / 2.0, 1.0 - frame);
         let _ = writeln!(
             marks,
-            r#"<rect x="{x:.4}" y="{y:.4}" width="{side:.4}" height="{side:.4}" fill="none" stroke="{colour}" stroke-width="{frame:.4}"/>"#
+            r#"<rect x="{x:.4}" y="{y:.4}" width="{side:.4}" height="{side:.4}" fill="none" stroke="{colour}"
+                stroke-width="{frame:.4}"/>"#
         );
     }
     let _ = writeln!(
         out,
-        r##"<g transform="scale({cell:.4})"><path d="{line}" fill="none" stroke="#000" stroke-opacity="0.4" stroke-width="{thin:.4}"/>{marks}</g>"##
+        r##"<g transform="scale({cell:.4})"><path d="{line}" fill="none" stroke="#000" stroke-opacity="0.4"
+                stroke-width="{thin:.4}"/>{marks}</g>"##
     );
 }
 
@@ -134,7 +139,8 @@ fn numbers(out: &mut String, input: &Input, cell: f64) {
         // With a rim, so that it can be read on every colour and over the ring.
         let _ = writeln!(
             out,
-            r##"<text font-size="{size:.1}" text-anchor="middle" x="{x:.1}" y="{y:.1}" fill="#000" stroke="#fff" stroke-width="2" paint-order="stroke">{value}</text>"##
+            r##"<text font-size="{size:.1}" text-anchor="middle" x="{x:.1}" y="{y:.1}" fill="#000" stroke="#fff"
+                stroke-width="2" paint-order="stroke">{value}</text>"##
         );
     }
 }
@@ -158,7 +164,8 @@ fn names(out: &mut String, input: &Input, cell: f64) {
         let name = escaped(&shortened(name));
         let _ = writeln!(
             out,
-            r#"<text font-size="{size:.1}" text-anchor="end" x="-8" y="{baseline:.1}">{name}</text><text font-size="{size:.1}" transform="translate({baseline:.1} -8) rotate(-90)">{name}</text>"#
+            r#"<text font-size="{size:.1}" text-anchor="end" x="-8" y="{baseline:.1}">{name}</text>
+                <text font-size="{size:.1}" transform="translate({baseline:.1} -8) rotate(-90)">{name}</text>"#
         );
     }
 }
@@ -183,7 +190,11 @@ fn legend(out: &mut String, input: &Input, scale: &Scale, side: f64) {
     }
     let _ = writeln!(
         out,
-        r##"<text x="170" y="13">{low} to {high} {unit}</text><text y="38">A row sends to a column. White: no link.</text><rect x="2" y="50" width="14" height="14" fill="none" stroke="#000" stroke-width="3"/><text x="24" y="62">an edge of the ring</text><rect x="172" y="50" width="14" height="14" fill="none" stroke="#e00" stroke-width="3"/><text x="194" y="62">its slowest edge</text></g>"##
+        r##"<text x="170" y="13">{low} to {high} {unit}</text>
+                <text y="38">A row sends to a column. White: no link.</text><rect x="2" y="50" width="14"
+                height="14" fill="none" stroke="#000" stroke-width="3"/><text x="24"
+                y="62">an edge of the ring</text><rect x="172" y="50" width="14" height="14" fill="none"
+                stroke="#e00" stroke-width="3"/><text x="194" y="62">its slowest edge</text></g>"##
     );
 }
 

@@ -11,8 +11,8 @@ pub(super) struct Table {
     pub(super) lines: Vec<usize>,
 }
 
-/// Reads a table. Rows may begin with the name of the row's peer; the header then has an empty or any other cell in front.
-/// Named rows may come in any order.
+/// Reads a table. Rows may begin with the name of the row's peer; the header then has an empty or any other cell in
+/// front. Named rows may come in any order.
 pub(super) fn read(text: &str) -> Result<Table, BadInput> {
     let mut lines = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -91,7 +91,8 @@ fn finish(peers: usize, costs: Vec<(u32, usize)>, line: usize, word: &str) -> Re
 mod tests {
     use super::*;
 
-    const HEAD: &str = "NAME: x\nTYPE: ATSP\nDIMENSION: 3\nEDGE_WEIGHT_TYPE: EXPLICIT\nEDGE_WEIGHT_FORMAT: FULL_MATRIX\nEDGE_WEIGHT_SECTION\n";
+    const HEAD: &str = "NAME: x\nTYPE: ATSP\nDIMENSION: 3\nEDGE_WEIGHT_TYPE: EXPLICIT\n\
+                        EDGE_WEIGHT_FORMAT: FULL_MATRIX\nEDGE_WEIGHT_SECTION\n";
 
     #[test]
     fn weights_may_be_broken_into_lines_anywhere() {

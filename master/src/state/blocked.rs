@@ -1,4 +1,5 @@
-//! One sentence for everything that waits: for whom. Since when stands beside it: a sentence changes only with what it says.
+//! One sentence for everything that waits: for whom. Since when stands beside it: a sentence changes only with what it
+//! says.
 
 use super::MasterState;
 use super::client::{Peer, Phase};

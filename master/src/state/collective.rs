@@ -433,8 +433,8 @@ impl MasterState {
     }
 }
 
-/// Whether time alone, or a sign of life, may change what is to be done about an operation: a fault of an edge is held back,
-/// and a vote that is complete may wait for the mesh.
+/// Whether time alone, or a sign of life, may change what is to be done about an operation: a fault of an edge is held
+/// back, and a vote that is complete may wait for the mesh.
 fn is_timed(group: &Group, op: &Op) -> bool {
     match op {
         Op::Voting { votes, .. } => votes.len() == group.ring.len(),

@@ -42,9 +42,9 @@ pub(super) struct Deviation {
 
 /// Voters whose set of tensors (keys, types, counts, flags) is not that of their group.
 ///
-/// The group's is the one that most of those have who took part in the last committed sync. If none of them votes, it is
-/// the one that most of those have who give, or most of all, if nobody gives. On a tie it is the one
-/// with more tensors, then the lowest.
+/// The group's is the one that most of those have who took part in the last committed sync. If none of them votes, it
+/// is the one that most of those have who give, or most of all, if nobody gives. On a tie it is the one with more
+/// tensors, then the lowest.
 pub(super) fn deviants(votes: &Votes, holders: &BTreeSet<PeerId>) -> BTreeMap<PeerId, Deviation> {
     let held = votes.iter().any(|(peer, _)| holders.contains(peer));
     let given = votes.values().any(gives);
@@ -77,9 +77,9 @@ fn shape(entry: &StateEntry) -> Shape<'_> {
 
 /// Checks the strategies and elects. All votes have the same set of tensors, see [`deviants`].
 ///
-/// 1. Strategies: enforce-popular does not mix with others; two up-to-date senders hold the same; no sender is outdated;
-///    somebody gives. 2. The revision is the highest among those who give; of its holders the most popular content wins,
-///    and on a tie the lowest digests.
+/// 1. Strategies: enforce-popular does not mix with others; two up-to-date senders hold the same; no sender is
+///    outdated; somebody gives. 2. The revision is the highest among those who give; of its holders the most popular
+///    content wins, and on a tie the lowest digests.
 ///
 /// `holders` took part in the last committed sync. As long as one of them gives, nobody else is a candidate, whatever
 /// revision it claims: newcomers never outvote, by chance or by number, a peer that holds what the group has trained.

@@ -65,9 +65,9 @@ pub(super) struct Culprits {
 /// Judges the failures of one sync, in which the sources in `gave` served somebody.
 ///
 /// A receiver that did not reach a source that gave to another one is at fault. For the rest the smaller side goes:
-/// sources, if fewer of them failed more receivers; receivers otherwise. Sources that were reached and refused go first.
-/// `may_go` says whether the run can do without these sources. One receiver and one source show nothing: nobody goes
-/// for that unless the fetch of that receiver failed before (`is_doubtful`).
+/// sources, if fewer of them failed more receivers; receivers otherwise. Sources that were reached and refused go
+/// first. `may_go` says whether the run can do without these sources. One receiver and one source show nothing: nobody
+/// goes for that unless the fetch of that receiver failed before (`is_doubtful`).
 pub(super) fn judge(
     failures: &Failures,
     gave: &BTreeSet<PeerId>,

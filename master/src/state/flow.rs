@@ -1,8 +1,8 @@
 //! Bytes that have left one end of an edge and never reach the other.
 //!
-//! The sending end alone cannot tell: something between the two (a proxy, a tunnel, an address translator) may have taken
-//! the bytes in and acknowledged them before it failed. What both ends have counted tells. As long as bytes are not even
-//! acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
+//! The sending end alone cannot tell: something between the two (a proxy, a tunnel, an address translator) may have
+//! taken the bytes in and acknowledged them before it failed. What both ends have counted tells. As long as bytes are
+//! not even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
 use super::group::EdgeEnds;
 use super::{MasterState, Timestamp};
@@ -75,8 +75,8 @@ impl MasterState {
         Some(Missing { to, generation, bytes, stalled: now.since(flow.since) })
     }
 
-    /// What `id` has sent to others, what these have received of it, and when they said so, where both speak of the same
-    /// edge of the present ring or mesh.
+    /// What `id` has sent to others, what these have received of it, and when they said so, where both speak of the
+    /// same edge of the present ring or mesh.
     fn counts_of(&self, id: PeerId, group_id: GroupId) -> Vec<(EdgeBytes, EdgeBytes, Timestamp)> {
         let beat_of = |id: PeerId| self.peers.get(&id).and_then(|peer| peer.beat.as_ref());
         let (Some((beat, _)), Some(group)) = (beat_of(id), self.groups.get(&group_id)) else {

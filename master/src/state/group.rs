@@ -115,8 +115,8 @@ pub(super) enum Op {
         faulty: bool,
         /// Bytes that lost participants had moved.
         lost_bytes: u64,
-        /// Most bytes that one participant can move for this operation. A beat counts all operations together and may be a
-        /// second old, so what it says is cut to this.
+        /// Most bytes that one participant can move for this operation. A beat counts all operations together and may
+        /// be a second old, so what it says is cut to this.
         most_bytes: u64,
         /// Edges of its ring that were judged broken, in this order. One that stood still ends the attempt. The others
         /// explain what their ring's replacement breaks for those who still move data.

@@ -73,9 +73,9 @@ impl Group {
 }
 
 impl MasterState {
-    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next epoch
-    /// has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait for votes
-    /// are voted for again.
+    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next
+    /// epoch has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait
+    /// for votes are voted for again.
     pub(super) fn roll_history(&mut self) -> bool {
         let limit = self.options.max_tag_history;
         let is_long = |group: &Group| {

@@ -19,7 +19,8 @@ struct Finding {
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     edges: BTreeMap<EdgeEnds, Finding>,
-    /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not measured.
+    /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not
+    /// measured.
     crowded: BTreeMap<EdgeEnds, (Timestamp, Option<u64>)>,
 }
 

@@ -1,8 +1,9 @@
 //! Edges between all members of a small group, beside its ring.
 //!
 //! They save a small collective the way around the ring. Nothing depends on them: a ring is confirmed without them, and
-//! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place. It
-//! takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a mesh.
+//! as long as one of them does not stand, data goes around the ring. So a fault of a mesh edge costs nobody its place.
+//! It takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a
+//! mesh.
 
 use super::group::{BrokenEdge, EdgeEnds, Group, Op};
 use super::{MasterState, Timestamp};
@@ -13,8 +14,8 @@ use pccl_protocol::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at the
-/// same time, and take a few round trips more.
+/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at
+/// the same time, and take a few round trips more.
 const MESH_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
 const DOUBLINGS_MAX: u32 = 6;
@@ -76,8 +77,8 @@ impl Mesh {
         self.faults.values().max().copied()
     }
 
-    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was planned
-    /// anew is remembered for longer, so that a pair which never connects costs few plans.
+    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was
+    /// planned anew is remembered for longer, so that a pair which never connects costs few plans.
     fn add_fault(&mut self, ends: EdgeEnds, now: Timestamp, shortest: Duration) -> bool {
         self.memory = match self.renewed {
             Some((at, before)) if now.since(at) < before * 2 => {
@@ -178,7 +179,8 @@ impl MasterState {
         }
     }
 
-    /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the group.
+    /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the
+    /// group.
     pub(super) fn renew_meshes(&mut self) -> bool {
         if self.round.is_some() || self.optimization.is_some() {
             return false;
@@ -206,8 +208,9 @@ impl MasterState {
         group.mesh.faults_end().filter(|end| *end > self.tick && group.can_have_mesh())
     }
 
-    /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands. Small
-    /// ones between peers on one host share its processors, and few messages are what counts; else it is few hops.
+    /// The algorithm of a collective that all members have prepared for `prepared`. The mesh is used if it stands.
+    /// Small ones between peers on one host share its processors, and few messages are what counts; else it is few
+    /// hops.
     pub(super) fn algorithm_by_mesh(&self, group: &Group, prepared: Algorithm) -> Algorithm {
         match prepared {
             Algorithm::AllGather if self.mesh_stands(group) => {
@@ -227,7 +230,8 @@ impl MasterState {
         group.mesh.is_planned() && group.mesh.faults.is_empty() && self.unmeshed(group).is_empty()
     }
 
-    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot be used.
+    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
+    /// be used.
     pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
         let wants = descriptor.algorithm == Algorithm::Pairwise
             && descriptor.algorithm_for(group.ring.len(), group.pairwise) == Algorithm::Pairwise;

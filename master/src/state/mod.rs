@@ -128,9 +128,9 @@ impl MasterState {
         self.settle(out);
     }
 
-    /// Takes one fact in at time `now`. What follows from it is left to [`MasterState::settle`], so that facts that come
-    /// together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a client:
-    /// it could answer to a state that is not settled.
+    /// Takes one fact in at time `now`. What follows from it is left to [`MasterState::settle`], so that facts that
+    /// come together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a
+    /// client: it could answer to a state that is not settled.
     pub fn take(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
         self.now = self.now.max(now);
         let is_packet = matches!(input, Input::Packet { .. });
@@ -179,8 +179,9 @@ impl MasterState {
     /// Runs the rules until none of them has anything left to do. Rings come before whatever depends on them, so that
     /// an answer about an operation never overtakes the ring and the sizes that explain it.
     ///
-    /// Most inputs touch one operation only, and there can be a thousand in flight: as long as nothing else has changed, only the
-    /// rules about operations are looked at, and only those operations. Tests look at everything, and find nothing more.
+    /// Most inputs touch one operation only, and there can be a thousand in flight: as long as nothing else has
+    /// changed, only the rules about operations are looked at, and only those operations. Tests look at everything, and
+    /// find nothing more.
     fn run_rules(&mut self) {
         const ABOUT_OPERATIONS: &[fn(&mut MasterState) -> bool] =
             &[MasterState::roll_history, MasterState::settle_collectives];

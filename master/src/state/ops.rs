@@ -1,8 +1,8 @@
 //! The collectives of one group that have no outcome yet, and which of them the rules have to look at.
 //!
-//! An input touches few of the operations in flight, so the rules look at those only whose facts have changed since they last did,
-//! and at those that time alone, or a sign of life of a peer, may change. What all operations depend on, such as whether the
-//! ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
+//! An input touches few of the operations in flight, so the rules look at those only whose facts have changed since
+//! they last did, and at those that time alone, or a sign of life of a peer, may change. What all operations depend on,
+//! such as whether the ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
 
 use super::group::Op;
 use pccl_protocol::{GroupEpoch, OpId, TooFewPeers, VoteRef};
@@ -15,7 +15,8 @@ pub(super) struct Gate {
     pub(super) epoch: GroupEpoch,
     /// The ring stands and consists of voters only.
     pub(super) ready: bool,
-    /// There are too few peers: how many there are, how many are needed, and whether the group or the world is too small.
+    /// There are too few peers: how many there are, how many are needed, and whether the group or the world is too
+    /// small.
     pub(super) few: Option<(u32, u32, bool)>,
     /// Whether somebody who asks for the mesh by name may still get it.
     pub(super) mesh_is_coming: bool,

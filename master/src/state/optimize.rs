@@ -1,5 +1,5 @@
-//! `optimize_topology`: all accepted peers vote, edges of which nothing is known are measured, rings are planned, and all
-//! adopt them before the votes are answered.
+//! `optimize_topology`: all accepted peers vote, edges of which nothing is known are measured, rings are planned, and
+//! all adopt them before the votes are answered.
 //!
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
@@ -18,12 +18,12 @@ use std::time::Duration;
 /// How long a report may come after the time of its probe; and the answer of a planner after its own.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Probes take no longer than so many rounds of full length. With more rounds each is shorter, but no shorter than this
-/// part of the full length; what is then left over stays for the next optimisation.
+/// Probes take no longer than this number of rounds of full length. With more rounds each is shorter, but no shorter
+/// than this part of the full length; what is then left over stays for the next optimisation.
 const FULL_ROUNDS: u32 = 30;
 const SHORTEST_PART: u32 = 4;
 
-/// How long a probe may take if there are so many rounds.
+/// How long a probe may take if there are `rounds` rounds.
 fn probe_limit(probe_time: Duration, rounds: usize) -> Duration {
     let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).max(1);
     (probe_time * FULL_ROUNDS / rounds).clamp(probe_time / SHORTEST_PART, probe_time)
@@ -176,7 +176,8 @@ impl MasterState {
         all
     }
 
-    /// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is wanted.
+    /// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is
+    /// wanted.
     fn crowded_edges(&self) -> Vec<EdgeEnds> {
         let mut all = Vec::new();
         let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());

@@ -158,9 +158,9 @@ impl MasterState {
         }
     }
 
-    /// Rule: better rings that were found meanwhile are adopted: in a round of admission, and one around an edge that has
-    /// become slow as soon as the group does nothing. Groups that get newcomers have lost theirs. An optimisation sees to
-    /// it itself.
+    /// Rule: better rings that were found meanwhile are adopted: in a round of admission, and one around an edge that
+    /// has become slow as soon as the group does nothing. Groups that get newcomers have lost theirs. An optimisation
+    /// sees to it itself.
     pub(super) fn adopt_better_rings(&mut self) -> bool {
         if self.optimization.is_some() {
             return false;

@@ -1,5 +1,6 @@
 //! Who was dropped because of ports that cannot be reached, and comes back: each time costs the others a ring and the
-//! search for what is wrong with it. So after the first time it is let in again only after a while, each time a longer one.
+//! search for what is wrong with it. So after the first time it is let in again only after a while, each time a longer
+//! one.
 
 use super::client::{Peer, Phase};
 use super::{MasterState, Timestamp};
@@ -113,7 +114,8 @@ impl MasterState {
     fn why_it_waits(&self, peer: &Peer, until: Timestamp) -> String {
         let ((host, port), left) = (address_of(peer), until.since(self.now).as_secs() + 1);
         format!(
-            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open it \
+            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open \
+             it \
              or set advertised_host, and let it connect to the ports of the others"
         )
     }

@@ -1,11 +1,13 @@
 //! What operations show of the rates of edges, read off the beats of both ends.
 //!
 //! All edges of a ring move the same bytes in the same time, so the pace of an operation says what the slowest one can
-//! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while operations run, and only
-//! if its sending end had bytes on it at every look. What one operation is too short to show, several show together.
+//! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while operations run, and
+//! only if its sending end had bytes on it at every look. What one operation is too short to show, several show
+//! together.
 //!
-//! In pairwise exchange all edges of a host share its interface, so that each is slower than what was measured of it alone.
-//! They are judged against the rate at which the exchange would be as fast as predicted, with the shares that its members have.
+//! In pairwise exchange all edges of a host share its interface, so that each is slower than what was measured of it
+//! alone. They are judged against the rate at which the exchange would be as fast as predicted, with the shares that
+//! its members have.
 
 use super::group::{EdgeEnds, Group, Op};
 use super::plans::Purpose;
@@ -13,18 +15,19 @@ use super::{MasterState, Timestamp};
 use core::time::Duration;
 use pccl_protocol::{Algorithm, EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
-/// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange needs.
+/// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange
+/// needs.
 const MUCH_SLOWER: f64 = 0.5;
-/// A rate that operations come this close to is as good as measured anew.
+/// An operation that reaches this fraction of the known rate confirms it.
 const CONFIRMED: f64 = 0.9;
 /// Times between two looks, in one operation or several, that have to agree.
 const SPANS: usize = 3;
 /// Over a shorter time the delays of beats count for too much.
 const SHORTEST_SPAN: Duration = Duration::from_millis(80);
-/// A connection that was idle needs about so many round trips to find its rate again.
+/// Round trips that a connection that was idle needs, about, to find its rate again.
 const START_ROUND_TRIPS: u32 = 8;
-/// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured: most
-/// often it is slow as well, but where there is no third way it is worth trying.
+/// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured:
+/// most often it is slow as well, but where there is no third way it is worth trying.
 const WAY_BACK: u64 = 2;
 
 /// What one look has shown.
@@ -135,8 +138,8 @@ impl MasterState {
         Some(Seen::Busy(*algorithm, look))
     }
 
-    /// The rate that an edge of a group has to have if an operation by this algorithm is to take as long as was planned, in
-    /// kbit/s. Without a plan there is none.
+    /// The rate that an edge of a group has to have if an operation by this algorithm is to take as long as was
+    /// planned, in kbit/s. Without a plan there is none.
     fn needed_kbit_s(&self, group: &Group, ends: EdgeEnds, algorithm: Algorithm) -> Option<u64> {
         if algorithm == Algorithm::Pairwise {
             return Some((self.exchange_mbit_s(group, ends)? * 1000.0) as u64);

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judgement {
-    /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built, and
-    /// the members are asked whom they reach.
+    /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built,
+    /// and the members are asked whom they reach.
     Hold,
     /// The edge is not in the ring any more.
     Obsolete,
@@ -73,8 +73,8 @@ impl MasterState {
         }
     }
 
-    /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that lasts,
-    /// while both ends live, the edge counts as broken.
+    /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that
+    /// lasts, while both ends live, the edge counts as broken.
     pub(super) fn record_stalls(
         &mut self,
         id: PeerId,
@@ -221,8 +221,8 @@ impl MasterState {
         let text = fault.text.to_string();
         let severity = group.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
         group.marks.insert(ends, Mark { until, severity, text: fault.text });
-        // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or is
-        // built anew.
+        // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or
+        // is built anew.
         let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
         group.ops.change_some(|id, op| match op {
             Op::Running { broken, .. } if generation.0 <= id.epoch.0 => {

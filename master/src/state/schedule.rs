@@ -1,6 +1,6 @@
-//! By which schedule large operations of a group go, as far as their callers leave it open: around the ring, or by pairwise
-//! exchange over its mesh, where that is predicted to be faster by a tenth. And how much of a tensor each member owns in an exchange:
-//! the same shares as before, unless others are faster by a tenth.
+//! Chooses the schedule of large operations of a group whose callers did not: around the ring, or by
+//! pairwise exchange over its mesh, where that is predicted to be faster by a tenth. And how much of a tensor each
+//! member owns in an exchange: the same shares as before, unless others are faster by a tenth.
 //!
 //! This is decided when a ring is planned, from what is known of the edges then, and is a part of the ring plan.
 
@@ -13,8 +13,8 @@ use pccl_protocol::{GroupId, PeerId};
 use std::collections::BTreeMap;
 
 impl MasterState {
-    /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break again and
-    /// again.
+    /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break
+    /// again and again.
     pub(super) fn known_links(&self, group: &Group, peers: &[PeerId]) -> Vec<Option<JobLink>> {
         let barred = |ends: EdgeEnds| {
             let mark = group.marks.get(&ends);
@@ -57,8 +57,8 @@ impl MasterState {
         Some((matrix, interfaces))
     }
 
-    /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order. With the shares
-    /// that its members have, unless others are better by a tenth.
+    /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order. With the
+    /// shares that its members have, unless others are better by a tenth.
     pub(super) fn schedules(&self, group: &Group, order: &[PeerId]) -> Option<Schedules> {
         let (matrix, interfaces) = self.network(group, order)?;
         let ring: Vec<usize> = (0..order.len()).collect();
@@ -73,7 +73,8 @@ impl MasterState {
         Some(found)
     }
 
-    /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its group has, in Mbit/s.
+    /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its
+    /// group has, in Mbit/s.
     pub(super) fn exchange_mbit_s(&self, group: &Group, ends: EdgeEnds) -> Option<f64> {
         let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
         let (matrix, interfaces) = self.network(group, &order)?;
@@ -88,7 +89,8 @@ impl MasterState {
         Some(tensor_mbit_s * (part(ends.0) + part(ends.1)))
     }
 
-    /// Whether large operations of a group with a ring in this order are to go by pairwise exchange, and the shares of its members.
+    /// Whether large operations of a group with a ring in this order are to go by pairwise exchange, and the shares of
+    /// its members.
     pub(super) fn schedule_for(&self, group: &Group, order: &[PeerId]) -> (bool, BTreeMap<PeerId, u16>) {
         if !group.mesh.is_possible(order, self.now) {
             return (false, BTreeMap::new());
@@ -99,7 +101,8 @@ impl MasterState {
         (prefers, order.iter().copied().zip(found.shares).collect())
     }
 
-    /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan says.
+    /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan
+    /// says.
     pub(super) fn schedule_is_outdated(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
         let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();

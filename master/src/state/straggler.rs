@@ -1,8 +1,8 @@
 //! Who alone holds up a vote, and since when. Without [`Options::straggler_timeout`](super::Options) nobody is watched.
 //!
-//! Only a caller that has not made a call is blamed: never a peer that is part of a transfer (what it is late for then is
-//! the transfer, which may be as slow as it likes), never one that may be dead or that waits for such a one, and never one
-//! of several.
+//! Only a caller that has not made a call is blamed: never a peer that is part of a transfer (what it is late for then
+//! is the transfer, which may be as slow as it likes), never one that may be dead or that waits for such a one, and
+//! never one of several.
 
 use super::client::Peer;
 use super::group::{Group, Op, Sync};

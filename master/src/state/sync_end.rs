@@ -64,8 +64,8 @@ impl MasterState {
         };
     }
 
-    /// Whether all have reported and failed fetches can be judged. They are held back for the same time as a broken edge:
-    /// the death of a source may explain them. So a sign of life of each source is waited for, too.
+    /// Whether all have reported and failed fetches can be judged. They are held back for the same time as a broken
+    /// edge: the death of a source may explain them. So a sign of life of each source is waited for, too.
     pub(super) fn failures_due(&self, voters: &BTreeMap<PeerId, SyncVoter>) -> bool {
         voters.values().all(|voter| match &voter.report {
             VoterReport::Awaited => false,
@@ -134,7 +134,8 @@ impl MasterState {
             let text = match only.is_empty() {
                 true => format!("it could not fetch the shared state: {text}"),
                 false => format!(
-                    "nobody could fetch the shared state, of which {} holds the only copy; open that port there: {text}",
+                    "nobody could fetch the shared state, of which {} holds the only copy; open that port there: \
+                     {text}",
                     only.join(" or ")
                 ),
             };

@@ -82,7 +82,8 @@ pub struct Options {
     /// How long a report about a connection between two peers is held back: the death of one of them, which explains
     /// the report, may still be on its way.
     pub edge_grace: Duration,
-    /// From when on an edge counts as broken on which bytes wait that do not move, although both ends give signs of life.
+    /// From when on an edge counts as broken on which bytes wait that do not move, although both ends give signs of
+    /// life.
     pub edge_timeout: Duration,
     /// How long an edge that could not be built is kept out of new rings.
     pub forbidden_expiry: Duration,

@@ -1,5 +1,5 @@
-//! The assignment problem: a successor for every peer, each taken once, as cheaply as possible. No ring is cheaper, so it
-//! gives a bound, and its dual prices tell which edges a good ring uses.
+//! The assignment problem: a successor for every peer, each taken once, as cheaply as possible. No ring is cheaper, so
+//! it gives a bound, and its dual prices tell which edges a good ring uses.
 
 use super::{budget::Budget, costs::Costs};
 
@@ -77,7 +77,8 @@ impl Assignment {
     /// Gives `peer` a successor along the cheapest path of reassignments, if that raises the total by less than `limit`
     /// and breaks no rule. The prices stay right.
     ///
-    /// Jonker and Volgenant, "A shortest augmenting path algorithm for dense and sparse linear assignment problems", 1987.
+    /// Jonker and Volgenant, "A shortest augmenting path algorithm for dense and sparse linear assignment problems",
+    /// 1987.
     pub(crate) fn augment(
         &mut self,
         costs: &Costs,

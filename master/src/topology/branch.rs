@@ -20,8 +20,8 @@ struct Node {
     settled: Vec<u32>,
 }
 
-/// The search: depth first, the best part first. Rings are split where an assignment falls into cycles: its shortest cycle
-/// lacks at least one of its edges.
+/// The search: depth first, the best part first. Rings are split where an assignment falls into cycles: its shortest
+/// cycle lacks at least one of its edges.
 ///
 /// Carpaneto, Dell'Amico, Toth: "Exact solution of large-scale, asymmetric traveling salesman problems", 1995.
 pub(crate) struct Branches<'a> {
@@ -71,7 +71,7 @@ impl<'a> Branches<'a> {
         self.found.take()
     }
 
-    /// Looks at so many parts, or fewer if the time is over. Rings of cost `best` and more are of no interest.
+    /// Looks at `number` parts, or fewer if the time is over. Rings of cost `best` and more are of no interest.
     pub(crate) fn run(&mut self, number: usize, mut best: i64, budget: &mut Budget<'_>) {
         for _ in 0..number {
             if self.gave_up || budget.is_over() {

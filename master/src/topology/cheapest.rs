@@ -46,8 +46,8 @@ pub(crate) struct Found {
     pub(crate) bound: i64,
 }
 
-/// Searches for the cheapest ring; `known` are rings to begin with, `bound` is what every ring is known to cost at least.
-/// Always gives a ring, but that may use edges that must not be used: it then costs at least `costs.broken`.
+/// Searches for the cheapest ring; `known` are rings to begin with, `bound` is what every ring is known to cost at
+/// least. Always gives a ring, but that may use edges that must not be used: it then costs at least `costs.broken`.
 pub(crate) fn ring(
     costs: &Costs,
     known: &[&[usize]],

@@ -105,8 +105,8 @@ impl<'a> Family<'a> {
         self.found.take()
     }
 
-    /// So many meetings or births, or fewer if the time is over or a ring of cost `enough` is found. Rings of cost `best`
-    /// and more are of no interest.
+    /// Makes `number` meetings or births, or fewer if the time is over or a ring of cost `enough` is found. Rings of
+    /// cost `best` and more are of no interest.
     pub(crate) fn run(&mut self, number: usize, best: i64, enough: i64, budget: &mut Budget<'_>) {
         self.best = best;
         for _ in 0..number {

@@ -80,7 +80,7 @@ impl<'a> Kicks<'a> {
         }
     }
 
-    /// So many kicks, or fewer if the time is over or a ring of cost `enough` is found.
+    /// Makes `number` kicks, or fewer if the time is over or a ring of cost `enough` is found.
     pub(crate) fn run(&mut self, number: usize, enough: i64, budget: &mut Budget<'_>) {
         if self.costs.n < 5 {
             return;
@@ -176,8 +176,8 @@ fn every<'b>(steps: u32, budget: &'b mut Budget<'_>) -> impl FnMut() -> bool + '
 }
 
 /// Cuts the ring at three or four places within `within` peers and puts it together in another order, no segment turned
-/// around: of a b c rest it makes c b a rest or, of a b rest, b a rest. Gives the change of the cost, and queues the peers
-/// at the cuts.
+/// around: of a b c rest it makes c b a rest or, of a b rest, b a rest. Gives the change of the cost, and queues the
+/// peers at the cuts.
 fn shake(tour: &mut Tour, costs: &Costs, chance: &mut Chance, within: usize, queue: &mut Queue) -> i64 {
     let n = tour.len();
     let longest = ((within.min(n) - 1) / 3).max(1);

@@ -32,9 +32,9 @@ type Worth = (usize, usize, Reverse<u64>, usize);
 /// A ring of as many members as possible in which no member is followed by one that it cannot reach.
 ///
 /// Established members come first: as many of them as possible stay. Then the size counts, then who is to blame for the
-/// fewest edges, then who holds state, then who came earlier. Exact where at most 16 members are left when those are set
-/// aside that cannot reach the others or be reached by them; beyond that, one whose edges fail most is given up after the
-/// other. Never empty, unless there are no members.
+/// fewest edges, then who holds state, then who came earlier. Exact where at most 16 members are left when those are
+/// set aside that cannot reach the others or be reached by them; beyond that, one whose edges fail most is given up
+/// after the other. Never empty, unless there are no members.
 pub fn largest_ring(members: &[Candidate], forbidden: &BTreeSet<(PeerId, PeerId)>) -> Vec<PeerId> {
     let mut members = members.to_vec();
     members.sort_by_key(|member| (member.order, member.peer));
@@ -203,8 +203,8 @@ impl<'a> Graph<'a> {
 
     /// Of all sets of these members, at most 16, the best that has a ring.
     ///
-    /// For every set, as bits: where can a path end that begins at its first member and visits all of it (Held and Karp,
-    /// 1962)?
+    /// For every set, as bits: where can a path end that begins at its first member and visits all of it (Held and
+    /// Karp, 1962)?
     fn exact(&self, part: &[usize]) -> Vec<usize> {
         let n = part.len();
         let into: Vec<u32> = (0..n)

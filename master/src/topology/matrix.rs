@@ -54,8 +54,8 @@ impl std::error::Error for MatrixError {}
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matrix {
     peers: usize,
-    /// Row by row; more is better: Mbit/s, or the negative cost. An edge that is impossible is infinitely slow here, and
-    /// every user of this has to look.
+    /// Row by row; more is better: Mbit/s, or the negative cost. An edge that is impossible is infinitely slow here,
+    /// and every user of this has to look.
     rate: Vec<f64>,
     /// What is summed up along a ring. Of no meaning where the edge is impossible.
     cost: Vec<u32>,
@@ -66,8 +66,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix of links, row by row: the link from peer i to peer k is entry i * n + k; `None` is an edge that cannot be
-    /// used. The diagonal does not matter. Rings are compared by latency if every link has one, else by 1 / rate.
+    /// A matrix of links, row by row: the link from peer i to peer k is entry i * n + k; `None` is an edge that cannot
+    /// be used. The diagonal does not matter. Rings are compared by latency if every link has one, else by 1 / rate.
     pub fn of_links(peers: usize, links: &[Option<Link>]) -> Result<Self, MatrixError> {
         check_size(peers, links.len())?;
         let edges = || (0..peers * peers).filter(|at| at / peers != at % peers);

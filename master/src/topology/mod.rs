@@ -1,7 +1,7 @@
 //! The order of a ring: pure search, no input or output.
 //!
-//! [`ring_order`] only avoids edges that cannot be built, [`largest_ring`] leaves out who cannot be in one; [`plan()`] looks
-//! for the best ring by what was measured.
+//! [`ring_order`] only avoids edges that cannot be built, [`largest_ring`] leaves out who cannot be in one; [`plan()`]
+//! looks for the best ring by what was measured.
 
 mod assignment;
 mod bottleneck;

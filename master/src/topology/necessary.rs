@@ -1,5 +1,6 @@
 //! What every ring needs: a successor of its own for each peer, and a way from each peer to each other. Where that is
-//! missing there is no ring, and it says which peers stand in the way; the best rate at which it holds bounds every ring.
+//! missing there is no ring, and it says which peers stand in the way; the best rate at which it holds bounds every
+//! ring.
 
 use super::{budget::Budget, matrix::Matrix};
 use std::collections::VecDeque;

@@ -24,7 +24,8 @@ pub(crate) fn cycles(next: &[u32]) -> Vec<Vec<usize>> {
 
 /// A ring from a complete assignment: the two longest cycles are joined where that costs least, until one is left.
 ///
-/// None if the time was over before. Karp, "A patching algorithm for the nonsymmetric traveling-salesman problem", 1979. Takes n^2 steps in all.
+/// None if the time was over before. Karp, "A patching algorithm for the nonsymmetric traveling-salesman problem",
+/// 1979. Takes n^2 steps in all.
 pub(crate) fn patched(costs: &Costs, assignment: &Assignment, budget: &mut Budget<'_>) -> Option<Vec<usize>> {
     let mut next: Vec<usize> = assignment.next.iter().map(|to| *to as usize).collect();
     let mut cycles = cycles(&assignment.next).into_iter();

@@ -50,7 +50,8 @@ pub struct Options<'a> {
     pub min_gain: f64,
     /// Spend part of the time on proofs by branch and bound. Beyond `exact_peers` only.
     pub prove: bool,
-    /// The search for the lowest sum ends at a ring whose sum is no more than this. [`Objective::Sum`] without places only.
+    /// The search for the lowest sum ends at a ring whose sum is no more than this. [`Objective::Sum`] without places
+    /// only.
     pub enough: Option<u64>,
 }
 
@@ -99,20 +100,20 @@ pub struct Plan {
     pub slowest: Option<(usize, usize)>,
     /// Its rate in Mbit/s, or its cost. None if it was not the objective, and for one peer.
     pub bottleneck: Option<Certified>,
-    /// Sum of latencies in microseconds, of 10^9 / rate, or of costs, among rings that are fast enough. None if the present
-    /// ring was kept for its slowest edge alone.
+    /// Sum of latencies in microseconds, of 10^9 / rate, or of costs, among rings that are fast enough. None if the
+    /// present ring was kept for its slowest edge alone.
     pub total: Option<Certified>,
     /// No ring is better in the sense of the objective.
     pub proven: bool,
-    /// This is the present ring, kept because no other is so much better.
+    /// This is the present ring, kept because no other is better by the least gain of the options.
     pub kept: bool,
     /// Places whose peers are not all next to each other, because no ring allows that or none was found.
     pub split_places: Vec<Vec<usize>>,
 }
 
 impl Plan {
-    /// About how long an all-reduce of so many bytes takes: 2 (n - 1) / n of them over the slowest edge, and all latencies
-    /// once. None for a matrix of costs.
+    /// About how long an all-reduce of `bytes` bytes takes: 2 (n - 1) / n of them over the slowest edge, and all
+    /// latencies once. None for a matrix of costs.
     pub fn predicted_time(&self, matrix: &Matrix, bytes: u64) -> Option<Duration> {
         if matrix.is_costs() {
             return None;
@@ -129,8 +130,8 @@ impl Plan {
 
 /// Plans a ring; `left` says how much time is left and is asked at least every few milliseconds.
 ///
-/// The same matrix, options and answers of `left` give the same plan; a search that ends by itself (by proof) gives the same
-/// plan whatever the time.
+/// The same matrix, options and answers of `left` give the same plan; a search that ends by itself (by proof) gives the
+/// same plan whatever the time.
 ///
 /// # Errors
 /// [`NoPlan`] if there is no ring, or none was found.
@@ -299,7 +300,7 @@ impl<'a> Planner<'a> {
         plan
     }
 
-    /// Goes back to the present ring unless the sum of the plan is so much lower.
+    /// Goes back to the present ring unless the sum of the plan is lower by the least gain of the options.
     fn keep_unless_gain(&self, plan: &mut Plan, present: &[usize]) {
         let (Some(new), Some(old)) = (plan.total, self.matrix.total(present)) else { return };
         let is_split = self.matrix.crossings(present) > self.matrix.crossings(&plan.order);
@@ -312,7 +313,7 @@ impl<'a> Planner<'a> {
         plan.kept = true;
     }
 
-    /// The rate that is so much better than this one.
+    /// The rate that is better than this one by the least gain of the options.
     fn gained(&self, rate: f64) -> f64 {
         let factor = 1.0 + self.options.min_gain;
         if self.matrix.is_costs() { rate / factor } else { rate * factor }

@@ -1,7 +1,7 @@
 //! In which order edges are measured: several at a time, but no peer sends or receives two at once.
 
-/// Rounds of probes between `peers` peers: all edges that are `wanted`, each once. In a round every peer is at most once at
-/// either end, so all edges of n peers take n - 1 rounds, the fewest possible.
+/// Rounds of probes between `peers` peers: all edges that are `wanted`, each once. In a round every peer is at most
+/// once at either end, so all edges of n peers take n - 1 rounds, the fewest possible.
 pub fn probe_rounds(peers: usize, wanted: impl Fn(usize, usize) -> bool) -> Vec<Vec<(usize, usize)>> {
     // In round d everybody measures the peer d places further on.
     let round = |distance: usize| {

@@ -1,15 +1,16 @@
 //! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, over two rings at once.
 //!
-//! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one network
-//! interface) sends to others at most what its fastest edge to another place was measured to carry, and receives
-//! likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and does not profit
-//! from an interface that can do more, so that the other schedules are if anything faster than it says here.
+//! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one
+//! network interface) sends to others at most what its fastest edge to another place was measured to carry, and
+//! receives likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and
+//! does not profit from an interface that can do more, so that the other schedules are if anything faster than it says
+//! here.
 
 use super::{matrix::Matrix, plan::MIN_GAIN, shares::best_shares, two_rings::two_rings};
 use core::ops::RangeInclusive;
 use pccl_protocol::limits::MAX_MESH_RANKS;
 
-/// Groups of so many peers have direct edges between all of them, and may use another schedule than a ring.
+/// Groups of these sizes have direct edges between all peers, and may use another schedule than a ring.
 pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=MAX_MESH_RANKS;
 
 /// What the network interface of each place carries, by the number of its first peer, in Mbit/s.
@@ -36,7 +37,8 @@ impl Interfaces {
         interfaces
     }
 
-    /// Takes in what edges carried while all peers sent to all, in Mbit/s, or 0: an interface carries all of that at once.
+    /// Takes in what edges carried while all peers sent to all, in Mbit/s, or 0: an interface carries all of that at
+    /// once.
     pub fn learn(&mut self, matrix: &Matrix, carried: impl Fn(usize, usize) -> f64) {
         let n = matrix.peers();
         let (mut sent, mut received) = (vec![0.0; n], vec![0.0; n]);
@@ -77,8 +79,8 @@ impl Loads {
         }
     }
 
-    /// Each peer sends to each other its contribution to what that one owns, and the result of what it owns itself. Shares are
-    /// in proportion to these numbers, one for each peer, or equal if there are none.
+    /// Each peer sends to each other its contribution to what that one owns, and the result of what it owns itself.
+    /// Shares are in proportion to these numbers, one for each peer, or equal if there are none.
     pub(crate) fn pairwise(peers: usize, shares: &[u16]) -> Self {
         let all: f64 = shares.iter().copied().map(f64::from).sum();
         let share = |peer: usize| shares.get(peer).map_or(1.0 / peers as f64, |part| f64::from(*part) / all);
@@ -117,15 +119,16 @@ pub struct Schedules {
     pub ring: f64,
     /// By pairwise exchange with these `shares`, where that is possible and there is more than one place.
     pub pairwise: Option<f64>,
-    /// What each peer should own in pairwise exchange, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS); empty: all
-    /// the same.
+    /// What each peer should own in pairwise exchange, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS);
+    /// empty: all the same.
     pub shares: Vec<u16>,
     /// Around the best two rings that have no edge in common, likewise.
     pub two_rings: Option<f64>,
 }
 
 impl Schedules {
-    /// For a ring of all peers of a matrix of rates; without two rings, which take milliseconds to find. None if the ring cannot be used.
+    /// For a ring of all peers of a matrix of rates; without two rings, which take milliseconds to find. None if the
+    /// ring cannot be used.
     pub fn of(matrix: &Matrix, interfaces: &Interfaces, ring: &[usize]) -> Option<Self> {
         if matrix.is_costs() {
             return None;
@@ -163,15 +166,17 @@ impl Schedules {
     }
 }
 
-/// How much tensor pairwise exchange reduces in a second if each peer owns so many parts of it, in Mbit; equal ones if there are
-/// none. None if there is no exchange: an edge cannot be used, all peers are in one place, or these are not their shares.
+/// How much tensor pairwise exchange reduces in a second if each peer owns its share of it, in Mbit; equal shares if
+/// there are none. None if there is no exchange: an edge cannot be used, all peers are in one place, or these are not
+/// their shares.
 pub fn pairwise_rate(matrix: &Matrix, interfaces: &Interfaces, shares: &[u16]) -> Option<f64> {
     let n = matrix.peers();
     let fits = shares.is_empty() || (shares.len() == n && shares.iter().any(|part| *part > 0));
     (fits && may_exchange(matrix)).then(|| Loads::pairwise(n, shares).mbit_s(matrix, interfaces)).flatten()
 }
 
-/// Whether pairwise exchange is possible. Who owns nothing needs its edges as well: a mesh stands with all of them or not at all.
+/// Whether pairwise exchange is possible. Who owns nothing needs its edges as well: a mesh stands with all of them or
+/// not at all.
 pub(crate) fn may_exchange(matrix: &Matrix) -> bool {
     !matrix.is_costs() && matrix.is_complete() && can_differ(matrix)
 }
@@ -298,7 +303,8 @@ mod tests {
 
     #[test]
     fn edges_slower_than_interfaces_favour_pairwise_and_one_bad_edge_unequal_shares() {
-        // Each peer has one fast edge in each direction, so that interfaces are known to carry 900; no ring is of fast edges only.
+        // Each peer has one fast edge in each direction, so that interfaces are known to carry 900; no ring is of fast
+        // edges only.
         let fast = |from: usize, to: usize| if from / 2 == to / 2 { 900.0 } else { 300.0 };
         let found = schedules(&matrix(4, fast));
         assert_near(found.ring, 300.0 / 1.5);
@@ -307,7 +313,8 @@ mod tests {
         let one_bad = matrix(4, |from, to| if (from, to) == (0, 2) { 10.0 } else { fast(from, to) });
         let found = schedules(&one_bad);
         assert_near(pairwise_rate(&one_bad, &Interfaces::of(&one_bad), &[]).unwrap(), 10.0 / 0.5);
-        // Without shares of both its ends an edge between the others binds: they own half each. A little more is good enough.
+        // Without shares of both its ends an edge between the others binds: they own half each. A little more is good
+        // enough.
         assert!((300.0..310.0).contains(&found.pairwise.unwrap()), "{found:?}");
         assert!(found.prefers_pairwise(false));
         // To and from a slow host all has to pass once, and no more than that if it owns nothing.

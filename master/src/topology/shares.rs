@@ -1,8 +1,8 @@
 //! How much of a tensor each peer owns in pairwise exchange, so that all of it is fast: whose edges are slow owns less.
 //!
-//! If peer i owns the part `x_i`, the edge i -> j carries `x_j + x_i`: what i contributes to the part of j, and the result of its
-//! own. With `z_i = x_i * rate`, where the rate is how much tensor is reduced in a second, every limit is linear in z: the edge
-//! carries `z_i + z_j`, and the sum of all z is the rate.
+//! If peer i owns the part `x_i`, the edge i -> j carries `x_j + x_i`: what i contributes to the part of j, and the
+//! result of its own. With `z_i = x_i * rate`, where the rate is how much tensor is reduced in a second, every limit is
+//! linear in z: the edge carries `z_i + z_j`, and the sum of all z is the rate.
 
 use super::{
     matrix::Matrix,
@@ -12,15 +12,17 @@ use super::{
 
 /// Whole parts of a tensor that shares are given in.
 pub const SHARE_PARTS: u16 = 1000;
-/// So near to the best rate is as good. Memory and work of an owner grow with its share, and rates are not measured better.
+/// So near to the best rate is as good. Memory and work of an owner grow with its share, and rates are not measured
+/// better.
 const GOOD: f64 = 0.97;
-/// An owner has memory for the contributions of all others, at most so many times as large as the tensor.
+/// Memory of an owner for the contributions of all others, at most, in sizes of the tensor.
 const CONTRIBUTIONS_MAX: f64 = 2.0;
 /// Halvings of a range of shares: finer than the parts.
 const HALVINGS: usize = 10;
 
-/// Parts of [`SHARE_PARTS`] by number of peer, which sum up to all of them; empty for equal shares. Of all that are nearly as fast as
-/// possible, those whose largest is smallest, and of these those whose smallest is largest. None if there is no exchange.
+/// Parts of [`SHARE_PARTS`] by number of peer, which sum up to all of them; empty for equal shares. Of all that are
+/// nearly as fast as possible, those whose largest is smallest, and of these those whose smallest is largest. None if
+/// there is no exchange.
 pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Vec<u16>> {
     if !may_exchange(matrix) {
         return None;
@@ -100,8 +102,8 @@ fn even_rates(limits: &[Row], good: f64) -> Vec<f64> {
     rates(limits, least, most)
 }
 
-/// The largest whole parts that are not too large, and what is left goes where it slows down least, or else to the largest
-/// remainder: a small share may have to be that small.
+/// The largest whole parts that are not too large, and what is left goes where it slows down least, or else to the
+/// largest remainder: a small share may have to be that small.
 fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u16> {
     let all: f64 = rates.iter().sum();
     let exact: Vec<f64> = rates.iter().map(|rate| rate / all * f64::from(SHARE_PARTS)).collect();

@@ -51,7 +51,7 @@ fn largest(shares: &[u16], n: usize) -> f64 {
     shares.iter().max().map_or(1.0 / n as f64, |most| f64::from(*most) / f64::from(SHARE_PARTS))
 }
 
-/// All ways to divide so many parts.
+/// All ways to divide `parts` parts among `n` owners.
 fn divisions(n: usize, parts: u16) -> Vec<Vec<u16>> {
     if n == 1 {
         return vec![vec![parts]];

@@ -1,8 +1,8 @@
 //! Linear programs of a few variables and rows: the simplex method in its simplest form.
 //!
-//! All limits are at least 0, so the method can begin at 0 and needs no search for a point that is possible. Bland's rule
-//! (Bland: "New finite pivoting rules for the simplex method", 1977) keeps it from going around in circles where several rows
-//! bind at once.
+//! All limits are at least 0, so the method can begin at 0 and needs no search for a point that is possible. Bland's
+//! rule (Bland: "New finite pivoting rules for the simplex method", 1977) keeps it from going around in circles where
+//! several rows bind at once.
 
 /// Below this a coefficient is 0. They come from small whole numbers and parts of one, in few steps.
 const NOTHING: f64 = 1e-9;
@@ -16,8 +16,8 @@ pub(crate) struct Row {
     pub(crate) most: f64,
 }
 
-/// A point with the greatest sum of variables, none below 0, that keeps all conditions. A limit that is no number, or below 0,
-/// counts as 0. If the sum has no bound, or in the end of the steps, some point that keeps the conditions.
+/// A point with the greatest sum of variables, none below 0, that keeps all conditions. A limit that is no number, or
+/// below 0, counts as 0. If the sum has no bound, or in the end of the steps, some point that keeps the conditions.
 pub(crate) fn greatest_sum(variables: usize, rows: &[Row]) -> Vec<f64> {
     let mut tableau = Tableau::of(variables, rows);
     tableau.solve();
@@ -116,8 +116,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::topology::chance::Chance;
 
-    /// The greatest sum, with a proof: prices of the conditions, each at least 0, such that every variable costs at least 1 and
-    /// that all limits together cost what the point is worth. So no point is worth more (duality).
+    /// The greatest sum, with a proof: prices of the conditions, each at least 0, such that every variable costs at
+    /// least 1 and that all limits together cost what the point is worth. So no point is worth more (duality).
     pub(crate) fn proven_sum(variables: usize, rows: &[Row]) -> f64 {
         let mut tableau = Tableau::of(variables, rows);
         tableau.solve();

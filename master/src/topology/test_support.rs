@@ -11,7 +11,7 @@ pub(crate) fn forever() -> impl FnMut() -> Duration {
     || Duration::from_secs(3600)
 }
 
-/// A clock that allows so many looks at it.
+/// A clock that can be read `number` times before the time is over.
 pub(crate) fn looks(mut number: u32) -> impl FnMut() -> Duration {
     move || {
         number = number.saturating_sub(1);

@@ -178,8 +178,8 @@ pub(crate) fn improve(
     change
 }
 
-/// The best exchange that removes the edge behind `a`: with a b .. c d .. e f .. around the ring it puts a d .. e b .. c f,
-/// which turns no segment around. The one Or-3opt move with three edges (Kanellakis and Papadimitriou, 1980).
+/// The best exchange that removes the edge behind `a`: with a b .. c d .. e f .. around the ring it puts a d .. e b ..
+/// c f, which turns no segment around. The one Or-3opt move with three edges (Kanellakis and Papadimitriou, 1980).
 ///
 /// Of the three differences between an edge removed and the one put in, some beginning has only positive sums, so it is
 /// enough to go on while the sum is positive.

@@ -12,8 +12,8 @@ struct Ring {
     slowest: f64,
 }
 
-/// How much tensor they reduce in a second together, in Mbit. All pairs of rings are looked at that can be better than the
-/// best so far. For at most 8 peers.
+/// How much tensor they reduce in a second together, in Mbit. All pairs of rings are looked at that can be better than
+/// the best so far. For at most 8 peers.
 pub(crate) fn two_rings(matrix: &Matrix, interfaces: &Interfaces) -> Option<f64> {
     let n = matrix.peers() as f64;
     let mut rings = all_rings(matrix);

@@ -1,10 +1,11 @@
 //! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
 use crate::{lab::Lab, process::clock_seconds};
+use pccl_testkit::process::Process as Child;
 use std::{
     error::Error,
-    io::{self, BufRead, BufReader, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    io::{self, BufRead, BufReader, Read},
+    process::Command,
 };
 
 /// What a command cost.
@@ -28,15 +29,12 @@ pub(crate) struct Setup<'a> {
 }
 
 /// A process that answers each line with one.
-#[derive(Debug)]
 struct Process {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    child: Child,
+    output: BufReader<Box<dyn Read>>,
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(crate) struct Fleet {
     peers: Vec<Process>,
     master: Process,
@@ -66,7 +64,7 @@ impl Fleet {
             ports.push(format!("{address}:{}", peer.listen()?));
         }
         for (index, peer) in fleet.peers.iter_mut().enumerate() {
-            peer.tell(&ports[(index + 1) % ports.len()])?;
+            peer.child.tell(&ports[(index + 1) % ports.len()])?;
         }
         for peer in &mut fleet.peers {
             let line = peer.listen()?;
@@ -97,7 +95,7 @@ impl Fleet {
 
     /// Gives all peers the same command.
     pub(crate) fn tell_all(&mut self, command: &str) -> io::Result<()> {
-        self.peers.iter_mut().try_for_each(|peer| peer.tell(command))
+        self.peers.iter_mut().try_for_each(|peer| peer.child.tell(command))
     }
 
     /// The two numbers with which each peer answers a command.
@@ -117,21 +115,20 @@ impl Fleet {
     pub(crate) fn kill_last(&mut self) -> io::Result<f64> {
         let mut last = self.peers.pop().ok_or_else(|| io::Error::other("no peer to kill"))?;
         let at = clock_seconds();
-        last.process.kill()?;
-        last.process.wait()?;
+        last.child.end();
         Ok(at)
     }
 
     fn master_cpu_seconds(&mut self) -> io::Result<f64> {
-        self.master.tell("cpu")?;
+        self.master.child.tell("cpu")?;
         self.master.listen()?.parse().map_err(io::Error::other)
     }
 
     /// Ends the processes, the master last.
     pub(crate) fn end(self) -> io::Result<()> {
-        for Process { mut process, input, .. } in self.peers.into_iter().chain([self.master]) {
-            drop(input);
-            process.wait()?;
+        for Process { mut child, .. } in self.peers.into_iter().chain([self.master]) {
+            child.hang_up();
+            child.wait()?;
         }
         Ok(())
     }
@@ -139,15 +136,9 @@ impl Fleet {
 
 impl Process {
     fn start(mut command: Command) -> io::Result<Self> {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let pipes = process.stdin.take().zip(process.stdout.take());
-        let (input, output) = pipes.ok_or_else(|| io::Error::other("a process without pipes"))?;
-        Ok(Self { process, input, output: BufReader::new(output) })
-    }
-
-    fn tell(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.input, "{line}")?;
-        self.input.flush()
+        let mut child = Child::start(&mut command)?;
+        let output = child.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
+        Ok(Self { child, output: BufReader::new(Box::new(output)) })
     }
 
     fn listen(&mut self) -> io::Result<String> {

@@ -1,5 +1,5 @@
-//! What a death costs: the time from the death of a peer in the middle of an operation to the errors of the others, and how
-//! long their next try takes, next to undisturbed operations of the same peers.
+//! What a death costs: the time from the death of a peer in the middle of an operation to the errors of the others, and
+//! how long their next try takes, next to undisturbed operations of the same peers.
 
 use crate::{
     Args,

@@ -34,7 +34,8 @@ impl Lab {
         let prefix = format!("b{}h", std::process::id() % 100_000);
         let Route { delay_ms, rate_mbit, loss_pct } = route;
         let mut text = format!(
-            "hosts = {}\nprefix = \"{prefix}\"\n[default]\ndelay_ms = {delay_ms:?}\nrate_mbit = {rate_mbit:?}\nloss_pct = {loss_pct:?}\n",
+            "hosts = {}\nprefix = \"{prefix}\"\n[default]\ndelay_ms = {delay_ms:?}\nrate_mbit = {rate_mbit:?}\n\
+             loss_pct = {loss_pct:?}\n",
             peers + 1
         );
         if let Some(rate) = slow {
@@ -44,7 +45,8 @@ impl Lab {
         }
         for host in 0..peers {
             text += &format!(
-                "[[link]]\nfrom = {host}\nto = {peers}\nboth = true\ndelay_ms = 1.0\nrate_mbit = 1000.0\nloss_pct = 0.0\n"
+                "[[link]]\nfrom = {host}\nto = {peers}\nboth = true\ndelay_ms = 1.0\nrate_mbit = 1000.0\n\
+                 loss_pct = 0.0\n"
             );
         }
         let description = std::env::temp_dir().join(format!("pccl-bench-{prefix}.toml"));

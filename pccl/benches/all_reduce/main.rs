@@ -1,9 +1,9 @@
-//! All-reduce between processes of this machine, next to plain TCP that moves the same bytes between the same processes:
-//! `cargo bench -p pccl --bench all_reduce -- --help`.
+//! All-reduce between processes of this machine, next to plain TCP that moves the same bytes between the same
+//! processes: `cargo bench -p pccl --bench all_reduce -- --help`.
 //!
 //! The program starts itself once per peer. Each measurement is taken in turns with `ring_limit` (see `plain_ring`), on
-//! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table is
-//! in `docs/performance.md`.
+//! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table
+//! is in `docs/performance.md`.
 
 mod child;
 mod fleet;

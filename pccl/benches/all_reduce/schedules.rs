@@ -1,6 +1,6 @@
-//! The ring and pairwise exchange between far hosts, in turns: which is faster, and whether the master takes that one. Rates are
-//! limited per pair of hosts here; a host has no limit of its own but the processors of this machine. So pairwise exchange is held against
-//! the best shares that there are for these rates.
+//! The ring and pairwise exchange between far hosts, in turns: which is faster, and whether the master takes that one.
+//! Rates are limited per pair of hosts here; a host has no limit of its own but the processors of this machine. So
+//! pairwise exchange is held against the best shares that there are for these rates.
 
 use crate::{
     Args,
@@ -15,7 +15,7 @@ use std::{error::Error, io, path::Path};
 const HOSTS: usize = 5;
 /// Sizes of the operations, in MiB.
 const SIZES_MIB: [usize; 2] = [16, 64];
-/// The automatic choice may take so many times as long as the faster one.
+/// How much longer than the faster one the automatic choice may take, as a factor.
 const TOLERANCE: f64 = 1.15;
 
 /// One network: rates in Mbit/s from one host to another.
@@ -46,8 +46,10 @@ const NETWORKS: [Network; 4] = [
 /// Measures all networks.
 pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     println!(
-        "{HOSTS} hosts, 10 ms apart, float32, after optimize_topology; seconds of an operation (median of {}), and as a\n\
-         part of the bound by the rates of pairs: around the best ring, and by pairwise exchange with the best shares. With equal\n\
+        "{HOSTS} hosts, 10 ms apart, float32, after optimize_topology; seconds of an operation (median of {}), and as \
+         a\n\
+         part of the bound by the rates of pairs: around the best ring, and by pairwise exchange with the best \
+         shares. With equal\n\
          chunks the slowest pair takes as long as it says there",
         args.rounds
     );
@@ -119,8 +121,8 @@ fn what_ran(fleet: &mut Fleet) -> io::Result<&'static str> {
     Ok(if is_pairwise { "pairwise" } else { "ring" })
 }
 
-/// One pair of equal ones becomes much slower, which equal chunks cannot avoid: how long operations take until its ends own next to
-/// nothing, for which there is no probe. Says whether they are faster than any ring after three of them.
+/// One pair of equal ones becomes much slower, which equal chunks cannot avoid: how long operations take until its ends
+/// own next to nothing, for which there is no probe. Says whether they are faster than any ring after three of them.
 fn follows_a_slow_pair(lab: &mut Lab, fleet: &mut Fleet) -> Result<bool, Box<dyn Error>> {
     const RATE: f64 = 50.0;
     const SLOW: f64 = 5.0;
@@ -138,7 +140,8 @@ fn follows_a_slow_pair(lab: &mut Lab, fleet: &mut Fleet) -> Result<bool, Box<dyn
     let exchange =
         mbit / best_exchange(|from, to| if from.abs_diff(to) == 2 && from + to == 4 { SLOW } else { RATE })?;
     println!(
-        "  then one pair {SLOW} Mbit/s, operations of {} MiB: {} s; a ring around it takes {ring:.2} s, an exchange with the best \
+        "  then one pair {SLOW} Mbit/s, operations of {} MiB: {} s; a ring around it takes {ring:.2} s, an exchange \
+         with the best \
          shares {exchange:.2} s",
         BYTES >> 20,
         list.join(" ")

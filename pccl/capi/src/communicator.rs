@@ -6,7 +6,9 @@ use crate::{
     types::{Handle, code},
 };
 use parking_lot::{Condvar, Mutex};
-use pccl::{Builder, Communicator, DetachedReduce, LaunchOptions, ReduceInfo, Remedy, Schedule, Tensor};
+use pccl::{
+    Builder, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule, Tensor,
+};
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -179,18 +181,8 @@ impl Comm {
 
     /// Launches an all-reduce under a tag that is free.
     pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
-        let communicator = self.connected()?;
+        let communicator = self.take_tag(tag)?;
         let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: None };
-        if communicator.is_connected() {
-            communicator.check_company().map_err(|error| Failure::of_reduce(&error))?;
-        }
-        {
-            let mut reduces = self.reduces.lock();
-            if reduces.contains_key(&tag) {
-                return Err(Failure::argument(format!("tag {tag} is in flight already")));
-            }
-            reduces.insert(tag, Reduce::Launching);
-        }
         let launched = communicator.launch_detached(tensors, options);
         let mut reduces = self.reduces.lock();
         match launched {
@@ -203,6 +195,32 @@ impl Comm {
                 Err(Failure::of(&error, code::INVALID_USAGE))
             }
         }
+    }
+
+    /// All-reduces many tensors in one operation under a tag that is free, again and again until that is over.
+    pub(crate) fn reduce_many(&self, tensors: &mut [Tensor<'_>], tag: u64) -> Outcome<ReduceInfo> {
+        let communicator = self.take_tag(tag)?;
+        let limit = self.call_timeout();
+        let options = ManyOptions { tag, schedule: *self.schedule.lock(), ..ManyOptions::default() };
+        let options = ManyOptions { timeout: limit, ..options };
+        let result = communicator.all_reduce_many(tensors, options);
+        self.reduces.lock().remove(&tag);
+        result.map_err(|error| Failure::of_reduce(&error))
+    }
+
+    /// Takes a tag for an all-reduce that is about to begin, if the group is large enough for one.
+    fn take_tag(&self, tag: u64) -> Outcome<Arc<Communicator>> {
+        let communicator = self.connected()?;
+        if communicator.is_connected() {
+            communicator.check_company().map_err(|error| Failure::of_reduce(&error))?;
+        }
+        let mut reduces = self.reduces.lock();
+        if reduces.contains_key(&tag) {
+            return Err(Failure::argument(format!("tag {tag} is in flight already")));
+        }
+        reduces.insert(tag, Reduce::Launching);
+        drop(reduces);
+        Ok(communicator)
     }
 
     /// Waits for the all-reduce of a tag; nothing uses its memory afterwards. After `timeout` it is given up for all.
@@ -280,8 +298,10 @@ fn build(builder: &Builder) -> Outcome<Arc<Communicator>> {
 
 fn connect_code(error: &pccl::Error) -> i32 {
     match error {
-        // Somebody has closed.
-        pccl::Error::InvalidUsage(_) | pccl::Error::NotConnected => code::INVALID_USAGE,
+        // Somebody has closed. And whoever is refused for good would otherwise be told to call again, for ever.
+        pccl::Error::InvalidUsage(_) | pccl::Error::NotConnected | pccl::Error::Refused(_) => {
+            code::INVALID_USAGE
+        }
         pccl::Error::InvalidArgument(_) => code::INVALID_ARGUMENT,
         pccl::Error::PendingAsyncOps { .. } => code::PENDING_ASYNC_OPS,
         _ => code::MASTER_CONNECTION_FAILED,

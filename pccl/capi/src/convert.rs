@@ -111,11 +111,7 @@ pub(crate) fn schedule_code(algorithm: Algorithm) -> c_int {
 
 /// The `pcclSchedule_t` of a schedule that callers can choose.
 pub(crate) fn chosen_schedule_code(schedule: Schedule) -> c_int {
-    schedule_code(match schedule {
-        Schedule::Automatic => Algorithm::Automatic,
-        Schedule::Ring => Algorithm::Ring,
-        Schedule::Pairwise => Algorithm::Pairwise,
-    })
+    schedule_code(schedule.algorithm())
 }
 
 /// An address of the header.

@@ -36,7 +36,7 @@ impl Failure {
         Self { code, text, remedy: Remedy::GiveUp, cause, culprits: Vec::new() }
     }
 
-    /// An argument has no meaning.
+    /// An argument is invalid.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(code::INVALID_ARGUMENT, "InvalidArgument", text)
     }
@@ -174,8 +174,8 @@ pub(crate) fn last_remedy() -> c_int {
         Some(Remedy::Retry) => 1,
         Some(Remedy::WaitForPeers) => 2,
         Some(Remedy::Reconnect) => 3,
-        Some(Remedy::GiveUp) => GIVE_UP,
         Some(Remedy::FormGroup) => 5,
+        Some(_) => GIVE_UP,
     }
 }
 
@@ -196,10 +196,16 @@ mod tests {
         last(|last| last.cause.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
+    fn lost() -> pccl::Reason<pccl::LossCause> {
+        pccl::Reason::new(pccl::LossCause::Silent, "")
+    }
+
     #[test]
     fn a_failure_leaves_text_and_remedy_for_its_own_thread() {
         assert_eq!((text(), last_remedy()), (String::new(), 0));
-        let result = call(|| Err(Failure::of(&Error::MasterLost("gone\0away".into()), 11)));
+        let result = call(|| {
+            Err(Failure::of(&Error::MasterLost(pccl::Reason::new(pccl::LossCause::Broken, "gone\0away")), 11))
+        });
         assert_eq!((result, last_remedy()), (11, 3));
         assert_eq!(text(), "master lost: gone away");
         std::thread::spawn(|| assert_eq!(text(), "")).join().expect("no panic");
@@ -220,8 +226,8 @@ mod tests {
         let kicked = |code| Error::Kicked(pccl::KickReason::new(code, ""));
         for (error, word) in [
             (kicked(pccl::KickCode::Unreachable), "Unreachable"),
-            (Error::OutcomeUnknown(String::new()), "OutcomeUnknown"),
-            (Error::System(String::new()), "System"),
+            (Error::OutcomeUnknown(lost()), "OutcomeUnknown"),
+            (Error::System(String::new().into()), "System"),
             (Error::TimedOut { call: pccl::CallKind::Sync, text: String::new(), verdict: None }, "TimedOut"),
         ] {
             assert_eq!(Failure::of(&error, code::INVALID_USAGE).cause, word);
@@ -235,12 +241,12 @@ mod tests {
     fn every_error_has_the_code_that_callers_of_the_original_branch_on() {
         let table = [
             (Error::TooFewPeers { have: 1, need: 2, in_group: true }, code::TOO_FEW_PEERS),
-            (Error::MasterLost(String::new()), code::RANK_CONNECTION_LOST),
-            (Error::OutcomeUnknown(String::new()), code::RANK_CONNECTION_LOST),
+            (Error::MasterLost(lost()), code::RANK_CONNECTION_LOST),
+            (Error::OutcomeUnknown(lost()), code::RANK_CONNECTION_LOST),
             (Error::InvalidArgument(String::new()), code::INVALID_ARGUMENT),
             (Error::InvalidUsage(String::new()), code::INVALID_USAGE),
             (Error::PendingAsyncOps { count: 1 }, code::PENDING_ASYNC_OPS),
-            (Error::System(String::new()), code::INTERNAL_ERROR),
+            (Error::System(String::new().into()), code::INTERNAL_ERROR),
         ];
         for (error, code) in table {
             assert_eq!(Failure::of_reduce(&error).code, code, "{error}");

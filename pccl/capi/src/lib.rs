@@ -1,8 +1,8 @@
 //! The C interface: what `include/pccl.h` declares.
 //!
-//! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns the
-//! error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked up.
-//! No panic leaves this crate.
+//! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns
+//! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
+//! up. No panic leaves this crate.
 
 mod calls;
 mod communicator;

@@ -29,8 +29,8 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// The function of a program that takes lines: level, origin, text, and what the program wants to have back.
 pub(crate) type Callback = unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void);
 
-/// Lines that may wait for the function. A thread of the library must not wait for it: in Python it needs the interpreter's
-/// lock, which somebody may hold for seconds.
+/// Lines that may wait for the function. A thread of the library must not wait for it: in Python it needs the
+/// interpreter's lock, which somebody may hold for seconds.
 const QUEUE_LINES: usize = 4096;
 
 /// Where lines go instead of to stderr: to a thread that hands them to a function of the program, in their order.
@@ -60,7 +60,8 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts the log at the level that `PCCL_LOG_LEVEL` or `RUST_LOG` asks for, once, and warns of settings without effect.
+/// Starts the log at the level that `PCCL_LOG_LEVEL` or `RUST_LOG` asks for, once, and warns of settings without
+/// effect.
 pub(crate) fn start() {
     static ONCE: Once = Once::new();
     install();
@@ -187,8 +188,8 @@ fn hand_over(lines: &Receiver<Line>, lost: &AtomicU64, callback: Callback, user:
     IN_CALLBACK.set(true);
     let hand = |line: &Line| {
         let user = std::ptr::without_provenance_mut(user);
-        // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is replaced,
-        // and whoever replaces it waits for this thread; the texts live until it has returned.
+        // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is
+        // replaced, and whoever replaces it waits for this thread; the texts live until it has returned.
         unsafe { callback(line.level as c_int, line.origin.as_ptr(), line.text.as_ptr(), user) };
     };
     for line in lines {

@@ -1,8 +1,9 @@
 //! Masters as C sees them: made, run once, interrupted from anywhere, awaited, destroyed.
 //!
 //! An interrupt may come from a signal handler, in the middle of anything: it takes no lock and no memory. So each
-//! master has one of a fixed number of slots for as long as it lives. A reader announces itself in the slot before it looks
-//! at what is in there; whoever empties the slot waits until no reader is left, which takes as long as one system call.
+//! master has one of a fixed number of slots for as long as it lives. A reader announces itself in the slot before it
+//! looks at what is in there; whoever empties the slot waits until no reader is left, which takes as long as one system
+//! call.
 
 use crate::{
     failure::{Failure, Outcome},

@@ -7,11 +7,11 @@ use crate::{
     raw,
     types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor, ResultCode, code},
 };
-use pccl::{Error, Tensor};
+use pccl::Tensor;
 use std::{
     collections::BTreeSet,
     ffi::{c_int, c_void},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The tensor of a descriptor.
@@ -82,7 +82,8 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
 /// `pcclAllReduceAsync`.
 ///
 /// # Safety
-/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until
+/// the all-reduce was awaited.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
     send: *const c_void,
@@ -241,39 +242,23 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
         if tags.len() < descriptors.len() {
             return Err(Failure::argument("two descriptors have the same tag"));
         }
-        let tag = descriptors[0].descriptor.tag;
-        let began = Instant::now();
-        let timeout = comm.call_timeout();
-        loop {
-            let tensors = descriptors.iter().map(|it| {
-                // SAFETY: as in `pcclAllReduce`.
-                unsafe { tensor(it.send, it.recv, &it.descriptor) }
-            });
-            comm.launch(tensors.collect::<Outcome<_>>()?, tag)?;
-            match comm.wait(tag, timeout.map(|timeout| timeout.saturating_sub(began.elapsed())))? {
-                Ok(info) => {
-                    // SAFETY: by the contract of this function.
-                    unsafe { raw::write(info_out, reduce_info(&info)) };
-                    return Ok(());
-                }
-                Err(error) if error.is_retryable() && !was_given_up(&error) => log::info!("again: {error}"),
-                Err(error) => return Err(Failure::of_reduce(&error)),
-            }
-        }
+        let tensors = descriptors.iter().map(|it| {
+            // SAFETY: as in `pcclAllReduce`.
+            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+        });
+        let mut tensors = tensors.collect::<Outcome<Vec<_>>>()?;
+        let info = comm.reduce_many(&mut tensors, descriptors[0].descriptor.tag)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(info_out, reduce_info(&info)) };
+        Ok(())
     })
-}
-
-/// Whether a caller wanted the operation to end.
-fn was_given_up(error: &Error) -> bool {
-    error
-        .verdict()
-        .is_some_and(|verdict| matches!(verdict.cause, pccl::Cause::CallerAbort | pccl::Cause::CallTimeout))
 }
 
 /// `pcclAllReduceManyAsync`.
 ///
 /// # Safety
-/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until the all-reduce was awaited.
+/// As for all functions here: pointers are null or point to what the header says; the buffers stay as they are until
+/// the all-reduce was awaited.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
     descriptors: *const ReduceOpDescriptor,

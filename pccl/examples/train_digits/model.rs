@@ -4,107 +4,70 @@
 //! differ in the last bit of their local training (`exp` and `ln` come from the platform); that does no harm, since
 //! only averaged values reach the shared state.
 
-use crate::dataset::{CLASSES, Dataset, PIXELS};
-use crate::rng::Rng;
+use crate::data::{CLASSES, PIXELS, Sample};
+use pccl_testkit::random::Rng;
 
 /// Units of the hidden layer.
-pub(crate) const HIDDEN: usize = 48;
-/// Elements of the parameter vector: hidden weights and biases, output weights and biases, in this order.
-pub(crate) const PARAMS: usize = OUT_BIAS + CLASSES;
-
+const HIDDEN: usize = 48;
+// Where the parts of the parameter vector begin: hidden weights, hidden biases, output weights, output biases.
 const HIDDEN_BIAS: usize = HIDDEN * PIXELS;
 const OUT_WEIGHTS: usize = HIDDEN_BIAS + HIDDEN;
 const OUT_BIAS: usize = OUT_WEIGHTS + CLASSES * HIDDEN;
+const PARAMS: usize = OUT_BIAS + CLASSES;
 
-/// How well parameters fit a data set.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Evaluation {
-    /// Mean cross-entropy, nats.
-    pub(crate) loss: f32,
-    /// Share of images classified right, 0 to 1.
-    pub(crate) accuracy: f64,
-}
-
-/// Plain minibatch gradient descent: what a peer does between two all-reduces.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LocalSgd {
-    /// Step size.
-    pub(crate) learning_rate: f32,
-    /// Images in a step.
-    pub(crate) batch: usize,
-    /// Steps in one round.
-    pub(crate) steps: usize,
-}
-
-impl LocalSgd {
-    /// Runs one round on the samples `indices` of `data`, in an order drawn from `rng`; returns the mean loss.
-    /// Does nothing and returns 0 when `indices` is empty.
-    pub(crate) fn train(&self, params: &mut [f32], data: &Dataset, indices: &[usize], rng: &mut Rng) -> f32 {
-        if indices.is_empty() || self.steps == 0 || self.batch == 0 {
-            return 0.0;
-        }
-        let mut order = indices.to_vec();
-        let mut next = order.len();
-        let mut batch = Vec::with_capacity(self.batch);
-        let mut gradient = vec![0.0; params.len()];
-        let mut loss_sum = 0.0;
-        for _ in 0..self.steps {
-            batch.clear();
-            while batch.len() < self.batch {
-                if next == order.len() {
-                    rng.shuffle(&mut order);
-                    next = 0;
-                }
-                batch.push(order[next]);
-                next += 1;
-            }
-            loss_sum += loss_and_gradient(params, data, &batch, &mut gradient);
-            for (param, slope) in params.iter_mut().zip(&gradient) {
-                *param -= self.learning_rate * slope;
-            }
-        }
-        loss_sum / self.steps as f32
-    }
-}
+// Plain minibatch gradient descent between two all-reduces.
+const LEARNING_RATE: f32 = 0.2;
+const BATCH: usize = 16;
+const LOCAL_STEPS: usize = 20;
 
 /// Starting parameters, a function of `seed` (He et al. 2015, uniform form; biases 0).
 pub(crate) fn init(seed: u64) -> Vec<f32> {
-    let mut rng = Rng::from_parts(&[seed, 1]);
+    let mut rng = Rng::keyed(&[seed, 1]);
     let mut params = vec![0.0; PARAMS];
-    let mut fill = |range: std::ops::Range<usize>, fan_in: usize| {
+    for (range, fan_in) in [(0..HIDDEN_BIAS, PIXELS), (OUT_WEIGHTS..OUT_BIAS, HIDDEN)] {
         let bound = (6.0 / fan_in as f32).sqrt();
         params[range].fill_with(|| rng.symmetric() * bound);
-    };
-    fill(0..HIDDEN_BIAS, PIXELS);
-    fill(OUT_WEIGHTS..OUT_BIAS, HIDDEN);
+    }
     params
 }
 
-/// Mean loss and share of right answers over all of `data`.
-pub(crate) fn evaluate(params: &[f32], data: &Dataset) -> Evaluation {
-    let mut loss_sum = 0.0;
-    let mut right = 0usize;
-    for index in 0..data.len() {
-        let pass = Pass::forward(params, data.image(index));
-        loss_sum += pass.loss(data.label(index));
-        right += usize::from(pass.answer() == data.label(index));
+/// Takes the local steps on the samples `indices` of `data`, in an order drawn from `rng`; returns the mean loss.
+pub(crate) fn train(params: &mut [f32], data: &[Sample], indices: &[usize], rng: &mut Rng) -> f32 {
+    let (mut order, mut loss) = (Vec::new(), 0.0);
+    while order.len() < LOCAL_STEPS * BATCH {
+        let mut again = indices.to_vec();
+        rng.shuffle(&mut again);
+        order.extend(again);
     }
-    let count = data.len().max(1);
-    Evaluation { loss: loss_sum / count as f32, accuracy: right as f64 / count as f64 }
+    for batch in order.chunks(BATCH).take(LOCAL_STEPS) {
+        let (batch_loss, gradient) = loss_and_gradient(params, data, batch);
+        params.iter_mut().zip(&gradient).for_each(|(param, slope)| *param -= LEARNING_RATE * slope);
+        loss += batch_loss;
+    }
+    loss / LOCAL_STEPS as f32
 }
 
-/// Mean loss over `batch` and its gradient, which overwrites `gradient`.
-fn loss_and_gradient(params: &[f32], data: &Dataset, batch: &[usize], gradient: &mut [f32]) -> f32 {
-    gradient.fill(0.0);
-    let mut loss_sum = 0.0;
-    for &index in batch {
-        let pass = Pass::forward(params, data.image(index));
-        loss_sum += pass.loss(data.label(index));
-        pass.backward(params, data.image(index), data.label(index), gradient);
+/// Share of right answers over all of `data`, 0 to 1.
+pub(crate) fn accuracy(params: &[f32], data: &[Sample]) -> f64 {
+    let is_right = |sample: &&Sample| {
+        let probabilities = Pass::forward(params, &sample.image).probabilities;
+        (0..CLASSES).all(|other| probabilities[other] <= probabilities[sample.label])
+    };
+    data.iter().filter(is_right).count() as f64 / data.len() as f64
+}
+
+/// Mean loss (nats) over `batch`, and its gradient.
+fn loss_and_gradient(params: &[f32], data: &[Sample], batch: &[usize]) -> (f32, Vec<f32>) {
+    let (mut loss, mut gradient) = (0.0, vec![0.0; params.len()]);
+    for sample in batch.iter().map(|&index| &data[index]) {
+        let pass = Pass::forward(params, &sample.image);
+        // A probability that underflows to 0 must cost much, not infinitely much.
+        loss -= pass.probabilities[sample.label].max(f32::MIN_POSITIVE).ln();
+        pass.backward(params, sample, &mut gradient);
     }
-    let scale = 1.0 / batch.len().max(1) as f32;
+    let scale = 1.0 / batch.len() as f32;
     gradient.iter_mut().for_each(|slope| *slope *= scale);
-    loss_sum * scale
+    (loss * scale, gradient)
 }
 
 /// One image on its way through the network.
@@ -129,25 +92,10 @@ impl Pass {
         Self { hidden, probabilities }
     }
 
-    fn loss(&self, label: usize) -> f32 {
-        // A probability that underflows to 0 must cost much, not infinitely much.
-        -self.probabilities[label].max(f32::MIN_POSITIVE).ln()
-    }
-
-    fn answer(&self) -> usize {
-        let mut best = 0;
-        for class in 1..CLASSES {
-            if self.probabilities[class] > self.probabilities[best] {
-                best = class;
-            }
-        }
-        best
-    }
-
-    fn backward(&self, params: &[f32], image: &[f32], label: usize, gradient: &mut [f32]) {
+    fn backward(&self, params: &[f32], sample: &Sample, gradient: &mut [f32]) {
         let mut hidden_slopes = [0.0; HIDDEN];
         for class in 0..CLASSES {
-            let slope = self.probabilities[class] - f32::from(u8::from(class == label));
+            let slope = self.probabilities[class] - f32::from(u8::from(class == sample.label));
             gradient[OUT_BIAS + class] += slope;
             let start = OUT_WEIGHTS + class * HIDDEN;
             for unit in 0..HIDDEN {
@@ -159,7 +107,7 @@ impl Pass {
             let slope = hidden_slopes[unit];
             gradient[HIDDEN_BIAS + unit] += slope;
             let weights = &mut gradient[unit * PIXELS..(unit + 1) * PIXELS];
-            weights.iter_mut().zip(image).for_each(|(weight, pixel)| *weight += slope * pixel);
+            weights.iter_mut().zip(&sample.image).for_each(|(weight, pixel)| *weight += slope * pixel);
         }
     }
 }
@@ -175,67 +123,25 @@ fn softmax(values: &mut [f32]) {
     values.iter_mut().for_each(|value| *value /= sum);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dataset::load;
-
-    #[test]
-    fn gradient_agrees_with_differences() {
-        let data = load().unwrap().train;
-        let batch = [0, 1, 2, 3, 4, 5, 6, 7];
-        let params = init(11);
-        let mut gradient = vec![0.0; PARAMS];
-        loss_and_gradient(&params, &data, &batch, &mut gradient);
-        let mut scratch = vec![0.0; PARAMS];
-        let mut checked = 0;
-        for index in (0..PARAMS).step_by(7) {
-            // Small, so that few units of the hidden layer change sides within it.
-            let step = 2e-3;
+#[test]
+fn the_gradient_agrees_with_differences() {
+    let data = crate::data::load().expect("the file").train;
+    let batch = [0, 1, 2, 3, 4, 5, 6, 7];
+    let params = init(11);
+    let (_, gradient) = loss_and_gradient(&params, &data, &batch);
+    let mut checked = 0;
+    for index in (0..PARAMS).step_by(7) {
+        // Small, so that few units of the hidden layer change sides within it.
+        let step = 2e-3;
+        let moved = |by: f32| {
             let mut moved = params.clone();
-            moved[index] = params[index] + step;
-            let above = loss_and_gradient(&moved, &data, &batch, &mut scratch);
-            moved[index] = params[index] - step;
-            let below = loss_and_gradient(&moved, &data, &batch, &mut scratch);
-            let expected = (above - below) / (2.0 * step);
-            let tolerance = 0.03 * expected.abs() + 2e-3;
-            assert!(
-                (gradient[index] - expected).abs() < tolerance,
-                "{index}: {} {expected}",
-                gradient[index]
-            );
-            checked += usize::from(expected.abs() > 1e-2);
-        }
-        assert!(checked > 50, "only {checked} slopes were large enough to mean anything");
-    }
-
-    #[test]
-    fn training_is_repeatable_to_the_byte_and_learns() {
-        let data = load().unwrap().train;
-        let indices: Vec<usize> = (0..data.len()).collect();
-        let sgd = LocalSgd { learning_rate: 0.2, batch: 32, steps: 60 };
-        let run = || {
-            let mut params = init(5);
-            let loss = sgd.train(&mut params, &data, &indices, &mut Rng::new(9));
-            (params.iter().map(|p| p.to_bits()).collect::<Vec<_>>(), loss.to_bits(), params)
+            moved[index] += by;
+            loss_and_gradient(&moved, &data, &batch).0
         };
-        let (first, second) = (run(), run());
-        assert_eq!((&first.0, first.1), (&second.0, second.1));
-        assert!(evaluate(&first.2, &data).loss < evaluate(&init(5), &data).loss / 2.0);
+        let expected = (moved(step) - moved(-step)) / (2.0 * step);
+        let tolerance = 0.03 * expected.abs() + 2e-3;
+        assert!((gradient[index] - expected).abs() < tolerance, "{index}: {} {expected}", gradient[index]);
+        checked += usize::from(expected.abs() > 1e-2);
     }
-
-    #[test]
-    fn nothing_to_train_on_changes_nothing() {
-        let data = load().unwrap().train;
-        let mut params = init(5);
-        let sgd = LocalSgd { learning_rate: 0.2, batch: 32, steps: 3 };
-        assert_eq!(sgd.train(&mut params, &data, &[], &mut Rng::new(9)), 0.0);
-        assert_eq!(params, init(5));
-    }
-
-    #[test]
-    fn seeds_matter() {
-        assert_ne!(init(1), init(2));
-        assert_eq!(init(1).len(), PARAMS);
-    }
+    assert!(checked > 50, "only {checked} slopes were large enough to mean anything");
 }

@@ -1,8 +1,8 @@
 //! One clock for the recorders of many machines.
 //!
-//! Each recorder has its own wall clock. Packets that both ends recorded bound how far two clocks can be apart: nothing is
-//! received before it was sent. Clocks that keep to the bounds are believed; the others are moved to the middle of what
-//! is possible, which is the usual estimate for equal ways there and back.
+//! Each recorder has its own wall clock. Packets that both ends recorded bound how far two clocks can be apart: nothing
+//! is received before it was sent. Clocks that keep to the bounds are believed; the others are moved to the middle of
+//! what is possible, which is the usual estimate for equal ways there and back.
 
 use crate::{
     Role, Subject, What,

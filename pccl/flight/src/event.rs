@@ -8,7 +8,9 @@ use std::{borrow::Cow, fmt};
 
 /// A fieldless enum whose variants have names in files.
 macro_rules! named {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $text:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[$variant_meta])* $variant),* }
@@ -198,16 +200,15 @@ impl Event {
         let subject = match verdict.operation {
             Operation::AllReduce(id) => Some(Subject::Op(id)),
             Operation::Sync(id) => Some(Subject::Sync(id)),
-            Operation::Topology(epoch) => Some(Subject::World(epoch)),
-            // Its text has it.
-            Operation::Forming(_) => None,
+            // The text names whatever else there may be.
+            _ => None,
         };
         Self {
+            subject,
             peer: culprit(0),
             other: culprit(1),
             cause: Some(verdict.cause),
             bytes: Some(verdict.bytes_done),
-            subject,
             ..Self::new(What::Verdict).text(verdict.to_string())
         }
     }

@@ -1,7 +1,7 @@
 //! Files of the flight recorder: text, one `key=value` line per fact of the head, one line per event.
 //!
-//! The parser is total: any text gives a file, or says what is wrong. A file whose head can be read is used as far as its
-//! lines can be.
+//! The parser is total: any text gives a file, or says what is wrong. A file whose head can be read is used as far as
+//! its lines can be.
 
 use crate::{Entry, Event, Subject, What, event::named};
 use pccl_protocol::{

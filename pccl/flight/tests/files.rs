@@ -4,9 +4,12 @@
 mod arbitrary;
 
 use arbitrary::arb;
+// The strategies need them.
 use pccl_flight::{Entry, Event, File, Header, Options, Role, Subject, What, explain};
+use pccl_hash as _;
 use pccl_protocol::{Cause, GroupId, Name, PeerId, RunId};
 use proptest::{collection::vec, option, prelude::*, sample::select};
+use tinysockets as _;
 
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![".{0,40}", "[ \\\\=\n\r\tn_.]{0,20}", Just("text= name=\\".to_owned())]

@@ -94,6 +94,7 @@ wire_struct! {
 
 wire_code! {
     /// What the caller's thread is doing.
+    #[non_exhaustive]
     pub enum CallKind {
         /// Not in any call.
         None = 0 => "no call",
@@ -149,8 +150,8 @@ impl ListItem for StalledEdge {
 }
 
 wire_struct! {
-    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the way,
-    /// or still is on it.
+    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the
+    /// way, or still is on it.
     #[derive(Copy)]
     pub struct EdgeBytes {
         /// The other end.
@@ -179,7 +180,8 @@ wire_struct! {
     pub struct VoteTopology {
         /// Names the answer.
         pub request: RequestId,
-        /// 0: answer when this round ends. Otherwise keep the vote, round after round, until the world has this many peers.
+        /// 0: answer when this round ends. Otherwise keep the vote, round after round, until the world has this many
+        /// peers.
         pub wait_for_world: u32,
     }
 }

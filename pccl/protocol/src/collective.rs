@@ -101,8 +101,8 @@ wire_struct! {
     pub struct Descriptor {
         /// The tensors, in the caller's order.
         pub parts: Vec<PartDescriptor>,
-        /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`], which
-        /// leaves it to the master.
+        /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
+        /// which leaves it to the master.
         pub algorithm: Algorithm,
     }
 }
@@ -117,8 +117,8 @@ impl Descriptor {
 
     /// Most bytes that one of `ranks` peers moves for this, sent and received together.
     pub fn moved_bytes_max(&self, ranks: usize) -> u64 {
-        // In both halves of the ring each byte but the own chunk is sent once and received once. In pairwise exchange who owns a
-        // byte gets it from all others and sends it to them, and somebody may own all.
+        // In both halves of the ring each byte but the own chunk is sent once and received once. In pairwise exchange
+        // who owns a byte gets it from all others and sends it to them, and somebody may own all.
         let passes = if ranks <= limits::MAX_MESH_RANKS { 2 * (ranks as u64).saturating_sub(1) } else { 0 };
         match self.algorithm_for(ranks, false) {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
@@ -134,9 +134,9 @@ impl Descriptor {
     /// The algorithm by which `ranks` peers prepare to reduce this: the same for all of them, and for the master.
     /// `pairwise` is what their [ring plan](crate::RingPlan::pairwise) says.
     ///
-    /// In the place of [`Algorithm::AllGather`] the master may name another one for small operations, for which the same is
-    /// prepared. Who prepares for [`Algorithm::Pairwise`] prepares for [`Algorithm::Ring`] as well, and the master may name
-    /// either.
+    /// In the place of [`Algorithm::AllGather`] the master may name another one for small operations, for which the
+    /// same is prepared. Who prepares for [`Algorithm::Pairwise`] prepares for [`Algorithm::Ring`] as well, and the
+    /// master may name either.
     pub fn algorithm_for(&self, ranks: usize, pairwise: bool) -> Algorithm {
         let bytes = self.bytes();
         // Partial sums are what is quantised, and there are none in an all-gather.
@@ -167,13 +167,14 @@ impl Descriptor {
 
 wire_code! {
     /// How the data of a collective travels.
+    #[non_exhaustive]
     pub enum Algorithm {
         /// The master chooses.
         Automatic = 0 => "automatic",
         /// Pipelined ring: reduce-scatter, then gather.
         Ring = 1 => "ring",
-        /// Every rank gets all contributions around the ring and folds them itself: half the hops, more bytes. For small
-        /// operations.
+        /// Every rank gets all contributions around the ring and folds them itself: half the hops, more bytes. For
+        /// small operations.
         AllGather = 2 => "all-gather",
         /// As [`Algorithm::AllGather`], over the mesh: every rank sends to every other. For small operations, where all
         /// members are connected directly.
@@ -181,8 +182,8 @@ wire_code! {
         /// Over the mesh: rank 0 gets all contributions, folds them, and sends the result to all. One hop more than
         /// [`Algorithm::Direct`] for fewer messages, which is less work where all peers share one host.
         ReduceBroadcast = 4 => "reduce-broadcast",
-        /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends the
-        /// result to all. As many bytes as around the ring, over all edges at once. For large operations.
+        /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends
+        /// the result to all. As many bytes as around the ring, over all edges at once. For large operations.
         Pairwise = 5 => "pairwise",
     }
 }

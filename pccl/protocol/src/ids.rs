@@ -111,8 +111,8 @@ impl ListItem for PeerId {
 
 /// Identity of one attempt of one collective.
 ///
-/// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing that
-/// belongs to a dead attempt can be mistaken for its retry.
+/// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing
+/// that belongs to a dead attempt can be mistaken for its retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     /// Epoch of the group that runs the collective.

@@ -23,7 +23,9 @@ macro_rules! wire_struct {
 
 /// A fieldless enum with a fixed one-byte code per variant.
 macro_rules! wire_code {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal => $text:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $code:literal => $text:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[$variant_meta])* $variant),* }
@@ -63,7 +65,8 @@ macro_rules! wire_code {
         impl tinysockets::wire::Decode for $name {
             fn decode(reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
                 let code = <u8 as tinysockets::wire::Decode>::decode(reader)?;
-                Self::from_code(code).ok_or(tinysockets::wire::WireError::BadValue { what: stringify!($name), value: code.into() })
+                let what = stringify!($name);
+                Self::from_code(code).ok_or(tinysockets::wire::WireError::BadValue { what, value: code.into() })
             }
         }
     };
@@ -71,10 +74,17 @@ macro_rules! wire_code {
 
 /// An enum whose variants carry one body each behind a code of type `$code_ty`.
 macro_rules! wire_union {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $code:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $code:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum $name { $($(#[$variant_meta])* $variant($body)),* }
+
+        impl $name {
+            /// Every code on the wire.
+            pub const CODES: &'static [u8] = &[$($code),*];
+        }
 
         impl tinysockets::wire::Encode for $name {
             fn encode(&self, out: &mut Vec<u8>) {
@@ -89,7 +99,10 @@ macro_rules! wire_union {
             fn decode(reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
                 match <u8 as tinysockets::wire::Decode>::decode(reader)? {
                     $($code => Ok(Self::$variant(tinysockets::wire::Decode::decode(reader)?)),)*
-                    other => Err(tinysockets::wire::WireError::BadValue { what: stringify!($name), value: other.into() }),
+                    other => {
+                        let what = stringify!($name);
+                        Err(tinysockets::wire::WireError::BadValue { what, value: other.into() })
+                    }
                 }
             }
         }
@@ -98,7 +111,9 @@ macro_rules! wire_union {
 
 /// The packets of one direction: each variant has a body and a packet kind.
 macro_rules! packets {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $kind:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $kind:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum $name { $($(#[$variant_meta])* $variant($body)),* }
@@ -126,7 +141,10 @@ macro_rules! packets {
             pub fn from_frame(kind: u16, body: &[u8]) -> Result<Self, tinysockets::wire::WireError> {
                 match kind {
                     $($kind => Ok(Self::$variant(tinysockets::wire::decode_exact(body)?)),)*
-                    other => Err(tinysockets::wire::WireError::BadValue { what: concat!(stringify!($name), " packet kind"), value: other.into() }),
+                    other => {
+                        let what = concat!(stringify!($name), " packet kind");
+                        Err(tinysockets::wire::WireError::BadValue { what, value: other.into() })
+                    }
                 }
             }
         }

@@ -15,8 +15,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Measure the way to a peer, now. In one round nobody measures two peers, and nobody is measured by two, unless all measure
-    /// all at the same time.
+    /// Measure the way to a peer, now. In one round nobody measures two peers, and nobody is measured by two, unless
+    /// all measure all at the same time.
     pub struct ProbePlan {
         /// The round.
         pub round: ProbeRound,
@@ -30,8 +30,8 @@ wire_struct! {
         pub connections: u16,
         /// Longest time for all of it, connecting included, in milliseconds.
         pub limit_ms: u32,
-        /// Every member of the group measures every other in this round, to learn what they have at the same time: no probe
-        /// ends early. One connection, as an edge of a mesh has.
+        /// Every member of the group measures every other in this round, to learn what they have at the same time: no
+        /// probe ends early. One connection, as an edge of a mesh has.
         pub crowded: bool,
     }
 }
@@ -159,9 +159,11 @@ wire_struct! {
         pub proven: bool,
         /// Edges of the group without a rate: they could not be measured, and no ring uses them.
         pub unmeasured: u32,
-        /// Large operations of the receiver's group go by pairwise exchange while its mesh stands, unless the caller chooses.
+        /// Large operations of the receiver's group go by pairwise exchange while its mesh stands, unless the caller
+        /// chooses.
         pub pairwise: bool,
-        /// Predicted speed of pairwise exchange, in per cent of the ring's; 0 if not known, or where there is no choice.
+        /// Predicted speed of pairwise exchange, in per cent of the ring's; 0 if not known, or where there is no
+        /// choice.
         pub pairwise_pct: u32,
         /// Why nothing was planned, or who stands in the way of a ring; else empty.
         pub note: Text,

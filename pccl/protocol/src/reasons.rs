@@ -5,6 +5,7 @@ use std::fmt;
 
 wire_code! {
     /// Kind of a refusal or drop.
+    #[non_exhaustive]
     pub enum KickCode {
         /// A packet could not be decoded.
         Malformed = 1 => "malformed packet",
@@ -27,8 +28,7 @@ wire_code! {
         RingTimeout = 9 => "ring not confirmed",
         /// The master is shutting down.
         MasterStopping = 10 => "master stopping",
-        /// It belongs to another run.
-        WrongRun = 11 => "wrong run",
+        // 11 is not used again.
         /// An operator removed it.
         Operator = 12 => "removed by an operator",
         /// Its caller alone held up a vote for longer than the run allows.

@@ -8,6 +8,7 @@ use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
 wire_code! {
     /// Which part a peer takes in a sync. Numbers as in the C interface.
+    #[non_exhaustive]
     pub enum SyncStrategy {
         /// Adopt what the most peers hold.
         EnforcePopular = 0 => "enforce-popular",

@@ -9,6 +9,7 @@ use tinysockets::wire::ListItem;
 
 wire_code! {
     /// How far a peer has come.
+    #[non_exhaustive]
     pub enum PeerStage {
         /// Waits for the others to let it in.
         Pending = 1 => "pending",
@@ -258,9 +259,11 @@ mod tests {
             "group 2, epoch 4, ring connected: 00000011 > 00000022\n",
             "group 2, shared state at revision 12, slowest edge 00000011 (node7:4711) -> 00000022 (node7:4711) \
              with 87.7 Mbit/s, large operations go around the ring\n",
-            "peer 00000022 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, pending: in all_reduce for 12.3 s, heard 250 ms ago, \
+            "peer 00000022 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, pending: in all_reduce for 12.3 s, \
+             heard 250 ms ago, \
              all-reduce tag 7 (epoch 4, attempt 1), 99 bytes moved\n",
-            "peer 00000011 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, accepted: in no call, heard 250 ms ago, 99 bytes moved\n",
+            "peer 00000011 (node7:4711, 10.0.0.1), ports 48150 and 48149, group 2, accepted: in no call, heard 250 ms \
+             ago, 99 bytes moved\n",
             "waiting for 61.5 s: admission waits for peer 11\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");

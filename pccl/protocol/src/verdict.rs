@@ -6,6 +6,7 @@ use tinysockets::wire::ListItem;
 
 wire_code! {
     /// First cause of a failure.
+    #[non_exhaustive]
     pub enum Cause {
         /// The control connection of a peer closed: its process ended or it broke the connection.
         PeerDied = 1 => "peer died",
@@ -38,6 +39,7 @@ wire_code! {
 
 wire_code! {
     /// Where an operation was when it failed.
+    #[non_exhaustive]
     pub enum Phase {
         /// Votes to begin were being collected.
         Voting = 1 => "voting",
@@ -53,15 +55,14 @@ wire_code! {
 wire_union! {
     /// The operation that failed.
     #[derive(Copy)]
+    #[non_exhaustive]
     pub enum Operation {
         /// An all-reduce.
         AllReduce(OpId) = 1,
         /// A shared-state sync.
         Sync(crate::SyncId) = 2,
-        /// Admission and connection of the ring.
-        Topology(crate::WorldEpoch) = 3,
         /// The forming of a group.
-        Forming(crate::GroupUuid) = 4,
+        Forming(crate::GroupUuid) = 3,
     }
 }
 
@@ -71,7 +72,6 @@ impl fmt::Display for Operation {
             Self::AllReduce(id) => write!(f, "all-reduce {id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
             Self::Forming(uuid) => write!(f, "form_group {uuid}"),
-            Self::Topology(epoch) => write!(f, "topology update (world epoch {epoch})"),
         }
     }
 }

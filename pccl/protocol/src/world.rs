@@ -43,8 +43,8 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// Connections of the edge from this member to the next one; 0 leaves the number to this member.
         pub connections: u16,
-        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the others; 0
-        /// for all members: equal chunks.
+        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
+        /// others; 0 for all members: equal chunks.
         pub share: u16,
     }
 }
@@ -73,7 +73,8 @@ impl ListItem for MeshEdge {
 }
 
 wire_struct! {
-    /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the first.
+    /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the
+    /// first.
     pub struct RingPlan {
         /// The group.
         pub group: GroupId,
@@ -83,11 +84,11 @@ wire_struct! {
         pub sizes: WorldSizes,
         /// Members in ring order; the index is the rank.
         pub ring: Vec<RingMember>,
-        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them data
-        /// goes around the ring.
+        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them
+        /// data goes around the ring.
         pub mesh: Vec<MeshEdge>,
-        /// Large operations may go over the mesh, by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise), if the caller has
-        /// not chosen: all members prepare for it.
+        /// Large operations may go over the mesh, by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise), if the caller
+        /// has not chosen: all members prepare for it.
         pub pairwise: bool,
     }
 }
@@ -101,8 +102,8 @@ impl RingPlan {
         self.ring.iter().map(|member| member.share).collect()
     }
 
-    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on: only
-    /// the epoch is another, since the counts of attempts begin anew with it.
+    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on:
+    /// only the epoch is another, since the counts of attempts begin anew with it.
     pub fn continues(&self, before: &Self) -> bool {
         let place = |member: &RingMember| (member.peer, member.generation, member.connections);
         self.group == before.group

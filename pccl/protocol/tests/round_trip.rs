@@ -1,7 +1,7 @@
 //! Every packet survives its encoding, and no other bytes do.
 
-use crate::arbitrary::Packets;
-use pccl_protocol::{C2m, M2c, P2p, WireError};
+use crate::arbitrary::{ArbVariants, Packets};
+use pccl_protocol::{C2m, M2c, Operation, P2p, WireError};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -31,6 +31,11 @@ fn for_every_kind<P: Packets>(check: impl Fn(&P) -> Result<(), TestCaseError>) {
         P::ALL_KINDS.iter().copied().collect::<BTreeSet<_>>(),
         "kinds without a test"
     );
+}
+
+#[test]
+fn every_kind_of_operation_is_tried() {
+    assert_eq!(Operation::variants().len(), Operation::CODES.len());
 }
 
 fn survives<P: Packets>(packet: &P) -> Result<(), TestCaseError> {

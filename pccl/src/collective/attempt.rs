@@ -2,16 +2,17 @@
 //!
 //! **Who may touch which bytes.** Each frame of each chunk has a slot with a small state. An RX thread takes a slot by
 //! moving it from one state to the next; whoever takes it is the only one to write the frame's bytes until it puts the
-//! slot into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose slot
-//! is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank has
-//! received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no overlap.
+//! slot into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose
+//! slot is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank
+//! has received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no
+//! overlap.
 //!
-//! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in place they
-//! fold into the backup, and pass that on.
+//! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in
+//! place they fold into the backup, and pass that on.
 //!
-//! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself for the
-//! chunks that this rank folds, and on admission of the gather frame for the others. The slot counts how many of its
-//! bytes are saved; a restore copies back exactly those.
+//! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself for
+//! the chunks that this rank folds, and on admission of the gather frame for the others. The slot counts how many of
+//! its bytes are saved; a restore copies back exactly those.
 //!
 //! Tensors that are quantised go another way, see [`coded`]; slots and gate are the same.
 
@@ -52,7 +53,7 @@ pub(crate) struct Attempt {
     plan: Plan,
     parts: Vec<Part>,
     backup: Arc<Backup>,
-    /// Behind what the parts have lent.
+    /// Keeps the memory alive that the lent ranges of the parts point into.
     staging: Arc<Backup>,
     states: Box<[AtomicU8]>,
     saved: Box<[AtomicU32]>,
@@ -83,8 +84,8 @@ pub(super) fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize
 }
 
 impl Attempt {
-    /// Prepares an attempt. `backup` has [`backup_bytes`] of the tensors, `staging` as many bytes as the plan has encoded
-    /// ones. [`Attempt::prepare`] comes before anything is sent.
+    /// Prepares an attempt. `backup` has [`backup_bytes`] of the tensors, `staging` as many bytes as the plan has
+    /// encoded ones. [`Attempt::prepare`] comes before anything is sent.
     pub(crate) fn new(
         id: OpId,
         plan: Plan,
@@ -153,8 +154,8 @@ impl Attempt {
         self.plan.rank()
     }
 
-    /// Encodes what this rank sends first, and puts its own chunk in place if nothing will be folded into it. On the thread that
-    /// votes, before the vote.
+    /// Encodes what this rank sends first, and puts its own chunk in place if nothing will be folded into it. On the
+    /// thread that votes, before the vote.
     pub(crate) fn prepare(&self) {
         match self.encode_own().and_then(|()| self.keep_own()) {
             Ok(()) | Err(Stop::Closed) => {}
@@ -162,7 +163,8 @@ impl Attempt {
         }
     }
 
-    /// Out of place, copies what stays what it is. The own chunk of a quantised tensor is decoded like everybody else's.
+    /// Out of place, copies what stays what it is. The own chunk of a quantised tensor is decoded like everybody
+    /// else's.
     fn keep_own(&self) -> Result<(), Stop> {
         let (shape, is_alone) = (self.plan.shape(), self.plan.ranks() == 1);
         let Some(chunk) = shape.chunk_owned_by(self.plan.rank()) else { return Ok(()) };

@@ -1,21 +1,23 @@
-//! One attempt of a small collective: every rank gets the contributions of all others over the ring and folds them itself.
+//! One attempt of a small collective: every rank gets the contributions of all others over the ring and folds them
+//! itself.
 //!
 //! A small operation costs what its hops cost. The pipelined ring of [`super::plan`] has `2 (n - 1)` of them; the ring
 //! all-gather (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
-//! section 4.1) has `n - 1`, for more bytes. At stage `s` rank `r` sends the contribution of rank `(r - s) mod n` on and
-//! receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
+//! section 4.1) has `n - 1`, for more bytes. At stage `s` rank `r` sends the contribution of rank `(r - s) mod n` on
+//! and receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
 //!
-//! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other, at
-//! stage `n - 1 + r`. Or there are two: the contributions go to rank 0 only, at these stages, and it sends the result back,
-//! at stage `2 n - 1`. All ways put the same bytes into the same places, so what has been prepared serves any of them, and
-//! the master says which.
+//! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other,
+//! at stage `n - 1 + r`. Or there are two: the contributions go to rank 0 only, at these stages, and it sends the
+//! result back, at stage `2 n - 1`. All ways put the same bytes into the same places, so what has been prepared serves
+//! any of them, and the master says which.
 //!
-//! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So both
-//! algorithms give the same bytes, on every rank.
+//! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So
+//! both algorithms give the same bytes, on every rank.
 //!
-//! **Who may touch which bytes.** Contributions lie in memory of our own, one area per rank. An area is written once, by the
-//! RX thread that takes its slot, and only read afterwards. The caller's memory is read when the attempt is made and
-//! written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to restore.
+//! **Who may touch which bytes.** Contributions lie in memory of our own, one area per rank. An area is written once,
+//! by the RX thread that takes its slot, and only read afterwards. The caller's memory is read when the attempt is made
+//! and written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to
+//! restore.
 
 use super::{
     plan::{Frame, Plan},
@@ -55,7 +57,6 @@ pub(crate) struct Exchange {
     areas: Lent,
     /// Of the contribution of each rank, and of the result.
     states: Box<[AtomicU8]>,
-    /// Contributions that have not arrived.
     /// All contributions are here and folded.
     is_complete: AtomicBool,
     /// Code of the algorithm that the master named, once it has.
@@ -183,8 +184,8 @@ impl Exchange {
         }
     }
 
-    /// Copies the result into the caller's memory. On the caller's thread, before [`Progress::retract`], once everything
-    /// has been received. The error is a defect of this library.
+    /// Copies the result into the caller's memory. On the caller's thread, before [`Progress::retract`], once
+    /// everything has been received. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for part in &self.parts {
             let result = self.area(self.result_area(), part.offset..part.offset + part.bytes);

@@ -1,5 +1,5 @@
-//! One attempt of a collective for which the master may name the ring or pairwise exchange. Both are prepared, so that whichever
-//! it is can take frames that come before the news. Stages tell them apart.
+//! One attempt of a collective for which the master may name the ring or pairwise exchange. Both are prepared, so that
+//! whichever it is can take frames that come before the news. Stages tell them apart.
 
 use super::{
     attempt::Attempt,

@@ -1,9 +1,9 @@
-//! One collective of this peer, from the caller's launch to its result, over as many attempts as epochs end before it has
-//! begun.
+//! One collective of this peer, from the caller's launch to its result, over as many attempts as epochs end before it
+//! has begun.
 //!
-//! The phases are driven by the threads that learn of facts: the control connection's RX thread (commence, outcome), link
-//! threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's thread only
-//! sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
+//! The phases are driven by the threads that learn of facts: the control connection's RX thread (commence, outcome),
+//! link threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's
+//! thread only sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
 mod state;
 
@@ -20,7 +20,7 @@ use super::{
     table::Slot,
 };
 use crate::{
-    Error, flight,
+    Error, LossCause, Reason, flight,
     limit::Limit,
     memory::{Backup, RawTensor},
     session::{End, Shared, links::Users},
@@ -42,6 +42,7 @@ use tinysockets::link::Outgoing;
 
 /// What a successful all-reduce reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReduceInfo {
     /// Peers that took part.
     pub world_size: usize,
@@ -282,9 +283,8 @@ impl Op {
             Outcome::Done(_) if complete => Ok(()),
             Outcome::Done(_) => {
                 drop(state);
-                return shared.finish(End::MasterLost(
-                    "the master completed an operation that this peer had not".into(),
-                ));
+                let text = "the master completed an operation that this peer had not";
+                return shared.finish(End::MasterLost(Reason::new(LossCause::Protocol, text)));
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
@@ -310,7 +310,7 @@ impl Op {
             return;
         }
         let complete = state.vote == Some(Vote::Complete);
-        let result = if complete { Err(Error::OutcomeUnknown(end.to_string())) } else { Err(end.to_error()) };
+        let result = if complete { Err(Error::OutcomeUnknown(end.loss())) } else { Err(end.to_error()) };
         self.finish(&shared, &mut state, result, false);
     }
 
@@ -343,7 +343,8 @@ impl Op {
             }
             state.waiters.push(parker.unparker());
             drop(state);
-            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this operation.
+            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this
+            // operation.
             parker.park();
         }
         let mut state = self.state.lock();
@@ -355,7 +356,7 @@ impl Op {
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
         let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
-        result = concluded.map_err(Error::System).and(result);
+        result = concluded.map_err(|text| Error::System(text.into())).and(result);
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = shared.map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {
@@ -403,8 +404,8 @@ impl Op {
         }
     }
 
-    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step of
-    /// it need not wake two threads. May return earlier.
+    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step
+    /// of it need not wake two threads. May return earlier.
     fn read_until_over(&self, deadline: Option<Instant>) {
         let is_over = || self.state.lock().is_over();
         // Who only asks does not take the turn from the thread that reads.

@@ -1,14 +1,15 @@
 //! Which rank owns which frames in pairwise exchange, as plain data.
 //!
 //! With equal shares each rank owns the chunk that it completes on the ring. With the shares of a ring plan, ranks with
-//! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A tensor
-//! that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
+//! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A
+//! tensor that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
 
 use super::plan::{FRAME_BYTES, Frame, Plan, Unit};
 use pccl_protocol::Descriptor;
 use std::ops::Range;
 
-/// Where shares are not equal there are about so many frames for each rank, so that owners can be given what they should have.
+/// Frames for each rank, about, where shares are not equal: enough that owners can be given what they
+/// should have.
 const FRAMES_PER_RANK: usize = 32;
 /// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
 const SMALLEST_FRAME_BYTES: usize = 64 << 10;
@@ -161,7 +162,8 @@ mod tests {
                 let mut ends = vec![0; counts.len()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
-                    prop_assert!(plan.frames_of_unit(frame.part, &unit).all(|other| own.owner(&other) == own.owner(&frame)));
+                    let is_same = |other| own.owner(&other) == own.owner(&frame);
+                    prop_assert!(plan.frames_of_unit(frame.part, &unit).all(is_same));
                     prop_assert_eq!(own.is_own(&frame), own.owner(&frame) == rank);
                     if own.is_own(&frame) && unit.slots.start == frame.slot {
                         let place = own.place_of(&unit);
@@ -176,7 +178,10 @@ mod tests {
         }
 
         #[test]
-        fn each_gets_its_part_to_within_a_unit(count in 20_000u64..60_000, shares in prop::collection::vec(0u16..100, 3..9)) {
+        fn each_gets_its_part_to_within_a_unit(
+            count in 20_000u64..60_000,
+            shares in prop::collection::vec(0u16..100, 3..9),
+        ) {
             let all = of(&[count], None, &shares);
             let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
             prop_assume!(total > 0);

@@ -1,23 +1,24 @@
-//! One attempt of a large collective over the mesh: every rank sends each chunk to the rank that owns it, which folds what all
-//! have sent, and sends the result to all.
+//! One attempt of a large collective over the mesh: every rank sends each chunk to the rank that owns it, which folds
+//! what all have sent, and sends the result to all.
 //!
-//! That is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-//! operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without steps: all edges are busy at once. A rank
-//! moves as many bytes as on the ring, but `2 / n` of the tensor over each edge, where a ring has `2 (n - 1) / n` on each
-//! of its `n` edges. So it pays where pairs are slower than hosts. The stages follow those of the ring, so that a peer
-//! can be prepared for both: contribution of rank `r` at `2 (n - 1) + r`, result of rank `r` at `2 (n - 1) + n + r`.
+//! That is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of collective
+//! communication operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without steps: all edges
+//! are busy at once. A rank moves as many bytes as on the ring, but `2 / n` of the tensor over each edge, where a ring
+//! has `2 (n - 1) / n` on each of its `n` edges. So it pays where pairs are slower than hosts. The stages follow those
+//! of the ring, so that a peer can be prepared for both: contribution of rank `r` at `2 (n - 1) + r`, result of rank
+//! `r` at `2 (n - 1) + n + r`.
 //!
 //! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
 //!
 //! The owner folds in the order of the ring: the same bytes come out. Of a quantised tensor each contribution is
-//! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend on the
-//! number of ranks. What the owner itself adds is not quantised.
+//! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend
+//! on the number of ranks. What the owner itself adds is not quantised.
 //!
-//! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer. Results lie
-//! in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it was: the owner
-//! has that when a result of it comes. Contributions of others have memory of their own, side by side for each
-//! unit that is owned. A frame is written once, by the RX thread that takes its state; the thread that counts the last
-//! frame of a unit folds it, and is then the only one to touch it.
+//! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer.
+//! Results lie in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it
+//! was: the owner has that when a result of it comes. Contributions of others have memory of their own, side by side
+//! for each unit that is owned. A frame is written once, by the RX thread that takes its state; the thread that counts
+//! the last frame of a unit folds it, and is then the only one to touch it.
 
 mod owned;
 
@@ -48,7 +49,7 @@ pub(crate) struct Pairwise {
     plan: Plan,
     ownership: Ownership,
     parts: Vec<Part>,
-    /// Behind what the parts have lent.
+    /// Keeps the memory alive that the lent ranges of the parts point into.
     _backup: Arc<Backup>,
     memory: Arc<Backup>,
     /// For each own slot the contributions of the other ranks by their turn, for another one the result.
@@ -192,8 +193,8 @@ impl Pairwise {
         }
     }
 
-    /// Copies or decodes results into the caller's memory. On the caller's thread, after everything has been received and
-    /// before [`Progress::retract`]. The error is a defect of this library.
+    /// Copies or decodes results into the caller's memory. On the caller's thread, after everything has been received
+    /// and before [`Progress::retract`]. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
         for frame in self.plan.all_frames() {
             let part = &self.parts[frame.part];

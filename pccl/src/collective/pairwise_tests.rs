@@ -1,5 +1,5 @@
-//! Whole pairwise exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere. Each rank has
-//! the kernels of another processor.
+//! Whole pairwise exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
+//! Each rank has the kernels of another processor.
 
 use super::{
     attempt::{Attempt, backup_bytes},
@@ -22,7 +22,8 @@ use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
 
-/// Two tensors of one rank: one that may be in place and quantised, and one of half floats in place that is not quantised.
+/// Two tensors of one rank: one that may be in place and quantised, and one of half floats in place that is not
+/// quantised.
 struct Rank {
     floats: Vec<f32>,
     recv: Vec<f32>,
@@ -45,7 +46,7 @@ struct How {
     op: ReduceOp,
     frame_bytes: usize,
     quantisation: Option<Quantisation>,
-    /// Of so many of them as there are ranks.
+    /// As many of them count as there are ranks.
     shares: [u16; 8],
 }
 
@@ -277,7 +278,8 @@ proptest! {
         prop_assert!(all.kept() == before, "only read before the outcome");
         let expected = oracle(how, &before);
         for rank in 0..ranks {
-            prop_assert!(all.large(rank).progress().has_received_all() && all.large(rank).progress().has_released_all());
+            let progress = all.large(rank).progress();
+            prop_assert!(progress.has_received_all() && progress.has_released_all());
             prop_assert_eq!(*all.all[rank].owner.received_all.lock(), 1);
             all.large(rank).conclude(true, None).expect("everything has come");
             prop_assert_eq!(&all.result(rank), &expected.0, "rank {} of {:?}", rank, how);

@@ -1,29 +1,30 @@
 //! Which bytes travel when on the ring: the schedule of a collective as plain data, with no I/O.
 //!
-//! A chunk of a [`Shape`] has a route. It starts at the rank after its owner if the shape folds, else at the owner, and goes from each
-//! rank to the next one. It makes `n - 1` hops in which it is folded, if the shape folds: what arrives is folded into the
-//! receiver's own chunk, and the last receiver is the owner. Then it makes `n - 1` hops in which it replaces what the
-//! receiver has, if the shape distributes. A hop is a *stage*, counted from 0 for every chunk. Chunks are cut into frames, and each
-//! frame runs through its stages on its own: there is no step barrier.
+//! A chunk of a [`Shape`] has a route. It starts at the rank after its owner if the shape folds, else at the owner, and
+//! goes from each rank to the next one. It makes `n - 1` hops in which it is folded, if the shape folds: what arrives
+//! is folded into the receiver's own chunk, and the last receiver is the owner. Then it makes `n - 1` hops in which it
+//! replaces what the receiver has, if the shape distributes. A hop is a *stage*, counted from 0 for every chunk. Chunks
+//! are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
 //!
-//! So an all-reduce is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for clusters
-//! of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages; at stage `s` rank `r` sends chunk `(r - s) mod n` and
-//! receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the root, one to it.
+//! So an all-reduce is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for
+//! clusters of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages; at stage `s` rank `r` sends chunk
+//! `(r - s) mod n` and receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the
+//! root, one to it.
 //!
-//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is what
-//! can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
+//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is
+//! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
 
 use super::shape::Shape;
 use pccl_protocol::PartDescriptor;
 use pccl_quant::quantise::Codec;
 use std::ops::Range;
 
-/// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every element
-/// size.
+/// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every
+/// element size.
 pub(crate) const FRAME_BYTES: usize = 512 << 10;
 
-/// A quantised tensor is cut into so many times as many frames: it is meant for slow wires, on which a frame that is passed
-/// on only when it is whole costs its time at every hop.
+/// Quantised tensors use frames this many times smaller: a coded frame is forwarded only once it is complete, so every
+/// hop costs the time of one frame.
 const CODED_FRAMES: usize = 4;
 
 /// The schedule of one attempt as one rank sees it.
@@ -107,7 +108,8 @@ pub(crate) enum StageKind {
 }
 
 impl Plan {
-    /// The plan of `rank` for these tensors, which all fit `shape`, with full frames of that size, a multiple of every element size.
+    /// The plan of `rank` for these tensors, which all fit `shape`, with full frames of that size, a multiple of every
+    /// element size.
     pub(crate) fn new(parts: &[PartDescriptor], shape: &Shape, rank: usize, frame_bytes: usize) -> Self {
         assert!(rank < shape.ranks(), "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
@@ -310,7 +312,7 @@ impl PartPlan {
         let codec = part.quantisation.and_then(|it| it.codec(part.data_type, part.op).ok());
         let bytes = |elements: usize| match &codec {
             None => elements * element_bytes,
-            // Of what fits into memory, so does the length.
+            // Cannot overflow: the encoded form is no larger than the tensor, which is in memory.
             Some(codec) => codec.encoded_len(elements).unwrap_or(0),
         };
         let unit_elements = match codec.map(|codec| codec.piece_elements()) {

@@ -1,5 +1,5 @@
-//! How far one attempt is, whatever its algorithm: what is left to be received and sent, whether it may touch the caller's memory,
-//! and whom it tells.
+//! How far one attempt is, whatever its algorithm: what is left to be received and sent, whether it may touch the
+//! caller's memory, and whom it tells.
 
 use pccl_protocol::{LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Text};
 use std::sync::{
@@ -34,7 +34,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of an attempt that receives and sends so many frames, whose memory is lent behind `gate`.
+    /// Tracks an attempt that receives and sends the given numbers of frames; its memory is lent behind `gate`.
     pub(super) fn new(
         id: OpId,
         gate: Arc<Gate>,
@@ -89,7 +89,7 @@ impl Progress {
         self.gate.is_closed()
     }
 
-    /// This rank sends no more than so many frames. Before any of them is sent.
+    /// This rank sends `frames` frames and no more. To be called before any of them is sent.
     pub(super) fn sends_only(&self, frames: usize) {
         self.out_left.store(frames, Ordering::Release);
     }

@@ -76,7 +76,7 @@ impl Running {
     /// Whether this rank holds everything that the result takes.
     pub(crate) fn has_received_all(&self) -> bool {
         match self {
-            // Others may do its part.
+            // Another rank may fold on its behalf.
             Self::AllGather(exchange) => exchange.has_received_all(),
             Self::Ring(_) | Self::Large(_) => self.progress().has_received_all(),
         }
@@ -114,8 +114,8 @@ impl Running {
         }
     }
 
-    /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there before
-    /// if not. Memory of our own goes back to `pool`. The error is a defect of this library.
+    /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there
+    /// before if not. Memory of our own goes back to `pool`. The error is a defect of this library.
     pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
         match self {
             Self::Ring(attempt) => {

@@ -1,9 +1,9 @@
-//! What a kind of collective does with a tensor, as plain data: how it is cut into chunks, which rank owns each, and which way
-//! chunks go.
+//! What a kind of collective does with a tensor, as plain data: how it is cut into chunks, which rank owns each, and
+//! which way chunks go.
 //!
-//! A chunk has one owner. If the shape *folds*, all ranks contribute to a chunk, and its owner ends with what they fold to. If it
-//! *distributes*, what the owner then has goes to all others. A shape that does not fold leaves what the owner had in the first
-//! place, a shape that does not distribute leaves the result with the owner alone.
+//! A chunk has one owner. If the shape *folds*, all ranks contribute to a chunk, and its owner ends with what they fold
+//! to. If it *distributes*, what the owner then has goes to all others. A shape that does not fold leaves what the
+//! owner had in the first place, a shape that does not distribute leaves the result with the owner alone.
 //!
 //! | collective | chunks | owner of chunk `c` | folds | distributes |
 //! |---|---|---|---|---|
@@ -13,8 +13,8 @@
 //! | reduce-scatter | one per rank | rank `c` | yes | no |
 //! | reduce | one | the root | yes | no |
 //!
-//! The contributions to a chunk are folded in the order of the ranks around the ring, from the one after its owner to the owner, by
-//! every algorithm.
+//! The contributions to a chunk are folded in the order of the ranks around the ring, from the one after its owner to
+//! the owner, by every algorithm.
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +65,8 @@ impl Shape {
         Self { ranks, cut: Cut::Whole, first_owner: root, folds: true, distributes: false }
     }
 
-    /// Everybody gets the chunks that the ranks have: of rank `c` that with number `c`. `counts` are their elements; empty: nearly
-    /// equal ones.
+    /// Everybody gets the chunks that the ranks have: of rank `c` that with number `c`. `counts` are their elements;
+    /// empty: nearly equal ones.
     pub(crate) fn all_gather(ranks: usize, counts: &[u64]) -> Self {
         Self { ranks, cut: Cut::per_rank(counts, ranks), first_owner: 0, folds: false, distributes: true }
     }

@@ -98,10 +98,10 @@ impl Communicator {
         let call = self.exclusive(CallKind::FormGroup, true)?;
         let (shared, request) = (&call.shared, call.shared.next_request());
         shared.send(&C2m::FormGroup(FormGroup { request, uuid: GroupUuid(uuid), members }));
-        let pick = |packet: &M2c| match packet {
-            M2c::GroupFormed(formed) if formed.request == request => Some(Ok(())),
-            M2c::FormFailed(failed) if failed.request == request => Some(Err(failed.verdict.clone())),
-            _ => None,
+        let pick = |packet: M2c| match packet {
+            M2c::GroupFormed(formed) if formed.request == request => Ok(Ok(())),
+            M2c::FormFailed(failed) if failed.request == request => Ok(Err(failed.verdict)),
+            other => Err(other),
         };
         let mut given_up = false;
         let answer = match shared.receive(limit.deadline(), pick) {

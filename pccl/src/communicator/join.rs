@@ -124,8 +124,8 @@ impl Patience {
         (self.since + self.limit).min(now + ATTEMPT)
     }
 
-    /// The pause before the next attempt; none if there is no time for one. `chance` is of 0 to 255: peers that have lost
-    /// the same master do not come back in step.
+    /// The pause before the next attempt; none if there is no time for one. `chance` is of 0 to 255: peers that have
+    /// lost the same master do not come back in step.
     pub(super) fn next_pause(&mut self, now: Instant, chance: u8) -> Option<Duration> {
         let left = (self.since + self.limit).saturating_duration_since(now);
         let pause = self.pause.mul_f64(0.75 + f64::from(chance) / 512.0);
@@ -159,20 +159,22 @@ impl Communicator {
             let deadline = patience.deadline(Instant::now());
             let session =
                 Session::connect(self.config.clone(), previous.clone(), self.flight.clone(), deadline);
-            let text = match session {
+            let reason = match session {
                 Ok(session) => return Ok(session),
                 Err(Refused::ForGood(error)) => return Err(error),
-                Err(Refused::ForNow(text)) => text,
+                Err(Refused::ForNow(reason)) => reason,
             };
             let now = Instant::now();
             let Some(pause) = patience.next_pause(now, chance()) else {
                 let limit = self.config.connect_timeout;
-                return Err(Error::ConnectFailed(format!("{text} (tried for {limit:?})")));
+                return Err(Error::ConnectFailed(reason.say(|text| format!("{text} (tried for {limit:?})"))));
             };
-            log::debug!("next attempt in {pause:?}: {text}");
+            log::debug!("next attempt in {pause:?}: {reason}");
             if let Some(waited) = patience.warning(now) {
                 let limit = self.config.connect_timeout;
-                log::warn!("waiting for the master at {master} for {waited} s, of {limit:?} at most: {text}");
+                log::warn!(
+                    "waiting for the master at {master} for {waited} s, of {limit:?} at most: {reason}"
+                );
             }
             at.pause(pause)?;
         }

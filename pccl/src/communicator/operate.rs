@@ -26,8 +26,9 @@ impl Communicator {
         shared.status.wait(request).ok_or_else(|| shared.end_error())
     }
 
-    /// Bytes of memory that this communicator holds for its operations: backups of tensors that are reduced in place, and
-    /// the encoded forms of quantised tensors. Up to 1 GiB is kept between operations, until the connection to the run ends.
+    /// Bytes of memory that this communicator holds for its operations: backups of tensors that are reduced in place,
+    /// and the encoded forms of quantised tensors. Up to 1 GiB is kept between operations, until the connection to the
+    /// run ends.
     pub fn buffer_bytes(&self) -> usize {
         self.shared().map_or(0, |shared| shared.backups.bytes())
     }
@@ -49,7 +50,8 @@ impl Communicator {
     /// [`Communicator::close`].
     ///
     /// # Errors
-    /// `TimedOut` when `timeout` has passed before; then calls are possible again. `NotConnected`, `Kicked`, `MasterLost`.
+    /// `TimedOut` when `timeout` has passed before; then calls are possible again. `NotConnected`, `Kicked`,
+    /// `MasterLost`.
     pub fn drain(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared()?;
         let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
@@ -75,8 +77,8 @@ impl Communicator {
     /// because of a peer that leaves between its operations. [`Communicator::drain`], then [`Communicator::close`].
     ///
     /// # Errors
-    /// `TimedOut` if calls had to be cut off; `Kicked` or `MasterLost` if the run was over already for this peer. In any
-    /// case this communicator is closed afterwards.
+    /// `TimedOut` if calls had to be cut off; `Kicked` or `MasterLost` if the run was over already for this peer. In
+    /// any case this communicator is closed afterwards.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
         let drained = match self.drain(timeout) {
             Err(Error::NotConnected) => Ok(()),

@@ -11,18 +11,18 @@ use std::time::Instant;
 const COMPANY: usize = 2;
 
 impl Communicator {
-    /// Makes steps of a training for as long as `more` says so, and makes good what fails: connects (first of all, too),
-    /// waits for peers, or has the step made again. Before each step it waits until the run has at least `peers` peers; 2 is
-    /// right for most, and all peers have to give the same number. A step begins with
+    /// Makes steps of a training for as long as `more` says so, and makes good what fails: connects (first of all,
+    /// too), waits for peers, or has the step made again. Before each step it waits until the run has at least `peers`
+    /// peers; 2 is right for most, and all peers have to give the same number. A step begins with
     /// [`Communicator::sync_shared_state`] and ends with letting in whoever waits; the front page has one.
     ///
-    /// Each failure is logged as a warning. Failures in a row have pauses of up to 2 s between them. `more` is asked before
-    /// anything is made good, so a peer whose last step was cut short by the end of the run ends as well.
+    /// Each failure is logged as a warning. Failures in a row have pauses of up to 2 s between them. `more` is asked
+    /// before anything is made good, so a peer whose last step was cut short by the end of the run ends as well.
     ///
     /// # Errors
-    /// Of a step, if its remedy is to give up. `ConnectFailed` if the master could not be reached for `connect_timeout`;
-    /// `Kicked` or `MasterLost` if that happened again and again for that long; the error of a step that was under way, or
-    /// `NotConnected`, when another thread has called [`Communicator::close`].
+    /// Of a step, if its remedy is to give up. `ConnectFailed` if the master could not be reached for
+    /// `connect_timeout`; `Kicked` or `MasterLost` if that happened again and again for that long; the error of a step
+    /// that was under way, or `NotConnected`, when another thread has called [`Communicator::close`].
     pub fn run<S>(
         &self,
         state: &mut S,
@@ -56,13 +56,13 @@ impl Communicator {
         Ok(())
     }
 
-    /// Does what the remedy of an error asks for, so that the step in which it happened can be made again, from its sync on:
-    /// nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. If that fails, what that failure asks
-    /// for is done. For loops that [`Communicator::run`] does not fit. One thread at a time may recover, and no all-reduce
-    /// may be in flight.
+    /// Does what the remedy of an error asks for, so that the step in which it happened can be made again, from its
+    /// sync on: nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. If that fails, what that
+    /// failure asks for is done. For loops that [`Communicator::run`] does not fit. One thread at a time may recover,
+    /// and no all-reduce may be in flight.
     ///
-    /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all peers
-    /// wait for as many before each step.
+    /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all
+    /// peers wait for as many before each step.
     ///
     /// ```no_run
     /// # use pccl::{Communicator, Error, ReduceOp};
@@ -153,8 +153,8 @@ impl Communicator {
         self.wait_for_world(wanted, None).map(drop)
     }
 
-    /// Where the world is large enough and the own group is not: takes part in letting in whoever waits, as the other groups
-    /// do at the ends of their steps.
+    /// Where the world is large enough and the own group is not: takes part in letting in whoever waits, as the other
+    /// groups do at the ends of their steps.
     fn let_group_grow(&self) -> Result<(), Error> {
         if self.world().group_size < COMPANY && self.are_peers_pending()? {
             self.update_topology()?;

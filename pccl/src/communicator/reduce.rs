@@ -21,8 +21,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says whether
-    /// to retry. `TimedOut` when the limit has passed: the same for this peer, and the others get the verdict
+    /// `Aborted` with the verdict if a peer was lost or calls do not match: `data` is as before, and the error says
+    /// whether to retry. `TimedOut` when the limit has passed: the same for this peer, and the others get the verdict
     /// `CallTimeout`, which names this peer and those for whom it waited. `TooFewPeers` if there is no other peer;
     /// `OutcomeUnknown`, see there; `InvalidUsage` if the tag is in flight; `NotConnected`, `Kicked`, `MasterLost`.
     pub fn all_reduce<T: Element>(
@@ -49,8 +49,9 @@ impl Communicator {
         self.reduce(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
     }
 
-    /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again, whole,
-    /// until it succeeds, too few peers are left, or the retries of `options` are used up.
+    /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again,
+    /// whole, until it succeeds, too few peers are left, the limit or the retries of `options` are used up, or a caller
+    /// on any peer has given it up (`CallerAbort`, `CallTimeout`): whoever did so may not come back to it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; after any, all send and in-place tensors are as before.
@@ -65,7 +66,9 @@ impl Communicator {
             let (shared, op) =
                 self.launch(options.into(), tensors.iter_mut().map(Tensor::reborrow).collect())?;
             match self.complete(&shared, &op, limit) {
-                Err(error) if error.is_retryable() && retries > 0 && !limit.is_over() => {
+                Err(error)
+                    if error.is_retryable() && !error.is_given_up() && retries > 0 && !limit.is_over() =>
+                {
                     retries -= 1;
                     log::info!("trying the all-reduce again: {error}");
                 }

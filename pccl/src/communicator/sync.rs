@@ -7,8 +7,8 @@ use pccl_protocol::{CallKind, Revision};
 
 impl Communicator {
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
-    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of those
-    /// have who hold the committed state counts. Works alone.
+    /// differs. All peers of the group have to call it, with the same keys, types and counts: the set that most of
+    /// those have who hold the committed state counts. Works alone.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;

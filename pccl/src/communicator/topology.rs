@@ -28,10 +28,10 @@ impl Communicator {
         vote_topology(&call.shared, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
     }
 
-    /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all peers
-    /// have it. All peers of the run have to call it; nobody is let in. Up to 2 s are spent on each pair of a group (the
-    /// master's `probe_time`), many pairs at a time: at most that times the size of the group, less one. A peer that dies
-    /// meanwhile is left out, which is no error.
+    /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all
+    /// peers have it. All peers of the run have to call it; nobody is let in. Up to 2 s are spent on each pair of a
+    /// group (the master's `probe_time`), many pairs at a time: at most that times the size of the group, less one. A
+    /// peer that dies meanwhile is left out, which is no error.
     ///
     /// # Errors
     /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
@@ -53,15 +53,15 @@ impl Communicator {
         call.shared.send(&C2m::VoteOptimize(request));
         let optimized =
             agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
-                M2c::OptimizeDone(done) if done.request == request => Some(Optimized::new(done)),
-                _ => None,
+                M2c::OptimizeDone(done) if done.request == request => Ok(Optimized::new(&done)),
+                other => Err(other),
             })?;
         log::info!("{optimized}");
         Ok(optimized)
     }
 
-    /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed while
-    /// all-reduces are in flight.
+    /// Whether any peer waits to be let in. All peers of the run have to call it; all get the same answer. Allowed
+    /// while all-reduces are in flight.
     ///
     /// # Errors
     /// `TimedOut` when the call time-out has passed; `NotConnected`, `Kicked`, `MasterLost`.
@@ -80,8 +80,8 @@ impl Communicator {
         let request = call.shared.next_request();
         call.shared.send(&C2m::VotePending(request));
         agree(&call.shared, CallKind::ArePeersPending, request, limit, |packet| match packet {
-            M2c::PendingAnswer(answer) if answer.request == request => Some(answer.pending),
-            _ => None,
+            M2c::PendingAnswer(answer) if answer.request == request => Ok(answer.pending),
+            other => Err(other),
         })
     }
 
@@ -136,11 +136,11 @@ fn vote_topology(
     shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
     loop {
         let news = agree(shared, call, request, limit, |packet| match packet {
-            M2c::TopologyDone(done) if done.request == request => Some(News::Done),
+            M2c::TopologyDone(done) if done.request == request => Ok(News::Done),
             M2c::TopologyProgress(p) if p.request == request && !limit.is_over() => {
-                Some(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
+                Ok(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
             }
-            _ => None,
+            other => Err(other),
         });
         match news? {
             News::Done => return Ok(()),
@@ -157,7 +157,7 @@ fn agree<T>(
     call: CallKind,
     request: RequestId,
     limit: Limit,
-    mut pick: impl FnMut(&M2c) -> Option<T>,
+    mut pick: impl FnMut(M2c) -> Result<T, M2c>,
 ) -> Result<T, Error> {
     match shared.receive(limit.deadline(), &mut pick) {
         Err(Error::TimedOut { .. }) => {}
@@ -166,7 +166,7 @@ fn agree<T>(
     shared.send(&C2m::WithdrawVote(request));
     let answered = shared.receive(None, |packet| match packet {
         M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => {
-            Some(Err(withdrawn.missing.as_str().to_owned()))
+            Ok(Err(withdrawn.missing.as_str().to_owned()))
         }
         other => pick(other).map(Ok),
     })?;

@@ -20,7 +20,8 @@ pub(crate) struct BackupPool {
 }
 
 impl BackupPool {
-    /// A buffer of at least `len` bytes: the smallest kept one that is large enough but not wastefully large, or a new one.
+    /// A buffer of at least `len` bytes: the smallest kept one that is large enough but not wastefully large, or a new
+    /// one.
     pub(crate) fn take(&self, len: usize) -> Arc<Backup> {
         let mut free = self.free.lock();
         let fit = (0..free.len())

@@ -1,6 +1,7 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
 use super::{End, Shared, stall::StallWatch, waiting::SilenceLog};
+use crate::{LossCause, Reason};
 use pccl_flight::{Event, What};
 use pccl_protocol::{Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
 use std::{
@@ -38,7 +39,8 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         }
         let silent = shared.heard.lock().elapsed();
         if silent > shared.config.master_timeout {
-            return shared.finish(End::MasterLost(format!("no sign of life for {} ms", silent.as_millis())));
+            let text = format!("no sign of life for {} ms", silent.as_millis());
+            return shared.finish(End::MasterLost(Reason::new(LossCause::Silent, text)));
         }
         if silence.is_due(silent) {
             let limit = shared.config.master_timeout;

@@ -265,7 +265,8 @@ impl Conductor {
             ),
         };
         if present {
-            // As a peer that leaves on purpose closes it. If somebody misses something, the verdict is a warning.
+            // A peer that leaves on purpose ends its connections like this, too. If an operation suffers from it, the
+            // verdict is logged as a warning.
             let level = if fault.kind == FaultKind::Eof { Level::Info } else { Level::Warn };
             self.report_fault(shared, level, from, to, fault.generation, fault.text.clone());
         }

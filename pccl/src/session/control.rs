@@ -13,18 +13,18 @@ use std::{
 use tinysockets::queued::{OnClose, Tap, TapFn};
 
 /// The callbacks of the control connection.
-pub(crate) fn callbacks(shared: &Arc<Shared>) -> (TapFn, OnClose) {
+pub(crate) fn callbacks(shared: &Arc<Shared>) -> (TapFn<M2c>, OnClose) {
     let (for_tap, for_close) = (Arc::downgrade(shared), Arc::downgrade(shared));
     let tap = Box::new(move |kind: u16, body: &[u8]| receive(&for_tap, kind, body));
     let on_close = Box::new(move |reason: &tinysockets::queued::CloseReason| {
         if let Some(shared) = for_close.upgrade() {
-            shared.finish(End::MasterLost(reason.to_string()));
+            shared.finish(End::MasterLost(reason.into()));
         }
     });
     (tap, on_close)
 }
 
-fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
+fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
     let Some(shared) = shared.upgrade() else { return Tap::Close("session over".into()) };
     let packet = match M2c::from_frame(kind, body) {
         Ok(packet) => packet,
@@ -37,26 +37,26 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
         M2c::Registered(registered) => {
             let _ = shared.identity.set(Identity::new(&registered));
             listen::take_early(&shared);
-            return Tap::Keep;
+            return Tap::Keep(M2c::Registered(registered));
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
         M2c::RingPlan(plan) => ring_plan(&shared, plan),
         M2c::Sizes(sizes) => shared.learn(|known| known.apply_sizes(&sizes)),
         M2c::Admitted(sizes) => {
             shared.learn(|known| known.apply_sizes(&sizes));
-            return shared.answered();
+            return shared.answered(M2c::Admitted(sizes));
         }
         M2c::TopologyDone(done) => {
             shared.learn(|known| known.apply_sizes(&done.sizes));
-            return shared.answered();
+            return shared.answered(M2c::TopologyDone(done));
         }
         M2c::GroupFormed(formed) => {
             shared.learn(|known| known.apply_sizes(&formed.sizes));
-            return shared.answered();
+            return shared.answered(M2c::GroupFormed(formed));
         }
         M2c::OptimizeDone(done) => {
             shared.learn(|known| known.apply_sizes(&done.sizes));
-            return shared.answered();
+            return shared.answered(M2c::OptimizeDone(done));
         }
         M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
         M2c::ReachPlan(plan) => drop(shared.conductor.send(Event::Reach(plan))),
@@ -72,19 +72,21 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap {
                     let _ = shared.conductor.send(Event::Revote(op.clone()));
                 }
             }),
-            VoteRef::Sync(_) | VoteRef::Forming(_) => return Tap::Keep,
+            VoteRef::Sync(_) | VoteRef::Forming(_) => return Tap::Keep(M2c::Stale(stale)),
         },
         M2c::TooFewPeers(answer) => match answer.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
-            VoteRef::Sync(_) | VoteRef::Forming(_) => return shared.answered(),
+            VoteRef::Sync(_) | VoteRef::Forming(_) => return shared.answered(M2c::TooFewPeers(answer)),
         },
         M2c::Echo(echo) => shared.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
-        M2c::TopologyProgress(_) | M2c::SyncPlan(_) => return Tap::Keep,
-        M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) | M2c::FormFailed(_) => return shared.answered(),
-        M2c::SyncOutcome(_) => {
+        kept @ (M2c::TopologyProgress(_) | M2c::SyncPlan(_)) => return Tap::Keep(kept),
+        answer @ (M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) | M2c::FormFailed(_)) => {
+            return shared.answered(answer);
+        }
+        M2c::SyncOutcome(outcome) => {
             shared.source.stop();
-            return shared.answered();
+            return shared.answered(M2c::SyncOutcome(outcome));
         }
         // No peer asks for them.
         M2c::Rates(_) => {}
@@ -102,9 +104,9 @@ impl Shared {
 
     /// Notes the world as it is with the answer to a call that goes alone, and keeps the packet for that call: what
     /// happens between the answer and the moment in which the caller runs again is not for this call.
-    fn answered(&self) -> Tap {
+    fn answered(&self, answer: M2c) -> Tap<M2c> {
         *self.answer_world.lock() = Some(self.world());
-        Tap::Keep
+        Tap::Keep(answer)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The two edges of the ring that touch this peer: dialing the next one, and collecting the connections of the previous.
+//! The two edges of the ring that touch this peer: dialing the next one, and collecting the connections of the
+//! previous.
 
 use super::{Identity, STACK_BYTES, conductor::Event};
 use crate::config::{Config, FrameChecksums};
@@ -85,10 +86,10 @@ const AUTOMATIC_CONNECTIONS_MAX: u16 = 8;
 /// Up to this round trip one connection fills the path by itself, if it need not take a lost packet for congestion.
 const SINGLE_ROUND_TRIP_MAX: Duration = Duration::from_millis(60);
 
-/// How many connections an edge has when nobody asked for a number; `is_paced` says whether they go by a model of the path. On a
-/// short path one connection fills the wire, and a second only costs switches between threads. On a long one several start
-/// faster, hold more than the kernel's buffers allow one, and a lost packet stops only one of them; yet each frame takes
-/// longer over a slower connection.
+/// How many connections an edge has when nobody asked for a number; `is_paced` says whether they go by a model of the
+/// path. On a short path one connection fills the wire, and a second only costs switches between threads. On a long one
+/// several start faster, hold more than the kernel's buffers allow one, and a lost packet stops only one of them; yet
+/// each frame takes longer over a slower connection.
 fn automatic_connections(round_trip: Duration, is_paced: bool) -> u16 {
     if is_paced && round_trip <= SINGLE_ROUND_TRIP_MAX {
         return 1;

@@ -69,8 +69,8 @@ impl MeshNow {
 }
 
 impl Links {
-    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it, back to
-    /// `since`, which had the same ring.
+    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it,
+    /// back to `since`, which had the same ring.
     pub(crate) fn install(
         &self,
         (since, epoch): (GroupEpoch, GroupEpoch),
@@ -90,8 +90,8 @@ impl Links {
         }
     }
 
-    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others. They also
-    /// carry what began in the epochs before it, back to `since`.
+    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others. They
+    /// also carry what began in the epochs before it, back to `since`.
     pub(crate) fn install_mesh(
         &self,
         (since, epoch): (GroupEpoch, GroupEpoch),
@@ -250,8 +250,8 @@ mod tests {
         (InLink::start(vec![own], config, directory).expect("starts"), other)
     }
 
-    /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that reports
-    /// a fault of its own is taken for the culprit.
+    /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that
+    /// reports a fault of its own is taken for the culprit.
     #[test]
     fn a_link_that_has_just_broken_is_a_fault_of_its_edge() {
         let epoch = GroupEpoch(3);

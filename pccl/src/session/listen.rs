@@ -1,7 +1,7 @@
 //! The peer's listeners and what happens to those who connect.
 
 use super::{Shared, conductor::Event};
-use crate::{Error, config::Config};
+use crate::{Error, Reason, config::Config};
 use parking_lot::Mutex;
 use pccl_protocol::limits;
 use std::sync::{Arc, Weak};
@@ -22,12 +22,13 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
     let bind = |role, first| {
         let listener = Listener::bind(config.bind, first, tries).map_err(|error| {
             let more = if config.strict_ports { "" } else { " or the ones behind it" };
-            Error::System(format!("cannot listen on port {first}{more}: {error}"))
+            Error::System(Reason::system(format_args!("cannot listen on port {first}{more}"), error))
         })?;
         let port = listener.local_port();
         if first != 0 && port != first {
             log::warn!(
-                "port {first} for {} is taken: this peer listens on {port}, and firewalls have to let others reach that",
+                "port {first} for {} is taken: this peer listens on {port}, and firewalls have to let others reach \
+                 that",
                 what_for(role)
             );
         }
@@ -47,7 +48,7 @@ fn what_for(role: Role) -> &'static str {
 pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> Result<Acceptor, Error> {
     let shared = Arc::downgrade(shared);
     Acceptor::spawn(listeners, AcceptLimits::default(), Box::new(move |incoming| take(&shared, incoming)))
-        .map_err(|error| Error::System(format!("cannot accept connections: {error}")))
+        .map_err(|error| Error::System(Reason::system("cannot accept connections", error)))
 }
 
 /// Most connections that wait until this peer knows who it is.

@@ -1,7 +1,8 @@
-//! The edges beside the ring that touch this peer: dialed and collected when a plan has them, and reported once they stand.
+//! The edges beside the ring that touch this peer: dialed and collected when a plan has them, and reported once they
+//! stand.
 //!
-//! Nothing waits for them. Until all members have them, and whenever one of them fails, data goes around the ring; what is
-//! to be used is the master's to say.
+//! Nothing waits for them. Until all members have them, and whenever one of them fails, data goes around the ring. The
+//! master decides which edges are used.
 
 use super::{
     Identity, Shared,

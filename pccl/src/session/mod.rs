@@ -2,7 +2,8 @@
 //!
 //! Threads, besides those of the links: the control connection's RX thread ([`control`]), one that sends beats
 //! ([`beat`]), the conductor ([`conductor`]), which keeps the ring connected, and the acceptor. None of them waits for
-//! the caller, and none holds a lock while it waits for the network, but for the one that serialises sends to the master.
+//! the caller, and none holds a lock while it waits for the network, but for the one that serialises sends to the
+//! master.
 
 pub(crate) mod backups;
 mod beat;
@@ -19,7 +20,7 @@ pub(crate) mod status;
 mod waiting;
 
 use crate::{
-    Error,
+    ConnectCause, Error, LossCause, Reason,
     collective::{op::Op, table::OpTable},
     config::Config,
     flight,
@@ -32,8 +33,7 @@ use links::Links;
 use parking_lot::{Condvar, Mutex};
 use pccl_flight::{Event, Recorder, What};
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, KickCode, KickReason, Nothing, PeerId, PreviousIdentity, Registered, RunId,
-    limits,
+    Algorithm, C2m, CallKind, KickReason, M2c, Nothing, PeerId, PreviousIdentity, Registered, RunId, limits,
 };
 use std::{
     fmt,
@@ -48,7 +48,6 @@ use threadpark::Unparker;
 use tinysockets::{
     acceptor::Acceptor,
     conn::Conn,
-    dial::DialError,
     preamble::{Preamble, Role},
     queued::{QueuedConfig, QueuedSocket, RecvError},
 };
@@ -68,7 +67,7 @@ pub(crate) enum End {
     /// The master dropped this peer, and said why.
     Kicked(KickReason),
     /// The connection to the master is gone.
-    MasterLost(String),
+    MasterLost(Reason<LossCause>),
     /// This side closed it.
     Closed,
 }
@@ -77,9 +76,19 @@ impl End {
     pub(crate) fn to_error(&self) -> Error {
         match self {
             Self::Kicked(reason) => Error::Kicked(reason.clone()),
-            Self::MasterLost(text) => Error::MasterLost(text.clone()),
+            Self::MasterLost(reason) => Error::MasterLost(reason.clone()),
             Self::Closed => Error::NotConnected,
         }
+    }
+
+    /// How the master was lost, for an operation whose outcome is so unknown.
+    pub(crate) fn loss(&self) -> Reason<LossCause> {
+        let kind = match self {
+            Self::MasterLost(reason) => return reason.clone(),
+            Self::Kicked(reason) => LossCause::Dropped(reason.code),
+            Self::Closed => LossCause::Left,
+        };
+        Reason::new(kind, self.to_string())
     }
 }
 
@@ -145,7 +154,7 @@ pub(crate) struct Shared {
     pub(crate) idle: Condvar,
     identity: OnceLock<Identity>,
     early: listen::Early,
-    control: OnceLock<QueuedSocket>,
+    control: OnceLock<QueuedSocket<M2c>>,
     conductor: Sender<conductor::Event>,
     beat: OnceLock<Unparker>,
     world: Mutex<Arc<Known>>,
@@ -191,13 +200,15 @@ impl Shared {
         self.end().map_or(Error::NotConnected, |end| end.to_error())
     }
 
-    /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an answer.
+    /// Sends a packet to the master. If that is not possible, the session ends, and with it whatever waits for an
+    /// answer.
     pub(crate) fn send(&self, packet: &C2m) {
         let Some(control) = self.control.get() else { return };
         log::trace!("to master: {}", packet.name());
         flight::sent(&self.flight, packet);
         if let Err(error) = control.send(&packet.to_frame(), Some(Instant::now() + SEND_TIMEOUT)) {
-            self.finish(End::MasterLost(format!("cannot send {} to the master: {error}", packet.name())));
+            let text = format!("cannot send {} to the master: {error}", packet.name());
+            self.finish(End::MasterLost(Reason::new(LossCause::Broken, text).because(error)));
         }
     }
 
@@ -215,8 +226,8 @@ impl Shared {
         }
     }
 
-    /// Reads what the master sends on the calling thread, until `done` or `deadline`. May return earlier: another thread may
-    /// be at it, or there may be nothing more to read.
+    /// Reads what the master sends on the calling thread, until `done` or `deadline`. May return earlier: another
+    /// thread may be at it, or there may be nothing more to read.
     pub(crate) fn read_until(&self, deadline: Option<Instant>, done: impl FnMut() -> bool) {
         if let Some(control) = self.control.get() {
             control.read_until(deadline, done);
@@ -237,17 +248,15 @@ impl Shared {
         }
     }
 
-    /// Waits for a packet of the master that `pick` takes. Bounded by the life of the session, which ends when the master
-    /// is silent, and by `deadline`.
+    /// Waits for a packet of the master that `pick` takes and does not give back. Bounded by the life of the session,
+    /// which ends when the master is silent, and by `deadline`.
     pub(crate) fn receive<T>(
         &self,
         deadline: Option<Instant>,
-        mut pick: impl FnMut(&pccl_protocol::M2c) -> Option<T>,
+        pick: impl FnMut(M2c) -> Result<T, M2c>,
     ) -> Result<T, Error> {
         let control = self.control.get().ok_or(Error::NotConnected)?;
-        let found = control.recv_match(deadline, |kind, body| {
-            pccl_protocol::M2c::from_frame(kind, body).ok().and_then(|packet| pick(&packet))
-        });
+        let found = control.recv_match(deadline, pick);
         found.map_err(|error| match self.end() {
             Some(end) => end.to_error(),
             None => match error {
@@ -256,7 +265,7 @@ impl Shared {
                     text: "no answer from the master yet".into(),
                     verdict: None,
                 },
-                RecvError::Closed(reason) => Error::MasterLost(reason.to_string()),
+                RecvError::Closed(reason) => Error::MasterLost(Reason::from(&reason)),
             },
         })
     }
@@ -264,12 +273,12 @@ impl Shared {
     /// Waits until this peer is a full member of the ring. Before that no other call is possible.
     pub(crate) fn wait_for_admission(&self, deadline: Option<Instant>) -> Result<(), Error> {
         let admitted = self.receive(deadline, |packet| match packet {
-            pccl_protocol::M2c::Admitted(sizes) => Some(*sizes),
-            _ => None,
+            M2c::Admitted(_) => Ok(()),
+            other => Err(other),
         });
         self.activity.lock().exclusive = None;
         self.idle.notify_all();
-        admitted.map(drop)
+        admitted
     }
 
     /// This peer is registered, and nobody lets it in: other calls are possible.
@@ -287,7 +296,7 @@ impl Shared {
     /// Throws away answers that nobody waits for any more. Only between calls.
     pub(crate) fn forget_answers(&self) {
         if let Some(control) = self.control.get() {
-            while control.recv_match(Instant::now(), |_, _| Some(())).is_ok() {}
+            while control.recv_match(Instant::now(), |_| Ok(())).is_ok() {}
         }
     }
 
@@ -305,8 +314,8 @@ impl Shared {
             other => log::warn!("{other}"),
         }
         flight::ended(&self.flight, &end);
-        // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and while
-        // the others have not heard of this end, they could take it for data.
+        // Before any operation takes its memory back: a frame that is half sent would be completed with filler, and
+        // while the others have not heard of this end, they could take it for data.
         self.links.break_off("the session ended");
         // Also those that are between two votes, and so not in the table.
         let ops = self.activity.lock().ops.clone();
@@ -353,39 +362,17 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// Another attempt may succeed.
-    ForNow(String),
+    ForNow(Reason<ConnectCause>),
     /// No attempt will.
     ForGood(Error),
 }
 
-impl Refused {
-    fn dial(error: &DialError) -> Self {
-        use tinysockets::preamble::Refusal;
-        let text = error.to_string();
-        match error {
-            DialError::Refused { reason: Refusal::NotExpected | Refusal::ShuttingDown, .. } => {
-                Self::ForNow(text)
-            }
-            DialError::Refused { .. } | DialError::Foreign { .. } => Self::ForGood(Error::Refused(text)),
-            // Names come and go with the machines that they stand for.
-            DialError::Unresolved { .. }
-            | DialError::ConnectionRefused { .. }
-            | DialError::TimedOut { .. }
-            | DialError::NoAnswer { .. }
-            | DialError::Io { .. } => Self::ForNow(text),
-        }
-    }
-
-    fn registration(reason: &KickReason) -> Self {
-        let text = format!("the master refused this peer: {reason}");
-        match reason.code {
-            KickCode::Malformed
-            | KickCode::Protocol
-            | KickCode::Full
-            | KickCode::WrongRun
-            | KickCode::GroupKind
-            | KickCode::Operator => Self::ForGood(Error::Refused(text)),
-            _ => Self::ForNow(text),
+impl From<Reason<ConnectCause>> for Refused {
+    fn from(reason: Reason<ConnectCause>) -> Self {
+        if reason.kind().is_permanent() {
+            Self::ForGood(Error::Refused(reason))
+        } else {
+            Self::ForNow(reason)
         }
     }
 }
@@ -400,7 +387,7 @@ impl From<Error> for Refused {
 fn dial_master(config: &Config, deadline: Instant) -> Result<Conn, Refused> {
     let preamble = Preamble { group: config.group.0, ..Preamble::new(Role::Control) };
     let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, deadline);
-    dialled.map_err(|error| Refused::dial(&error))
+    dialled.map_err(|error| Reason::from(error).into())
 }
 
 /// A session and its threads. Dropping it ends the session and joins them.
@@ -472,7 +459,7 @@ impl Session {
             on_close: Some(on_close),
         };
         let socket = QueuedSocket::start(conn, config, tap)
-            .map_err(|error| Error::System(format!("control connection: {error}")))?;
+            .map_err(|error| Error::System(Reason::system("control connection", error)))?;
         let _ = shared.control.set(socket);
         // The connection may have ended before it was visible to `finish`.
         if let (Some(end), Some(control)) = (shared.end(), shared.control.get()) {
@@ -484,7 +471,9 @@ impl Session {
     fn register(&self, deadline: Instant, previous: Option<PreviousIdentity>) -> Result<Registered, Refused> {
         let shared = &self.shared;
         let port = |index| {
-            self.acceptor.local_port(index).ok_or_else(|| Error::System("a listener has no port".into()))
+            self.acceptor
+                .local_port(index)
+                .ok_or_else(|| Error::System("a listener has no port".to_owned().into()))
         };
         shared.send(&C2m::Register(pccl_protocol::Register {
             group: shared.config.group,
@@ -499,19 +488,23 @@ impl Session {
         }));
         shared
             .receive(Some(deadline), |packet| match packet {
-                pccl_protocol::M2c::Registered(registered) => Some(registered.clone()),
-                _ => None,
+                M2c::Registered(registered) => Ok(registered),
+                other => Err(other),
             })
             .map_err(|error| match error {
-                Error::TimedOut { .. } => Refused::ForNow(format!(
-                    "the master at {} does not answer the registration",
-                    shared.config.master
-                )),
-                Error::Kicked(reason) => Refused::registration(&reason),
-                Error::MasterLost(text) => Refused::ForNow(format!(
-                    "the connection to the master at {} broke during the registration: {text}",
-                    shared.config.master
-                )),
+                Error::TimedOut { .. } => {
+                    let text =
+                        format!("the master at {} does not answer the registration", shared.config.master);
+                    Refused::ForNow(Reason::new(ConnectCause::NoAnswer, text))
+                }
+                Error::Kicked(reason) => Reason::from(&reason).into(),
+                Error::MasterLost(reason) => {
+                    let master = &shared.config.master;
+                    let text = format!(
+                        "the connection to the master at {master} broke during the registration: {reason}"
+                    );
+                    Refused::ForNow(Reason::new(ConnectCause::Broken, text).because(reason))
+                }
                 other => Refused::ForGood(other),
             })
     }
@@ -542,7 +535,7 @@ impl Session {
             self.shared.send(&C2m::Leave(Nothing {}));
             let deadline = Some(Instant::now() + LEAVE_TIMEOUT);
             // The answer ends the session, and with it this wait.
-            let _ = self.shared.receive(deadline, |_| None::<()>);
+            let _ = self.shared.receive(deadline, Err::<(), _>);
         }
         self.shared.finish(End::Closed);
     }
@@ -571,5 +564,5 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
         .name(name.to_owned())
         .stack_size(STACK_BYTES)
         .spawn(run)
-        .map_err(|error| Error::System(format!("cannot start thread {name}: {error}")))
+        .map_err(|error| Error::System(Reason::system(format_args!("cannot start thread {name}"), error)))
 }

@@ -9,8 +9,8 @@ use tinysockets::{
     reach::{Reach, Target, reach_all},
 };
 
-/// Tries all ports on a thread of its own, and tells the master which were not reached. `epoch` is that of the newest ring
-/// that this peer works on.
+/// Tries all ports on a thread of its own, and tells the master which were not reached. `epoch` is that of the newest
+/// ring that this peer works on.
 pub(super) fn answer(shared: &Arc<Shared>, me: Identity, epoch: GroupEpoch, plan: ReachPlan) {
     let preamble = Preamble {
         run: me.run.0,

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 use tinysockets::link::Backlog;
 
-/// From how long a standstill on the master is told.
+/// Shortest stall that is reported to the master.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// A pause of our own that is no evidence against the edge.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
@@ -30,8 +30,8 @@ struct Seen {
 }
 
 impl StallWatch {
-    /// Looks at the link, with the bytes that it has sent so far. Returns for how long it has stood still, if it has bytes to
-    /// deliver and that is long enough to be told.
+    /// Looks at the link, with the bytes that it has sent so far. Returns for how long it has stood still, if it has
+    /// bytes to deliver and that is long enough to be told.
     pub(crate) fn look(
         &mut self,
         now: Instant,

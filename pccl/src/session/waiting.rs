@@ -32,7 +32,7 @@ enum Line {
 }
 
 impl WaitLog {
-    /// Takes in what the master says that a call waits for: one that began at `called` and has moved so many bytes.
+    /// Takes in what the master says that a call waits for: one that began at `called` and has moved `moved_bytes`.
     fn look(&mut self, now: Instant, called: Instant, moved_bytes: u64, text: String) -> Option<Line> {
         let wait = match &mut self.wait {
             Some(wait) if wait.called == called => wait,

@@ -15,14 +15,15 @@ use std::{marker::PhantomData, time::Duration};
 
 pub use pccl_protocol::SyncStrategy;
 
-/// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy machine
-/// would pass for a dead one.
+/// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy
+/// machine would pass for a dead one.
 fn time_base(peer_timeout: Duration) -> Duration {
     peer_timeout.max(Duration::from_secs(2))
 }
 
 /// What a successful sync reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SyncInfo {
     /// Revision that is now committed.
     pub revision: u64,
@@ -50,8 +51,8 @@ pub(crate) struct StateTensor {
 }
 
 impl<'a> SharedState<'a> {
-    /// An empty state at `revision`. A peer that has nothing yet starts at 0; a peer that has changed its state since the
-    /// last sync gives the revision after the last committed one.
+    /// An empty state at `revision`. A peer that has nothing yet starts at 0; a peer that has changed its state since
+    /// the last sync gives the revision after the last committed one.
     pub fn new(revision: u64) -> Self {
         Self { revision, tensors: Vec::new(), lent: PhantomData }
     }
@@ -59,11 +60,6 @@ impl<'a> SharedState<'a> {
     /// The revision. After a successful sync it is the committed one.
     pub fn revision(&self) -> u64 {
         self.revision
-    }
-
-    /// Sets the revision for the next sync.
-    pub fn set_revision(&mut self, revision: u64) {
-        self.revision = revision;
     }
 
     /// Adds a tensor.

@@ -1,8 +1,8 @@
 //! Gives shared state to peers that fetch it, while the own caller is in a sync.
 //!
-//! The caller's tensors are on offer from before the vote until the outcome, behind a gate that the sync drains before it
-//! returns. Each connection has a thread; it copies a piece under the gate and sends it from its own memory, so that a
-//! slow receiver never holds the caller's memory.
+//! The caller's tensors are on offer from before the vote until the outcome, behind a gate that the sync drains before
+//! it returns. Each connection has a thread; it copies a piece under the gate and sends it from its own memory, so that
+//! a slow receiver never holds the caller's memory.
 
 use crate::session::{Shared, spawn};
 use parking_lot::{Condvar, Mutex};
@@ -35,8 +35,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 struct Patience {
     /// For a transfer that stands still.
     stall: Duration,
-    /// For the master's news, when a request is for a sync that this peer does not know of yet. Shorter than the fetching
-    /// end waits for the answer.
+    /// For the master's news, when a request is for a sync that this peer does not know of yet. Shorter than the
+    /// fetching end waits for the answer.
     plan: Duration,
 }
 

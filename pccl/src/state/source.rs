@@ -1,5 +1,5 @@
-//! The source that this peer fetches shared state from, watched: when the run loses that peer, or this session ends, the
-//! fetch is over at once, however patient its time-outs are.
+//! The source that this peer fetches shared state from, watched: when the run loses that peer, or this session ends,
+//! the fetch is over at once, however patient its time-outs are.
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;

@@ -133,7 +133,7 @@ struct Ballot<'a> {
 impl Ballot<'_> {
     /// Waits for a packet of the master. When the limit passes, the sync is given up for all, and the master's
     /// answer to that is waited for.
-    fn receive<T>(&mut self, mut pick: impl FnMut(&M2c) -> Option<T>) -> Result<T, Error> {
+    fn receive<T>(&mut self, mut pick: impl FnMut(M2c) -> Result<T, M2c>) -> Result<T, Error> {
         let deadline = self.limit.deadline().filter(|_| !self.given_up);
         match self.shared.receive(deadline, &mut pick) {
             Err(Error::TimedOut { .. }) => {
@@ -153,27 +153,25 @@ impl Ballot<'_> {
     fn answer(&mut self) -> Result<Answer, Error> {
         let request = self.request;
         self.receive(|packet| match packet {
-            M2c::SyncPlan(plan) if plan.request == request => Some(Answer::Plan(plan.plan.clone())),
-            M2c::SyncOutcome(outcome) if outcome.request == request => {
-                Some(Answer::Over(outcome.outcome.clone()))
-            }
-            M2c::Stale(stale) if stale.vote == VoteRef::Sync(request) => Some(Answer::Stale),
+            M2c::SyncPlan(plan) if plan.request == request => Ok(Answer::Plan(plan.plan)),
+            M2c::SyncOutcome(outcome) if outcome.request == request => Ok(Answer::Over(outcome.outcome)),
+            M2c::Stale(stale) if stale.vote == VoteRef::Sync(request) => Ok(Answer::Stale),
             M2c::TooFewPeers(few) if few.vote == VoteRef::Sync(request) => {
-                Some(Answer::TooFew(Error::TooFewPeers {
+                Ok(Answer::TooFew(Error::TooFewPeers {
                     have: few.have,
                     need: few.need,
                     in_group: few.need_in_group,
                 }))
             }
-            _ => None,
+            other => Err(other),
         })
     }
 
     fn outcome(&mut self) -> Result<SyncOutcome, Error> {
         let request = self.request;
         self.receive(|packet| match packet {
-            M2c::SyncOutcome(outcome) if outcome.request == request => Some(outcome.outcome.clone()),
-            _ => None,
+            M2c::SyncOutcome(outcome) if outcome.request == request => Ok(outcome.outcome),
+            other => Err(other),
         })
     }
 

@@ -1,5 +1,5 @@
-//! What codecs compute, said a second time: one element at a time, as slow as it pleases, without any code in common with
-//! them. Tests compare bytes with those of this module.
+//! What codecs compute, said a second time: one element at a time, as slow as it pleases, without any code in common
+//! with them. Tests compare bytes with those of this module.
 
 use half::{bf16, f16};
 

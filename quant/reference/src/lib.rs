@@ -71,10 +71,10 @@ pub fn ring_all_reduce_oracle(data_type: DataType, op: ReduceOp, inputs_in_ring_
 
 /// What a ring all-reduce of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
 ///
-/// Chunks and order are those of [`ring_all_reduce_oracle`]. Rank c encodes its chunk c; each of the next ranks decodes what
-/// it receives, adds that to its own elements, and encodes the sum; the last one divides an average before. Everybody
-/// decodes what the last one encodes. Random numbers of stochastic rounding are those of an operation named by `tag`,
-/// tensor number `part` and chunk, by rank, and by index in the chunk.
+/// Chunks and order are those of [`ring_all_reduce_oracle`]. Rank c encodes its chunk c; each of the next ranks decodes
+/// what it receives, adds that to its own elements, and encodes the sum; the last one divides an average before.
+/// Everybody decodes what the last one encodes. Random numbers of stochastic rounding are those of an operation named
+/// by `tag`, tensor number `part` and chunk, by rank, and by index in the chunk.
 ///
 /// # Panics
 /// As [`ring_all_reduce_oracle`]; if the elements are not floats, or the operation is neither sum nor average.
@@ -103,8 +103,8 @@ pub fn quantised_ring_oracle(
     })
 }
 
-/// What pairwise exchange of quantised elements yields with equal chunks: the owner of chunk c is the rank before c. Otherwise as
-/// [`quantised_exchange_oracle`].
+/// What pairwise exchange of quantised elements yields with equal chunks: the owner of chunk c is the rank before c.
+/// Otherwise as [`quantised_exchange_oracle`].
 ///
 /// # Panics
 /// As [`quantised_ring_oracle`].
@@ -121,12 +121,12 @@ pub fn quantised_pairwise_oracle(
     quantised_exchange_oracle(data_type, op, quantisation, operation, inputs_in_ring_order, owner)
 }
 
-/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order and the
-/// owner of each chunk.
+/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order
+/// and the owner of each chunk.
 ///
-/// Chunks are those of [`ring_all_reduce_oracle`]. Every rank but the owner encodes its contribution. The owner adds what they
-/// stand for in the order c, c+1, ..., its own elements as they are: in f32, for f64 in f64. It divides an average, and
-/// encodes the result. Random numbers as for [`quantised_ring_oracle`].
+/// Chunks are those of [`ring_all_reduce_oracle`]. Every rank but the owner encodes its contribution. The owner adds
+/// what they stand for in the order c, c+1, ..., its own elements as they are: in f32, for f64 in f64. It divides an
+/// average, and encodes the result. Random numbers as for [`quantised_ring_oracle`].
 ///
 /// # Panics
 /// As [`quantised_ring_oracle`].

@@ -109,8 +109,8 @@ fn combined<const TYPE: bool, const OP: u8>(own: Block, received: Block) -> Bloc
     })
 }
 
-/// The elements as f32: of f16 the first half and the second one, of bf16 those of even and of odd number, which need not
-/// move for that.
+/// The elements as f32: of f16 the first half and the second one, of bf16 those of even and of odd number, which need
+/// not move for that.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn widened<const TYPE: bool>(block: Block) -> [__m256; 2] {
@@ -162,7 +162,8 @@ fn canonical(value: __m256, result: __m256) -> __m256 {
     _mm256_blendv_ps(result, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(value, value))
 }
 
-// By way of integers rather than pointers: no alignment to keep, no `unsafe`, and the compiler makes one load or store of it.
+// By way of integers rather than pointers: no alignment to keep, no `unsafe`, and the compiler makes one load or store
+// of it.
 
 #[inline]
 #[target_feature(enable = "avx2")]

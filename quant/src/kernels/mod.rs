@@ -181,7 +181,8 @@ impl Kernels {
     }
 }
 
-/// `own = own OP received`. [`ReduceOp::Avg`] folds as a sum; see [`finish_average`]. The buffers may lie at any address.
+/// `own = own OP received`. [`ReduceOp::Avg`] folds as a sum; see [`finish_average`]. The buffers may lie at any
+/// address.
 ///
 /// # Errors
 /// If the lengths differ or are not whole elements; nothing is written then.

@@ -19,9 +19,9 @@ impl Quantisation {
         Self { scheme, seed: None }
     }
 
-    /// Rounds stochastically. The random numbers follow from `seed`, the tag of the operation, tensor, rank, and index of
-    /// the element: give each operation another seed, for example the number of the step, the same on all peers. With
-    /// equal seeds, the errors of successive operations are alike and do not average out.
+    /// Rounds stochastically. The random numbers follow from `seed`, the tag of the operation, tensor, rank, and index
+    /// of the element: give each operation another seed, for example the number of the step, the same on all peers.
+    /// With equal seeds, the errors of successive operations are alike and do not average out.
     #[must_use]
     pub const fn stochastic(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }

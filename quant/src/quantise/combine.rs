@@ -1,5 +1,6 @@
-//! The sum of the contributions of all ranks at once, for all-reduces in which each rank sends its contribution to the owner of a
-//! chunk: every contribution is quantised once and the result once, so the error does not depend on the number of ranks.
+//! The sum of the contributions of all ranks at once, for all-reduces in which each rank sends its contribution to the
+//! owner of a chunk: every contribution is quantised once and the result once, so the error does not depend on the
+//! number of ranks.
 
 use super::{Codec, QuantiseError, Rounding, Scheme};
 use crate::{DataType, Kernels, ReduceOp};
@@ -14,7 +15,8 @@ pub enum Contribution<'a> {
 }
 
 impl Codec {
-    /// The type in which contributions are added: f64 for f64, otherwise f32, so that 16-bit sums are rounded only once.
+    /// The type in which contributions are added: f64 for f64, otherwise f32, so that 16-bit sums are rounded only
+    /// once.
     #[must_use]
     pub fn sum_type(&self) -> DataType {
         if self.data_type == DataType::Float64 { DataType::Float64 } else { DataType::Float32 }

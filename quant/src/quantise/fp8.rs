@@ -7,7 +7,7 @@ use super::{
     work::{Source, Work},
 };
 
-/// Floats with so many mantissa bits: 3 for e4m3 (greatest number 448), 2 for e5m2 (57 344).
+/// Floats of 8 bits, by the number of their mantissa bits: 3 for e4m3 (greatest number 448), 2 for e5m2 (57 344).
 pub(super) struct Float8<const MANTISSA_BITS: u32>;
 
 impl<const MANTISSA_BITS: u32> Float8<MANTISSA_BITS> {

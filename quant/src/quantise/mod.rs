@@ -8,33 +8,33 @@
 //!
 //! # What is computed
 //!
-//! The working type W is f32, and f64 for elements of f64. Every operation below is rounded by itself, to nearest, ties to
-//! even; nothing is fused. Numbers are stored little-endian.
+//! The working type W is f32, and f64 for elements of f64. Every operation below is rounded by itself, to nearest, ties
+//! to even; nothing is fused. Numbers are stored little-endian.
 //!
 //! - **Block schemes**: each block of elements, of which the last may be short, becomes a record: the scale (W), for
 //!   affine codes also the middle (W), then the codes.
 //!   - **Affine**, codes 0 to D (255, or 15 in 4 bits, two per byte, the first one low): `middle = min / 2 + max / 2`,
-//!     `scale = greater of (max - middle, middle - min) / (D / 2)`. Code: `(x - middle) * (1 / scale) + D / 2`, rounded. Value:
-//!     `middle + (code - D / 2) * scale`.
+//!     `scale = greater of (max - middle, middle - min) / (D / 2)`. Code: `(x - middle) * (1 / scale) + D / 2`,
+//!     rounded. Value: `middle + (code - D / 2) * scale`.
 //!   - **Symmetric**, codes -127 to 127: `scale = greatest magnitude / 127`. Value: `code * scale`.
-//!   - **fp8**: the scale is the least power of two with which the greatest magnitude fits. Value: `code * scale`. If rounding up would make an
-//!     element infinite, it is rounded down.
-//!   - Affine and symmetric scales are rounded up to 8 (u4: 4) bits less than W has, so that the product of code and scale is
-//!     exact. (A compiler or processor that fuses it with the addition cannot change the result.) No scale is less
-//!     than the least normal number of W. One that would make values infinite is rounded down.
+//!   - **fp8**: the scale is the least power of two with which the greatest magnitude fits. Value: `code * scale`. If
+//!     rounding up would make an element infinite, it is rounded down.
+//!   - Affine and symmetric scales are rounded up to 8 (u4: 4) bits less than W has, so that the product of code and
+//!     scale is exact. (A compiler or processor that fuses it with the addition cannot change the result.) No scale is
+//!     less than the least normal number of W. One that would make values infinite is rounded down.
 //!   - A block of equal elements is exact; so is one of a single element. -0 may come back as +0.
 //! - **Chunk schemes**: scale, middle and zero as f64, then the codes; all in f64. Value:
 //!   `middle + (code - zero) * scale`. [`Scheme::MinMax`] spreads the codes from minimum to maximum.
 //!   [`Scheme::ZeroPointScale`] spreads them over six standard deviations on each side of the mean, beyond which values
-//!   are cut off; if 0 is in that range, it has a code of its own. Codes of signed types are those of unsigned ones with
-//!   the topmost bit inverted.
+//!   are cut off; if 0 is in that range, it has a code of its own. Codes of signed types are those of unsigned ones
+//!   with the topmost bit inverted.
 //! - **Casts**: each element by itself. f64 is rounded to f32 first.
 //!
 //! # NaN and infinity
 //!
-//! A block (chunk) that holds any NaN or infinity has the scale NaN, and all its elements become NaN, on every rank. Other
-//! blocks do not notice. Casts keep NaN and infinity where they are. Every NaN that is decoded is the one of
-//! [the reduce kernels](crate).
+//! A block (chunk) that holds any NaN or infinity has the scale NaN, and all its elements become NaN, on every rank.
+//! Other blocks do not notice. Casts keep NaN and infinity where they are. Every NaN that is decoded is the one of [the
+//! reduce kernels](crate).
 //!
 //! # Hostile bytes
 //!
@@ -159,14 +159,14 @@ impl Codec {
         self.data_type
     }
 
-    /// Bytes that so many elements become; `None` if they do not fit into memory. None become none.
+    /// Encoded size of `elements` elements in bytes, 0 for 0; `None` on overflow.
     #[must_use]
     pub fn encoded_len(&self, elements: usize) -> Option<usize> {
         self.scheme.layout(self.data_type).encoded_len(elements)
     }
 
-    /// Elements that cannot be parted: pieces of an operation begin at multiples of it. `None` for the schemes per chunk,
-    /// which cannot be cut at all.
+    /// Elements that cannot be parted: pieces of an operation begin at multiples of it. `None` for the schemes per
+    /// chunk, which cannot be cut at all.
     ///
     /// The encoded piece that begins at element `n` begins at byte `encoded_len(n)`.
     #[must_use]
@@ -178,8 +178,8 @@ impl Codec {
     /// Encodes `data` into `encoded`, which must have the right length. Both may lie at any address.
     ///
     /// A piece of an operation must begin at a multiple of [`Codec::piece_elements`] and, unless it is the last, end at
-    /// one; then the pieces are the same bytes as the whole. `first_element` is the number of the piece's first element,
-    /// a multiple of 64; only stochastic rounding looks at it.
+    /// one; then the pieces are the same bytes as the whole. `first_element` is the number of the piece's first
+    /// element, a multiple of 64; only stochastic rounding looks at it.
     ///
     /// # Errors
     /// If lengths or offset are wrong, or the scheme cannot round so. Nothing is written then.

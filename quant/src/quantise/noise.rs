@@ -1,5 +1,5 @@
-//! Random numbers for stochastic rounding: a function of (seed, operation, rank, index of the element) and nothing else,
-//! so that threads, frames and processor levels do not matter, and ranks round independently of each other.
+//! Random numbers for stochastic rounding: a function of (seed, operation, rank, index of the element) and nothing
+//! else, so that threads, frames and processor levels do not matter, and ranks round independently of each other.
 
 /// Elements that draw from one key.
 pub(super) const SEGMENT: usize = 64;

@@ -85,7 +85,7 @@ impl Block {
         self as usize
     }
 
-    /// The block of so many elements, if there is one.
+    /// The block of `elements` elements, if there is one.
     #[must_use]
     pub fn of(elements: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|block| block.elements() == elements)
@@ -132,7 +132,8 @@ impl Scheme {
         }
     }
 
-    /// The parameter beside the algorithm, as a public number: elements of a block, or the type of codes; 0 if there is none.
+    /// The parameter beside the algorithm, as a public number: elements of a block, or the type of codes; 0 if there is
+    /// none.
     #[must_use]
     pub const fn parameter(self) -> u16 {
         match self {

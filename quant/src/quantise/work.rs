@@ -48,7 +48,7 @@ pub(super) trait Work:
     fn as_f32(self) -> f32;
     fn as_f64(self) -> f64;
     fn finite(self) -> bool;
-    /// The least number at least `self` with so many mantissa bits less, so that products with numbers of so many bits
+    /// The least number at least `self` with `bits` mantissa bits less, so that products with numbers of `bits` bits
     /// are exact. For a positive, finite `self`.
     fn coarse(self, bits: u32) -> Self;
     /// The next smaller number that is coarse, of a positive one that is.

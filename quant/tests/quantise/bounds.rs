@@ -4,8 +4,9 @@ use pccl_quant::{
     DataType,
     quantise::{Block, Codec, NoiseKey, Rounding, Scheme},
 };
+use pccl_testkit::random::Rng;
 
-use super::data::{FLOATS, Rng, bytes_of, decode, encode, round_trip, values_of};
+use super::data::{FLOATS, bytes_of, decode, encode, round_trip, values_of};
 
 /// 2^-22 of the greatest magnitude, for f32: what the rounding of the calculation itself may add. For 16-bit elements
 /// half of the last bit of the result, for f64 less.
@@ -324,8 +325,8 @@ fn ranks_and_operations_round_independently() {
         let rounding = Rounding::Stochastic(NoiseKey::new(seed, operation, rank));
         round_trip(&codec, &values, rounding).iter().zip(&values).map(|(y, x)| y - x).collect()
     };
-    // Rounding to nearest is in both; what the noise adds must not be. The correlation of the errors, given the element,
-    // is 0, so over all elements it is 0 as well.
+    // Rounding to nearest is in both; what the noise adds must not be. The correlation of the errors, given the
+    // element, is 0, so over all elements it is 0 as well.
     let correlation = |a: &[f64], b: &[f64]| {
         let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         product(a, b) / (product(a, a) * product(b, b)).sqrt()

@@ -5,8 +5,9 @@ use pccl_quant::{
     quantise::{Block, Codec, Contribution, NoiseKey, Quantisation, QuantiseError, Rounding, Scheme},
 };
 use pccl_quant_reference::quantised_pairwise_oracle;
+use pccl_testkit::random::Rng;
 
-use super::data::{FLOATS, Rng, all_schemes, bytes_of, decode, encode, values_of};
+use super::data::{FLOATS, all_schemes, bytes_of, decode, encode, values_of};
 
 const ELEMENTS: usize = 700;
 const RANKS: usize = 5;

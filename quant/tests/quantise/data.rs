@@ -24,28 +24,6 @@ pub(crate) fn all_schemes() -> Vec<Scheme> {
     blocks.chain(chunks).chain([Scheme::CastBf16, Scheme::CastF16]).collect()
 }
 
-/// SplitMix64: a generator for tests.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// 0 to 1.
-    pub(crate) fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Mean 0, deviation 1.
-    pub(crate) fn normal(&mut self) -> f64 {
-        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
-
 pub(crate) fn bytes_of(data_type: DataType, values: &[f64]) -> Vec<u8> {
     let element = |value: &f64| match data_type {
         DataType::Float16 => f16::from_f64(*value).to_le_bytes().to_vec(),

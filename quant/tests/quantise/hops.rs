@@ -7,8 +7,9 @@ use pccl_quant::{
     DataType, Level, ReduceOp,
     quantise::{Block, Codec, Contribution, Rounding, Scheme},
 };
+use pccl_testkit::random::Rng;
 
-use super::data::{Rng, bytes_of, decode, encode, values_of};
+use super::data::{bytes_of, decode, encode, values_of};
 
 const F32: DataType = DataType::Float32;
 
@@ -69,8 +70,8 @@ fn nearest(_: usize) -> Rounding {
     Rounding::NearestEven
 }
 
-/// No average is off by more than the sum of what its steps may be off. With ranges R that are equal on all ranks: a ring of W
-/// R (W + 1) / 1020 for 8 bits, direct R / 255.
+/// No average is off by more than the sum of what its steps may be off. With ranges R that are equal on all ranks: a
+/// ring of W R (W + 1) / 1020 for 8 bits, direct R / 255.
 #[test]
 fn averages_keep_their_bounds() {
     let mut rng = Rng(11);

@@ -5,9 +5,10 @@ use pccl_quant::{
     quantise::{Codec, Rounding, Scheme},
 };
 use pccl_quant_reference::codecs::{self, Seeds};
+use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 
-use super::data::{FLOATS, Rng, all_schemes, bytes_of};
+use super::data::{FLOATS, all_schemes, bytes_of};
 
 /// A copy of bytes at an address that is `offset` past a multiple of 64.
 struct Misaligned {

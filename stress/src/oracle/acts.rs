@@ -60,8 +60,8 @@ impl Oracle {
         if until_us <= now_us {
             return;
         }
-        // A connection that stands still is waited for, as a silent peer is; and groups wait for each other where they vote
-        // on who is let in.
+        // A connection that stands still is waited for, as a silent peer is; and groups wait for each other where they
+        // vote on who is let in.
         self.progress.values_mut().for_each(|progress| progress.excused(now_us));
     }
 

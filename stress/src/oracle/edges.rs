@@ -47,8 +47,8 @@ impl Edges {
         }
     }
 
-    /// Whether what was done to connections explains that one between these peers is said, at some time in `at_us`, to have
-    /// broken, or, if `damaged`, to have carried wrong bytes. `late_us` after its end it does not any more.
+    /// Whether what was done to connections explains that one between these peers is said, at some time in `at_us`, to
+    /// have broken, or, if `damaged`, to have carried wrong bytes. `late_us` after its end it does not any more.
     pub(super) fn explain(
         &self,
         culprits: &[u128],

@@ -1,5 +1,5 @@
-//! The judge: hears what was done to the run and what the peers report, and finds every contradiction to what the library
-//! promises. No I/O, no clock.
+//! The judge: hears what was done to the run and what the peers report, and finds every contradiction to what the
+//! library promises. No I/O, no clock.
 
 mod acts;
 mod blame;

@@ -188,7 +188,8 @@ impl Progress {
         }
         self.stalled = true;
         Some(format!(
-            "no operation has completed for {} ms, although {NEEDED} untouched peers have been there for {} ms, no group \
+            "no operation has completed for {} ms, although {NEEDED} untouched peers have been there for {} ms, no \
+             group \
              that is waited for has completed any for {} ms and nobody was stopped for {} ms; allowed are {} ms",
             self.gap_us(now_us) / 1000,
             now_us.saturating_sub(enough) / 1000,

@@ -44,7 +44,8 @@ impl Record {
         !self.killed && !self.exited
     }
 
-    /// When the call that fails now may have been decided: a peer that was stopped in the middle of it hears of it late.
+    /// When the call that fails now may have been decided: a peer that was stopped in the middle of it hears of it
+    /// late.
     pub(super) fn decided_us(&self, at_us: u64) -> RangeInclusive<u64> {
         let in_call = self.stopped_us > self.completed_us;
         if in_call { self.stopped_us.min(at_us)..=at_us } else { at_us..=at_us }

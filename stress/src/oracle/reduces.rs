@@ -89,8 +89,8 @@ impl Reduces {
         ))
     }
 
-    /// Checks what `me` holds after an all-reduce that was complete there when the master was lost: the right result for
-    /// some of those that were in the ring.
+    /// Checks what `me` holds after an all-reduce that was complete there when the master was lost: the right result
+    /// for some of those that were in the ring.
     pub(super) fn check_unresolved(&mut self, me: u128, reduced: &Reduced) -> Result<(), String> {
         let Reduced { step, tag, hash, before, after, .. } = reduced;
         let mut tried = 0;
@@ -105,7 +105,8 @@ impl Reduces {
             }
         }
         Err(format!(
-            "step {step}, tag {tag}: the outcome is unknown, but what is there, with checksum {hash:016x}, is the result of \
+            "step {step}, tag {tag}: the outcome is unknown, but what is there, with checksum {hash:016x}, is the \
+             result of \
              none of {tried} possible rings"
         ))
     }

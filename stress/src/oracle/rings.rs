@@ -1,11 +1,11 @@
-//! Which rings an operation can have run on: a peer knows the one before its call and the one after it, and there may have
-//! been others in between.
+//! Which rings an operation can have run on: a peer knows the one before its call and the one after it, and there may
+//! have been others in between.
 
 use crate::event::Reduced;
 use std::collections::VecDeque;
 
-/// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one call
-/// are 252.
+/// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one
+/// call are 252.
 const CANDIDATES_MAX: usize = 2_000;
 
 /// Rings that are tried when those in another order are among them.
@@ -60,8 +60,9 @@ impl Rings {
     }
 }
 
-/// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is the
-/// earlier one without some of those that are missing in the later one (or, if its order was changed, the later one).
+/// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is
+/// the earlier one without some of those that are missing in the later one (or, if its order was changed, the later
+/// one).
 pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
     let Reduced { world, rank, before, after, .. } = reduced;
     let mut rings: Vec<Vec<u128>> = Vec::new();

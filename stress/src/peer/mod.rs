@@ -5,10 +5,10 @@ mod step;
 use crate::{
     event::{Call, Event, Line},
     os,
-    rng::Rng,
     workload::{Buffer, Kind, Workload, checksum, random_buffer},
 };
 use pccl::{Cause, Communicator, Error, FrameChecksums, Remedy, SharedState, SyncStrategy};
+use pccl_testkit::random::Rng;
 use std::{
     cell::Cell,
     io::{self, BufRead, Write},
@@ -112,8 +112,8 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
         Ok(comm) => comm,
         Err(error) => return fatal(error.to_string()),
     };
-    // Everybody begins with the same state, as training programs do that seed their weights: among peers that are all at
-    // revision 0, any content could win the election, also over that of a peer that was there before.
+    // Everybody begins with the same state, as training programs do that seed their weights: among peers that are all
+    // at revision 0, any content could win the election, also over that of a peer that was there before.
     let mut initial = Rng::keyed(&[settings.workload.seed, 4]);
     let elements = settings.workload.elements;
     let weights = random_buffer(Kind::F32, elements, &mut initial);

@@ -66,7 +66,7 @@ pub(crate) enum Harm {
         way: Way,
         until_us: u64,
     },
-    /// One bit is inverted, behind so many bytes.
+    /// One bit is inverted, after `in_bytes` more bytes.
     Flip {
         way: Way,
         in_bytes: u64,

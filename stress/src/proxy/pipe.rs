@@ -45,7 +45,7 @@ impl Pipe {
         self.rate = Some(Rule { value: bytes_per_s.max(1), until_us });
     }
 
-    /// Inverts one bit of the byte behind so many more.
+    /// Inverts one bit of the byte that comes after `in_bytes` more.
     pub(super) fn flip(&mut self, in_bytes: u64) {
         self.flip_in = Some(in_bytes);
     }
@@ -109,7 +109,7 @@ impl Pipe {
         self.parts.front().map(|part| part.due_us)
     }
 
-    /// So many of the ready bytes have passed.
+    /// `count` of the ready bytes have passed.
     pub(super) fn pass(&mut self, count: usize) {
         self.held -= count;
         if let Some(part) = self.parts.front_mut() {

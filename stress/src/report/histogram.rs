@@ -32,7 +32,8 @@ impl Histogram {
         self.max_us = self.max_us.max(other.max_us);
     }
 
-    /// The smallest end of a class below which `percent` of all are, but never more than the longest; 0 if there are none.
+    /// The smallest end of a class below which `percent` of all are, but never more than the longest; 0 if there are
+    /// none.
     pub(crate) fn quantile_us(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut below = 0;

@@ -1,5 +1,5 @@
-//! What is told about a run when it is over, or about several parts of one together. As JSON it holds all that is needed to
-//! add another part.
+//! What is told about a run when it is over, or about several parts of one together. As JSON it holds all that is
+//! needed to add another part.
 
 mod histogram;
 mod html;

@@ -9,7 +9,8 @@ pub(crate) fn live_line(left_s: u64, world: usize, totals: &Totals, counts: &Cou
     let slowest =
         |histograms: &super::Recoveries| histograms.undisturbed.max_us.max(histograms.disturbed.max_us);
     format!(
-        "{} left, world {world}, {} operations, {} kills, {} other faults, {} aborts, {} retries, {} joins, slowest recovery \
+        "{} left, world {world}, {} operations, {} kills, {} other faults, {} aborts, {} retries, {} joins, slowest \
+         recovery \
          {}, kept {}",
         clock(left_s),
         counts.operations,
@@ -62,7 +63,8 @@ impl Report {
         line!("did       {}", made.join(", "));
         let counts = &totals.counts;
         line!(
-            "saw       {} operations ({} by pairwise exchange, {} calls), {} revisions, {} calls that optimised the ring, {} joins, {} operations aborted, {} calls tried again, {} peers \
+            "saw       {} operations ({} by pairwise exchange, {} calls), {} revisions, {} calls that optimised the \
+             ring, {} joins, {} operations aborted, {} calls tried again, {} peers \
              dropped",
             counts.operations,
             counts.pairwise_operations,

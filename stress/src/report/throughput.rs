@@ -1,5 +1,5 @@
-//! How much was done in comparison with an undisturbed run: the rate of operations at each world size is measured first,
-//! then each stretch of time is held against the rate at its world size.
+//! How much was done in comparison with an undisturbed run: the rate of operations at each world size is measured
+//! first, then each stretch of time is held against the rate at its world size.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Operations per second at this world size: nothing for one alone; for a size that was not measured, what the nearest
-    /// one had. `None` if nothing was measured.
+    /// Operations per second at this world size: nothing for one alone; for a size that was not measured, what the
+    /// nearest one had. `None` if nothing was measured.
     pub(crate) fn rate(&self, world: usize) -> Option<f64> {
         let below = self.sizes.range(..=world).next_back();
         let above = self.sizes.range(world..).next();

@@ -16,6 +16,7 @@
 //! data, or from a peer that is out of step, before its length or identity is believed.
 
 use byteorder::{BigEndian, ByteOrder};
+use pccl_hash::crc32c;
 
 /// Length of an encoded [`FrameHeader`].
 pub const FRAME_HEADER_BYTES: usize = 52;
@@ -143,28 +144,6 @@ impl FrameHeader {
     }
 }
 
-/// CRC-32C (Castagnoli) of the few bytes of a header, one table look-up each. Payloads are checked by a faster function
-/// that the user of the link brings.
-fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, &byte| CRC_TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
-}
-
-const CRC_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        let mut crc = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82F6_3B78 } else { crc >> 1 };
-            bit += 1;
-        }
-        table[index] = crc;
-        index += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -184,11 +163,6 @@ mod tests {
                 checksum,
             },
         )
-    }
-
-    #[test]
-    fn crc_has_the_published_check_value() {
-        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
     }
 
     #[test]

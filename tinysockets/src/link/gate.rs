@@ -17,7 +17,7 @@ use std::{fmt, time::Instant};
 
 use threadpark::{Parker, Unparker};
 
-use super::primitive::{AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The gate is closed; the bits below count passes.
 const CLOSED: usize = 1 << (usize::BITS - 1);

@@ -20,8 +20,8 @@ use crate::{conn::Conn, sys::Interest};
 /// Least and most scratch memory of a connection.
 const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
 
-/// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then come
-/// with one system call; of a large one this much is copied once more.
+/// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then
+/// come with one system call; of a large one this much is copied once more.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 
 /// Most bytes of one receive into the caller's memory: bounds the time under a pass, and keeps the bytes in the cache

@@ -42,8 +42,9 @@ impl Lent {
     ///
     /// # Safety
     ///
-    /// - From now until `gate` is closed and drained, the bytes are valid for reads (and writes, if `writable`) from any
-    ///   thread, and nobody accesses them in a way that conflicts with the accessors, except through `Lent` objects.
+    /// - From now until `gate` is closed and drained, the bytes are initialised and valid for reads (and writes, if
+    ///   `writable`) from any thread, and nobody accesses them in a way that conflicts with the accessors, except
+    ///   through `Lent` objects.
     /// - Whoever shares this object, and others for the same bytes, sees to it that accessors run at the same time on
     ///   the same bytes only where the table in the module's documentation allows it.
     /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.
@@ -91,8 +92,8 @@ impl Lent {
     /// block: closing the gate waits for it.
     pub fn view<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (_pass, start) = self.open(&range)?;
-        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
-        // the bytes are valid, and nobody writes them now.
+        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of
+        // `new` the bytes are valid, and nobody writes them now.
         let bytes = unsafe { std::slice::from_raw_parts(start, range.len()) };
         Some(read(bytes))
     }
@@ -101,7 +102,8 @@ impl Lent {
     /// lent for reading only. `write` must not block: closing the gate waits for it.
     pub fn update<R>(&self, range: Range<usize>, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let (_pass, start) = self.open_writable(&range)?;
-        // SAFETY: as in `view`; the memory is writable, and by the contract of `new` nobody else touches these bytes now.
+        // SAFETY: as in `view`; the memory is writable, and by the contract of `new` nobody else touches these bytes
+        // now.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, range.len()) };
         Some(write(bytes))
     }
@@ -111,8 +113,8 @@ impl Lent {
     /// range is out of bounds; nothing was sent then.
     pub fn send(&self, range: Range<usize>, conn: &Conn, header: &[u8]) -> Option<io::Result<usize>> {
         let (_pass, start) = self.open(&range)?;
-        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of `new`
-        // the bytes are mapped. There is no reference to them, and a concurrent `receive` may change them.
+        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of
+        // `new` the bytes are mapped. There is no reference to them, and a concurrent `receive` may change them.
         Some(unsafe { sys::send_header_raw(conn.fd(), header, start, range.len(), true) })
     }
 

@@ -3,9 +3,9 @@
 //! **What for.** An operation is cut into *frames*: a [`FrameHeader`] with the operation's identity, and up to 1 MiB of
 //! payload. At the sending end an [`OutLink`] holds one queue from which all its connections' TX threads pull, so one
 //! operation uses every connection, and a slow connection simply takes fewer frames. At the receiving end an [`InLink`]
-//! has one RX thread per connection, which looks up the operation of each frame in a [`Directory`] and moves the payload
-//! where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. What a frame means, who sends
-//! it on, and when an operation is complete is the business of the transfer; the link knows none of it.
+//! has one RX thread per connection, which looks up the operation of each frame in a [`Directory`] and moves the
+//! payload where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. What a frame means,
+//! who sends it on, and when an operation is complete is the business of the transfer; the link knows none of it.
 //!
 //! **What holds.**
 //! - Frames are independent and arrive in any order. A frame is given to one connection, once: a link never sends
@@ -15,8 +15,8 @@
 //! - The caller's memory is touched under a pass of its [`Gate`] only, and no thread waits for anything while it holds
 //!   one (see [`memory`]). After the gate is closed, a frame already begun is completed with zeros on the sending end
 //!   and read into scratch memory on the receiving end, so the other operations on the link go on.
-//! - RX threads never wait for TX threads, a queue, or a lock that is held during input or output. Idle threads sleep in
-//!   the kernel; nothing polls or spins.
+//! - RX threads never wait for TX threads, a queue, or a lock that is held during input or output. Idle threads sleep
+//!   in the kernel; nothing polls or spins.
 //!
 //! **What not.** Nothing is acknowledged: a frame is released when the operating system has taken it, and whether it
 //! arrived is known by the operation's own means. Nothing is judged by the clock either: a peer that neither reads nor
@@ -24,8 +24,8 @@
 //! no bound of its own and is served in order; operations bound what they push.
 //!
 //! **Callbacks** run on the link's threads, or on the thread that calls into the link. They must not block. They may
-//! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in a
-//! callback breaks the link with [`FaultKind::Internal`] and goes no further.
+//! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in
+//! a callback breaks the link with [`FaultKind::Internal`] and goes no further.
 
 mod core;
 pub mod frame;
@@ -34,7 +34,6 @@ pub mod incoming;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outgoing;
-mod primitive;
 mod queue;
 mod scratch;
 pub mod tuning;
@@ -110,23 +109,23 @@ pub trait Transfer: Send + Sync {
     /// With a checksum, pieces are folded before it is known to be good.
     fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool;
 
-    /// Size of one element in bytes: at least 1, at most 4,096. A [`Landing::Fold`] frame whose length is not a multiple
-    /// of it breaks the link.
+    /// Size of one element in bytes: at least 1, at most 4,096. A [`Landing::Fold`] frame whose length is not a
+    /// multiple of it breaks the link.
     fn granule_bytes(&self, header: &FrameHeader) -> usize;
 
     /// Where the payload of a [`Landing::Direct`] frame goes: the memory, and the offset in it of the payload's first
     /// byte.
     fn target(&self, header: &FrameHeader) -> (&Lent, usize);
 
-    /// Where the payload of a frame to be sent comes from: the memory, and the offset in it of the payload's first byte.
-    /// Asked several times per frame, with the same answer.
+    /// Where the payload of a frame to be sent comes from: the memory, and the offset in it of the payload's first
+    /// byte. Asked several times per frame, with the same answer.
     fn source(&self, header: &FrameHeader) -> (&Lent, usize);
 
     /// The payload of an admitted frame is where it belongs, and its checksum is good if it has one.
     fn arrived(&self, header: &FrameHeader);
 
-    /// The payload of an admitted frame was damaged on its way from `peer`, over the link of this generation. The attempt
-    /// is lost, the link is not.
+    /// The payload of an admitted frame was damaged on its way from `peer`, over the link of this generation. The
+    /// attempt is lost, the link is not.
     fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64);
 
     /// The sending link is done with a pushed frame: it was sent, filled up because the gate was closed, or dropped
@@ -155,8 +154,8 @@ impl fmt::Debug for Outgoing {
 
 /// Hears of the end of a link.
 pub trait LinkEvents: Send + Sync {
-    /// The link is broken. Called once per link, with the first fault, and not at all if the link was closed by this side
-    /// before. Must not block; may close the link.
+    /// The link is broken. Called once per link, with the first fault, and not at all if the link was closed by this
+    /// side before. Must not block; may close the link.
     fn broken(&self, fault: &LinkFault);
 }
 

@@ -51,8 +51,8 @@ pub struct OutConfig {
     pub name: String,
 }
 
-/// From how many vain attempts on the kernel's silence about a segment means something: on a path with a round trip below
-/// 200 ms the third one comes 1.4 s after the first loss, with one of 5 s after more than half a minute.
+/// Retransmissions without an acknowledgement after which a segment counts as stalled: on a path with a round trip
+/// below 200 ms the third one comes 1.4 s after the first loss, with one of 5 s after more than half a minute.
 const VAIN_RETRANSMITS: u8 = 3;
 
 /// What an [`OutLink`] has yet to deliver.
@@ -64,9 +64,10 @@ pub struct Backlog {
     pub notsent_bytes: u64,
     /// Segments on their way that were not acknowledged yet.
     pub unacked_segments: u64,
-    /// Milliseconds since anything was acknowledged on a connection that has bytes under way; `None` if none has. On a slow
-    /// path with a deep queue the counters above can stand still for long while acknowledgements keep coming. 0 as long as
-    /// the kernel, which knows the path's round trip, has not sent the oldest segment again three times in vain.
+    /// Milliseconds since anything was acknowledged on a connection that has bytes under way; `None` if none has. On a
+    /// slow path with a deep queue the counters above can stand still for long while acknowledgements keep coming. 0 as
+    /// long as the kernel, which knows the path's round trip, has not sent the oldest segment again three times in
+    /// vain.
     pub last_ack_ms: Option<u64>,
     /// Longest smoothed round trip of all connections, in microseconds.
     pub rtt_us_max: u32,
@@ -132,10 +133,10 @@ impl OutLink {
         Ok(link)
     }
 
-    /// Queues a frame. Never blocks. A small frame that finds a connection idle is sent by the calling thread, as far as
-    /// that goes without waiting, which saves waking another; so [`Transfer::released`] may be called before this
-    /// returns. If the link has ended, the transfer hears of it at once, on this thread: [`Transfer::link_failed`], then
-    /// [`Transfer::released`].
+    /// Queues a frame. Never blocks. A small frame that finds a connection idle is sent by the calling thread, as far
+    /// as that goes without waiting, which saves waking another; so [`Transfer::released`] may be called before this
+    /// returns. If the link has ended, the transfer hears of it at once, on this thread: [`Transfer::link_failed`],
+    /// then [`Transfer::released`].
     pub fn push(&self, frame: Outgoing) {
         let is_small = frame.header.len as usize <= SENT_BY_PUSHER_BYTES_MAX;
         // Not within another such push: what is called back from there may push, and so on without end.
@@ -191,8 +192,8 @@ impl OutLink {
 
     /// Closes the link: shuts the connections down, drops the queue, and waits until the threads are gone. Frames that
     /// were handed to the operating system before are still delivered. On return all frames are released, apart from
-    /// those that other threads push at this moment; only on the thread of a link, or within a callback, it does not wait.
-    /// Closing twice is harmless.
+    /// those that other threads push at this moment; only on the thread of a link, or within a callback, it does not
+    /// wait. Closing twice is harmless.
     ///
     /// The caller must not hold a lock that a callback takes.
     pub fn close(&self) {
@@ -360,8 +361,8 @@ impl Shared {
         let (memory, _) = frame.transfer.source(&frame.header);
         let result = match memory.send(from..payload.end, conn, header_left) {
             Some(result) => result,
-            // The gate is closed. A frame not begun is dropped, of one begun the peer expects the whole: what is missing
-            // is made up, so that the next one is found.
+            // The gate is closed. A frame not begun is dropped, of one begun the peer expects the whole: what is
+            // missing is made up, so that the next one is found.
             None if *sent == 0 => return Ok(Step::Done),
             None if header_left.is_empty() => conn.try_send(&FILLER[..FILLER.len().min(total - *sent)]),
             None => conn.try_send(header_left),

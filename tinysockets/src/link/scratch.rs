@@ -28,7 +28,7 @@ impl Scratch {
         &self.memory[self.origin + self.start..self.origin + self.end]
     }
 
-    /// Forgets the first `count` of them, of which there must be so many.
+    /// Forgets the first `count` of them; there must be at least `count`.
     pub(super) fn consume(&mut self, count: usize) {
         assert!(count <= self.end - self.start, "only what was received can be consumed");
         self.start += count;

@@ -27,8 +27,8 @@ const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20
 ///   by itself (`net.core.wmem_max` caps a buffer that is set, and setting it ends the adaptation), none is set.
 /// - The receive buffer is left to the kernel, which adapts it.
 ///
-/// An option that cannot be set is left as it is: the connection works without. Returns whether the connection goes by a model
-/// of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
+/// An option that cannot be set is left as it is: the connection works without. Returns whether the connection goes by
+/// a model of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
 pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> bool {
     if let Err(error) = conn.send_at_once() {
         log::debug!("TCP_NODELAY was not set: {error}");

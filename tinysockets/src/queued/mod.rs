@@ -1,8 +1,8 @@
 //! A connection whose packets are sorted: some are dealt with at once, the others wait for whoever asks for them.
 //!
-//! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the *tap*
-//! on that thread, which may deal with it; the others lie in a bounded inbox, from which any number of threads take what they wait for with
-//! [`recv_match`](QueuedSocket::recv_match).
+//! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the
+//! *tap* on that thread, which decodes it, once, and may deal with it; the others lie decoded in a bounded inbox, from
+//! which any number of threads take what they wait for with [`recv_match`](QueuedSocket::recv_match).
 //!
 //! No wake is lost and no packet is taken twice, because looking through the inbox, taking from it, adding to it and
 //! signing up to be woken all happen under one lock. A waiter looks at each packet once: it remembers the number of the
@@ -10,6 +10,7 @@
 //! whether it is the one.
 
 mod reading;
+pub mod turns;
 
 use std::{
     collections::VecDeque,
@@ -28,17 +29,17 @@ use reading::Reading;
 
 /// What the tap wants to be done with a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tap {
+pub enum Tap<T> {
     /// Nothing more: it has been dealt with.
     Consumed,
-    /// It waits in the inbox for somebody to ask for it.
-    Keep,
+    /// This waits in the inbox for somebody to ask for it.
+    Keep(T),
     /// It has no place here: the connection is closed, for the reason given.
     Close(String),
 }
 
 /// Sees every packet (kind and body) first, on the reading thread. While it runs nothing else is received.
-pub type TapFn = Box<dyn FnMut(u16, &[u8]) -> Tap + Send>;
+pub type TapFn<T> = Box<dyn FnMut(u16, &[u8]) -> Tap<T> + Send>;
 /// Is told once why the connection ended, on the reading thread, after all waiters have been woken.
 pub type OnClose = Box<dyn FnOnce(&CloseReason) + Send>;
 
@@ -88,24 +89,25 @@ pub enum RecvError {
     Closed(#[from] CloseReason),
 }
 
-/// A connection with a reading thread and an inbox. Shared by reference between threads; dropping it closes it.
-pub struct QueuedSocket {
-    shared: Arc<Shared>,
+/// A connection with a reading thread and an inbox of packets that are `T` once decoded. Shared by reference between
+/// threads; dropping it closes it.
+pub struct QueuedSocket<T: Send + 'static> {
+    shared: Arc<Shared<T>>,
     remote_addr: SocketAddr,
     local_addr: SocketAddr,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct Shared<T> {
     conn: Conn,
     /// Held while a packet is being sent, so that packets do not mix.
     send_turn: Mutex<()>,
-    state: Mutex<State>,
-    reading: Reading,
+    state: Mutex<State<T>>,
+    reading: Reading<T>,
 }
 
-struct State {
-    inbox: VecDeque<Packet>,
+struct State<T> {
+    inbox: VecDeque<Packet<T>>,
     inbox_limit: usize,
     /// Number of the next packet.
     next_number: u64,
@@ -114,15 +116,15 @@ struct State {
     closed: Option<CloseReason>,
 }
 
-struct Packet {
+struct Packet<T> {
     number: u64,
-    kind: u16,
-    body: Vec<u8>,
+    /// Missing only while somebody looks at it, under the lock.
+    content: Option<T>,
 }
 
-impl QueuedSocket {
+impl<T: Send + 'static> QueuedSocket<T> {
     /// Starts reading from `conn`.
-    pub fn start(conn: Conn, config: QueuedConfig, tap: TapFn) -> io::Result<Self> {
+    pub fn start(conn: Conn, config: QueuedConfig, tap: TapFn<T>) -> io::Result<Self> {
         let QueuedConfig { name, max_frame_bytes, inbox_limit, on_close } = config;
         let (remote_addr, local_addr) = (conn.peer_addr()?, conn.local_addr()?);
         let parker = Parker::new();
@@ -135,9 +137,9 @@ impl QueuedSocket {
         Ok(Self { shared, remote_addr, local_addr, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Reads on the calling thread, which so need not be woken by another one, until `done` says that what it waits for is
-    /// there, `deadline` has passed, or the connection has ended; the tap runs on this thread meanwhile. Returns at once if
-    /// another thread does so already. `done` is asked after everything that arrives and after each
+    /// Reads on the calling thread, which so need not be woken by another one, until `done` says that what it waits for
+    /// is there, `deadline` has passed, or the connection has ended; the tap runs on this thread meanwhile. Returns at
+    /// once if another thread does so already. `done` is asked after everything that arrives and after each
     /// [`interrupt`](Self::interrupt).
     ///
     /// For a few milliseconds afterwards nobody reads, in expectation of the next such call, unless somebody calls
@@ -190,24 +192,24 @@ impl QueuedSocket {
         Ok(())
     }
 
-    /// Takes the first waiting packet for which `pred` returns something, and waits for one until `deadline` (`None`:
-    /// for ever). Packets that do not match stay for others, in their order. May be called from several threads at
-    /// once; each packet goes to one of them.
+    /// Takes the first waiting packet of which `pick` makes something, and waits for one until `deadline` (`None`: for
+    /// ever). What `pick` gives back stays for others, in its order. May be called from several threads at once; each
+    /// packet goes to one of them.
     ///
-    /// `pred` sees each packet once. It runs under the lock of the inbox, so it must be quick and must not use this
+    /// `pick` sees each packet once. It runs under the lock of the inbox, so it must be quick and must not use this
     /// socket. What had arrived before the other side closed can still be taken; after [`close`](Self::close) nothing
     /// can.
-    pub fn recv_match<T>(
+    pub fn recv_match<R>(
         &self,
         deadline: impl Into<Option<Instant>>,
-        mut pred: impl FnMut(u16, &[u8]) -> Option<T>,
-    ) -> Result<T, RecvError> {
+        mut pick: impl FnMut(T) -> Result<R, T>,
+    ) -> Result<R, RecvError> {
         let deadline = deadline.into();
         let mut first_unseen = 0;
-        let mut waiting: Option<Waiting<'_>> = None;
+        let mut waiting: Option<Waiting<'_, T>> = None;
         loop {
             let mut state = self.shared.state.lock();
-            if let Some(found) = state.take_match(&mut first_unseen, &mut pred) {
+            if let Some(found) = state.take_match(&mut first_unseen, &mut pick) {
                 drop(state);
                 return Ok(found);
             }
@@ -232,8 +234,8 @@ impl QueuedSocket {
         }
     }
 
-    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits until nobody reads any
-    /// more; called on a thread that reads (from the tap or `on_close`) it does not wait. May be called repeatedly.
+    /// Ends the connection, wakes everybody who waits on it, drops what lies in the inbox, and waits until nobody reads
+    /// any more; called on a thread that reads (from the tap or `on_close`) it does not wait. May be called repeatedly.
     ///
     /// The caller must not hold a lock that the tap or `on_close` needs.
     pub fn close(&self, reason: &str) {
@@ -275,27 +277,27 @@ impl QueuedSocket {
     }
 }
 
-impl Drop for QueuedSocket {
+impl<T: Send + 'static> Drop for QueuedSocket<T> {
     fn drop(&mut self) {
         self.close("no longer in use");
     }
 }
 
-impl fmt::Debug for QueuedSocket {
+impl<T: Send + 'static> fmt::Debug for QueuedSocket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuedSocket").field("remote_addr", &self.remote_addr).finish_non_exhaustive()
     }
 }
 
 /// A waiter on the list of those to be woken; dropping it takes it off.
-struct Waiting<'a> {
-    shared: &'a Shared,
+struct Waiting<'a, T> {
+    shared: &'a Shared<T>,
     id: u64,
     parker: Parker,
 }
 
-impl<'a> Waiting<'a> {
-    fn sign_up(shared: &'a Shared, state: &mut State) -> Self {
+impl<'a, T> Waiting<'a, T> {
+    fn sign_up(shared: &'a Shared<T>, state: &mut State<T>) -> Self {
         let parker = Parker::new();
         let id = state.next_waiter;
         state.next_waiter += 1;
@@ -304,13 +306,13 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
         self.shared.state.lock().waiters.retain(|(id, _)| *id != self.id);
     }
 }
 
-impl State {
+impl<T> State<T> {
     fn new(inbox_limit: usize) -> Self {
         Self {
             inbox: VecDeque::new(),
@@ -322,21 +324,25 @@ impl State {
         }
     }
 
-    fn take_match<T>(
+    fn take_match<R>(
         &mut self,
         first_unseen: &mut u64,
-        pred: &mut impl FnMut(u16, &[u8]) -> Option<T>,
-    ) -> Option<T> {
+        pick: &mut impl FnMut(T) -> Result<R, T>,
+    ) -> Option<R> {
         let start = self.inbox.partition_point(|packet| packet.number < *first_unseen);
         *first_unseen = self.next_number;
-        let (index, found) = self
-            .inbox
-            .iter()
-            .enumerate()
-            .skip(start)
-            .find_map(|(index, packet)| pred(packet.kind, &packet.body).map(|found| (index, found)))?;
-        self.inbox.remove(index);
-        Some(found)
+        for index in start..self.inbox.len() {
+            let slot = &mut self.inbox[index].content;
+            let Some(packet) = slot.take() else { continue };
+            match pick(packet) {
+                Ok(found) => {
+                    self.inbox.remove(index);
+                    return Some(found);
+                }
+                Err(packet) => *slot = Some(packet),
+            }
+        }
+        None
     }
 
     fn wake_all(&self) {
@@ -346,7 +352,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl<T> Shared<T> {
     /// Ends the connection unless it has ended already. Returns the first cause.
     fn end(&self, reason: CloseReason) -> CloseReason {
         let mut state = self.state.lock();
@@ -360,7 +366,7 @@ impl Shared {
     }
 
     /// Puts a packet into the inbox.
-    fn keep(&self, kind: u16, body: &[u8]) -> Result<(), CloseReason> {
+    fn keep(&self, content: T) -> Result<(), CloseReason> {
         let mut state = self.state.lock();
         if let Some(reason) = &state.closed {
             return Err(reason.clone());
@@ -370,7 +376,7 @@ impl Shared {
         }
         let number = state.next_number;
         state.next_number += 1;
-        state.inbox.push_back(Packet { number, kind, body: body.to_vec() });
+        state.inbox.push_back(Packet { number, content: Some(content) });
         state.wake_all();
         Ok(())
     }

@@ -1,24 +1,22 @@
-//! Who reads from the connection: a thread of its own, or, for a while, one that waits for what arrives.
+//! Reading from the connection, on whichever thread has the turn.
 //!
 //! A thread that waits for a packet can read the connection itself ([`Reading::visit`]). That saves waking the reading
-//! thread, which then wakes the one that waits. A visit leaves the reading thread aside for [`LINGER`] more, because where
-//! there was one visit the next is often close; whoever needs it earlier calls [`Reading::recall`].
-//!
-//! There is one reader at a time: whoever holds `turn`. The reading thread gives it up when a visitor wakes it from its
-//! wait in the kernel. It sleeps, without a limit during a long visit, until the visitor has gone.
+//! thread, which then wakes the one that waits. Whose turn it is decides [`Turns`].
 
 use std::{
     cell::Cell,
     io,
     os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use parking_lot::Mutex;
 use threadpark::{Parker, Unparker};
 
-use super::{CloseReason, OnClose, Shared, Tap, TapFn};
+use super::{
+    CloseReason, OnClose, Shared, Tap, TapFn,
+    turns::{Next, Turns, Wake},
+};
 use crate::{
     conn::Conn,
     sys::{self, Interest, PollEntry, Waker},
@@ -28,53 +26,26 @@ use crate::{
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// For how long after a visit the next one is awaited.
-const LINGER: Duration = Duration::from_millis(5);
-
 thread_local! {
     /// The connection that this thread reads from at the moment.
-    static READS: Cell<*const Reading> = const { Cell::new(std::ptr::null()) };
+    static READS: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
 /// See the module's documentation.
-pub(super) struct Reading {
-    /// Held by whoever reads; empty after the end of the connection.
-    turn: Mutex<Option<Reader>>,
-    /// Ends a wait in the kernel.
-    waker: Waker,
-    visits: Mutex<Visits>,
-    thread: Unparker,
-}
-
-#[derive(Default)]
-struct Visits {
-    /// A visitor reads, or is about to.
-    present: bool,
-    /// Counts visits.
-    number: u64,
-    /// The reading thread does not read before this.
-    aside_until: Option<Instant>,
-    /// The reading thread sleeps without a limit: the visitor wakes it when it goes.
-    sound_asleep: bool,
-}
-
-/// What the reading thread does next.
-enum Next {
-    Read,
-    SleepUntil(Instant),
-    Sleep,
+pub(super) struct Reading<T> {
+    turns: Turns<Reader<T>, Waker>,
 }
 
 /// What reads, whichever thread that is.
-struct Reader {
+struct Reader<T> {
     parser: FrameParser,
-    tap: TapFn,
+    tap: TapFn<T>,
     on_close: Option<OnClose>,
     buffer: Vec<u8>,
 }
 
 /// How a turn went on.
-enum Turn {
+enum Step {
     /// There may be more.
     GoesOn,
     /// Somebody called, or the deadline passed.
@@ -82,27 +53,32 @@ enum Turn {
     Ended(CloseReason),
 }
 
-impl Reading {
+impl Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+}
+
+impl<T> Reading<T> {
     pub(super) fn new(
         thread: Unparker,
         parser: FrameParser,
-        tap: TapFn,
+        tap: TapFn<T>,
         on_close: Option<OnClose>,
     ) -> io::Result<Self> {
         let reader = Reader { parser, tap, on_close, buffer: vec![0; READ_BYTES] };
-        let (turn, visits) = (Mutex::new(Some(reader)), Mutex::new(Visits::default()));
-        Ok(Self { turn, waker: Waker::new()?, visits, thread })
+        Ok(Self { turns: Turns::new(reader, Waker::new()?, thread) })
     }
 
     /// The reading thread: until the connection has ended.
-    pub(super) fn run(&self, shared: &Shared, parker: &Parker) {
+    pub(super) fn run(&self, shared: &Shared<T>, parker: &Parker) {
         let mut visit_seen = None;
         loop {
-            match self.next(&mut visit_seen) {
+            match self.turns.next(&mut visit_seen, Instant::now()) {
                 Next::SleepUntil(deadline) => drop(parker.park_until(deadline)),
                 Next::Sleep => parker.park(),
                 Next::Read => {
-                    if !self.read(shared, &mut self.turn.lock(), None) {
+                    if !self.read(shared, &mut self.turns.take(), None) {
                         return;
                     }
                 }
@@ -110,117 +86,89 @@ impl Reading {
         }
     }
 
-    /// What the reading thread does next. A visit that it finds twice is a long one.
-    fn next(&self, visit_seen: &mut Option<u64>) -> Next {
-        let (mut visits, now) = (self.visits.lock(), Instant::now());
-        if visits.present {
-            visits.sound_asleep = *visit_seen == Some(visits.number);
-            *visit_seen = Some(visits.number);
-            return if visits.sound_asleep { Next::Sleep } else { Next::SleepUntil(now + LINGER) };
-        }
-        match visits.aside_until.filter(|until| *until > now) {
-            Some(until) => Next::SleepUntil(until),
-            None => Next::Read,
-        }
-    }
-
     /// Reads on the calling thread until `done`, the deadline, or the end of the connection. Returns at once if another
     /// visitor reads.
-    pub(super) fn visit(&self, shared: &Shared, deadline: Option<Instant>, mut done: impl FnMut() -> bool) {
-        {
-            let mut visits = self.visits.lock();
-            if visits.present || self.is_read_here() {
-                return;
-            }
-            visits.present = true;
-            visits.number += 1;
+    pub(super) fn visit(
+        &self,
+        shared: &Shared<T>,
+        deadline: Option<Instant>,
+        mut done: impl FnMut() -> bool,
+    ) {
+        if self.is_read_here() {
+            return;
         }
-        let mut turn = self.turn.try_lock().unwrap_or_else(|| {
-            self.waker.wake();
-            self.turn.lock()
-        });
+        let Some(mut turn) = self.turns.begin_visit() else { return };
         while !done() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             if !self.read(shared, &mut turn, deadline) {
                 break;
             }
         }
-        drop(turn);
-        let mut visits = self.visits.lock();
-        visits.present = false;
-        // Asked after the visit is over: who comes later finds that out, and recalls.
-        let is_awaited = !shared.state.lock().waiters.is_empty();
-        visits.aside_until = (!is_awaited).then(|| Instant::now() + LINGER);
-        if std::mem::take(&mut visits.sound_asleep) || is_awaited {
-            self.thread.unpark();
-        }
+        self.turns.end_visit(turn, Instant::now(), || !shared.state.lock().waiters.is_empty());
     }
 
     /// Has a visitor look again at what it waits for.
     pub(super) fn interrupt(&self) {
-        if !self.is_read_here() && self.visits.lock().present {
-            self.waker.wake();
+        if !self.is_read_here() {
+            self.turns.interrupt();
         }
     }
 
     /// Has the reading thread read from now on, if there is no visitor.
     pub(super) fn recall(&self) {
-        let mut visits = self.visits.lock();
-        if visits.aside_until.take().is_some() && !visits.present {
-            self.thread.unpark();
-        }
+        self.turns.recall();
     }
 
     /// The connection has ended: wakes whoever sleeps instead of reading.
     pub(super) fn wake_all(&self) {
-        self.visits.lock().aside_until = None;
-        self.thread.unpark();
-        self.waker.wake();
+        self.turns.wake_all();
     }
 
     /// Returns when nobody reads any more. Not on a thread that reads.
     pub(super) fn wait_until_over(&self) {
-        drop(self.turn.lock());
+        self.turns.wait_until_over();
     }
 
     /// Whether the calling thread is within a read of this connection.
     pub(super) fn is_read_here(&self) -> bool {
-        std::ptr::eq(READS.get(), self)
+        std::ptr::eq(READS.get(), std::ptr::from_ref(self).cast())
     }
 
     /// Waits for bytes and deals with them. `false`: the connection has ended, and all is told.
-    fn read(&self, shared: &Shared, turn: &mut Option<Reader>, deadline: Option<Instant>) -> bool {
+    fn read(&self, shared: &Shared<T>, turn: &mut Option<Reader<T>>, deadline: Option<Instant>) -> bool {
         let Some(reader) = turn else { return false };
-        let before = READS.replace(self);
+        let before = READS.replace(std::ptr::from_ref(self).cast());
         // A panic of the tap must not leave the waiters waiting.
         let step = catch_unwind(AssertUnwindSafe(|| self.step(shared, reader, deadline)));
         let step = step.unwrap_or_else(|_| {
-            Turn::Ended(CloseReason::Io("the handler of incoming packets panicked".to_owned()))
+            Step::Ended(CloseReason::Io("the handler of incoming packets panicked".to_owned()))
         });
-        if let Turn::Ended(reason) = step {
+        if let Step::Ended(reason) = step {
             end(shared, turn, reason);
         }
         READS.set(before);
         turn.is_some()
     }
 
-    fn step(&self, shared: &Shared, reader: &mut Reader, deadline: Option<Instant>) -> Turn {
-        let mut entries =
-            [shared.conn.poll_entry(Interest::Read), PollEntry::new(self.waker.as_fd(), Interest::Read)];
+    fn step(&self, shared: &Shared<T>, reader: &mut Reader<T>, deadline: Option<Instant>) -> Step {
+        let mut entries = [
+            shared.conn.poll_entry(Interest::Read),
+            PollEntry::new(self.turns.waker().as_fd(), Interest::Read),
+        ];
         if let Err(error) = sys::poll_many(&mut entries, deadline) {
-            return Turn::Ended(CloseReason::Io(error.to_string()));
+            return Step::Ended(CloseReason::Io(error.to_string()));
         }
         if entries[1].readiness().any() {
-            self.waker.clear();
+            self.turns.waker().clear();
         }
         if !entries[0].readiness().any() {
-            return Turn::Interrupted;
+            return Step::Interrupted;
         }
         reader.read(&shared.conn, shared)
     }
 }
 
 /// Ends the connection and tells whoever wanted to know.
-fn end(shared: &Shared, turn: &mut Option<Reader>, reason: CloseReason) {
+fn end<T>(shared: &Shared<T>, turn: &mut Option<Reader<T>>, reason: CloseReason) {
     let first = shared.end(reason);
     log::debug!("connection ended: {first}");
     // What the tap holds may need to be gone before `on_close` runs, or may even hold this socket.
@@ -232,15 +180,15 @@ fn end(shared: &Shared, turn: &mut Option<Reader>, reason: CloseReason) {
     }
 }
 
-impl Reader {
-    fn read(&mut self, conn: &Conn, shared: &Shared) -> Turn {
+impl<T> Reader<T> {
+    fn read(&mut self, conn: &Conn, shared: &Shared<T>) -> Step {
         match conn.try_recv(&mut self.buffer) {
-            Ok(0) => return Turn::Ended(self.end_of_stream()),
+            Ok(0) => return Step::Ended(self.end_of_stream()),
             Ok(n) => self.parser.feed(&self.buffer[..n]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::GoesOn,
-            Err(error) => return Turn::Ended(CloseReason::Io(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::GoesOn,
+            Err(error) => return Step::Ended(CloseReason::Io(error.to_string())),
         }
-        self.sort_packets(shared).map_or_else(Turn::Ended, |()| Turn::GoesOn)
+        self.sort_packets(shared).map_or_else(Step::Ended, |()| Step::GoesOn)
     }
 
     fn end_of_stream(&self) -> CloseReason {
@@ -252,7 +200,7 @@ impl Reader {
         }
     }
 
-    fn sort_packets(&mut self, shared: &Shared) -> Result<(), CloseReason> {
+    fn sort_packets(&mut self, shared: &Shared<T>) -> Result<(), CloseReason> {
         while let Some((kind, body)) =
             self.parser.next_frame().map_err(|error| CloseReason::Malformed(error.to_string()))?
         {
@@ -261,7 +209,7 @@ impl Reader {
             }
             match (self.tap)(kind, body) {
                 Tap::Consumed => {}
-                Tap::Keep => shared.keep(kind, body)?,
+                Tap::Keep(packet) => shared.keep(packet)?,
                 Tap::Close(reason) => return Err(CloseReason::Rejected(reason)),
             }
         }

@@ -126,7 +126,8 @@ fn waiting_for_a_world_reports_progress_until_it_is_there() {
     rig.confirm_all();
     for (n, request) in [(1, 7), (2, 8)] {
         let last = rig.answers(n).pop();
-        let done = matches!(&last, Some(M2c::TopologyDone(d)) if d.request == RequestId(request) && d.sizes.global == 3);
+        let done = matches!(&last, Some(M2c::TopologyDone(d))
+            if d.request == RequestId(request) && d.sizes.global == 3);
         assert!(done, "{last:?}");
     }
 }

@@ -28,8 +28,8 @@ impl Rig {
         self.send(n, C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
     }
 
-    /// Plays one round of probes; `rate` is in kbit/s, 0 fails. Returns the edges. None are left in the round in which all send
-    /// to all, which finds that one edge alone fills an interface.
+    /// Plays one round of probes; `rate` is in kbit/s, 0 fails. Returns the edges. None are left in the round in which
+    /// all send to all, which finds that one edge alone fills an interface.
     fn round(&mut self, rate: &dyn Fn(u64, u64) -> u64) -> Vec<(u64, u64)> {
         let edges = self.told_probes();
         let others = self.accepted().len() as u64 - 1;
@@ -423,7 +423,7 @@ impl Rig {
         }
     }
 
-    /// All beat once, so many milliseconds after the last time.
+    /// All beat once, this many milliseconds after the last time.
     fn all_beat(&mut self, op: OpId, ms: u64, moved: &mut u64, kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
         self.now = self.now + std::time::Duration::from_millis(ms);
         *moved += kbit_s * ms / 8;

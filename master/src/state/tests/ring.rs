@@ -366,7 +366,8 @@ fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
     assert_eq!(rig.accepted(), [1, 2, 3], "nobody is dropped for an edge");
 }
 
-/// Clients 1 and 2 beat with what they have counted on the edge between them, for some seconds or until it is built anew.
+/// Clients 1 and 2 beat with what they have counted on the edge between them, for some seconds or until it is built
+/// anew.
 fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_beats: impl Fn(u64) -> bool) {
     let edge = rig.edge(1, 2);
     let call = CallKind::AllReduce;

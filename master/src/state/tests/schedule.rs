@@ -1,11 +1,12 @@
-//! By which schedule large operations go.
+//! The choice of a schedule for large operations.
 
 use super::harness::Rig;
 use pccl_protocol::*;
 
 const RATE: u64 = 100_000;
 
-/// Two pairs of clients that are close to each other: no ring is without an edge of [`RATE`], and interfaces carry more.
+/// Two pairs of clients that are close to each other: no ring is without an edge of [`RATE`], and interfaces carry
+/// more.
 fn pairs(from: u64, to: u64) -> u64 {
     if from.div_ceil(2) == to.div_ceil(2) { 3 * RATE } else { RATE }
 }

@@ -298,7 +298,8 @@ fn an_empty_state_commits() {
 fn entries_that_may_differ_move_only_to_outdated_peers() {
     let mut rig = Rig::world(4);
     let epoch = rig.epoch(1);
-    // 1 and 2 hold the elected content with different loose parts, 3 is outdated, 4 is up to date with its own loose part.
+    // 1 and 2 hold the elected content with different loose parts, 3 is outdated, 4 is up to date with its own loose
+    // part.
     let states = [(5, 1, 10), (5, 1, 20), (0, 7, 30), (5, 1, 40)];
     for (n, (revision, strict, free)) in (1..).zip(states) {
         let entries = vec![loose("rng", free), entry("w", strict)];
@@ -468,7 +469,8 @@ fn deaths_after_the_election() {
         judged(&mut rig);
         if let DropsReporter = end {
             let reason = rig.kick_of(1);
-            let text = "it could not fetch the shared state: 10.0.0.2:2000 did not answer; 10.0.0.3:2000 did not answer";
+            let text = "it could not fetch the shared state: 10.0.0.2:2000 did not answer; 10.0.0.3:2000 did not \
+                        answer";
             assert_eq!((reason.code, reason.detail.as_str()), (KickCode::Unreachable, text));
             assert_eq!(outcome(rig.answer(2)), SyncOutcome::Committed(Revision(1)));
             continue;

@@ -1,18 +1,18 @@
 //! Quantised tensors: what an attempt does with encoded bytes.
 //!
-//! **Where bytes lie.** A quantised tensor has *staging* memory for the whole of its encoded form, reserved before the vote, so
-//! that no thread ever waits for room. Frames are received there and sent from there.
+//! **Where bytes lie.** A quantised tensor has *staging* memory for the whole of its encoded form, reserved before the
+//! vote, so that no thread ever waits for room. Frames are received there and sent from there.
 //!
 //! **Reduce.** When a unit is complete, the rank adds it to its own elements in working memory, and encodes the sum
-//! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes. If the result stays
-//! with the owner, it is not encoded: the owner adds and divides where the result goes.
+//! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes. If the result
+//! stays with the owner, it is not encoded: the owner adds and divides where the result goes.
 //!
-//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all ranks
-//! end with the same.
+//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all
+//! ranks end with the same.
 //!
-//! **Decoding.** Out of place a unit is decoded as soon as it is complete, or, of what the owner has encoded at the beginning, by the
-//! caller's thread when the outcome is known. In place the caller's thread does all that: until then the caller's memory
-//! is only read, so that nothing has to be saved or put back.
+//! **Decoding.** Out of place a unit is decoded as soon as it is complete, or, of what the owner has encoded at the
+//! beginning, by the caller's thread when the outcome is known. In place the caller's thread does all that: until then
+//! the caller's memory is only read, so that nothing has to be saved or put back.
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
@@ -96,8 +96,8 @@ impl Attempt {
         }
     }
 
-    /// Puts results into the caller's memory that are not there yet. On the caller's thread, after everything has been received
-    /// and before [`super::Progress::retract`]. The error is a defect of this library.
+    /// Puts results into the caller's memory that are not there yet. On the caller's thread, after everything has been
+    /// received and before [`super::Progress::retract`]. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
         if self.plan.stages() == 0 {
             return Ok(());
@@ -189,8 +189,8 @@ impl Part {
         Some(work(scratch))
     }
 
-    /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup, or
-    /// the receive buffer. `None` when the gate is closed.
+    /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup,
+    /// or the receive buffer. `None` when the gate is closed.
     fn in_spare<R>(&self, bytes: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let (own, spare) = match &self.memory {
             PartMemory::InPlace { data, backup } => (data, backup),

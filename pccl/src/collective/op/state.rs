@@ -33,14 +33,14 @@ pub(super) struct State {
     pub(super) last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
-    /// The caller wants no attempt to succeed: it has no use for a result, or its limit has passed.
+    /// The caller has given up, or its limit has passed: no further attempt may succeed.
     pub(super) given_up: Option<Option<Limit>>,
     /// The master knows that, of the present attempt.
     pub(super) told: bool,
     /// The vote for the present attempt is out.
     pub(super) initiated: bool,
-    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and what
-    /// they send may be damaged.
+    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and
+    /// what they send may be damaged.
     pub(super) early: Option<OpFault>,
     pub(super) result: Option<Result<(), Error>>,
     /// The world with the master's answer, if that is where the result is from.

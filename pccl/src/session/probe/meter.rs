@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Shortest and longest window over which bytes are counted.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
-/// A rate is stable when so many windows in a row are ...
+/// A rate is stable when this number of windows in a row are ...
 const STABLE_WINDOWS: usize = 4;
 /// ... this close to their mean, ...
 const STABLE_SPREAD: f64 = 0.06;
-/// ... and so many came before them, in which the connections were still speeding up.
+/// ... and this number came before them, in which the connections were still speeding up.
 const FIRST_WINDOWS: usize = 2;
 
 /// What the receiving end of one connection has counted: bytes, and microseconds by its clock.

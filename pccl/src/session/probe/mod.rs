@@ -53,7 +53,8 @@ pub(crate) struct ProbeDesk {
 }
 
 impl ProbeDesk {
-    /// Measures, on a thread of its own, and tells the master. A probe of another round that has not ended yet is given up.
+    /// Measures, on a thread of its own, and tells the master. A probe of another round that has not ended yet is given
+    /// up.
     pub(crate) fn measure(&self, shared: &Arc<Shared>, plan: ProbePlan) {
         let Some(me) = shared.identity() else { return };
         log::debug!("probe of {} at {}", plan.to, plan.host);

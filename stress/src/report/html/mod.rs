@@ -99,7 +99,8 @@ fn tiles(out: &mut String, report: &Report) {
     for (name, value, note) in tiles {
         let _ = writeln!(
             out,
-            "<div class=\"tile\"><div class=\"name\">{name}</div><div class=\"value\">{}</div><div class=\"note\">{}</div></div>",
+            "<div class=\"tile\"><div class=\"name\">{name}</div><div class=\"value\">{}</div><div \
+             class=\"note\">{}</div></div>",
             escape(&value),
             escape(&note)
         );
@@ -118,14 +119,16 @@ fn plots(out: &mut String, report: &Report) {
     );
     section(
         "Operations per second",
-        "<i class=\"key line\"></i> completed all-reduces, on average; the band is from the slowest to the fastest moment \
+        "<i class=\"key line\"></i> completed all-reduces, on average; the band is from the slowest to the fastest \
+         moment \
          <i class=\"key expected\"></i> undisturbed rate at the world size of that \
          moment, measured in the beginning",
         &charts::rate(&report.timeline),
     );
     section(
         "Recovery after a kill",
-        "From the kill until every survivor has completed an operation without the victim. <i class=\"key bar\"></i> nothing else \
+        "From the kill until every survivor has completed an operation without the victim. <i class=\"key bar\"></i> \
+         nothing else \
          was wrong <i class=\"key bar second\"></i> while another fault lasted. The axis of time is logarithmic.",
         &charts::recoveries(&report.totals.kills()),
     );
@@ -190,8 +193,10 @@ fn faults(out: &mut String, report: &Report) {
     ];
     let _ = writeln!(
         out,
-        "<section>\n<h2>Faults</h2>\n<p class=\"note\">Recovery: until every member that nothing is done to has completed an operation. \
-         Work lost: undisturbed time that is missing from such a fault to the next of any kind; with many faults at the same \
+        "<section>\n<h2>Faults</h2>\n\
+         <p class=\"note\">Recovery: until every member that nothing is done to has completed an operation. \
+         Work lost: undisturbed time that is missing from such a fault to the next of any kind; with many faults at \
+         the same \
          time it is told of the last one.</p>\n{}</section>",
         table(&head, rows)
     );

@@ -81,8 +81,9 @@ pub(super) struct Plot {
 }
 
 impl Plot {
-    /// A plot `height` high with `x` from 0 to `x_max` and `y` from 0 to a round number from `y_max` up. `below` is left
-    /// free between the plot and the numbers of the horizontal axis. `label` says to somebody who cannot see it what it is.
+    /// A plot `height` high with `x` from 0 to `x_max` and `y` from 0 to a round number from `y_max` up. `below` is
+    /// left free between the plot and the numbers of the horizontal axis. `label` says to somebody who cannot see it
+    /// what it is.
     pub(super) fn new(label: &str, height: f64, below: f64, x_max: f64, y_max: f64) -> Self {
         let bottom = TOP + height;
         let ticks = round_ticks(y_max, 4);

@@ -59,7 +59,11 @@ macro_rules! buffer {
             }
 
             /// The blocking call in place.
-            pub(crate) fn all_reduce(&mut self, comm: &Communicator, options: ReduceOptions) -> Result<ReduceInfo, Error> {
+            pub(crate) fn all_reduce(
+                &mut self,
+                comm: &Communicator,
+                options: ReduceOptions,
+            ) -> Result<ReduceInfo, Error> {
                 match self { $(Self::$variant(data) => comm.all_reduce(data, options)),* }
             }
 

@@ -153,7 +153,8 @@ pub(crate) fn one(comm: &Communicator, index: usize, words: &[&str], announced: 
     answer(comm, &story, &jobs, result)
 }
 
-/// `many TENSOR,TENSOR,... TAG RETRIES [SCHEDULE]`; with fewer than 100 retries we retry here, and look at the tensors in between.
+/// `many TENSOR,TENSOR,... TAG RETRIES [SCHEDULE]`; with fewer than 100 retries we retry here, and look at the tensors
+/// in between.
 pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
     let (tag, retries, schedule) = parse(words)?;
     let mut jobs: Vec<_> =
@@ -178,7 +179,8 @@ pub(crate) fn many(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
     answer(comm, &story, &jobs, result)
 }
 
-/// `scope TENSOR@TAG,TENSOR@TAG,... TAG RETRIES [SCHEDULE]`: all at once; those that fail are launched again in the next round.
+/// `scope TENSOR@TAG,TENSOR@TAG,... TAG RETRIES [SCHEDULE]`: all at once; those that fail are launched again in the
+/// next round.
 pub(crate) fn scope(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
     let (_, retries, schedule) = parse(words)?;
     let mut open: Vec<(usize, u64, Job)> = Vec::new();

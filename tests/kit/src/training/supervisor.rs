@@ -3,18 +3,21 @@
 //! No child outlives its supervisor: each is killed and reaped when its handle is dropped, on every way out; and
 //! should the supervisor itself be killed, the end of their stdin tells the children.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
+use super::{
+    progress::Progress,
+    report::{LINE_BYTES_MAX, Report},
+    run::{Action, Run},
+};
+use crate::process::{Process, Signal, each_line};
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-
-use crate::progress::Progress;
-use crate::report::{LINE_BYTES_MAX, Report};
-use crate::run::{Action, Run};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, Read, Write},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// How often processes and plan are looked at when nobody reports.
 const TICK: Duration = Duration::from_millis(50);
@@ -29,20 +32,10 @@ enum Notice {
 
 /// A peer's process.
 struct PeerProcess {
-    child: Child,
+    process: Process,
     stderr: Arc<Mutex<VecDeque<String>>>,
     stdout_closed: bool,
     reaped: bool,
-}
-
-impl Drop for PeerProcess {
-    fn drop(&mut self) {
-        if !self.reaped {
-            // Fails only if it has ended by itself, and then waiting is all that is left to do.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
 }
 
 /// Runs processes for a [`Run`]; `command` makes the command line of the peer with a given number.
@@ -70,12 +63,7 @@ impl<'a> Supervisor<'a> {
     ) -> io::Result<()> {
         let result = self.supervise(run, founders, progress);
         // Whoever is still there is not wanted any more.
-        self.processes.values_mut().for_each(|process| drop(process.child.stdin.take()));
-        for process in self.processes.values_mut().filter(|process| !process.reaped) {
-            process.child.kill()?;
-            process.child.wait()?;
-            process.reaped = true;
-        }
+        self.processes.values_mut().for_each(|peer| peer.process.end());
         result
     }
 
@@ -147,7 +135,7 @@ impl<'a> Supervisor<'a> {
     /// Notices processes that have ended; each only after its last line has been taken in.
     fn reap(&mut self, run: &mut Run) -> io::Result<()> {
         for (&peer, process) in self.processes.iter_mut().filter(|(_, p)| p.stdout_closed && !p.reaped) {
-            if let Some(status) = process.child.try_wait()? {
+            if let Some(status) = process.process.ended()? {
                 process.reaped = true;
                 run.exited(peer, status.success(), &status.to_string());
             }
@@ -156,31 +144,22 @@ impl<'a> Supervisor<'a> {
     }
 
     fn kill(&mut self, peer: u32) -> io::Result<()> {
-        match self.processes.get_mut(&peer) {
-            Some(process) if !process.reaped => process.child.kill(),
-            _ => Ok(()),
-        }
+        self.processes.get_mut(&peer).map_or(Ok(()), |peer| peer.process.signal(Signal::Kill))
     }
 
     fn spawn(&mut self, peer: u32) -> io::Result<()> {
         let mut command = (self.command)(peer);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command
-            .spawn()
+        let mut process = Process::start(command.stderr(Stdio::piped()))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot start peer {peer}: {error}")))?;
         let stderr = Arc::new(Mutex::new(VecDeque::new()));
-        let mut process = PeerProcess { child, stderr, stdout_closed: false, reaped: false };
-        let (out, err) = (process.child.stdout.take(), process.child.stderr.take());
-        let (sender, kept) = (self.sender.clone(), Arc::clone(&process.stderr));
-        // From here on the process is ours to end, whatever fails.
-        self.processes.insert(peer, process);
-        std::thread::Builder::new().name(format!("stdout-{peer}")).spawn(move || {
+        let (errors, kept, sender) = (process.errors(), Arc::clone(&stderr), self.sender.clone());
+        process.listen(move |line| {
             // The receiver lives as long as the process; if it is gone, nobody needs the line.
-            each_line(out, |line| drop(sender.send(Notice::Line(peer, line))));
-            drop(sender.send(Notice::Closed(peer)));
+            drop(sender.send(line.map_or(Notice::Closed(peer), |line| Notice::Line(peer, line))));
         })?;
+        self.processes.insert(peer, PeerProcess { process, stderr, stdout_closed: false, reaped: false });
         std::thread::Builder::new().name(format!("stderr-{peer}")).spawn(move || {
-            each_line(err, |line| {
+            each_line(errors, LINE_BYTES_MAX, |line| {
                 let mut kept = kept.lock();
                 if kept.len() == STDERR_LINES {
                     kept.pop_front();
@@ -192,22 +171,11 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Calls `take` with each line until the stream ends; a line over the limit arrives in pieces.
-fn each_line(stream: Option<impl Read>, mut take: impl FnMut(String)) {
-    let Some(stream) = stream else { return };
-    let mut reader = BufReader::new(stream);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match reader.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => take(String::from_utf8_lossy(&line).trim_end().to_owned()),
-        }
-    }
-}
-
 /// In a supervised peer: ends this process as soon as its stdin does, which means that the supervisor is gone.
-pub(crate) fn exit_with_supervisor() -> io::Result<()> {
+///
+/// # Errors
+/// If no thread can be started.
+pub fn exit_with_supervisor() -> io::Result<()> {
     let watch = || {
         let mut scratch = [0; 64];
         let mut stdin = io::stdin().lock();
@@ -225,7 +193,7 @@ pub(crate) fn exit_with_supervisor() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::KillPlan;
+    use crate::training::run::KillPlan;
 
     const FINAL: &str = "echo 'digits: kind=final step=4 revision=5 accuracy=0.99 hash=ab aborts=0 retries=0 \
                          joins=1 drifts=0 tx=1 rx=1'";
@@ -245,12 +213,12 @@ mod tests {
         plan: KillPlan,
         deadline: Duration,
     ) -> (Run, Vec<u32>, Vec<String>) {
-        let mut run = Run::new(plan, 2, 4, deadline);
+        let mut run = Run::new(plan, 2, 4, 0.95, deadline);
         let progress = Progress::new(Vec::new(), false);
         let mut supervisor = Supervisor::new(command);
         supervisor.run(&mut run, 2, &progress).unwrap();
-        for process in supervisor.processes.values_mut() {
-            assert!(process.child.try_wait().unwrap().is_some(), "a process was left behind");
+        for peer in supervisor.processes.values_mut() {
+            assert!(peer.process.ended().unwrap().is_some(), "a process was left behind");
         }
         let stderr = supervisor.stderr_of(0);
         (run, supervisor.peers(), stderr)
@@ -304,18 +272,9 @@ mod tests {
     #[test]
     fn a_program_that_cannot_start_is_named() {
         let command = |_: u32| Command::new("/no/such/program");
-        let mut run = Run::new(KillPlan::Midway, 2, 4, Duration::from_secs(9));
+        let mut run = Run::new(KillPlan::Midway, 2, 4, 0.95, Duration::from_secs(9));
         let error =
             Supervisor::new(&command).run(&mut run, 2, &Progress::new(Vec::new(), false)).unwrap_err();
         assert!(error.to_string().contains("cannot start peer 0"), "{error}");
-    }
-
-    #[test]
-    fn long_and_broken_lines_arrive_in_bounded_pieces() {
-        let text = [&vec![b'x'; LINE_BYTES_MAX + 5][..], b"\n\xff\xfe\nlast"].concat();
-        let mut lines = Vec::new();
-        each_line(Some(&text[..]), |line| lines.push(line));
-        let lengths: Vec<_> = lines.iter().map(|line| line.chars().count()).collect();
-        assert_eq!(lengths, [LINE_BYTES_MAX, 5, 2, 4]);
     }
 }

@@ -1,9 +1,10 @@
 //! The supervisor's decisions, with made-up peers and time.
 
+use super::{
+    report::{Event, FinalReport, Report, StepReport, Traffic},
+    run::{Action, KillPlan, Run, size},
+};
 use std::time::Duration;
-
-use crate::report::{Event, FinalReport, Report, StepReport, Traffic};
-use crate::run::{Action, KillPlan, Run, size};
 
 const fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -30,7 +31,7 @@ const GOOD: FinalReport = FinalReport {
 };
 
 fn midway() -> Run {
-    Run::new(KillPlan::Midway, 3, 20, at(100))
+    Run::new(KillPlan::Midway, 3, 20, 0.95, at(100))
 }
 
 /// All founders have done `steps` steps; nothing to be done about it.
@@ -151,7 +152,7 @@ fn the_deadline_names_who_was_not_through() {
 
 #[test]
 fn a_lone_survivor_gets_its_replacement_by_time() {
-    let mut run = Run::new(KillPlan::Midway, 2, 20, at(100));
+    let mut run = Run::new(KillPlan::Midway, 2, 20, 0.95, at(100));
     run.report(at(1), 0, step(10, 2));
     run.report(at(1), 1, step(10, 2));
     assert_eq!(run.tick(at(1)), [Action::Kill(1)]);
@@ -161,7 +162,7 @@ fn a_lone_survivor_gets_its_replacement_by_time() {
 
 #[test]
 fn repeated_kills_take_the_oldest_but_never_the_last_one_with_the_state() {
-    let mut run = Run::new(KillPlan::Every(at(10)), 3, 1000, at(1000));
+    let mut run = Run::new(KillPlan::Every(at(10)), 3, 1000, 0.95, at(1000));
     train_to(&mut run, 1);
     assert_eq!(run.tick(at(9)), []);
     assert_eq!(run.tick(at(10)), [Action::Kill(0)]);
@@ -181,7 +182,7 @@ fn repeated_kills_take_the_oldest_but_never_the_last_one_with_the_state() {
 
 #[test]
 fn who_comes_when_all_are_through_is_sent_away() {
-    let mut run = Run::new(KillPlan::Every(at(1)), 3, 20, at(100));
+    let mut run = Run::new(KillPlan::Every(at(1)), 3, 20, 0.95, at(100));
     train_to(&mut run, 1);
     assert_eq!(run.tick(at(1)), [Action::Kill(0)]);
     assert_eq!(run.tick(at(3)), [Action::Kill(1), Action::Spawn(3)]);

@@ -1,13 +1,9 @@
 //! What the supervisor knows about a run and decides from it: whom to kill, when to replace, when it is over, and
 //! whether it went well. Pure: processes and clocks are elsewhere.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use super::report::{Event, FinalReport, Report, StepReport};
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::report::{Event, FinalReport, Report, StepReport};
-
-/// Test accuracy that a run has to reach.
-pub(crate) const ACCURACY_MIN: f64 = 0.95;
 /// A replacement starts when the survivors have done a tenth of the run, or after this time if they do not get there,
 /// as a lone survivor cannot.
 const REPLACE_AFTER: Duration = Duration::from_secs(2);
@@ -18,7 +14,7 @@ const EXIT_GRACE: Duration = Duration::from_secs(15);
 
 /// When peers are killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KillPlan {
+pub enum KillPlan {
     /// One, at half of the steps.
     Midway,
     /// The oldest one, again and again, at this interval.
@@ -92,6 +88,7 @@ struct PeerView {
 pub(crate) struct Run {
     plan: KillPlan,
     steps: u64,
+    accuracy_min: f64,
     deadline: Duration,
     peers: BTreeMap<u32, PeerView>,
     founders: u32,
@@ -122,11 +119,19 @@ pub(crate) struct Summary {
 }
 
 impl Run {
-    /// A run of `founders` peers (numbers from 0, to be started by the caller) over `steps` outer steps.
-    pub(crate) fn new(plan: KillPlan, founders: u32, steps: u64, deadline: Duration) -> Self {
+    /// A run of `founders` peers (numbers from 0, to be started by the caller) over `steps` outer steps, that has to
+    /// reach a test accuracy.
+    pub(crate) fn new(
+        plan: KillPlan,
+        founders: u32,
+        steps: u64,
+        accuracy_min: f64,
+        deadline: Duration,
+    ) -> Self {
         let mut run = Self {
             plan,
             steps,
+            accuracy_min,
             deadline,
             peers: BTreeMap::new(),
             founders,
@@ -304,8 +309,8 @@ impl Run {
             problems.push(format!("{} peers reached the end, expected at least 2", finals.len()));
         }
         for (id, report) in finals {
-            if report.accuracy < ACCURACY_MIN {
-                let (got, min) = (report.accuracy * 100.0, ACCURACY_MIN * 100.0);
+            if report.accuracy < self.accuracy_min {
+                let (got, min) = (report.accuracy * 100.0, self.accuracy_min * 100.0);
                 problems.push(format!("peer {id} reached {got:.1} % test accuracy, expected {min:.0} %"));
             }
             if report.drifts > 0 {

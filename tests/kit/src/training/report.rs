@@ -1,7 +1,9 @@
 //! What a peer process tells its supervisor: one line of `key=value` fields on its stdout for each thing that happens.
 
-use std::fmt;
-
+use std::{
+    fmt,
+    io::{self, Write},
+};
 use thiserror::Error;
 
 /// Starts every line, so that other output cannot be taken for a report.
@@ -13,14 +15,14 @@ pub(crate) const LINE_BYTES_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Traffic {
     /// Sent to other peers.
-    pub(crate) tx_bytes: u64,
+    pub tx_bytes: u64,
     /// Received from other peers.
-    pub(crate) rx_bytes: u64,
+    pub rx_bytes: u64,
 }
 
 /// Something worth a word of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// Accepted into the run.
     Connected,
     /// Took over the state of the run from the others.
@@ -64,38 +66,38 @@ impl fmt::Display for Event {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepReport {
     /// Outer steps done by the run.
-    pub(crate) step: u64,
+    pub step: u64,
     /// Peers whose deltas were averaged.
-    pub(crate) world: usize,
+    pub world: usize,
     /// Mean loss of this peer's local steps, nats.
-    pub(crate) loss: f32,
+    pub loss: f32,
     /// Revision of the shared state at the last sync.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// Moved so far.
-    pub(crate) traffic: Traffic,
+    pub traffic: Traffic,
 }
 
 /// The run is over for this peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FinalReport {
     /// Outer steps done by the run.
-    pub(crate) step: u64,
+    pub step: u64,
     /// Revision of the shared state at the last sync.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// Share of test images classified right, 0 to 1.
-    pub(crate) accuracy: f64,
+    pub accuracy: f64,
     /// Hash of the final shared state.
-    pub(crate) hash: u64,
+    pub hash: u64,
     /// All-reduces that failed under this peer.
-    pub(crate) aborts: u64,
+    pub aborts: u64,
     /// Calls made again after a failure, all-reduces included.
-    pub(crate) retries: u64,
+    pub retries: u64,
     /// Times that this peer took over the state of the run.
-    pub(crate) joins: u64,
+    pub joins: u64,
     /// Times that the others had to repair this peer's state.
-    pub(crate) drifts: u64,
+    pub drifts: u64,
     /// Moved in all.
-    pub(crate) traffic: Traffic,
+    pub traffic: Traffic,
 }
 
 /// One line.
@@ -119,6 +121,56 @@ pub(crate) enum Report {
         /// In words.
         reason: String,
     },
+}
+
+/// Prints the reports of one peer, and counts what the last of them sums up.
+#[derive(Debug, Default)]
+pub struct Reporter {
+    aborts: u64,
+    retries: u64,
+    joins: u64,
+    drifts: u64,
+    traffic: Traffic,
+}
+
+impl Reporter {
+    /// Payload was sent and received.
+    pub fn moved(&mut self, tx_bytes: u64, rx_bytes: u64) {
+        self.traffic.tx_bytes += tx_bytes;
+        self.traffic.rx_bytes += rx_bytes;
+    }
+
+    /// Something happened at an outer step.
+    pub fn event(&mut self, event: Event, step: u64, detail: impl fmt::Display) {
+        self.aborts += u64::from(event == Event::Aborted);
+        self.retries += u64::from(matches!(event, Event::Aborted | Event::Retried));
+        self.joins += u64::from(event == Event::Joined);
+        self.drifts += u64::from(event == Event::Drift);
+        print(&Report::Event { event, step, detail: detail.to_string() });
+    }
+
+    /// An outer step is done, with the mean loss of this peer's local steps in it.
+    pub fn step(&self, step: u64, world: usize, loss: f32, revision: u64) {
+        print(&Report::Step(StepReport { step, world, loss, revision, traffic: self.traffic }));
+    }
+
+    /// The run is over for this peer. `hash` stands for its final state.
+    pub fn finish(&self, step: u64, revision: u64, accuracy: f64, hash: u64) {
+        let Self { aborts, retries, joins, drifts, traffic } = *self;
+        let report = FinalReport { step, revision, accuracy, hash, aborts, retries, joins, drifts, traffic };
+        print(&Report::Final(report));
+    }
+
+    /// This peer cannot go on.
+    pub fn fail(&self, reason: impl fmt::Display) {
+        print(&Report::Failed { reason: reason.to_string() });
+    }
+}
+
+/// A peer trains on when nobody reads its reports any more; a supervisor's end ends it by other means.
+fn print(report: &Report) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{report}").and_then(|()| out.flush());
 }
 
 /// Why a line with our tag is not a report.

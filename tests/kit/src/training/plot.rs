@@ -1,10 +1,8 @@
 //! The plot of a run as an SVG file that needs nothing else: loss of each peer over time (logarithmic) above, number
 //! of peers below, kills and joins across both.
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
-use crate::run::{Mark, MarkKind, Sample};
+use super::run::{Mark, MarkKind, Sample};
+use std::{fmt::Write as _, time::Duration};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 520.0;
@@ -214,7 +212,7 @@ fn legend(svg: &mut String, peers: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{StepReport, Traffic};
+    use crate::training::report::{StepReport, Traffic};
 
     fn sample(ms: u64, peer: u32, step: u64, loss: f32, world: usize) -> Sample {
         let step = StepReport { step, world, loss, revision: step, traffic: Traffic::default() };

@@ -1,10 +1,11 @@
 //! One line that is always up to date on a terminal; a line now and then elsewhere. The log goes around it.
 
-use std::io::{self, Write};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use parking_lot::Mutex;
+use std::{
+    io::{self, IsTerminal, Stdout, Write},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Between two updates, so that fast steps do not flood a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -14,7 +15,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(2);
 const CLEAR: &str = "\r\x1b[2K";
 
 /// Shows progress on `out`. A clone shows it in the same place.
-pub(crate) struct Progress<W>(Arc<Mutex<Screen<W>>>);
+#[derive(Debug)]
+pub struct Progress<W>(Arc<Mutex<Screen<W>>>);
 
 impl<W> Clone for Progress<W> {
     fn clone(&self) -> Self {
@@ -22,12 +24,23 @@ impl<W> Clone for Progress<W> {
     }
 }
 
+#[derive(Debug)]
 struct Screen<W> {
     out: W,
     terminal: bool,
     last: Option<Instant>,
     /// The line that was up to date when it was shown; on a terminal it is still there.
     status: Option<String>,
+}
+
+impl Progress<Stdout> {
+    /// Progress on the standard output.
+    #[must_use]
+    pub fn stdout() -> Self {
+        let out = io::stdout();
+        let terminal = out.is_terminal();
+        Self::new(out, terminal)
+    }
 }
 
 impl<W: Write> Progress<W> {
@@ -80,7 +93,7 @@ impl<W: Write> Progress<W> {
     }
 
     /// Takes the lines of a log to `to`, which may be the same terminal: they get lines of their own.
-    pub(crate) const fn log<E: Write>(self, to: E) -> LogLines<W, E> {
+    pub const fn log<E: Write>(self, to: E) -> LogLines<W, E> {
         LogLines { progress: self, to }
     }
 }
@@ -100,7 +113,8 @@ impl<W: Write> Screen<W> {
 }
 
 /// Where a logger writes while progress is shown.
-pub(crate) struct LogLines<W, E> {
+#[derive(Debug)]
+pub struct LogLines<W, E> {
     progress: Progress<W>,
     to: E,
 }

@@ -123,9 +123,9 @@ impl Builder {
         self
     }
 
-    /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the other:
-    /// `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All peers with
-    /// this number of a group choose the same way; who comes with the other one is refused
+    /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the
+    /// other: `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All
+    /// peers with this number of a group choose the same way; who comes with the other one is refused
     /// ([`Error::Refused`], "group of another kind"). Default false.
     pub fn formed_groups(mut self, formed: bool) -> Self {
         self.formed = formed;

@@ -1,9 +1,9 @@
-//! Groups of given members, in a simulation of their own: the real state machine of the master among peers who are told by a
-//! service of their program whom to form groups of, and who believe it even when it is wrong.
+//! Groups of given members, in a simulation of their own: the real state machine of the master among peers who are told
+//! by a service of their program whom to form groups of, and who believe it even when it is wrong.
 //!
-//! The service gathers those who want a new group, and tells each of them a uuid and a list, now and then a wrong one. Processes
-//! end and come back under their names, edges cannot be built, callers lose patience. In the end nothing is wrong any more, and
-//! everybody has to form groups and finish collectives.
+//! The service gathers those who want a new group, and tells each of them a uuid and a list, now and then a wrong one.
+//! Processes end and come back under their names, edges cannot be built, callers lose patience. In the end nothing is
+//! wrong any more, and everybody has to form groups and finish collectives.
 
 use crate::rng::Rng;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};

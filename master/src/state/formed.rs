@@ -1,8 +1,8 @@
-//! The life of a group with given members: it is set up when all of them have called, it is whole or it is broken up, and it
-//! never changes. Its ring has the order of the list, whatever is known of rates.
+//! The life of a group with given members: it is set up when all of them have called, it is whole or it is broken up,
+//! and it never changes. Its ring has the order of the list, whatever is known of rates.
 //!
-//! A broken group has no place among the groups: its members are back where they were after registration, and whatever they
-//! vote for is answered with the reason, until they are formed into another group.
+//! A broken group has no place among the groups: its members are back where they were after registration, and whatever
+//! they vote for is answered with the reason, until they are formed into another group.
 
 use super::MasterState;
 use super::client::Phase as Stage;

@@ -1,8 +1,8 @@
 //! Votes to form a group of given members: who has called with which list, and what comes of it.
 //!
-//! All members call with the same uuid and the same list. As soon as they have, the group is set up ([`super::formed`]);
-//! whatever makes that impossible fails the forming for all who have called, at once, with one verdict. A uuid that
-//! was decided is used.
+//! All members call with the same uuid and the same list. As soon as they have, the group is set up
+//! ([`super::formed`]); whatever makes that impossible fails the forming for all who have called, at once, with one
+//! verdict. A uuid that was decided is used.
 
 use super::MasterState;
 use super::client::Peer;
@@ -171,7 +171,8 @@ impl MasterState {
         found.map(|forming| forming.given_up.get_or_insert(wish)).is_some()
     }
 
-    /// Rule: a forming fails as soon as it cannot come about, and the group is set up as soon as all members have called.
+    /// Rule: a forming fails as soon as it cannot come about, and the group is set up as soon as all members have
+    /// called.
     pub(super) fn settle_formings(&mut self) -> bool {
         let mut fired = false;
         for (pool, uuid) in self.formings.open.keys().copied().collect::<Vec<_>>() {

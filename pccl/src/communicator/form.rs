@@ -48,16 +48,16 @@ impl Member {
 }
 
 impl Communicator {
-    /// Forms a group of `members`: the place in the list is the rank, and the order in which data flows. All of them call
-    /// it with the same `uuid` and list, and it returns when they are connected. Only for communicators that were built with
-    /// [`Builder::formed_groups`](crate::Builder::formed_groups); [`Communicator::connect`] comes before.
+    /// Forms a group of `members`: the place in the list is the rank, and the order in which data flows. All of them
+    /// call it with the same `uuid` and list, and it returns when they are connected. Only for communicators that were
+    /// built with [`Builder::formed_groups`](crate::Builder::formed_groups); [`Communicator::connect`] comes before.
     ///
-    /// From then on the members stay the same until the next forming: nobody is let in, and when one is lost, all that is
-    /// under way and whatever is called fails with the verdict [`Cause::GroupBroken`], which names it. A forming replaces
-    /// the groups that its members were in; who is left over in those gets the same verdict.
+    /// From then on the members stay the same until the next forming: nobody is let in, and when one is lost, all that
+    /// is under way and whatever is called fails with the verdict [`Cause::GroupBroken`], which names it. A forming
+    /// replaces the groups that its members were in; who is left over in those gets the same verdict.
     ///
-    /// A `uuid` is used once: for another try, after a failure too, all take a fresh one. Members who call late learn what
-    /// became of theirs.
+    /// A `uuid` is used once: for another try, after a failure too, all take a fresh one. Members who call late learn
+    /// what became of theirs.
     ///
     /// The limit is the call time-out, or a minute if there is none.
     ///
@@ -71,10 +71,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `Aborted` with the verdict, the same for all who have called: lists or uuids that differ, a name that two bear, a
-    /// `uuid` that was used (`MismatchedCall`), a member that was lost, two that cannot connect (`EdgeBroken`). `TimedOut`
-    /// when the limit has passed; the verdict names who has not called, and the others get it too. `InvalidArgument`,
-    /// `InvalidUsage`, `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
+    /// `Aborted` with the verdict, the same for all who have called: lists or uuids that differ, a name that two bear,
+    /// a `uuid` that was used (`MismatchedCall`), a member that was lost, two that cannot connect (`EdgeBroken`).
+    /// `TimedOut` when the limit has passed; the verdict names who has not called, and the others get it too.
+    /// `InvalidArgument`, `InvalidUsage`, `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.
     pub fn form_group(&self, uuid: u128, members: &[Member]) -> Result<World, Error> {
         self.form_group_within(uuid, members, self.call_timeout().unwrap_or(USUAL_LIMIT))
     }

@@ -77,8 +77,8 @@ impl Communicator {
         }
     }
 
-    /// What a reduce that began now would fail with if there are too few peers, as far as this peer knows. The master has the
-    /// last word.
+    /// What a reduce that began now would fail with if there are too few peers, as far as this peer knows. The master
+    /// has the last word.
     ///
     /// # Errors
     /// `TooFewPeers`.

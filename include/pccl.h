@@ -1,8 +1,8 @@
 /*
  * PCCL: fault-tolerant collective communication. The C interface, for C99 and C++.
  *
- * The first part is that of version 1.0.0 of the original: names, values, layouts and results are the same, and programs
- * that were compiled for it run unchanged. The second part, from "Extensions" on, is new.
+ * The first part is that of version 1.0.0 of the original: names, values, layouts and results are the same, and
+ * programs that were compiled for it run unchanged. The second part, from "Extensions" on, is new.
  *
  * Rules for all functions, unless they say otherwise:
  * - They block until they are done. They may be called from any thread; calls that exclude each other return
@@ -40,7 +40,7 @@
 extern "C" {
 #endif
 
-/* ---- Values ---------------------------------------------------------------------------------------------------- */
+/* ---- Values -------------------------------------------------------------------------------------------------- */
 
 typedef enum pcclResult_t {
     pcclSuccess = 0,
@@ -135,13 +135,13 @@ typedef enum pcclSchedule_t {
     pcclScheduleAllGather = 2,
     pcclScheduleDirect = 3,
     pcclScheduleReduceBroadcast = 4,
-    /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around the
-     * ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair cannot
-     * connect within 2 s. Other groups choose as if it were automatic. */
+    /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around
+     * the ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair
+     * cannot connect within 2 s. Other groups choose as if it were automatic. */
     pcclSchedulePairwise = 5
 } pcclSchedule_t;
 
-/* ---- Structures ------------------------------------------------------------------------------------------------- */
+/* ---- Structures ---------------------------------------------------------------------------------------------- */
 
 typedef struct pcclComm_t pcclComm_t;
 typedef struct pcclMasterInstance_t pcclMasterInstance_t;
@@ -229,7 +229,7 @@ typedef struct pcclSharedStateSyncInfo_t {
     uint64_t rx_bytes;
 } pcclSharedStateSyncInfo_t;
 
-/* ---- Functions of the original ----------------------------------------------------------------------------------- */
+/* ---- Functions of the original ------------------------------------------------------------------------------- */
 
 /* Prepares the library; all but the functions of the master need it. May be called any number of times. */
 PCCL_EXPORT pcclResult_t pcclInit(void);
@@ -242,9 +242,9 @@ PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *pa
 /* Leaves the run, ends what is in flight, and waits until nothing uses a buffer of the caller any more. */
 PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
-/* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when the
- * others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s (pcclTimeoutConnect), so
- * peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
+/* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when
+ * the others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s
+ * (pcclTimeoutConnect), so peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
@@ -252,7 +252,8 @@ PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
                                           int *attribute_out);
 
-/* Lets in all peers that wait. All peers of the run have to call it. pcclPendingAsyncOps while reduces are in flight. */
+/* Lets in all peers that wait. All peers of the run have to call it. pcclPendingAsyncOps while reduces are in
+ * flight. */
 PCCL_EXPORT pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
 
 /* Whether peers wait to be let in; the same answer for all peers of the run, all of which have to call it. */
@@ -278,8 +279,8 @@ PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_
                                               pcclReduceInfo_t *reduce_info_out);
 
 /* Reduces several buffers as one operation: either all of them are reduced or none. After a failure all of them are
- * tried again, until they succeed or the group has fewer than two peers. The tags must differ, and none may be in flight.
- * reduce_info_out may be NULL; max_in_flight must be positive. */
+ * tried again, until they succeed or the group has fewer than two peers. The tags must differ, and none may be in
+ * flight. reduce_info_out may be NULL; max_in_flight must be positive. */
 PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                         const pcclComm_t *communicator,
                                                         pcclReduceInfo_t *reduce_info_out, int max_in_flight);
@@ -365,8 +366,8 @@ typedef enum pcclLogLevel_t {
 
 /* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
  * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
- * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come faster
- * than it takes them are lost and counted. What it calls in the library is not logged. */
+ * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come
+ * faster than it takes them are lost and counted. What it calls in the library is not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
@@ -439,8 +440,8 @@ PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogLevel_t level, pcclLogCallbac
  * buffers hold the result of a reduce that may have succeeded for the others. */
 PCCL_EXPORT const char *pcclGetLastCause(void);
 
-/* The peers that the verdict of the last failure of a call of this thread names. Writes at most capacity of them, and how
- * many there are to *count_out. */
+/* The peers that the verdict of the last failure of a call of this thread names. Writes at most capacity of them, and
+ * how many there are to *count_out. */
 PCCL_EXPORT pcclResult_t pcclGetLastCulprits(pcclRankUuid_t *culprits, size_t capacity, size_t *count_out);
 
 /* Why the last operation of this communicator failed on all peers: cause, who, where, how far. Empty if none has. */
@@ -495,7 +496,8 @@ PCCL_EXPORT pcclResult_t pcclGetPeerId(const pcclComm_t *communicator, pcclRankU
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 
-/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first
+ * connect. */
 PCCL_EXPORT pcclResult_t pcclGetWorld(const pcclComm_t *communicator, pcclWorld_t *world_out);
 
 /* The peers of the own group in the order in which data flows; the index is the rank. Writes at most capacity of them,
@@ -516,17 +518,18 @@ PCCL_EXPORT pcclResult_t pcclFormGroup(pcclComm_t *communicator, uint64_t uuid_h
                                        const pcclMember_t *members, size_t count);
 
 /* Does what a failure asks for, so that the step in which it happened can be made again, from its sync on: nothing
- * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
- * asks for is done, for up to the connect time-out. So a loop is
+ * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that
+ * failure asks for is done, for up to the connect time-out. So a loop is
  *
  *     pcclRemedy_t remedy = pcclRemedyReconnect;
  *     while (there is more to do && pcclRecover(comm, remedy, 2) == pcclSuccess)
  *         remedy = step(comm) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
  *
- * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that is
- * needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
- * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
- * reached in time, does not take this peer, or drops it again and again. */
+ * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that
+ * is needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before.
+ * pcclInvalidUsage for pcclRemedyGiveUp, which leaves pcclGetLastError as it was, and after pcclClose by another
+ * thread; pcclMasterConnectionFailed if the master cannot be reached in time, does not take this peer, or drops it
+ * again and again. */
 PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);
 
 /* The run as the master sees it: who is in, what each peer does, what waits for whom and since when; as JSON or as a
@@ -534,8 +537,8 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
 
-/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the first
- * descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
+/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the
+ * first descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
 PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                 const pcclComm_t *communicator,
                                                 pcclAsyncReduceOp_t *reduce_handle_out);
@@ -559,8 +562,8 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator
 PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
 
 /* Writes what the flight recorder holds into a new file in a directory, which is made if it is not there, and its path
- * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file cannot
- * be written. */
+ * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file
+ * cannot be written. */
 PCCL_EXPORT pcclResult_t pcclDumpFlight(const pcclComm_t *communicator, const char *directory, char *buffer,
                                         size_t capacity, size_t *length_out);
 

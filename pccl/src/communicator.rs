@@ -1,5 +1,6 @@
 //! The communicator: the calls that a training process makes.
 
+mod collectives;
 mod form;
 mod join;
 mod operate;
@@ -241,13 +242,17 @@ impl Communicator {
             CallKind::FormGroup if !self.config.formed => {
                 refuse("this communicator was built without formed_groups, its group lets newcomers in")
             }
-            CallKind::AllReduce | CallKind::Sync
-                if self.config.formed && !self.shared()?.table.has_ring() =>
-            {
-                refuse("there is no group yet, call form_group first")
-            }
+            CallKind::Sync => self.check_group("sync_shared_state"),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses what needs a group before one was formed.
+    fn check_group(&self, call: &str) -> Result<(), Error> {
+        if self.config.formed && !self.shared()?.table.has_ring() {
+            return Err(Error::InvalidUsage(format!("{call}: there is no group yet, call form_group first")));
+        }
+        Ok(())
     }
 
     /// Begins a call that goes alone among its kind; `drained` says that no all-reduce may be in flight.

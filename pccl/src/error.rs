@@ -264,14 +264,14 @@ mod tests {
 
     #[test]
     fn only_who_waits_for_the_world_is_told_to_wait_for_peers() {
-        for call in CallKind::ALL {
+        for call in CallKind::all() {
             let remedy = match call {
                 CallKind::WaitForWorld => Remedy::WaitForPeers,
                 CallKind::Connect => Remedy::Reconnect,
                 // Among them what drains, closes, and asks for the status, which are no calls for the master.
                 _ => Remedy::Retry,
             };
-            assert_eq!(timed_out(*call).remedy(), remedy, "{call}");
+            assert_eq!(timed_out(call).remedy(), remedy, "{call}");
         }
     }
 
@@ -303,6 +303,6 @@ mod tests {
             let given_up = matches!(cause, Cause::CallerAbort | Cause::CallTimeout);
             assert_eq!(aborted(*cause).is_given_up(), given_up, "{cause}");
         }
-        assert!(!timed_out(CallKind::AllReduce).is_given_up());
+        assert!(!timed_out(CallKind::Collective(pccl_protocol::CollectiveKind::AllReduce)).is_given_up());
     }
 }

@@ -57,6 +57,7 @@ pub(crate) fn launched(flight: &Recorder, tag: u64, descriptor: &Descriptor) {
         Event {
             part: descriptor.parts.first().copied(),
             ..Event::new(What::OpLaunched)
+                .named(descriptor.kind().text())
                 .about(Subject::Tag(tag))
                 .count(descriptor.parts.len() as u64)
                 .bytes(descriptor.parts.iter().map(bytes).fold(0, u64::saturating_add))

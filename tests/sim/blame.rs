@@ -235,7 +235,7 @@ impl Ledger {
             Cause::CallTimeout => self.judge_limit(verdict)?,
             Cause::LocalFault => self.judge_act(verdict, first, Act::Local)?,
             // Judged against the votes, by the checker.
-            Cause::MismatchedCall | Cause::NoSource => {}
+            Cause::MismatchedCall | Cause::WorldChanged | Cause::NoSource => {}
             Cause::MasterStopping => return Err("the master does not stop".into()),
             other => return Err(format!("nothing is known of the cause {other}")),
         }
@@ -248,7 +248,9 @@ impl Ledger {
     }
 
     fn judge_act(&self, verdict: &Verdict, by: PeerId, act: Act) -> Result<(), String> {
-        let Operation::AllReduce(op) = verdict.operation else { return Err("of no all-reduce".into()) };
+        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
+            return Err("of no collective".into());
+        };
         let did = self.acts.contains(&(op, by, act));
         if did { Ok(()) } else { Err(format!("{by} did nothing of that kind ({act:?})")) }
     }
@@ -257,7 +259,7 @@ impl Ledger {
     fn judge_limit(&self, verdict: &Verdict) -> Result<(), String> {
         let named = |peer: &PeerId| verdict.detail.as_str().starts_with(&peer.to_string());
         let by = match verdict.operation {
-            Operation::AllReduce(op) => {
+            Operation::Collective(CollectiveId { op, .. }) => {
                 let mut acts = self.acts.iter().filter(|act| act.0 == op && act.2 == Act::GaveUp);
                 acts.find(|act| named(&act.1)).map(|act| act.1)
             }

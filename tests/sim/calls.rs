@@ -59,14 +59,15 @@ impl World {
             Call::Topology(..) => CallKind::WaitForWorld,
             Call::Optimizing(..) => CallKind::OptimizeTopology,
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
-            Call::Reducing => CallKind::AllReduce,
+            Call::Reducing => CallKind::Collective(CollectiveKind::AllReduce),
         };
         let sequence = client.beats;
         let (mut sent, received) = self.edge_bytes(slot);
         let mut operation = None;
         if self.swarm.optimize_every > 0 {
             let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
-            operation = self.clients[slot].work.values().find(runs).map(|work| work.op);
+            let op = self.clients[slot].work.values().find(runs).map(|work| work.op);
+            operation = op.map(|op| CollectiveId { kind: CollectiveKind::AllReduce, op });
             // What moves slowly waits; what something on the way swallows is acknowledged.
             let (me, slow) = (self.clients[slot].peer, self.clients[slot].slow_until > self.now);
             sent.retain(|bytes| {

@@ -551,7 +551,7 @@ impl Checker {
         }
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
         let differ = match (verdict.operation, &named[..]) {
-            (Operation::AllReduce(op), [a, b]) => {
+            (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
                 let vote = |peer: PeerId| {
                     let (client, seen) = self.client_of(peer)?;
                     self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)

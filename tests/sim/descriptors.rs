@@ -13,7 +13,7 @@ const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
 
 fn whole(count: u64, algorithm: Algorithm) -> Descriptor {
-    Descriptor { parts: vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm }
+    Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
 }
 
 /// Whether who has prepared for one algorithm can run another one that the master names.

@@ -235,7 +235,7 @@ impl Table {
             Vote::Pairwise => (1_000_000, Algorithm::Pairwise),
             _ => (8, Algorithm::Automatic),
         };
-        Descriptor { parts: vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm }
+        Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
     }
 
     /// All are told the same, which all have prepared for; the mesh is used exactly if all have said that it stands.

@@ -448,7 +448,11 @@ impl World {
         let op = OpId { epoch: plan.epoch, tag: 0, attempt: process.attempts };
         process.call = Call::Reducing(op);
         let part = PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
+        let descriptor = Descriptor {
+            collective: Collective::AllReduce(Nothing {}),
+            parts: vec![part],
+            algorithm: Algorithm::Automatic,
+        };
         self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
     }
 

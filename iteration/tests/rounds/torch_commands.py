@@ -112,7 +112,8 @@ def main():
     prefix = dist.PrefixStore("p", one)
     show("prefix", lambda: (prefix.set("k", "1"), two.get("p/k")))
     show("many", lambda: sum(one.add("many", 1) and 1 for _ in range(500)))
-    threads = [threading.Thread(target=lambda store=make(): [store.add("sum", 1) for _ in range(200)]) for _ in range(8)]
+    threads = [threading.Thread(target=lambda store=make(): [store.add("sum", 1) for _ in range(200)])
+               for _ in range(8)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     show("sum", lambda: one.add("sum", 0))

@@ -62,7 +62,7 @@ impl Bench {
     fn vote(&mut self, tag: u64) {
         let op = OpId { epoch: self.epoch, tag, attempt: 0 };
         let part = PartDescriptor::new(1 << 20, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Ring };
+        let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Ring);
         for client in 1..=PEERS {
             let initiate = Initiate { op, descriptor: descriptor.clone() };
             self.send(ClientKey(client), C2m::Initiate(initiate));

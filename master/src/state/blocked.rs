@@ -108,11 +108,11 @@ impl MasterState {
                 } else {
                     self.ring_sentences().join("; ")
                 };
-                format!("all-reduce {id} waits to begin for {reason}")
+                format!("{} waits to begin for {reason}", op.named(id))
             }
             Op::Running { participants, .. } => {
                 let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
-                format!("all-reduce {id} waits for the end at {}", self.list_peers(open))
+                format!("{} waits for the end at {}", op.named(id), self.list_peers(open))
             }
         }
     }

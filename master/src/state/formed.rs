@@ -8,8 +8,9 @@ use super::MasterState;
 use super::client::Phase as Stage;
 use super::group::{EdgeEnds, GivenUp, Group, Loss, Op, Severity, Sync};
 use pccl_protocol::{
-    Cause, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpId, OpOutcome, Operation, Outcome,
-    PeerId, Phase, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict, WorldEpoch,
+    Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
+    Outcome, PeerId, Phase, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
+    WorldEpoch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -258,7 +259,7 @@ impl MasterState {
                 Op::Voting { votes, .. } => (votes.keys().copied().collect(), Phase::Voting),
                 Op::Running { participants, .. } => (participants.keys().copied().collect(), Phase::Transfer),
             };
-            self.send_peers(&voters, broken_op(*id, broken, phase));
+            self.send_peers(&voters, broken_op(op.named(*id), broken, phase));
         }
         let (voters, sync): (Vec<(PeerId, RequestId)>, Option<SyncId>) = match &group.sync {
             Some(Sync::Voting { votes, .. }) => {
@@ -301,7 +302,7 @@ impl MasterState {
     }
 
     /// A collective that a peer votes for in a group that is not whole any more.
-    pub(super) fn refuse_op(&mut self, id: PeerId, op: OpId) {
+    pub(super) fn refuse_op(&mut self, id: PeerId, op: CollectiveId) {
         let broken = self.peers.get(&id).and_then(|peer| peer.past.broken.clone());
         if let Some(broken) = broken {
             self.send_peer(id, broken_op(op, &broken, Phase::Voting));
@@ -322,7 +323,7 @@ impl MasterState {
     }
 }
 
-fn broken_op(op: OpId, broken: &Broken, phase: Phase) -> M2c {
-    let outcome = Outcome::Aborted(broken.verdict(Operation::AllReduce(op), phase, 0));
-    M2c::Outcome(OpOutcome { op, outcome })
+fn broken_op(id: CollectiveId, broken: &Broken, phase: Phase) -> M2c {
+    let outcome = Outcome::Aborted(broken.verdict(Operation::Collective(id), phase, 0));
+    M2c::Outcome(OpOutcome { op: id.op, outcome })
 }

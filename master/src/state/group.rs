@@ -11,8 +11,8 @@ use super::rates::Pace;
 use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
-    Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, PeerId,
-    RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
+    Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
+    OpId, Outcome, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,6 +108,7 @@ pub(super) enum Op {
     /// It runs; the participants are frozen.
     Running {
         since: Timestamp,
+        kind: CollectiveKind,
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
@@ -137,6 +138,17 @@ pub(super) struct Participant {
 }
 
 impl Op {
+    /// Its attempt `id` with the kind of collective: where the votes differ, the kind of the first one.
+    pub(super) fn named(&self, id: OpId) -> CollectiveId {
+        let kind = match self {
+            Self::Voting { votes, .. } => {
+                votes.values().next().map_or(CollectiveKind::AllReduce, Descriptor::kind)
+            }
+            Self::Running { kind, .. } => *kind,
+        };
+        CollectiveId { kind, op: id }
+    }
+
     /// Whether `peer` has this attempt in flight.
     pub(super) fn involves(&self, peer: PeerId) -> bool {
         match self {

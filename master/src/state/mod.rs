@@ -50,8 +50,8 @@ use admit::Standing;
 use client::{Client, Peer, Phase};
 use group::Group;
 use pccl_protocol::{
-    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, RequestId, SyncId,
-    WorldEpoch,
+    Beat, C2m, CollectiveId, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered,
+    RequestId, SyncId, WorldEpoch,
 };
 use round::Round;
 use std::collections::BTreeMap;
@@ -288,7 +288,10 @@ impl MasterState {
         match packet {
             C2m::FormGroup(vote) => self.record_form(id, vote),
             // In a group that was broken up.
-            C2m::Initiate(initiate) if is_apart => self.refuse_op(id, initiate.op),
+            C2m::Initiate(initiate) if is_apart => {
+                let kind = initiate.descriptor.kind();
+                self.refuse_op(id, CollectiveId { kind, op: initiate.op });
+            }
             C2m::SyncInitiate(vote) if is_apart => self.refuse_sync(id, vote.request),
             // Recorded before.
             C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}

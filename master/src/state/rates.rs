@@ -118,7 +118,7 @@ impl MasterState {
         let group = self.groups.get(&group_id)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        let op = beat.operation?;
+        let op = beat.operation?.op;
         let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
         let is_used = match algorithm {
             Algorithm::Pairwise => group.uses_edge(ends, received.generation),

@@ -1,6 +1,6 @@
 //! What a collective is: its descriptor, its algorithm, its result.
 
-use crate::{OpId, Verdict, limits};
+use crate::{Collective, CollectiveKind, OpId, Verdict, limits};
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{self, Quantisation, Scheme},
@@ -96,14 +96,32 @@ pub(crate) fn decode_data_type(reader: &mut Reader<'_>) -> Result<DataType, Wire
     DataType::from_code(code).ok_or(WireError::BadValue { what: "data type", value: code.into() })
 }
 
-wire_struct! {
-    /// What travels with a vote to begin a collective. All votes of one attempt must be equal.
-    pub struct Descriptor {
-        /// The tensors, in the caller's order.
-        pub parts: Vec<PartDescriptor>,
-        /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
-        /// which leaves it to the master.
-        pub algorithm: Algorithm,
+/// What travels with a vote to begin a collective. All votes of one attempt must be equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// What is done.
+    pub collective: Collective,
+    /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is [`ReduceOp::Sum`].
+    pub parts: Vec<PartDescriptor>,
+    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
+    /// which leaves it to the master.
+    pub algorithm: Algorithm,
+}
+
+impl Encode for Descriptor {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.collective.encode(out);
+        self.parts.encode(out);
+        self.algorithm.encode(out);
+    }
+}
+
+impl Decode for Descriptor {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let collective = Collective::decode(reader)?;
+        let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
+        collective.check(&parts)?;
+        Ok(Self { collective, parts, algorithm })
     }
 }
 
@@ -142,6 +160,9 @@ impl Descriptor {
         // Partial sums are what is quantised, and there are none in an all-gather.
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
+        if self.kind() != CollectiveKind::AllReduce {
+            return Algorithm::Ring;
+        }
         let can_be_pairwise = (3..=limits::MAX_MESH_RANKS).contains(&ranks) && bytes > 0;
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
@@ -152,16 +173,22 @@ impl Descriptor {
         }
     }
 
-    /// Names the first difference between two descriptors, for the verdict of a mismatch.
+    /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,
+    /// and how the other one was.
     pub fn difference(&self, other: &Self) -> Option<(String, String)> {
+        if self.collective != other.collective {
+            return Some((format!("as {}", self.collective), format!("as {}", other.collective)));
+        }
         if self.parts.len() != other.parts.len() {
-            return Some((format!("{} tensors", self.parts.len()), format!("{} tensors", other.parts.len())));
+            let tensors = |count| format!("with {count} tensors");
+            return Some((tensors(self.parts.len()), tensors(other.parts.len())));
         }
         if self.algorithm != other.algorithm {
-            return Some((format!("algorithm {}", self.algorithm), format!("algorithm {}", other.algorithm)));
+            let algorithm = |algorithm| format!("with algorithm {algorithm}");
+            return Some((algorithm(self.algorithm), algorithm(other.algorithm)));
         }
         let (index, (a, b)) = self.parts.iter().zip(&other.parts).enumerate().find(|(_, (a, b))| a != b)?;
-        Some((format!("tensor {index}: {a}"), format!("tensor {index}: {b}")))
+        Some((format!("with tensor {index}: {a}"), format!("with tensor {index}: {b}")))
     }
 }
 

@@ -122,8 +122,8 @@ impl Ring {
                 Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length")
             }
             .with(quantisation);
-            tensor.check().expect("possible");
-            let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
+            crate::memory::check_part(&tensor.descriptor).expect("possible");
+            let descriptor = Descriptor::all_reduce(vec![tensor.descriptor], Algorithm::Automatic);
             let plan =
                 Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);
             let raws = [if memory == Memory::Unsaved { tensor.raw.without_backup() } else { tensor.raw }];

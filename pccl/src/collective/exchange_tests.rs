@@ -39,10 +39,8 @@ impl Ranks {
             let mut first = Tensor::in_place(&mut rank.halves, op);
             first.descriptor.data_type = DataType::Float16;
             let second = Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length");
-            let descriptor = Descriptor {
-                parts: vec![first.descriptor, second.descriptor],
-                algorithm: Algorithm::Automatic,
-            };
+            let descriptor =
+                Descriptor::all_reduce(vec![first.descriptor, second.descriptor], Algorithm::Automatic);
             let raws = [first.raw, second.raw];
             let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
             let backup = Backup::new(2 * halves, &Arc::default());

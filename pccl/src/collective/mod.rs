@@ -1,6 +1,7 @@
 //! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
 
 pub(crate) mod attempt;
+pub(crate) mod calls;
 mod coding;
 pub(crate) mod exchange;
 pub(crate) mod large;

@@ -211,7 +211,7 @@ mod tests {
     fn frames_are_small_enough_to_be_shared_out() {
         let bytes = |bytes: u64, shares: &[u16]| {
             let parts = parts(&[bytes / 4, 0], None);
-            frame_bytes(&Descriptor { parts, algorithm: Algorithm::Automatic }, 5, shares)
+            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, shares)
         };
         let shares = [1, 0, 2, 1, 1];
         assert_eq!(bytes(64 << 20, &[]), FRAME_BYTES);

@@ -76,13 +76,11 @@ impl Ranks {
                 Tensor::out_of_place(&rank.floats, &mut rank.recv, how.op).expect("same length")
             }
             .with(how.quantisation);
-            first.check().expect("possible");
+            crate::memory::check_part(&first.descriptor).expect("possible");
             let mut second = Tensor::in_place(&mut rank.halves, how.op);
             second.descriptor.data_type = DataType::Float16;
-            let descriptor = Descriptor {
-                parts: vec![first.descriptor, second.descriptor],
-                algorithm: Algorithm::Pairwise,
-            };
+            let descriptor =
+                Descriptor::all_reduce(vec![first.descriptor, second.descriptor], Algorithm::Pairwise);
             let raws = [first.raw, second.raw];
             let (plan, ownership) = plan(&descriptor, n, index, how);
             let plan = plan.at(levels[index % levels.len()]);
@@ -201,7 +199,7 @@ fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], 
     };
     // The second tensor counts, too.
     let halves = PartDescriptor::new(halves as u64, DataType::Float16, how.op);
-    let descriptor = Descriptor { parts: vec![part, halves], algorithm: Algorithm::Pairwise };
+    let descriptor = Descriptor::all_reduce(vec![part, halves], Algorithm::Pairwise);
     let (plan, ownership) = plan(&descriptor, ranks, 0, how);
     let mut result = vec![0; inputs[0].len()];
     for frame in plan.all_frames().filter(|frame| frame.part == 0) {

@@ -178,7 +178,7 @@ impl Plan {
         if stage < self.stages() { self.chunk_after(stage + 1) } else { None }
     }
 
-    /// The chunk that is with this rank after so many hops, which are not more than it makes.
+    /// The chunk that is with this rank after `hops` hops, which are not more than it makes.
     fn chunk_after(&self, hops: usize) -> Option<usize> {
         let ranks = self.ranks();
         let start = (self.rank + 2 * ranks - hops) % ranks;

@@ -1,6 +1,6 @@
 //! The ways in which an attempt can run, as the operation sees them.
 
-use super::{attempt::Attempt, exchange::Exchange, large::Large, progress::Progress};
+use super::{attempt::Attempt, calls::Place, exchange::Exchange, large::Large, progress::Progress};
 use crate::{memory::Backup, session::backups::BackupPool};
 use pccl_protocol::{Algorithm, OpId};
 use std::sync::Arc;
@@ -63,14 +63,9 @@ impl Running {
         self.progress().id()
     }
 
-    /// Ranks that take part.
-    pub(crate) fn ranks(&self) -> usize {
-        either!(self, attempt => attempt.ranks())
-    }
-
-    /// Own rank.
-    pub(crate) fn rank(&self) -> usize {
-        either!(self, attempt => attempt.rank())
+    /// Own rank and number of ranks.
+    pub(crate) fn place(&self) -> Place {
+        either!(self, attempt => Place { rank: attempt.rank(), ranks: attempt.ranks() })
     }
 
     /// Whether this rank holds everything that the result takes.

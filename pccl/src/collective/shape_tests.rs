@@ -181,7 +181,8 @@ fn an_abort_at_every_stage_and_frame_restores_every_byte() {
                             assert_eq!(
                                 bytes_of(&ring.ranks[rank].send),
                                 bytes_of(input),
-                                "{name}, ranks {ranks}, in place {in_place}, {delivered} frames, {pieces} pieces, rank {rank}"
+                                "{name}, ranks {ranks}, in place {in_place}, {delivered} frames, {pieces} pieces, \
+                                 rank {rank}"
                             );
                         }
                     }

@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     pub(crate) id: OpId,
     pub(crate) ranks: usize,
     pub(crate) rank: usize,
+    /// The ring.
+    pub(crate) plan: Arc<RingPlan>,
     /// Large operations may go over the mesh.
     pub(crate) pairwise: bool,
     /// What the ranks own then ([`RingPlan::shares`]).
@@ -87,7 +89,7 @@ impl OpTable {
         let (ranks, pairwise) = (plan.ring.len(), plan.pairwise);
         let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
         let id = OpId { epoch: inner.epoch, tag, attempt };
-        let slot = Slot { id, ranks, rank: inner.rank, pairwise, shares: plan.shares() };
+        let slot = Slot { id, ranks, rank: inner.rank, plan: plan.clone(), pairwise, shares: plan.shares() };
         let attempt = make(&slot);
         inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
         Some(attempt)

@@ -7,6 +7,7 @@ mod forming;
 mod giving_up;
 mod harness;
 mod kicks;
+mod kinds;
 mod liveness;
 mod mesh;
 mod optimize;

@@ -311,7 +311,7 @@ fn nobody_is_late_while_another_member_may_be_dead() {
 }
 
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
-    let (edge, call) = (rig.edge(from, to), CallKind::AllReduce);
+    let (edge, call) = (rig.edge(from, to), CallKind::Collective(CollectiveKind::AllReduce));
     let stalled = vec![StalledEdge { to: edge.to, generation: edge.generation, stalled_ms }];
     rig.send(
         from,
@@ -370,7 +370,7 @@ fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
 /// anew.
 fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_beats: impl Fn(u64) -> bool) {
     let edge = rig.edge(1, 2);
-    let call = CallKind::AllReduce;
+    let call = CallKind::Collective(CollectiveKind::AllReduce);
     let idle = Beat {
         sequence: 1,
         call,

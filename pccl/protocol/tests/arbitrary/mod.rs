@@ -117,7 +117,17 @@ arb_id!(
     GroupUuid,
     Digest128
 );
-arb_code!(CallKind, Algorithm, OpFaultKind, KickCode, SyncStrategy, SourceFault, Cause, Phase, PeerStage);
+arb_code!(
+    CollectiveKind,
+    Algorithm,
+    OpFaultKind,
+    KickCode,
+    SyncStrategy,
+    SourceFault,
+    Cause,
+    Phase,
+    PeerStage
+);
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
 impl Arb for Name {
@@ -148,6 +158,44 @@ impl Arb for DataType {
 impl Arb for ReduceOp {
     fn arb() -> BoxedStrategy<Self> {
         select((0..=u8::MAX).filter_map(Self::from_code).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for CallKind {
+    fn arb() -> BoxedStrategy<Self> {
+        select(Self::all().collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for Descriptor {
+    /// Only such as can be carried out: the tensors are made to fit the collective.
+    fn arb() -> BoxedStrategy<Self> {
+        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb());
+        let fitted = all.prop_map(|(mut collective, mut parts, algorithm)| {
+            if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
+                match split {
+                    Split::Equal(ranks) => {
+                        *ranks = (*ranks).max(1);
+                        parts.iter_mut().for_each(|part| part.count -= part.count % u64::from(*ranks));
+                    }
+                    Split::Members(counts) => {
+                        counts.sort_by_key(|member| member.peer);
+                        counts.dedup_by_key(|member| member.peer);
+                        counts.iter_mut().for_each(|member| member.count >>= 8);
+                        let count = counts.iter().map(|member| member.count).sum();
+                        parts = vec![PartDescriptor::new(count, DataType::Float64, ReduceOp::Sum)];
+                    }
+                }
+            }
+            if collective.kind() == CollectiveKind::Barrier {
+                parts.clear();
+            }
+            if !collective.kind().folds() {
+                parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
+            }
+            Self { collective, parts, algorithm }
+        });
+        fitted.boxed()
     }
 }
 
@@ -197,7 +245,8 @@ arb_struct! {
     SyncComplete { sync, report, failures }
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
-    Descriptor { parts, algorithm }
+    MemberCount { peer, count }
+    CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms }
     TopologyDone { request, sizes }
@@ -252,7 +301,7 @@ arb_struct! {
 
 // An enum that may grow: `round_trip` counts its variants.
 arb_variants! {
-    Operation { AllReduce, Sync, Forming }
+    Operation { Collective, Sync, Forming }
 }
 
 arb_union! {
@@ -270,6 +319,8 @@ arb_union! {
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync, Forming }
     MemberRef { Peer, Name }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
+    Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }

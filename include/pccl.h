@@ -279,8 +279,8 @@ PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_
                                               pcclReduceInfo_t *reduce_info_out);
 
 /* Reduces several buffers as one operation: either all of them are reduced or none. After a failure all of them are
- * tried again, until they succeed or the group has fewer than two peers. The tags must differ, and none may be in
- * flight. reduce_info_out may be NULL; max_in_flight must be positive. */
+ * tried again, until they succeed, the group has fewer than two peers, or a caller on any peer has given them up. The
+ * tags must differ, and none may be in flight. reduce_info_out may be NULL; max_in_flight must be positive. */
 PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                         const pcclComm_t *communicator,
                                                         pcclReduceInfo_t *reduce_info_out, int max_in_flight);
@@ -542,6 +542,74 @@ PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_j
 PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                 const pcclComm_t *communicator,
                                                 pcclAsyncReduceOp_t *reduce_handle_out);
+
+/* Collectives beside all-reduce, which all peers of the group call with the same arguments: an extension. What the
+ * count of the descriptor means is said at each of them; its op is used by those that reduce. Results, time-outs, tags
+ * and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on in place,
+ * is as before. A root is a rank: an index of pcclGetRing. If root or counts do not fit the members that the group has
+ * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. info_out may be
+ * NULL. */
+
+/* Everybody gets the count elements of the root. */
+PCCL_EXPORT pcclResult_t pcclBroadcast(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclBroadcastAsync(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Reduces the count elements of all in place at the root; those of the others stay as they are. */
+PCCL_EXPORT pcclResult_t pcclReduce(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                    const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceAsync(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                         const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Everybody gets the count elements that each one sends, in the order of the ranks: recv_count, which is count times
+ * the peers of the group. */
+PCCL_EXPORT pcclResult_t pcclAllGather(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                       const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                       pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllGatherAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                            const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements of each rank; the descriptor has the own count, recv_count is the sum. */
+PCCL_EXPORT pcclResult_t pcclAllGatherV(const void *sendbuf, void *recvbuf, size_t recv_count, const size_t *counts,
+                                        size_t ranks, const pcclReduceDescriptor_t *descriptor,
+                                        const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllGatherVAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                             const size_t *counts, size_t ranks,
+                                             const pcclReduceDescriptor_t *descriptor,
+                                             const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Reduces the count elements of all; each one gets its part, in the order of the ranks: recv_count elements, which
+ * times the peers of the group is count. */
+PCCL_EXPORT pcclResult_t pcclReduceScatter(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                           const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                           pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceScatterAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                                const pcclReduceDescriptor_t *descriptor,
+                                                const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements for each rank; recv_count is the own one, and the descriptor has the sum. */
+PCCL_EXPORT pcclResult_t pcclReduceScatterV(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                            const size_t *counts, size_t ranks,
+                                            const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                            pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceScatterVAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                                 const size_t *counts, size_t ranks,
+                                                 const pcclReduceDescriptor_t *descriptor,
+                                                 const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Replaces count floats by their average over all peers, each with its own weight, which is finite and at least 0. */
+PCCL_EXPORT pcclResult_t pcclWeightedAverage(void *buffer, double weight, const pcclReduceDescriptor_t *descriptor,
+                                             const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclWeightedAverageAsync(void *buffer, double weight,
+                                                  const pcclReduceDescriptor_t *descriptor,
+                                                  const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Returns when all peers of the group have called it. */
+PCCL_EXPORT pcclResult_t pcclBarrier(uint64_t tag, const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclBarrierAsync(uint64_t tag, const pcclComm_t *communicator,
+                                          pcclAsyncReduceOp_t *handle_out);
 
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);

@@ -507,6 +507,119 @@ public:
         return info;
     }
 
+    // Collectives beside all-reduce: see pccl.h for what the descriptor counts in each of them.
+
+    // Everybody gets what the root has.
+    pcclReduceInfo_t broadcast(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclBroadcast(buffer, root, &descriptor, get(), &info), "broadcast");
+        return info;
+    }
+    [[nodiscard]] Reduce broadcast_async(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclBroadcastAsync(buffer, root, &descriptor, get(), &handle), "begin broadcast");
+        return Reduce(handle);
+    }
+
+    // Only the root gets the result.
+    pcclReduceInfo_t reduce(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduce(buffer, root, &descriptor, get(), &info), "reduce");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_async(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceAsync(buffer, root, &descriptor, get(), &handle), "begin reduce");
+        return Reduce(handle);
+    }
+
+    // Everybody gets what each one sends, in the order of the ranks.
+    pcclReduceInfo_t all_gather(const void *send, void *recv, std::size_t recv_count,
+                                const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllGather(send, recv, recv_count, &descriptor, get(), &info), "all-gather");
+        return info;
+    }
+    [[nodiscard]] Reduce all_gather_async(const void *send, void *recv, std::size_t recv_count,
+                                          const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllGatherAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin all-gather");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t all_gather_v(const void *send, void *recv, std::size_t recv_count,
+                                  const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllGatherV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "all-gather-v");
+        return info;
+    }
+    [[nodiscard]] Reduce all_gather_v_async(const void *send, void *recv, std::size_t recv_count,
+                                            const std::vector<std::size_t> &counts,
+                                            const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllGatherVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &handle),
+              "begin all-gather-v");
+        return Reduce(handle);
+    }
+
+    // Each one gets its part of the result.
+    pcclReduceInfo_t reduce_scatter(const void *send, void *recv, std::size_t recv_count,
+                                    const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduceScatter(send, recv, recv_count, &descriptor, get(), &info), "reduce-scatter");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_scatter_async(const void *send, void *recv, std::size_t recv_count,
+                                              const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceScatterAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin reduce-scatter");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t reduce_scatter_v(const void *send, void *recv, std::size_t recv_count,
+                                      const std::vector<std::size_t> &counts,
+                                      const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduceScatterV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "reduce-scatter-v");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_scatter_v_async(const void *send, void *recv, std::size_t recv_count,
+                                                const std::vector<std::size_t> &counts,
+                                                const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceScatterVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(),
+              &handle), "begin reduce-scatter-v");
+        return Reduce(handle);
+    }
+
+    // Floats only; the weight is finite and at least 0.
+    pcclReduceInfo_t weighted_average(void *buffer, double weight, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclWeightedAverage(buffer, weight, &descriptor, get(), &info), "weighted-average");
+        return info;
+    }
+    [[nodiscard]] Reduce weighted_average_async(void *buffer, double weight, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclWeightedAverageAsync(buffer, weight, &descriptor, get(), &handle), "begin weighted-average");
+        return Reduce(handle);
+    }
+
+    // Returns when all peers of the group have called it.
+    pcclReduceInfo_t barrier(std::uint64_t tag = 0) {
+        pcclReduceInfo_t info{};
+        check(pcclBarrier(tag, get(), &info), "barrier");
+        return info;
+    }
+    [[nodiscard]] Reduce barrier_async(std::uint64_t tag = 0) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclBarrierAsync(tag, get(), &handle), "begin barrier");
+        return Reduce(handle);
+    }
+
 private:
     // A text whose length is not known before.
     template <typename Read> static std::string text(const char *call, Read read) {

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
 from ._calls import blocking, text
+from ._collectives import Collectives
 from ._descriptors import (
     Optimized,
     QuantizationOptions,
@@ -34,7 +35,7 @@ _TAGS = 4096
 _I32 = (1 << 31) - 1
 
 
-class Communicator(Training):
+class Communicator(Training, Collectives):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
 
     A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call

@@ -128,7 +128,7 @@ class InternalError(PCCLError):
 
 
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
-_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
+_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault", "WorldChanged")
 _CLASSES = {
     kind.__name__: kind
     for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,

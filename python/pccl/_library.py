@@ -80,6 +80,8 @@ structs.SharedState = _SharedState
 
 _HANDLE = c_void_p
 _TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
+#: What every call that begins a collective ends with.
+_BEGIN = [POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)]
 _LOG_CALLBACK = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
 _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclInit": [],
@@ -91,6 +93,14 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
     "pcclAllReduceAsync":
         [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclBroadcastAsync": [c_void_p, c_uint32, *_BEGIN],
+    "pcclReduceAsync": [c_void_p, c_uint32, *_BEGIN],
+    "pcclWeightedAverageAsync": [c_void_p, c_double, *_BEGIN],
+    "pcclAllGatherAsync": [c_void_p, c_void_p, c_size_t, *_BEGIN],
+    "pcclAllGatherVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
+    "pcclReduceScatterAsync": [c_void_p, c_void_p, c_size_t, *_BEGIN],
+    "pcclReduceScatterVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
+    "pcclBarrierAsync": [c_uint64, _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],

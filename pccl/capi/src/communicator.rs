@@ -7,7 +7,8 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use pccl::{
-    Builder, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule, Tensor,
+    Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule,
+    Tensor,
 };
 use std::{
     cell::Cell,
@@ -179,11 +180,11 @@ impl Comm {
         Ok(())
     }
 
-    /// Launches an all-reduce under a tag that is free.
-    pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
+    /// Launches a collective under a tag that is free.
+    pub(crate) fn launch(&self, call: impl Into<Call<'static>>, tag: u64) -> Outcome {
         let communicator = self.take_tag(tag)?;
         let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: None };
-        let launched = communicator.launch_detached(tensors, options);
+        let launched = communicator.launch_detached(call, options);
         let mut reduces = self.reduces.lock();
         match launched {
             Ok(reduce) => {

@@ -5,6 +5,7 @@
 //! up. No panic leaves this crate.
 
 mod calls;
+mod collectives;
 mod communicator;
 mod convert;
 mod diagnosis;

@@ -69,7 +69,7 @@ wire_union! {
     pub enum Split {
         /// As many equal parts as the caller knows of ranks, in the order of the ranks when it begins.
         Equal(u32) = 0,
-        /// These peers have so many elements, one behind the other; the order is that of their ranks.
+        /// How many elements each of these peers has, one behind the other; the order is that of their ranks.
         Members(Vec<MemberCount>) = 1,
     }
 }

@@ -119,6 +119,17 @@ private:
     std::unique_ptr<Function> function_;
 };
 
+// A member of a group that is to be formed: a name, or an identity.
+struct Member {
+    // Not explicit: a list is written as {"a", "b"}.
+    Member(const char *name) : name(name) {}
+    Member(std::string name) : name(std::move(name)) {}
+    Member(const pcclRankUuid_t &peer) : peer(peer) {}
+
+    std::string name;
+    pcclRankUuid_t peer{};
+};
+
 // What an all-reduce does with its elements.
 struct Reduction {
     // Not explicit: most calls need no more than the operation.
@@ -295,6 +306,16 @@ public:
         check(pcclSetName(get(), name.c_str()), "set name");
         return *this;
     }
+    // The members of the group are given by form_group, and nobody is let in.
+    Communicator &formed_groups(bool formed = true) {
+        check(pcclSetFormedGroups(get(), formed), "set formed groups");
+        return *this;
+    }
+    // Reduces succeed while this peer is the only member of its group.
+    Communicator &world_of_one(bool alone = true) {
+        check(pcclSetWorldOfOne(get(), alone), "set world of one");
+        return *this;
+    }
     Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
         check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
         return *this;
@@ -328,7 +349,8 @@ public:
             } catch (const Error &error) {
                 // The second comes from recover, which has tried for long enough; the third after close in another
                 // thread.
-                if (error.remedy() == pcclRemedyGiveUp || error.result() == pcclMasterConnectionFailed ||
+                if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
+                    error.result() == pcclMasterConnectionFailed ||
                     error.cause() == "NotConnected")
                     throw;
                 remedy = error.remedy();
@@ -339,7 +361,7 @@ public:
     // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made
     // good; that may be the error itself.
     void recover(const Error &error, std::uint32_t peers) {
-        if (error.remedy() == pcclRemedyGiveUp)
+        if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup)
             throw error;
         recover(error.remedy(), peers);
     }
@@ -394,6 +416,14 @@ public:
     }
     void wait_for_world(std::uint32_t peers, Milliseconds timeout = no_timeout) {
         check(pcclWaitForWorld(get(), peers, milliseconds_of(timeout)), "wait for world");
+    }
+    // Forms a group of these members, in this order; see pcclFormGroup. All of them call it with the same uuid, which is
+    // used once. Needs formed_groups.
+    void form_group(std::uint64_t uuid, const std::vector<Member> &members, std::uint64_t uuid_high = 0) {
+        std::vector<pcclMember_t> list;
+        for (const Member &member : members)
+            list.push_back({member.name.empty() ? nullptr : member.name.c_str(), member.peer});
+        check(pcclFormGroup(get(), uuid_high, uuid, list.data(), list.size()), "form group");
     }
     bool are_peers_pending() const {
         bool pending = false;

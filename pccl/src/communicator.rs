@@ -1,12 +1,15 @@
 //! The communicator: the calls that a training process makes.
 
 mod collectives;
+mod form;
 mod join;
 mod operate;
 mod recover;
 mod reduce;
 mod sync;
 mod topology;
+
+pub use form::Member;
 
 use crate::{
     Builder, Error, Reason, World,
@@ -112,7 +115,11 @@ impl Communicator {
             *slot = Some(session);
         }
         drop(at);
-        self.await_admission(&shared, Limit::of(timeout))?;
+        if self.config.formed {
+            shared.enter_without_admission();
+        } else {
+            self.await_admission(&shared, Limit::of(timeout))?;
+        }
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.take_answer_world() {
             *self.world.lock() = known;
@@ -218,9 +225,40 @@ impl Communicator {
         }
     }
 
+    /// Refuses a call that does not go with the way in which the group of this peer gets its members.
+    fn check_kind(&self, kind: CallKind) -> Result<(), Error> {
+        let refuse = |text: &str| Err(Error::InvalidUsage(format!("{kind}: {text}")));
+        match kind {
+            CallKind::UpdateTopology
+            | CallKind::ArePeersPending
+            | CallKind::WaitForWorld
+            | CallKind::OptimizeTopology
+                if self.config.formed =>
+            {
+                refuse(
+                    "this communicator was built with formed_groups, form_group says who is in and in which order",
+                )
+            }
+            CallKind::FormGroup if !self.config.formed => {
+                refuse("this communicator was built without formed_groups, its group lets newcomers in")
+            }
+            CallKind::Sync => self.check_group("sync_shared_state"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what needs a group before one was formed.
+    fn check_group(&self, call: &str) -> Result<(), Error> {
+        if self.config.formed && !self.shared()?.table.has_ring() {
+            return Err(Error::InvalidUsage(format!("{call}: there is no group yet, call form_group first")));
+        }
+        Ok(())
+    }
+
     /// Begins a call that goes alone among its kind; `drained` says that no all-reduce may be in flight.
     fn exclusive(&self, kind: CallKind, drained: bool) -> Result<Exclusive<'_>, Error> {
         let shared = self.shared()?;
+        self.check_kind(kind)?;
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;

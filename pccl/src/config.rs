@@ -48,6 +48,10 @@ fn default_name() -> String {
 pub(crate) struct Config {
     pub(crate) master: HostPort,
     pub(crate) group: GroupId,
+    /// The group is formed of given members.
+    pub(crate) formed: bool,
+    /// Collectives go on without other members.
+    pub(crate) alone: bool,
     pub(crate) pool_connections: u16,
     pub(crate) advertised_host: Option<Host>,
     pub(crate) bind: Option<IpAddr>,
@@ -71,6 +75,8 @@ pub(crate) struct Config {
 pub struct Builder {
     master: String,
     group: u32,
+    formed: bool,
+    alone: bool,
     pool_connections: u16,
     advertised_host: Option<String>,
     bind: Option<IpAddr>,
@@ -92,6 +98,8 @@ impl Builder {
         Self {
             master: master.to_owned(),
             group: 0,
+            formed: false,
+            alone: false,
             pool_connections: 0,
             advertised_host: None,
             bind: None,
@@ -112,6 +120,23 @@ impl Builder {
     /// The peer group to join; collectives and syncs run inside a group. Default 0.
     pub fn peer_group(mut self, group: u32) -> Self {
         self.group = group;
+        self
+    }
+
+    /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the
+    /// other: `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All
+    /// peers with this number of a group choose the same way; who comes with the other one is refused
+    /// ([`Error::Refused`], "group of another kind"). Default false.
+    pub fn formed_groups(mut self, formed: bool) -> Self {
+        self.formed = formed;
+        self
+    }
+
+    /// All-reduces succeed while this peer is the only member of its group, instead of failing with `TooFewPeers`: the
+    /// result is its own contribution, not quantised. Others may join meanwhile, and the run goes on with them. The
+    /// master's minimum world size has to be 1, its default. Default false.
+    pub fn world_of_one(mut self, alone: bool) -> Self {
+        self.alone = alone;
         self
     }
 
@@ -251,6 +276,8 @@ impl Builder {
         Ok(Communicator::new(Config {
             master,
             group: GroupId(self.group),
+            formed: self.formed,
+            alone: self.alone,
             pool_connections: self.pool_connections,
             advertised_host,
             bind: self.bind,

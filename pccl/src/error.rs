@@ -4,7 +4,7 @@ mod reason;
 
 pub use reason::{ConnectCause, LossCause, Reason};
 
-use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Verdict};
+use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};
 use std::{fmt, io};
 
 /// What a training loop does about an [`Error`].
@@ -17,8 +17,18 @@ pub enum Remedy {
     WaitForPeers,
     /// Call [`Communicator::connect`](crate::Communicator::connect) again, then sync the shared state.
     Reconnect,
+    /// Form the group anew with [`Communicator::form_group`](crate::Communicator::form_group), of those who are there and
+    /// with a fresh uuid, then sync the shared state.
+    FormGroup,
     /// The program has to be changed, or the environment: trying again does not help.
     GiveUp,
+}
+
+impl Remedy {
+    /// Whether only the program can do something about it.
+    pub(crate) const fn is_for_callers(self) -> bool {
+        matches!(self, Self::GiveUp | Self::FormGroup)
+    }
 }
 
 /// Why a call failed.
@@ -120,6 +130,13 @@ impl Error {
     /// What a training loop does about it.
     pub fn remedy(&self) -> Remedy {
         match self {
+            Self::Aborted(verdict)
+                if verdict.cause == Cause::GroupBroken
+                    || matches!(verdict.operation, Operation::Forming(_)) =>
+            {
+                Remedy::FormGroup
+            }
+            Self::TimedOut { call: CallKind::FormGroup, .. } => Remedy::FormGroup,
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
             Self::Kicked(reason)

@@ -43,6 +43,7 @@ pub(crate) fn received(flight: &Recorder, packet: &M2c) {
                 flight.record_with(|| Event::verdict(verdict));
             }
         }
+        M2c::FormFailed(failed) => flight.record_with(|| Event::verdict(&failed.verdict)),
         _ => {}
     }
 }

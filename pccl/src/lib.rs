@@ -75,7 +75,7 @@ pub use collective::{
     calls::{Call, Root},
     op::ReduceInfo,
 };
-pub use communicator::Communicator;
+pub use communicator::{Communicator, Member};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
@@ -83,9 +83,9 @@ pub use memory::{Source, StateMemory, Target, Tensor};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, KickCode,
-    KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer,
-    StatusWait, Text, Verdict, WorldSizes,
+    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, GroupUuid, Host,
+    KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup,
+    StatusPeer, StatusWait, Text, Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

@@ -32,6 +32,7 @@ from ._errors import (
     ConnectFailed,
     Dropped,
     Fenced,
+    GroupBroken,
     InternalError,
     InvalidArgument,
     InvalidBuffer,
@@ -75,12 +76,13 @@ def get_include() -> str:
 
 __all__ = [
     "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Cancelled", "Communicator", "ConnectFailed", "DataType",
-    "Decision", "DeviceType", "DistributionHint", "Dropped", "Fenced", "GlobalIteration", "InternalError",
-    "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "MasterLost", "MasterNode", "Member",
-    "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost",
-    "PendingAsyncOps",
-    "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo", "ReduceOp", "ReduceOpDescriptor",
+    "Decision", "DeviceType", "DistributionHint", "Dropped", "Fenced", "GlobalIteration", "GroupBroken",
+    "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "MasterLost", "MasterNode",
+    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError",
+    "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
+    "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "Store", "StoreLost", "StoreUnreachable", "System", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
+    "SharedStateSyncStrategy", "Store", "StoreLost", "StoreUnreachable", "System", "TensorInfo", "TimedOut",
+    "TooFewPeers", "World", "cuda", "get_include",
     "materialise_optimizer", "pccl_dir", "__version__",
 ]

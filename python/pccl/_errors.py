@@ -66,6 +66,10 @@ class PeerLost(Aborted):
     """A peer died, was silent, was dropped, or left: the others are being put into a new ring."""
 
 
+class GroupBroken(Aborted):
+    """The group was formed of given members, and one of them is missing, which the verdict names: form it again."""
+
+
 class Mismatch(Aborted):
     """Peers made the same call with different arguments; the verdict names two peers and both values."""
 
@@ -159,7 +163,7 @@ _CLASSES = {
                  InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced, NotMember, NoQuorum,
                  StoreUnreachable, StoreLost, Cancelled)
 }
-CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, IterationError, *_CLASSES.values())
+CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:
     # As users name them, in tracebacks and in pickles.
     _kind.__module__ = "pccl"
@@ -171,6 +175,8 @@ def _class_of(cause: str, remedy: Remedy) -> Type[PCCLError]:
         return _CLASSES[cause]
     if cause in _LOST_PEERS:
         return PeerLost
+    if cause == "GroupBroken":
+        return GroupBroken
     if cause == "MismatchedCall":
         return Mismatch
     if cause in _ABORTED or (cause == "MasterStopping" and remedy is not Remedy.RECONNECT):

@@ -56,6 +56,9 @@ class structs:
     class IterationMember(Structure):
         _fields_ = [("life", c_uint64), ("payload_bytes", c_uint32), ("joined", c_bool), ("id", c_char * 72)]
 
+    class Member(Structure):
+        _fields_ = [("name", c_char_p), ("peer", c_uint8 * 16)]
+
     # With structures inside, see below.
     ReduceDescriptor: "type[_ReduceDescriptor]"
     ReduceOpDescriptor: "type[_ReduceOpDescriptor]"
@@ -119,6 +122,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetBindAddress": [_HANDLE, c_char_p],
     "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclSetFrameChecksums": [_HANDLE, c_int],
+    "pcclSetFormedGroups": [_HANDLE, c_bool],
+    "pcclSetWorldOfOne": [_HANDLE, c_bool],
+    "pcclFormGroup": [_HANDLE, c_uint64, c_uint64, POINTER(structs.Member), c_size_t],
     "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
     "pcclIsConnected": [_HANDLE, POINTER(c_bool)],

@@ -208,6 +208,7 @@ impl Ledger {
         let alone = verdict.culprits.len() == 1;
         let need = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
         match verdict.cause {
+            Cause::GroupBroken => return Err("nobody of this model forms groups of lists".into()),
             Cause::PeerDied => {
                 need(alone && self.had(who, &[Deed::Ended], 0, scene.now), "nothing ended that process")?;
             }

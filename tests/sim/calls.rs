@@ -195,6 +195,7 @@ impl World {
                     self.after_query(slot, answer.pending);
                 }
             }
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("seed {}: nobody forms groups", self.seed),
             M2c::ProbePlan(plan) => self.probe(slot, plan),
             M2c::OptimizeDone(done) => self.optimized(slot, &done),
             M2c::Stale(stale) => self.stale(slot, stale),
@@ -231,7 +232,7 @@ impl World {
             VoteRef::Collective(op) if client.work.get(&op.tag).is_some_and(|work| work.op == op) => {
                 self.vote_collective(slot, op.tag);
             }
-            VoteRef::Sync(_) | VoteRef::Collective(_) => {}
+            VoteRef::Sync(_) | VoteRef::Collective(_) | VoteRef::Forming(_) => {}
         }
     }
 
@@ -248,7 +249,7 @@ impl World {
                     self.finish_if_done(slot);
                 }
             }
-            VoteRef::Sync(_) => {}
+            VoteRef::Sync(_) | VoteRef::Forming(_) => {}
         }
     }
 

@@ -249,6 +249,7 @@ impl Checker {
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
             M2c::ProbePlan(plan) => self.probe(client, plan),
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody of this model forms groups"),
             M2c::OptimizeDone(_)
             | M2c::Kicked(_)
             | M2c::ReachPlan(_)

@@ -177,6 +177,8 @@ impl Table {
             pool_connections: 1,
             name: Name::default(),
             previous: None,
+            formed: false,
+            alone: false,
         };
         self.send(key, C2m::Register(register));
     }
@@ -318,6 +320,7 @@ impl Table {
                 assert_eq!(peer.answer.replace(packet), None, "answered twice");
             }
             M2c::TooFewPeers(_) => panic!("there are enough peers"),
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody forms groups"),
             M2c::Kicked(reason) => panic!("client {key} was kicked: {reason}"),
             M2c::Sizes(_)
             | M2c::Commence(_)

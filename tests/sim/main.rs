@@ -21,6 +21,7 @@ mod descriptors;
 mod exhaust;
 mod faults;
 mod fetches;
+mod forming;
 mod links;
 mod mesh;
 mod probes;

@@ -87,6 +87,8 @@ fn world() -> Bench {
             pool_connections: 1,
             name: Name::default(),
             previous,
+            formed: false,
+            alone: false,
         };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };

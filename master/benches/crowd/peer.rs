@@ -69,6 +69,8 @@ impl Peer {
             pool_connections: 1,
             name: Name::default(),
             previous: None,
+            formed: false,
+            alone: false,
         }));
         peer
     }

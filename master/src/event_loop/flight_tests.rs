@@ -23,6 +23,8 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         pool_connections: 0,
         name: Name::default(),
         previous: None,
+        formed: false,
+        alone: false,
     });
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));

@@ -19,7 +19,9 @@ pub(super) fn frame(packet: &M2c) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{GroupEpoch, GroupId, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes};
+    use pccl_protocol::{
+        GroupEpoch, GroupId, Paths, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes,
+    };
     use std::io::{self, IoSlice};
     use tinysockets::{wire::FrameParser, write_queue::WriteQueue};
 
@@ -49,7 +51,8 @@ mod tests {
             sizes: WorldSizes { world_epoch: WorldEpoch(epoch), ..WorldSizes::default() },
             ring: Vec::new(),
             mesh: Vec::new(),
-            pairwise: false,
+            counted_since: GroupEpoch(epoch),
+            paths: Paths::default(),
         })
     }
 

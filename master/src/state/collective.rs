@@ -107,7 +107,7 @@ impl MasterState {
     }
 
     fn gate_of(&self, group: &Group) -> Gate {
-        let few = self.few(group, 2);
+        let few = self.few(group, if self.may_be_alone(group) { 1 } else { 2 });
         Gate {
             epoch: group.epoch,
             ready: self.ring_ready(group),
@@ -165,6 +165,10 @@ impl MasterState {
 
     /// Whether there are too few peers: how many there are, how many are needed, and whether the group is too small.
     fn few(&self, group: &Group, in_group: u32) -> Option<(u32, u32, bool)> {
+        // Its list says how many are needed.
+        if group.formed.is_some() {
+            return None;
+        }
         let (have, need) = (self.accepted_count(), self.options.min_world_size);
         if have < need {
             return Some((have, need, false));
@@ -173,6 +177,13 @@ impl MasterState {
         let here = group.ring.iter().filter(|place| accepted(&place.peer)).count();
         let have = u32::try_from(here).unwrap_or(u32::MAX);
         (have < in_group).then_some((have, in_group, true))
+    }
+
+    /// Whether the only member of a group wants its collectives done all the same.
+    fn may_be_alone(&self, group: &Group) -> bool {
+        let wants =
+            |place: &super::group::Place| self.peers.get(&place.peer).is_some_and(|peer| peer.info.alone);
+        group.ring.len() == 1 && group.ring.iter().all(wants)
     }
 
     fn begin_or_mismatch(&self, group: &Group, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
@@ -234,7 +245,7 @@ impl MasterState {
                 silent_ms: loss.silent_ms,
                 detail: loss.detail.clone(),
             };
-            return Step::Decide(Outcome::Aborted(verdict));
+            return Step::Decide(Outcome::Aborted(group.show_loss(loss, verdict)));
         }
         if let Some(given_up) = given_up {
             let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(peer, _)| *peer);

@@ -2,6 +2,7 @@
 
 use super::fetches::Fetches;
 use super::flow::Flow;
+use super::formed::Formed;
 use super::history::History;
 use super::mesh::Mesh;
 use super::ops::Ops;
@@ -287,6 +288,8 @@ pub(super) struct Group {
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
     pub(super) fetches: Fetches,
+    /// Its members were given, and it has a ring of no others.
+    pub(super) formed: Option<Formed>,
 }
 
 impl Group {

@@ -10,7 +10,7 @@
 //! its members have.
 
 use super::group::{EdgeEnds, Group, Op};
-use super::plans::{Purpose, SMALLEST_PLANNED};
+use super::plans::Purpose;
 use super::{MasterState, Timestamp};
 use core::time::Duration;
 use pccl_protocol::{Algorithm, EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
@@ -180,7 +180,8 @@ impl MasterState {
         if let Some(group) = self.groups.get_mut(&group_id) {
             group.paces.clear();
         }
-        if self.optimization.is_none() && self.ring_members(group_id).len() >= SMALLEST_PLANNED {
+        let can_be_ordered = self.groups.get(&group_id).is_some_and(Group::can_be_ordered);
+        if self.optimization.is_none() && can_be_ordered {
             self.start_plan(group_id, Purpose::Repair);
         }
     }

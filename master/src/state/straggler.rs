@@ -155,7 +155,7 @@ impl MasterState {
 
     /// The only accepted peer that has not voted, if at least one other has.
     fn accepted_without(&self, voted: impl Fn(&Peer) -> bool) -> Option<PeerId> {
-        let accepted = || self.peers.iter().filter(|(_, peer)| peer.accepted());
+        let accepted = || self.peers.iter().filter(|(_, peer)| peer.has_a_say());
         let any = accepted().any(|(_, peer)| voted(peer));
         only(accepted().filter(|(_, peer)| !voted(peer)).map(|(id, _)| *id)).filter(|_| any)
     }

@@ -212,16 +212,8 @@ impl Comm {
     /// Takes a tag for an all-reduce that is about to begin, if the group is large enough for one.
     fn take_tag(&self, tag: u64) -> Outcome<Arc<Communicator>> {
         let communicator = self.connected()?;
-        let world = communicator.world();
-        if communicator.is_connected() && (world.group_size < 2 || world.global_size < world.min_world_size) {
-            let (have, need, in_group) = if world.group_size < 2 {
-                (world.group_size, 2, true)
-            } else {
-                (world.global_size, world.min_world_size, false)
-            };
-            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            let error = pccl::Error::TooFewPeers { have: number(have), need: number(need), in_group };
-            return Err(Failure::of_reduce(&error));
+        if communicator.is_connected() {
+            communicator.check_company().map_err(|error| Failure::of_reduce(&error))?;
         }
         let mut reduces = self.reduces.lock();
         if reduces.contains_key(&tag) {

@@ -179,6 +179,7 @@ pub(crate) fn last_remedy() -> c_int {
         Some(Remedy::Retry) => 1,
         Some(Remedy::WaitForPeers) => 2,
         Some(Remedy::Reconnect) => 3,
+        Some(Remedy::FormGroup) => 5,
         Some(_) => GIVE_UP,
     }
 }

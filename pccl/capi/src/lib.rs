@@ -11,6 +11,7 @@ mod convert;
 mod diagnosis;
 mod failure;
 mod fork;
+mod groups;
 mod iteration;
 mod logging;
 mod master;

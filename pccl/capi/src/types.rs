@@ -156,6 +156,14 @@ pub(crate) struct World {
     pub(crate) rank: u32,
 }
 
+/// A member of a group that is to be formed: by its name, or, where that is null, by its identity.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) name: *const c_char,
+    pub(crate) peer: [u8; 16],
+}
+
 /// Bytes of a note with its zero: the longest text of the protocol, rounded up.
 pub(crate) const NOTE_BYTES: usize = 1032;
 

@@ -1,9 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    CollectiveId, CollectiveKind, Descriptor, EdgeFault, GroupEpoch, GroupId, Host, LinkGeneration, Name,
-    Nothing, OpFault, OpId, PeerId, ProbeReport, ReachReport, RequestId, Revision, RunId, SourceFailure,
-    StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    CollectiveId, CollectiveKind, Descriptor, EdgeFault, FormGroup, GroupEpoch, GroupId, Host,
+    LinkGeneration, Name, Nothing, OpFault, OpId, PeerId, ProbeReport, ReachReport, RequestId, Revision,
+    RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
@@ -49,6 +49,8 @@ packets! {
         RatesRequest(RatesRequest) = 18,
         /// Whom this peer does not reach.
         ReachReport(ReachReport) = 19,
+        /// Vote to form a group.
+        FormGroup(FormGroup) = 20,
     }
 }
 
@@ -69,6 +71,10 @@ wire_struct! {
         pub name: Name,
         /// What this process was before, if it was in a run before.
         pub previous: Option<PreviousIdentity>,
+        /// Its group is formed by [`C2m::FormGroup`]; nobody lets it in, and it lets nobody in.
+        pub formed: bool,
+        /// Its collectives are not refused while it is the only member of its group.
+        pub alone: bool,
     }
 }
 
@@ -106,6 +112,8 @@ pub enum CallKind {
     Sync,
     /// `optimize_topology`.
     OptimizeTopology,
+    /// `form_group`.
+    FormGroup,
 }
 
 /// The code of a call that is a collective is this plus that of its kind.
@@ -113,7 +121,7 @@ const COLLECTIVES: u8 = 0x40;
 
 impl CallKind {
     /// The calls that are no collectives.
-    const OTHERS: [(Self, u8, &'static str); 7] = [
+    const OTHERS: [(Self, u8, &'static str); 8] = [
         (Self::None, 0, "no call"),
         (Self::Connect, 1, "connect"),
         (Self::UpdateTopology, 2, "update_topology"),
@@ -121,6 +129,7 @@ impl CallKind {
         (Self::WaitForWorld, 4, "wait_for_world"),
         (Self::Sync, 6, "sync_shared_state"),
         (Self::OptimizeTopology, 7, "optimize_topology"),
+        (Self::FormGroup, 8, "form_group"),
     ];
 
     /// Every call.

@@ -15,6 +15,7 @@ mod macros;
 
 mod c2m;
 mod collective;
+mod forming;
 mod ids;
 mod kind;
 pub mod limits;
@@ -30,6 +31,7 @@ mod world;
 
 pub use c2m::*;
 pub use collective::*;
+pub use forming::*;
 pub use ids::*;
 pub use kind::*;
 pub use m2c::*;

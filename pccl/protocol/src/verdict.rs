@@ -34,6 +34,8 @@ wire_code! {
         CallTimeout = 12 => "given up by a caller whose limit passed",
         /// Peers called an operation for members that the group does not have.
         WorldChanged = 13 => "called for other members",
+        /// The group was formed of given members, and is not whole any more: it has to be formed again.
+        GroupBroken = 14 => "group broken",
     }
 }
 
@@ -61,6 +63,8 @@ wire_union! {
         Collective(CollectiveId) = 1,
         /// A shared-state sync.
         Sync(crate::SyncId) = 2,
+        /// The forming of a group.
+        Forming(crate::GroupUuid) = 3,
     }
 }
 
@@ -69,6 +73,7 @@ impl fmt::Display for Operation {
         match self {
             Self::Collective(id) => write!(f, "{id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
+            Self::Forming(uuid) => write!(f, "form_group {uuid}"),
         }
     }
 }

@@ -272,7 +272,8 @@ impl Op {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
-        if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
+        let fault = if attempt.place().ranks > 1 { shared.links.fault_for(id.epoch, users) } else { None };
+        if let Some(fault) = fault.or(early) {
             return self.fault(id, fault);
         }
         attempt.start();

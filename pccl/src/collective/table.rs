@@ -100,6 +100,11 @@ impl OpTable {
         self.inner.lock().ring.as_ref().is_some_and(|ring| ring.rank_of(peer).is_some())
     }
 
+    /// Whether there is, or was, a ring.
+    pub(crate) fn has_ring(&self) -> bool {
+        self.inner.lock().ring.is_some()
+    }
+
     /// The present epoch.
     pub(crate) fn epoch(&self) -> GroupEpoch {
         self.inner.lock().epoch

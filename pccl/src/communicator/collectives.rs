@@ -214,6 +214,27 @@ impl Communicator {
         self.call(Call::weighted_average(data, weight).quantised(options.quantisation), options)
     }
 
+    /// What a collective that began now would fail with if there are too few peers, as far as this peer knows. The master
+    /// has the last word.
+    ///
+    /// # Errors
+    /// `TooFewPeers`.
+    pub fn check_company(&self) -> Result<(), Error> {
+        let world = self.world();
+        let in_group = if self.config.formed || self.config.alone { 1 } else { 2 };
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let few = |have: usize, need: usize, in_group| {
+            Err(Error::TooFewPeers { have: number(have), need: number(need), in_group })
+        };
+        if world.group_size < in_group && !self.config.formed {
+            return few(world.group_size, in_group, true);
+        }
+        if world.global_size < world.min_world_size && !self.config.formed {
+            return few(world.global_size, world.min_world_size, false);
+        }
+        Ok(())
+    }
+
     /// Begins an operation. The memory of `call` stays lent until [`Communicator::complete`] has returned: the two
     /// callers (the blocking calls and the scope) make sure that it is called before the borrows end.
     pub(crate) fn launch(
@@ -222,6 +243,7 @@ impl Communicator {
         LaunchOptions { tag, schedule, timeout }: LaunchOptions,
     ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
+        self.check_group("a collective")?;
         let me = shared.identity().ok_or(Error::NotConnected)?.peer;
         let known = self.world.lock().clone();
         let prepared = call.prepare((me, &known.world), &shared.backups, schedule.algorithm())?;

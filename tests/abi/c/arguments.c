@@ -75,6 +75,9 @@ static void handles(void) {
         EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
         EXPECT(pcclSetStrictPorts(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
+        EXPECT(pcclSetFormedGroups(comm, true), pcclInvalidArgument);
+        EXPECT(pcclSetWorldOfOne(comm, true), pcclInvalidArgument);
+        EXPECT(pcclFormGroup(comm, 0, 1, NULL, 0), pcclInvalidArgument);
         EXPECT(pcclSetCallTimeout(comm, 1000), pcclInvalidArgument);
         EXPECT(pcclGetName(comm, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclGetPeerId(comm, &peer), pcclInvalidArgument);

@@ -30,6 +30,8 @@ pub(super) fn register(group: u32) -> Register {
         pool_connections: 2,
         name: Name::default(),
         previous: None,
+        formed: false,
+        alone: false,
     }
 }
 

@@ -3,6 +3,7 @@
 mod admission;
 mod collective;
 mod fetches;
+mod forming;
 mod giving_up;
 mod harness;
 mod kicks;

@@ -114,6 +114,7 @@ arb_id!(
     Revision,
     RequestId,
     PeerId,
+    GroupUuid,
     Digest128
 );
 arb_code!(
@@ -227,7 +228,10 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone }
+    FormGroup { request, uuid, members }
+    GroupFormed { request, sizes }
+    FormFailed { request, verdict }
     PreviousIdentity { run, peer, revision, unknown_outcome }
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
     EdgeBytes { peer, generation, bytes }
@@ -298,23 +302,24 @@ arb_struct! {
 
 // An enum that may grow: `round_trip` counts its variants.
 arb_variants! {
-    Operation { Collective, Sync }
+    Operation { Collective, Sync, Forming }
 }
 
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport, GiveUp,
-        RatesRequest, ReachReport
+        RatesRequest, ReachReport, FormGroup
     }
     M2c {
         Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
-        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
-    VoteRef { Collective, Sync }
+    VoteRef { Collective, Sync, Forming }
+    MemberRef { Peer, Name }
     Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
     Split { Equal, Members }
     SyncReport { Ready, Failed }

@@ -68,10 +68,10 @@ def get_include() -> str:
 
 __all__ = [
     "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Communicator", "ConnectFailed", "DataType", "DeviceType",
-    "DistributionHint", "Dropped", "GroupBroken", "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage",
-    "MasterLost", "MasterNode", "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost",
-    "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo", "ReduceOp", "ReduceOpDescriptor",
-    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "System", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
-    "materialise_optimizer", "pccl_dir", "__version__",
+    "DistributionHint", "Dropped", "GroupBroken", "InternalError", "InvalidArgument", "InvalidBuffer",
+    "InvalidUsage", "MasterLost", "MasterNode", "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown",
+    "PCCLError", "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor",
+    "ReduceInfo", "ReduceOp", "ReduceOpDescriptor", "ReduceOperandDescriptor", "Refused", "Remedy", "Result",
+    "Schedule", "SharedState", "SharedStateSyncInfo", "SharedStateSyncStrategy", "System", "TensorInfo", "TimedOut",
+    "TooFewPeers", "World", "cuda", "get_include", "materialise_optimizer", "pccl_dir", "__version__",
 ]

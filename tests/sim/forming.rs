@@ -113,13 +113,11 @@ struct World {
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
     formed: u64,
-    failed: Causes,
+    /// Formings that failed because somebody died, calls did not match, a limit passed, an edge broke; others.
+    failed: [u64; 5],
     broken: u64,
     done: u64,
 }
-
-/// Failures of formings: died, mismatched, timed out, edges, others.
-type Causes = [u64; 5];
 
 fn name_of(slot: usize) -> Name {
     Name::new(&format!("w{slot}"))
@@ -510,7 +508,6 @@ impl World {
                 process.done += 1;
                 process.steps += 1;
                 self.sums.done += 1;
-                // Now and then a caller does not notice at once that it has to form anew.
                 if self.all[slot].steps >= STEPS { self.ask(slot) } else { self.reduce(slot) }
             }
             Outcome::Aborted(verdict) if verdict.cause == Cause::GroupBroken && self.rng.percent(80) => {

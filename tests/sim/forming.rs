@@ -328,16 +328,15 @@ impl World {
                     assert!(completed, "seed {seed}: {op} is done before {member} has completed it");
                 }
             }
-            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) => {
-                if verdict.cause == Cause::GroupBroken {
-                    self.sums.broken += 1;
-                    let first = verdict.culprits.first().expect("somebody is missing").peer;
-                    let is_gone = !self.alive.contains(&first);
-                    let moved =
-                        self.fates.values().filter(|fate| fate.votes.contains_key(&first)).count() > 1;
-                    let edge = verdict.detail.as_str().contains("cannot be built");
-                    assert!(is_gone || moved || edge, "seed {seed}: {verdict}, but it is there");
-                }
+            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. })
+                if verdict.cause == Cause::GroupBroken =>
+            {
+                self.sums.broken += 1;
+                let first = verdict.culprits.first().expect("somebody is missing").peer;
+                let is_gone = !self.alive.contains(&first);
+                let moved = self.fates.values().filter(|fate| fate.votes.contains_key(&first)).count() > 1;
+                let edge = verdict.detail.as_str().contains("cannot be built");
+                assert!(is_gone || moved || edge, "seed {seed}: {verdict}, but it is there");
             }
             M2c::Admitted(_) | M2c::TopologyDone(_) | M2c::TooFewPeers(_) | M2c::Kicked(_) => {
                 panic!("seed {seed}: {packet:?} in a run of lists")

@@ -144,10 +144,13 @@ impl<P: Process> Clone for After<P> {
     }
 }
 
+/// What a call that comes late leaves of the keys, and of what is known beside them.
+type AfterLate<P> = (Rc<Marked<Keys>>, Rc<Marked<<P as Process>::Ghost>>);
+
 /// Parts of states, each once, and what steps make of them.
 pub(crate) struct Memo<P: Process> {
     steps: Table<Result<After<P>, String>>,
-    late: Table<Result<(Rc<Marked<Keys>>, Rc<Marked<P::Ghost>>), String>>,
+    late: Table<Result<AfterLate<P>, String>>,
     choices: Table<Rc<[(u8, u8)]>>,
     keys: Table<Rc<Marked<Keys>>>,
     places: Table<Rc<Place<P>>>,

@@ -41,7 +41,7 @@ def test_a_list_gives_the_ranks_and_a_loss_is_an_error_until_the_next_one(start,
             except PCCLError as error:
                 assert "nobody (not connected)" in error.message and error.remedy is Remedy.FORM_GROUP
                 assert isinstance(error, TimedOut) == bool(index)
-            comm.form_group(4, [comm.peer_id])
+            comm.form_group(4 + index, [comm.peer_id])
             comm.all_reduce(data, op="sum")
             assert (data == 1).all()
         say("done")

@@ -466,8 +466,8 @@ PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool stric
  * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
-/* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns as
- * soon as the master knows this peer. All peers of a group choose the same way. Default false. */
+/* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns
+ * as soon as the master knows this peer. All peers of a group choose the same way. Default false. */
 PCCL_EXPORT pcclResult_t pcclSetFormedGroups(pcclComm_t *communicator, bool formed);
 /* Reduces succeed while this peer is the only member of its group, with its own contribution as the result, instead of
  * pcclTooFewPeers. Default false. */
@@ -508,12 +508,13 @@ PCCL_EXPORT pcclResult_t pcclGetRing(const pcclComm_t *communicator, pcclRankUui
 /* Waits until the run has at least this many peers, letting in whoever comes. pcclTooFewPeers when the time is over. */
 PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t peers, uint64_t timeout_ms);
 
-/* Forms a group of count members: the place in the list is the rank. All of them call it with the same uuid (128 bits, in
- * two halves) and list, and it returns when they are connected; then pcclGetWorld has the rank. Nobody joins between two
- * formings, and when a member is lost every call fails with the cause "GroupBroken" and names it, until the group is formed
- * again. A uuid is used once, also by a try that fails. The limit is that of calls, or a minute if they have none; who has
- * not called by then is named to all who have. pcclInvalidUsage for lists or uuids that differ, a uuid that was used, and
- * for communicators without pcclSetFormedGroups; pcclUpdateTopologyFailed if the group cannot be formed. */
+/* Forms a group of count members: the place in the list is the rank. All of them call it with the same uuid (128 bits,
+ * in two halves) and list, and it returns when they are connected; then pcclGetWorld has the rank. Nobody joins between
+ * two formings, and when a member is lost every call fails with the cause "GroupBroken" and names it, until the group
+ * is formed again. A uuid is used once, also by a try that fails. The limit is that of calls, or a minute if they have
+ * none; who has not called by then is named to all who have. pcclInvalidUsage for lists or uuids that differ, a uuid
+ * that was used, and for communicators without pcclSetFormedGroups; pcclUpdateTopologyFailed if the group cannot be
+ * formed. */
 PCCL_EXPORT pcclResult_t pcclFormGroup(pcclComm_t *communicator, uint64_t uuid_high, uint64_t uuid_low,
                                        const pcclMember_t *members, size_t count);
 

@@ -417,8 +417,8 @@ public:
     void wait_for_world(std::uint32_t peers, Milliseconds timeout = no_timeout) {
         check(pcclWaitForWorld(get(), peers, milliseconds_of(timeout)), "wait for world");
     }
-    // Forms a group of these members, in this order; see pcclFormGroup. All of them call it with the same uuid, which is
-    // used once. Needs formed_groups.
+    // Forms a group of these members, in this order; see pcclFormGroup. All of them call it with the same uuid, which
+    // is used once. Needs formed_groups.
     void form_group(std::uint64_t uuid, const std::vector<Member> &members, std::uint64_t uuid_high = 0) {
         std::vector<pcclMember_t> list;
         for (const Member &member : members)

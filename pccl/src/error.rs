@@ -17,8 +17,8 @@ pub enum Remedy {
     WaitForPeers,
     /// Call [`Communicator::connect`](crate::Communicator::connect) again, then sync the shared state.
     Reconnect,
-    /// Form the group anew with [`Communicator::form_group`](crate::Communicator::form_group), of those who are there and
-    /// with a fresh uuid, then sync the shared state.
+    /// Form the group anew with [`Communicator::form_group`](crate::Communicator::form_group), of those who are there
+    /// and with a fresh uuid, then sync the shared state.
     FormGroup,
     /// The program has to be changed, or the environment: trying again does not help.
     GiveUp,
@@ -268,6 +268,7 @@ mod tests {
             let remedy = match call {
                 CallKind::WaitForWorld => Remedy::WaitForPeers,
                 CallKind::Connect => Remedy::Reconnect,
+                CallKind::FormGroup => Remedy::FormGroup,
                 // Among them what drains, closes, and asks for the status, which are no calls for the master.
                 _ => Remedy::Retry,
             };

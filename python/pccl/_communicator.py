@@ -151,12 +151,13 @@ class Communicator(Training, Collectives):
 
     def form_group(self, uuid: Union[int, UUID], members: Sequence[Union[str, bytes]],
                    timeout: Optional[float] = None) -> World:
-        """Forms a group of ``members``: the place in the list is the rank. A ``str`` is a name, ``bytes`` are a ``peer_id``.
+        """Forms a group of ``members``: the place in the list is the rank. A ``str`` is a name, ``bytes`` are a
+        ``peer_id``.
 
-        All members call it with the same ``uuid`` and list, and it returns when they are connected. Nobody joins between two
-        formings, and when a member is lost every call raises ``GroupBroken``, until the group is formed again. A ``uuid`` is
-        used once, also by a try that fails. Without any ``timeout`` the limit is a minute; who has not called by then is
-        named to all who have. Needs ``formed_groups``.
+        All members call it with the same ``uuid`` and list, and it returns when they are connected. Nobody joins
+        between two formings, and when a member is lost every call raises ``GroupBroken``, until the group is formed
+        again. A ``uuid`` is used once, also by a try that fails. Without any ``timeout`` the limit is a minute; who has
+        not called by then is named to all who have. Needs ``formed_groups``.
         """
         number = integer(uuid.int if isinstance(uuid, UUID) else uuid, "uuid", 0, (1 << 128) - 1)
         if isinstance(members, (str, bytes)):

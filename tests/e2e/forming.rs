@@ -18,6 +18,7 @@ fn fleet(n: usize) -> Fleet {
     fleet
 }
 
+/// `number` counts all processes that there have been.
 fn newcomer(fleet: &mut Fleet, number: usize) {
     let place = fleet.spawn(&[&format!("name=w{number}"), "formed=1"]);
     let answer = fleet[place].ask("connect").good();
@@ -77,7 +78,7 @@ fn a_death_at_each_point_of_a_forming() {
         let list = ids(&fleet);
         fleet.send(form_command(uuid, &list));
         fleet[victim].await_death();
-        let (dead, number) = (fleet[victim].id.clone().expect("connected"), fleet[victim].index);
+        let dead = fleet[victim].id.clone().expect("connected");
         fleet.remove(victim);
         let answers = fleet.answers();
         if is_formed {
@@ -87,9 +88,9 @@ fn a_death_at_each_point_of_a_forming() {
         } else {
             one_verdict(&answers, "Aborted:PeerDied", &dead);
         }
-        // Those who are left, and then with a process that has come back under its name.
+        // Those who are left, and then with a process that has come for it.
         form(&mut fleet, uuid + 1);
-        newcomer(&mut fleet, number + 100);
+        newcomer(&mut fleet, 3 + case);
         form(&mut fleet, uuid + 2);
     }
 }
@@ -130,7 +131,7 @@ fn a_death_in_the_middle_of_an_operation_restores_and_names() {
         let answers = fleet.answers();
         one_verdict(&answers, "Aborted:GroupBroken", &dead);
         assert!(answers.iter().all(|answer| answer.field("restored") == "true"));
-        newcomer(&mut fleet, 50 + case);
+        newcomer(&mut fleet, 3 + case);
     }
 }
 

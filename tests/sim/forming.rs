@@ -113,13 +113,11 @@ struct World {
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
     formed: u64,
-    failed: Causes,
+    /// Formings that failed because somebody died, calls did not match, a limit passed, an edge broke; others.
+    failed: [u64; 5],
     broken: u64,
     done: u64,
 }
-
-/// Failures of formings: died, mismatched, timed out, edges, others.
-type Causes = [u64; 5];
 
 fn name_of(slot: usize) -> Name {
     Name::new(&format!("w{slot}"))
@@ -330,16 +328,15 @@ impl World {
                     assert!(completed, "seed {seed}: {op} is done before {member} has completed it");
                 }
             }
-            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) => {
-                if verdict.cause == Cause::GroupBroken {
-                    self.sums.broken += 1;
-                    let first = verdict.culprits.first().expect("somebody is missing").peer;
-                    let is_gone = !self.alive.contains(&first);
-                    let moved =
-                        self.fates.values().filter(|fate| fate.votes.contains_key(&first)).count() > 1;
-                    let edge = verdict.detail.as_str().contains("cannot be built");
-                    assert!(is_gone || moved || edge, "seed {seed}: {verdict}, but it is there");
-                }
+            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. })
+                if verdict.cause == Cause::GroupBroken =>
+            {
+                self.sums.broken += 1;
+                let first = verdict.culprits.first().expect("somebody is missing").peer;
+                let is_gone = !self.alive.contains(&first);
+                let moved = self.fates.values().filter(|fate| fate.votes.contains_key(&first)).count() > 1;
+                let edge = verdict.detail.as_str().contains("cannot be built");
+                assert!(is_gone || moved || edge, "seed {seed}: {verdict}, but it is there");
             }
             M2c::Admitted(_) | M2c::TopologyDone(_) | M2c::TooFewPeers(_) | M2c::Kicked(_) => {
                 panic!("seed {seed}: {packet:?} in a run of lists")
@@ -510,7 +507,6 @@ impl World {
                 process.done += 1;
                 process.steps += 1;
                 self.sums.done += 1;
-                // Now and then a caller does not notice at once that it has to form anew.
                 if self.all[slot].steps >= STEPS { self.ask(slot) } else { self.reduce(slot) }
             }
             Outcome::Aborted(verdict) if verdict.cause == Cause::GroupBroken && self.rng.percent(80) => {

@@ -19,6 +19,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/collectives.rs", "the functions of the C interface"),
     ("pccl/capi/src/diagnosis.rs", "the functions of the C interface"),
     ("pccl/capi/src/fork.rs", "handlers of fork"),
+    ("pccl/capi/src/groups.rs", "the functions of the C interface"),
+    ("pccl/capi/src/iteration.rs", "the functions of the C interface"),
     ("pccl/capi/src/logging.rs", "calls the function of a C program"),
     ("pccl/capi/src/master.rs", "the functions of the C interface"),
     ("pccl/capi/src/masters.rs", "what a signal handler reads"),

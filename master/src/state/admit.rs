@@ -131,8 +131,8 @@ impl MasterState {
         }
     }
 
-    /// What is decided otherwise for peers whose group is formed of given members. While such a peer is in no group, what it
-    /// sent in its last one may still be on its way.
+    /// What is decided otherwise for peers whose group is formed of given members. While such a peer is in no group,
+    /// what it sent in its last one may still be on its way.
     fn admit_of_formed(
         &self,
         id: PeerId,

@@ -71,7 +71,9 @@ impl Ranks {
                 pairwise: None,
             };
             // Two tensors that are a run, unless they are quantised.
-            let cut = if how.quantisation.is_none() { input.len() / 3 } else { 0 };
+            // Other shapes cut each tensor by itself.
+            let is_run = how.quantisation.is_none() && (how.shape)(n) == Shape::all_reduce(n);
+            let cut = if is_run { input.len() / 3 } else { 0 };
             let (floats, more) = rank.floats.split_at_mut(cut);
             let (recv, more_recv) = rank.recv.split_at_mut(if how.in_place { 0 } else { cut });
             let mut tensors = Vec::new();

@@ -214,8 +214,8 @@ impl Communicator {
         self.call(Call::weighted_average(data, weight).quantised(options.quantisation), options)
     }
 
-    /// What a collective that began now would fail with if there are too few peers, as far as this peer knows. The master
-    /// has the last word.
+    /// What a collective that began now would fail with if there are too few peers, as far as this peer knows. The
+    /// master has the last word.
     ///
     /// # Errors
     /// `TooFewPeers`.

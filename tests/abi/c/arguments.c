@@ -144,7 +144,7 @@ static void unconnected(void) {
     /* What was the matter stays to be read. */
     EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
     CHECK(strstr(pcclGetLastError(), "connection refused") != NULL);
-    EXPECT(pcclRecover(comm, (pcclRemedy_t) 5, 2), pcclInvalidArgument);
+    EXPECT(pcclRecover(comm, (pcclRemedy_t) 6, 2), pcclInvalidArgument);
     EXPECT(pcclRecover(comm, pcclRemedyNone, 2), pcclSuccess);
     EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);

@@ -24,6 +24,9 @@ use pccl_protocol::{Algorithm, Collective, Descriptor, MemberCount, PartDescript
 use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
+/// Makes the operation of a call, once for each try.
+type Prepare = dyn Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync;
+
 /// A collective with the memory that it works on: what [`Communicator::call`](crate::Communicator::call) and
 /// [`Scope::launch`](crate::Scope::launch) carry out. Each kind has a constructor.
 ///
@@ -39,7 +42,7 @@ use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 /// # Ok::<(), pccl::Error>(())
 /// ```
 pub struct Call<'a> {
-    prepare: Box<dyn Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync>,
+    prepare: Box<Prepare>,
     quantisation: Option<Quantisation>,
     lent: PhantomData<&'a mut [u8]>,
 }
@@ -204,9 +207,9 @@ fn split(world: &World, counts: Option<&[u64]>, own: usize, all: usize) -> Resul
     let refuse = |text: String| Err(Error::InvalidArgument(text));
     let Some(counts) = counts else {
         // Without elements there is nothing to be told from them; then it is the world as this peer knows it.
-        let ranks = if own == 0 { Some(world.ring.len()) } else { Some(all / own) };
-        let fits = |ranks: &usize| *ranks > 0 && own.checked_mul(*ranks) == Some(all);
-        return match ranks.filter(fits).and_then(|ranks| u32::try_from(ranks).ok()) {
+        let ranks = all.checked_div(own).unwrap_or(world.ring.len());
+        let fits = ranks > 0 && own.checked_mul(ranks) == Some(all);
+        return match u32::try_from(ranks).ok().filter(|_| fits) {
             Some(ranks) => Ok(Split::Equal(ranks)),
             None => refuse(format!("{all} elements are not one part of {own} for each rank")),
         };

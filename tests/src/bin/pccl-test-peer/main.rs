@@ -1,9 +1,9 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`,
-//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `formed=`, `alone=`, `level=` (the most
-//! processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...` or `err kind=... key=value ... -- text`;
-//! lines that start with `note` may come before.
+//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `formed=`, `alone=`,
+//! `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...` or `err
+//! kind=... key=value ... -- text`; lines that start with `note` may come before.
 
 mod buffer;
 mod collective;

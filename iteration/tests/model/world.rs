@@ -138,6 +138,9 @@ struct After<P: Process> {
     ghost: Rc<Marked<P::Ghost>>,
 }
 
+/// What a late copy of a call leaves: it touches no process.
+type AfterLate<P> = (Rc<Marked<Keys>>, Rc<Marked<<P as Process>::Ghost>>);
+
 impl<P: Process> Clone for After<P> {
     fn clone(&self) -> Self {
         Self { keys: Rc::clone(&self.keys), place: Rc::clone(&self.place), ghost: Rc::clone(&self.ghost) }
@@ -147,7 +150,7 @@ impl<P: Process> Clone for After<P> {
 /// Parts of states, each once, and what steps make of them.
 pub(crate) struct Memo<P: Process> {
     steps: Table<Result<After<P>, String>>,
-    late: Table<Result<(Rc<Marked<Keys>>, Rc<Marked<P::Ghost>>), String>>,
+    late: Table<Result<AfterLate<P>, String>>,
     choices: Table<Rc<[(u8, u8)]>>,
     keys: Table<Rc<Marked<Keys>>>,
     places: Table<Rc<Place<P>>>,

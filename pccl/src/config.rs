@@ -238,8 +238,8 @@ impl Builder {
     }
 
     /// A store through which peers agree on where to resume when no master can be had, see
-    /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch. `member`
-    /// is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
+    /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch.
+    /// `member` is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
     /// `world_size` is the number of peers that the first decision waits for. `Policy::StrictMajority` keeps a peer
     /// that is cut off from agreeing with itself alone.
     pub fn resume_over(mut self, store: &str, member: &str, config: IterationConfig) -> Self {

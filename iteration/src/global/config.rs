@@ -29,8 +29,8 @@ pub struct IterationConfig {
     pub poll_interval: Duration,
     /// The store may be unreachable for this long within one call.
     pub store_timeout: Duration,
-    /// How long [`GlobalIteration::join`] and [`GlobalIteration::catch_up`] wait to be taken in. Without it they wait
-    /// as long as any member lives.
+    /// How long [`join`](super::GlobalIteration::join) and [`catch_up`](super::GlobalIteration::catch_up) wait to be
+    /// taken in. Without it they wait as long as any member lives.
     pub join_timeout: Option<Duration>,
     /// Whether to write `global_iteration_counter`, `rank_ID_last_iteration` and `heartbeat_ID` for humans and old
     /// tools.

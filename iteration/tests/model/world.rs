@@ -147,6 +147,9 @@ impl<P: Process> Clone for After<P> {
     }
 }
 
+/// What a call that comes late leaves of the keys, and of what is known beside them.
+type AfterLate<P> = (Rc<Marked<Keys>>, Rc<Marked<<P as Process>::Ghost>>);
+
 /// Parts of states, each once, and what steps make of them.
 pub(crate) struct Memo<P: Process> {
     steps: Table<Result<After<P>, String>>,

@@ -138,9 +138,6 @@ struct After<P: Process> {
     ghost: Rc<Marked<P::Ghost>>,
 }
 
-/// What a late copy of a call leaves: it touches no process.
-type AfterLate<P> = (Rc<Marked<Keys>>, Rc<Marked<<P as Process>::Ghost>>);
-
 impl<P: Process> Clone for After<P> {
     fn clone(&self) -> Self {
         Self { keys: Rc::clone(&self.keys), place: Rc::clone(&self.place), ghost: Rc::clone(&self.ghost) }

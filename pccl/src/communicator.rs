@@ -6,10 +6,13 @@ mod join;
 mod operate;
 mod recover;
 mod reduce;
+mod resume;
 mod sync;
 mod topology;
 
 pub use form::Member;
+pub(crate) use resume::ResumeSettings;
+pub use resume::{Checkpoint, Resume};
 
 use crate::{
     Builder, Error, Reason, World,
@@ -44,6 +47,7 @@ pub struct Communicator {
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
+    carried: Option<resume::Carried>,
 }
 
 impl Communicator {
@@ -58,6 +62,7 @@ impl Communicator {
         flight.set_name(config.name.clone());
         Self {
             call_timeout: Mutex::new(config.call_timeout),
+            carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
             door: join::Door::default(),
@@ -104,6 +109,9 @@ impl Communicator {
             }
             // The old session goes first: its listeners free their ports.
             *slot = None;
+        }
+        if let Some(carried) = &self.carried {
+            carried.look()?;
         }
         // Not under the lock: both may take long, and another thread may want to close.
         let session = self.reach(&at)?;

@@ -1,6 +1,7 @@
 //! Settings of a communicator.
 
-use crate::{Communicator, Error};
+use crate::{Communicator, Error, communicator::ResumeSettings};
+use pccl_iteration::IterationConfig;
 use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
@@ -68,6 +69,8 @@ pub(crate) struct Config {
     /// Connections of a probe, if not as many as an edge has.
     pub(crate) probe_connections: Option<u16>,
     pub(crate) flight: pccl_flight::Settings,
+    /// How to agree on where to resume, if that is wanted.
+    pub(crate) resume: Option<ResumeSettings>,
 }
 
 /// Builds a [`Communicator`].
@@ -91,6 +94,7 @@ pub struct Builder {
     checksums: FrameChecksums,
     flight_dir: Option<PathBuf>,
     flight_events: usize,
+    resume: Option<ResumeSettings>,
 }
 
 impl Builder {
@@ -114,6 +118,7 @@ impl Builder {
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
             flight_events: pccl_flight::DEFAULT_CAPACITY,
+            resume: None,
         }
     }
 
@@ -232,6 +237,16 @@ impl Builder {
         self
     }
 
+    /// A store through which peers agree on where to resume when no master can be had, see
+    /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch.
+    /// `member` is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
+    /// `world_size` is the number of peers that the first decision waits for. `Policy::StrictMajority` keeps a peer
+    /// that is cut off from agreeing with itself alone.
+    pub fn resume_over(mut self, store: &str, member: &str, config: IterationConfig) -> Self {
+        self.resume = Some(ResumeSettings { store: store.to_owned(), member: member.to_owned(), config });
+        self
+    }
+
     /// Checks the settings. No connection is made yet.
     ///
     /// # Errors
@@ -273,6 +288,9 @@ impl Builder {
                 return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
             }
         }
+        if let Some(resume) = &self.resume {
+            resume.check()?;
+        }
         Ok(Communicator::new(Config {
             master,
             group: GroupId(self.group),
@@ -295,6 +313,7 @@ impl Builder {
                 directory: self.flight_dir.or_else(pccl_flight::directory_from_environment),
                 capacity: self.flight_events,
             },
+            resume: self.resume,
         }))
     }
 }

@@ -75,12 +75,13 @@ pub use collective::{
     calls::{Call, Root},
     op::ReduceInfo,
 };
-pub use communicator::{Communicator, Member};
+pub use communicator::{Checkpoint, Communicator, Member, Resume};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{Source, StateMemory, Target, Tensor};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
     Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, GroupUuid, Host,

@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
     unsigned port;
     int peers, own, i;
     pcclComm_t *comm, *alone;
-    pcclMember_t members[8], self;
+    pcclMember_t members[8];
     pcclWorld_t shape;
     char names[8][8];
     CHECK(argc == 5 && strcmp(argv[2], "groups") == 0);
@@ -23,7 +23,6 @@ int main(int argc, char **argv) {
     EXPECT(pcclInit(), pcclSuccess);
     comm = create(port);
     memset(members, 0, sizeof members);
-    memset(&self, 0, sizeof self);
     for (i = 0; i < peers; i++) {
         /* The last one is rank 0. */
         snprintf(names[i], sizeof names[i], "w%d", i);
@@ -37,12 +36,6 @@ int main(int argc, char **argv) {
     EXPECT(pcclUpdateTopology(comm), pcclInvalidUsage);
     EXPECT(pcclFormGroup(comm, 0, 1, NULL, 1), pcclInvalidArgument);
     EXPECT(pcclFormGroup(comm, 0, 1, members, 0), pcclInvalidArgument);
-    /* Who names a group of one needs nobody. */
-    EXPECT(pcclGetPeerId(comm, &self.peer), pcclSuccess);
-    EXPECT(pcclFormGroup(comm, 7, (uint64_t) own, &self, 1), pcclSuccess);
-    CHECK(reduced(comm, 5, pcclSuccess) == 5);
-    EXPECT(pcclFormGroup(comm, 7, (uint64_t) own, &self, 1), pcclInvalidUsage);
-    CHECK(pcclGetLastRemedy() == pcclRemedyFormGroup && strstr(pcclGetLastError(), "already used") != NULL);
     EXPECT(pcclFormGroup(comm, 0, 1, members, (size_t) peers), pcclSuccess);
     EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);
     CHECK(shape.group_size == (uint32_t) peers && shape.rank == (uint32_t) (peers - 1 - own));

@@ -1,8 +1,8 @@
 /*
  * PCCL: fault-tolerant collective communication. The C interface, for C99 and C++.
  *
- * The first part is that of version 1.0.0 of the original: names, values, layouts and results are the same, and programs
- * that were compiled for it run unchanged. The second part, from "Extensions" on, is new.
+ * The first part is that of version 1.0.0 of the original: names, values, layouts and results are the same, and
+ * programs that were compiled for it run unchanged. The second part, from "Extensions" on, is new.
  *
  * Rules for all functions, unless they say otherwise:
  * - They block until they are done. They may be called from any thread; calls that exclude each other return
@@ -40,7 +40,7 @@
 extern "C" {
 #endif
 
-/* ---- Values ---------------------------------------------------------------------------------------------------- */
+/* ---- Values -------------------------------------------------------------------------------------------------- */
 
 typedef enum pcclResult_t {
     pcclSuccess = 0,
@@ -135,13 +135,13 @@ typedef enum pcclSchedule_t {
     pcclScheduleAllGather = 2,
     pcclScheduleDirect = 3,
     pcclScheduleReduceBroadcast = 4,
-    /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around the
-     * ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair cannot
-     * connect within 2 s. Other groups choose as if it were automatic. */
+    /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around
+     * the ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair
+     * cannot connect within 2 s. Other groups choose as if it were automatic. */
     pcclSchedulePairwise = 5
 } pcclSchedule_t;
 
-/* ---- Structures ------------------------------------------------------------------------------------------------- */
+/* ---- Structures ---------------------------------------------------------------------------------------------- */
 
 typedef struct pcclComm_t pcclComm_t;
 typedef struct pcclMasterInstance_t pcclMasterInstance_t;
@@ -229,7 +229,7 @@ typedef struct pcclSharedStateSyncInfo_t {
     uint64_t rx_bytes;
 } pcclSharedStateSyncInfo_t;
 
-/* ---- Functions of the original ----------------------------------------------------------------------------------- */
+/* ---- Functions of the original ------------------------------------------------------------------------------- */
 
 /* Prepares the library; all but the functions of the master need it. May be called any number of times. */
 PCCL_EXPORT pcclResult_t pcclInit(void);
@@ -242,9 +242,9 @@ PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *pa
 /* Leaves the run, ends what is in flight, and waits until nothing uses a buffer of the caller any more. */
 PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
-/* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when the
- * others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s (pcclTimeoutConnect), so
- * peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
+/* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when
+ * the others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s
+ * (pcclTimeoutConnect), so peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
@@ -252,7 +252,8 @@ PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
                                           int *attribute_out);
 
-/* Lets in all peers that wait. All peers of the run have to call it. pcclPendingAsyncOps while reduces are in flight. */
+/* Lets in all peers that wait. All peers of the run have to call it. pcclPendingAsyncOps while reduces are in
+ * flight. */
 PCCL_EXPORT pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
 
 /* Whether peers wait to be let in; the same answer for all peers of the run, all of which have to call it. */
@@ -278,8 +279,8 @@ PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_
                                               pcclReduceInfo_t *reduce_info_out);
 
 /* Reduces several buffers as one operation: either all of them are reduced or none. After a failure all of them are
- * tried again, until they succeed or the group has fewer than two peers. The tags must differ, and none may be in flight.
- * reduce_info_out may be NULL; max_in_flight must be positive. */
+ * tried again, until they succeed, the group has fewer than two peers, or a caller on any peer has given them up. The
+ * tags must differ, and none may be in flight. reduce_info_out may be NULL; max_in_flight must be positive. */
 PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                         const pcclComm_t *communicator,
                                                         pcclReduceInfo_t *reduce_info_out, int max_in_flight);
@@ -329,7 +330,9 @@ typedef enum pcclRemedy_t {
     /* Connect again, then synchronise the shared state. */
     pcclRemedyReconnect = 3,
     /* The program has to be changed, or the environment. */
-    pcclRemedyGiveUp = 4
+    pcclRemedyGiveUp = 4,
+    /* Form the group again of those who are there, with a fresh uuid, then synchronise the shared state. */
+    pcclRemedyFormGroup = 5
 } pcclRemedy_t;
 
 typedef enum pcclTimeout_t {
@@ -363,8 +366,8 @@ typedef enum pcclLogLevel_t {
 
 /* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
  * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
- * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come faster
- * than it takes them are lost and counted. What it calls in the library is not logged. */
+ * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come
+ * faster than it takes them are lost and counted. What it calls in the library is not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
@@ -407,6 +410,13 @@ typedef struct pcclOptimized_t {
     char note[1032];
 } pcclOptimized_t;
 
+/* A member of a group that is to be formed. */
+typedef struct pcclMember_t {
+    /* What it is called; NULL: peer counts. */
+    const char *name;
+    pcclRankUuid_t peer;
+} pcclMember_t;
+
 /* Of the library, such as "0.1.0". */
 PCCL_EXPORT const char *pcclGetVersion(void);
 
@@ -430,8 +440,8 @@ PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogLevel_t level, pcclLogCallbac
  * buffers hold the result of a reduce that may have succeeded for the others. */
 PCCL_EXPORT const char *pcclGetLastCause(void);
 
-/* The peers that the verdict of the last failure of a call of this thread names. Writes at most capacity of them, and how
- * many there are to *count_out. */
+/* The peers that the verdict of the last failure of a call of this thread names. Writes at most capacity of them, and
+ * how many there are to *count_out. */
 PCCL_EXPORT pcclResult_t pcclGetLastCulprits(pcclRankUuid_t *culprits, size_t capacity, size_t *count_out);
 
 /* Why the last operation of this communicator failed on all peers: cause, who, where, how far. Empty if none has. */
@@ -456,6 +466,12 @@ PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool stric
  * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
+/* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns
+ * as soon as the master knows this peer. All peers of a group choose the same way. Default false. */
+PCCL_EXPORT pcclResult_t pcclSetFormedGroups(pcclComm_t *communicator, bool formed);
+/* Reduces succeed while this peer is the only member of its group, with its own contribution as the result, instead of
+ * pcclTooFewPeers. Default false. */
+PCCL_EXPORT pcclResult_t pcclSetWorldOfOne(pcclComm_t *communicator, bool alone);
 
 /* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
  * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
@@ -480,7 +496,8 @@ PCCL_EXPORT pcclResult_t pcclGetPeerId(const pcclComm_t *communicator, pcclRankU
 
 PCCL_EXPORT pcclResult_t pcclIsConnected(const pcclComm_t *communicator, bool *connected_out);
 
-/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first connect. */
+/* Sizes and own rank as of the answer to the last call that agreed with others. pcclInvalidUsage before the first
+ * connect. */
 PCCL_EXPORT pcclResult_t pcclGetWorld(const pcclComm_t *communicator, pcclWorld_t *world_out);
 
 /* The peers of the own group in the order in which data flows; the index is the rank. Writes at most capacity of them,
@@ -491,18 +508,29 @@ PCCL_EXPORT pcclResult_t pcclGetRing(const pcclComm_t *communicator, pcclRankUui
 /* Waits until the run has at least this many peers, letting in whoever comes. pcclTooFewPeers when the time is over. */
 PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t peers, uint64_t timeout_ms);
 
+/* Forms a group of count members: the place in the list is the rank. All of them call it with the same uuid (128 bits,
+ * in two halves) and list, and it returns when they are connected; then pcclGetWorld has the rank. Nobody joins between
+ * two formings, and when a member is lost every call fails with the cause "GroupBroken" and names it, until the group
+ * is formed again. A uuid is used once, also by a try that fails. The limit is that of calls, or a minute if they have
+ * none; who has not called by then is named to all who have. pcclInvalidUsage for lists or uuids that differ, a uuid
+ * that was used, and for communicators without pcclSetFormedGroups; pcclUpdateTopologyFailed if the group cannot be
+ * formed. */
+PCCL_EXPORT pcclResult_t pcclFormGroup(pcclComm_t *communicator, uint64_t uuid_high, uint64_t uuid_low,
+                                       const pcclMember_t *members, size_t count);
+
 /* Does what a failure asks for, so that the step in which it happened can be made again, from its sync on: nothing
- * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that failure
- * asks for is done, for up to the connect time-out. So a loop is
+ * (pcclRemedyNone, pcclRemedyRetry), a wait for peers, or pcclConnect and a wait for peers. If that fails, what that
+ * failure asks for is done, for up to the connect time-out. So a loop is
  *
  *     pcclRemedy_t remedy = pcclRemedyReconnect;
  *     while (there is more to do && pcclRecover(comm, remedy, 2) == pcclSuccess)
  *         remedy = step(comm) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
  *
- * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that is
- * needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before. pcclInvalidUsage for pcclRemedyGiveUp, which leaves
- * pcclGetLastError as it was, and after pcclClose by another thread; pcclMasterConnectionFailed if the master cannot be
- * reached in time, does not take this peer, or drops it again and again. */
+ * and if there is still more to do, pcclGetLastError() says why it has ended. pcclRemedyReconnect connects only if that
+ * is needed. peers is how many there have to be at least; 2 is right for most. Reduces have to be awaited before.
+ * pcclInvalidUsage for pcclRemedyGiveUp, which leaves pcclGetLastError as it was, and after pcclClose by another
+ * thread; pcclMasterConnectionFailed if the master cannot be reached in time, does not take this peer, or drops it
+ * again and again. */
 PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers);
 
 /* The run as the master sees it: who is in, what each peer does, what waits for whom and since when; as JSON or as a
@@ -510,11 +538,79 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
 
-/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the first
- * descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
+/* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the
+ * first descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
 PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                 const pcclComm_t *communicator,
                                                 pcclAsyncReduceOp_t *reduce_handle_out);
+
+/* Collectives beside all-reduce, which all peers of the group call with the same arguments: an extension. What the
+ * count of the descriptor means is said at each of them; its op is used by those that reduce. Results, time-outs, tags
+ * and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on in place,
+ * is as before. A root is a rank: an index of pcclGetRing. If root or counts do not fit the members that the group has
+ * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. info_out may be
+ * NULL. */
+
+/* Everybody gets the count elements of the root. */
+PCCL_EXPORT pcclResult_t pcclBroadcast(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclBroadcastAsync(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Reduces the count elements of all in place at the root; those of the others stay as they are. */
+PCCL_EXPORT pcclResult_t pcclReduce(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                    const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceAsync(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,
+                                         const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Everybody gets the count elements that each one sends, in the order of the ranks: recv_count, which is count times
+ * the peers of the group. */
+PCCL_EXPORT pcclResult_t pcclAllGather(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                       const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                       pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllGatherAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                            const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements of each rank; the descriptor has the own count, recv_count is the sum. */
+PCCL_EXPORT pcclResult_t pcclAllGatherV(const void *sendbuf, void *recvbuf, size_t recv_count, const size_t *counts,
+                                        size_t ranks, const pcclReduceDescriptor_t *descriptor,
+                                        const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllGatherVAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                             const size_t *counts, size_t ranks,
+                                             const pcclReduceDescriptor_t *descriptor,
+                                             const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Reduces the count elements of all; each one gets its part, in the order of the ranks: recv_count elements, which
+ * times the peers of the group is count. */
+PCCL_EXPORT pcclResult_t pcclReduceScatter(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                           const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                           pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceScatterAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                                const pcclReduceDescriptor_t *descriptor,
+                                                const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements for each rank; recv_count is the own one, and the descriptor has the sum. */
+PCCL_EXPORT pcclResult_t pcclReduceScatterV(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                            const size_t *counts, size_t ranks,
+                                            const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                            pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclReduceScatterVAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                                 const size_t *counts, size_t ranks,
+                                                 const pcclReduceDescriptor_t *descriptor,
+                                                 const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Replaces count floats by their average over all peers, each with its own weight, which is finite and at least 0. */
+PCCL_EXPORT pcclResult_t pcclWeightedAverage(void *buffer, double weight, const pcclReduceDescriptor_t *descriptor,
+                                             const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclWeightedAverageAsync(void *buffer, double weight,
+                                                  const pcclReduceDescriptor_t *descriptor,
+                                                  const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Returns when all peers of the group have called it. */
+PCCL_EXPORT pcclResult_t pcclBarrier(uint64_t tag, const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclBarrierAsync(uint64_t tag, const pcclComm_t *communicator,
+                                          pcclAsyncReduceOp_t *handle_out);
 
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
@@ -535,8 +631,8 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator
 PCCL_EXPORT pcclResult_t pcclAbortAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle);
 
 /* Writes what the flight recorder holds into a new file in a directory, which is made if it is not there, and its path
- * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file cannot
- * be written. */
+ * into the buffer. "pccl-master explain" reads the files of several peers together. pcclInternalError if the file
+ * cannot be written. */
 PCCL_EXPORT pcclResult_t pcclDumpFlight(const pcclComm_t *communicator, const char *directory, char *buffer,
                                         size_t capacity, size_t *length_out);
 
@@ -564,6 +660,124 @@ PCCL_EXPORT pcclResult_t pcclMasterHasEnded(pcclMasterInstance_t *master_instanc
 
 /* The port that a running master listens on. */
 PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance, uint16_t *port_out);
+
+/* ---- Global iteration ---------------------------------------------------------------------------------------------
+ * Programs that agree on "which iteration are we in, and who is in it" through a key-value store, without a master; see
+ * docs/iteration.md. Needs no pcclInit. Results, with the words of pcclGetLastCause():
+ * - pcclMasterConnectionFailed if the store cannot be reached ("StoreUnreachable", call again) or has lost what it held
+ *   ("StoreLost", give up);
+ * - pcclRankConnectionLost if the others went on without this member ("Fenced", pcclIterationCatchUp);
+ * - pcclTooFewPeers if the policy demands more members ("NoQuorum"), or the time of a join is over ("TimedOut");
+ * - pcclInvalidUsage before pcclIterationJoin, while another call of the same member is under way, for a member that is
+ *   out ("NotMember"), and after pcclIterationCancel ("Cancelled").
+ */
+
+typedef struct pcclIteration_t pcclIteration_t;
+typedef struct pcclIterationStore_t pcclIterationStore_t;
+
+/* Who must be there for a decision when nobody else comes any more. */
+typedef enum pcclIterationPolicy_t {
+    /* Whoever lives goes on. */
+    pcclIterationAnySubset = 0,
+    /* More than half of the members of the last decision, without those who left. */
+    pcclIterationStrictMajority = 1
+} pcclIterationPolicy_t;
+
+typedef enum pcclIterationTime_t {
+    /* A member gives a sign of life this often. Default 5 s. */
+    pcclIterationTimeHeartbeat = 0,
+    /* A member without a sign of life for this long is not waited for. Default 30 s. */
+    pcclIterationTimeInactive = 1,
+    /* Without progress for this long nobody is waited for. Default 60 s. */
+    pcclIterationTimeNoProgress = 2,
+    /* Who waits looks at the store this often. Default 200 ms. */
+    pcclIterationTimePoll = 3,
+    /* The store may be unreachable for this long within one call. Default 60 s. */
+    pcclIterationTimeStore = 4,
+    /* How long a join or a catch-up may take; PCCL_NO_TIMEOUT, which is the default: as long as any member lives. */
+    pcclIterationTimeJoin = 5
+} pcclIterationTime_t;
+
+/* A decision, as one of its members sees it. */
+typedef struct pcclIterationInfo_t {
+    /* The iteration that begins with it: one more than that of the decision before. */
+    uint64_t iteration;
+    uint32_t members;
+    /* Own place among the members, the same for all who hold this decision; UINT32_MAX for one that is not in it. */
+    uint32_t position;
+    /* Which life of this member is in it, from 1; 0 for none. */
+    uint64_t life;
+} pcclIterationInfo_t;
+
+typedef struct pcclIterationMember_t {
+    uint64_t life;
+    /* Bytes that it said when it arrived or joined. */
+    uint32_t payload_bytes;
+    /* It has come with this decision. */
+    bool joined;
+    /* Ends with a zero. */
+    char id[72];
+} pcclIterationMember_t;
+
+/* Serves a store that clients of PyTorch's TCPStore can use as well, at "host:port"; port 0 takes a free one. It ends
+ * with this process; file may be NULL, or name a file that keeps the store over a restart. pcclInvalidUsage if it
+ * cannot. */
+PCCL_EXPORT pcclResult_t pcclIterationServeStore(const char *listen_address, const char *file,
+                                                 pcclIterationStore_t **store_out);
+PCCL_EXPORT pcclResult_t pcclIterationGetStorePort(pcclIterationStore_t *store, uint16_t *port_out);
+PCCL_EXPORT pcclResult_t pcclIterationStopStore(pcclIterationStore_t *store);
+
+/* Makes a member of a run over the store at "host:port": PyTorch's TCPStore, pcclIterationServeStore, or
+ * pccl-master --store-only. run and member are 1 to 64 letters, digits, hyphens, underscores and points. A new run
+ * begins when world_size members have joined. Nothing is connected yet. */
+PCCL_EXPORT pcclResult_t pcclIterationCreate(const char *store_address, const char *run, const char *member,
+                                             uint32_t world_size, pcclIteration_t **iteration_out);
+
+/* Ends its calls and its signs of life. The others notice after pcclIterationTimeInactive, unless it has left. */
+PCCL_EXPORT pcclResult_t pcclIterationDestroy(pcclIteration_t *iteration);
+
+/* Settings, before the join. All members of a run have to have the same policy, world size and first iteration. */
+PCCL_EXPORT pcclResult_t pcclIterationSetPolicy(pcclIteration_t *iteration, pcclIterationPolicy_t policy);
+/* Number of the first iteration of a new run. Default 0. */
+PCCL_EXPORT pcclResult_t pcclIterationSetFirst(pcclIteration_t *iteration, uint64_t first_iteration);
+PCCL_EXPORT pcclResult_t pcclIterationSetTime(pcclIteration_t *iteration, pcclIterationTime_t which,
+                                              uint64_t milliseconds);
+/* Whether to write keys for humans and old tools, such as global_iteration_counter. Default true. */
+PCCL_EXPORT pcclResult_t pcclIterationSetMirror(pcclIteration_t *iteration, bool mirror);
+
+/* Joins the run; returns when it has taken this member in. In this and the next two calls the payload (at most 4096
+ * bytes; NULL if there are none) is shown to all members, and info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclIterationJoin(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                           pcclIterationInfo_t *info_out);
+
+/* Arrives for the next iteration; returns when it is decided. */
+PCCL_EXPORT pcclResult_t pcclIterationAdvance(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                              pcclIterationInfo_t *info_out);
+
+/* Comes back after "Fenced" or a leave, as a new life. What was computed since the last decision must not be used. */
+PCCL_EXPORT pcclResult_t pcclIterationCatchUp(pcclIteration_t *iteration, const void *payload, size_t bytes,
+                                              pcclIterationInfo_t *info_out);
+
+/* Nobody needs to wait for this member any more. */
+PCCL_EXPORT pcclResult_t pcclIterationLeave(pcclIteration_t *iteration);
+
+/* Ends the calls of this member in other threads, for good; only leaving is possible then. */
+PCCL_EXPORT pcclResult_t pcclIterationCancel(pcclIteration_t *iteration);
+
+/* For the next decision that this member proposes, these and no fewer must be there, whatever the policy demands. */
+PCCL_EXPORT pcclResult_t pcclIterationForceMembers(pcclIteration_t *iteration, const char *const *members,
+                                                   size_t count);
+
+/* What the store holds now, whoever is in it, also before the join. Leaves *info_out alone if the run has not begun. */
+PCCL_EXPORT pcclResult_t pcclIterationGetCurrent(pcclIteration_t *iteration, bool *begun_out,
+                                                 pcclIterationInfo_t *info_out);
+
+/* The last decision that this member has taken part in. Asks nobody. */
+PCCL_EXPORT pcclResult_t pcclIterationGetDecision(pcclIteration_t *iteration, pcclIterationInfo_t *info_out);
+
+/* A member of that decision, and its payload, cut to the capacity; payload may be NULL if that is 0. */
+PCCL_EXPORT pcclResult_t pcclIterationGetMember(pcclIteration_t *iteration, uint32_t position,
+                                                pcclIterationMember_t *member_out, void *payload, size_t capacity);
 
 #ifdef __cplusplus
 }

@@ -119,6 +119,17 @@ private:
     std::unique_ptr<Function> function_;
 };
 
+// A member of a group that is to be formed: a name, or an identity.
+struct Member {
+    // Not explicit: a list is written as {"a", "b"}.
+    Member(const char *name) : name(name) {}
+    Member(std::string name) : name(std::move(name)) {}
+    Member(const pcclRankUuid_t &peer) : peer(peer) {}
+
+    std::string name;
+    pcclRankUuid_t peer{};
+};
+
 // What an all-reduce does with its elements.
 struct Reduction {
     // Not explicit: most calls need no more than the operation.
@@ -295,6 +306,16 @@ public:
         check(pcclSetName(get(), name.c_str()), "set name");
         return *this;
     }
+    // The members of the group are given by form_group, and nobody is let in.
+    Communicator &formed_groups(bool formed = true) {
+        check(pcclSetFormedGroups(get(), formed), "set formed groups");
+        return *this;
+    }
+    // Reduces succeed while this peer is the only member of its group.
+    Communicator &world_of_one(bool alone = true) {
+        check(pcclSetWorldOfOne(get(), alone), "set world of one");
+        return *this;
+    }
     Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
         check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
         return *this;
@@ -328,7 +349,8 @@ public:
             } catch (const Error &error) {
                 // The second comes from recover, which has tried for long enough; the third after close in another
                 // thread.
-                if (error.remedy() == pcclRemedyGiveUp || error.result() == pcclMasterConnectionFailed ||
+                if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
+                    error.result() == pcclMasterConnectionFailed ||
                     error.cause() == "NotConnected")
                     throw;
                 remedy = error.remedy();
@@ -339,7 +361,7 @@ public:
     // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made
     // good; that may be the error itself.
     void recover(const Error &error, std::uint32_t peers) {
-        if (error.remedy() == pcclRemedyGiveUp)
+        if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup)
             throw error;
         recover(error.remedy(), peers);
     }
@@ -394,6 +416,14 @@ public:
     }
     void wait_for_world(std::uint32_t peers, Milliseconds timeout = no_timeout) {
         check(pcclWaitForWorld(get(), peers, milliseconds_of(timeout)), "wait for world");
+    }
+    // Forms a group of these members, in this order; see pcclFormGroup. All of them call it with the same uuid, which
+    // is used once. Needs formed_groups.
+    void form_group(std::uint64_t uuid, const std::vector<Member> &members, std::uint64_t uuid_high = 0) {
+        std::vector<pcclMember_t> list;
+        for (const Member &member : members)
+            list.push_back({member.name.empty() ? nullptr : member.name.c_str(), member.peer});
+        check(pcclFormGroup(get(), uuid_high, uuid, list.data(), list.size()), "form group");
     }
     bool are_peers_pending() const {
         bool pending = false;
@@ -475,6 +505,119 @@ public:
         pcclReduceInfo_t info{};
         check(pcclAllReduceMultipleWithRetry(all.data(), all.size(), get(), &info, 1), "all-reduce");
         return info;
+    }
+
+    // Collectives beside all-reduce: see pccl.h for what the descriptor counts in each of them.
+
+    // Everybody gets what the root has.
+    pcclReduceInfo_t broadcast(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclBroadcast(buffer, root, &descriptor, get(), &info), "broadcast");
+        return info;
+    }
+    [[nodiscard]] Reduce broadcast_async(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclBroadcastAsync(buffer, root, &descriptor, get(), &handle), "begin broadcast");
+        return Reduce(handle);
+    }
+
+    // Only the root gets the result.
+    pcclReduceInfo_t reduce(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduce(buffer, root, &descriptor, get(), &info), "reduce");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_async(void *buffer, std::uint32_t root, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceAsync(buffer, root, &descriptor, get(), &handle), "begin reduce");
+        return Reduce(handle);
+    }
+
+    // Everybody gets what each one sends, in the order of the ranks.
+    pcclReduceInfo_t all_gather(const void *send, void *recv, std::size_t recv_count,
+                                const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllGather(send, recv, recv_count, &descriptor, get(), &info), "all-gather");
+        return info;
+    }
+    [[nodiscard]] Reduce all_gather_async(const void *send, void *recv, std::size_t recv_count,
+                                          const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllGatherAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin all-gather");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t all_gather_v(const void *send, void *recv, std::size_t recv_count,
+                                  const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllGatherV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "all-gather-v");
+        return info;
+    }
+    [[nodiscard]] Reduce all_gather_v_async(const void *send, void *recv, std::size_t recv_count,
+                                            const std::vector<std::size_t> &counts,
+                                            const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllGatherVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &handle),
+              "begin all-gather-v");
+        return Reduce(handle);
+    }
+
+    // Each one gets its part of the result.
+    pcclReduceInfo_t reduce_scatter(const void *send, void *recv, std::size_t recv_count,
+                                    const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduceScatter(send, recv, recv_count, &descriptor, get(), &info), "reduce-scatter");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_scatter_async(const void *send, void *recv, std::size_t recv_count,
+                                              const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceScatterAsync(send, recv, recv_count, &descriptor, get(), &handle), "begin reduce-scatter");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t reduce_scatter_v(const void *send, void *recv, std::size_t recv_count,
+                                      const std::vector<std::size_t> &counts,
+                                      const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclReduceScatterV(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(), &info),
+              "reduce-scatter-v");
+        return info;
+    }
+    [[nodiscard]] Reduce reduce_scatter_v_async(const void *send, void *recv, std::size_t recv_count,
+                                                const std::vector<std::size_t> &counts,
+                                                const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclReduceScatterVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(),
+              &handle), "begin reduce-scatter-v");
+        return Reduce(handle);
+    }
+
+    // Floats only; the weight is finite and at least 0.
+    pcclReduceInfo_t weighted_average(void *buffer, double weight, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclWeightedAverage(buffer, weight, &descriptor, get(), &info), "weighted-average");
+        return info;
+    }
+    [[nodiscard]] Reduce weighted_average_async(void *buffer, double weight, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclWeightedAverageAsync(buffer, weight, &descriptor, get(), &handle), "begin weighted-average");
+        return Reduce(handle);
+    }
+
+    // Returns when all peers of the group have called it.
+    pcclReduceInfo_t barrier(std::uint64_t tag = 0) {
+        pcclReduceInfo_t info{};
+        check(pcclBarrier(tag, get(), &info), "barrier");
+        return info;
+    }
+    [[nodiscard]] Reduce barrier_async(std::uint64_t tag = 0) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclBarrierAsync(tag, get(), &handle), "begin barrier");
+        return Reduce(handle);
     }
 
 private:
@@ -561,6 +704,136 @@ private:
     };
 
     std::unique_ptr<pcclMasterInstance_t, Destroy> master_;
+};
+
+// A store for global iterations in this process. It ends with its life.
+class Store {
+public:
+    // At "host:port"; port 0 takes a free one. The file, if there is one, keeps it over a restart.
+    explicit Store(const std::string &listen, const std::string &file = "") {
+        pcclIterationStore_t *store = nullptr;
+        check(pcclIterationServeStore(listen.c_str(), file.empty() ? nullptr : file.c_str(), &store), "serve store");
+        store_.reset(store);
+    }
+
+    std::uint16_t port() const {
+        std::uint16_t port = 0;
+        check(pcclIterationGetStorePort(store_.get(), &port), "port of the store");
+        return port;
+    }
+
+private:
+    struct Stop {
+        void operator()(pcclIterationStore_t *store) const noexcept { pcclIterationStopStore(store); }
+    };
+
+    std::unique_ptr<pcclIterationStore_t, Stop> store_;
+};
+
+// A member of a run whose members agree on a global iteration through a store, without a master. It has to leave if the
+// others are not to wait for it.
+class GlobalIteration {
+public:
+    // A member as all members see it.
+    struct Member {
+        std::string id;
+        std::uint64_t life = 0;
+        // It has come with the decision.
+        bool joined = false;
+        std::string payload;
+    };
+
+    GlobalIteration(const std::string &store, const std::string &run, const std::string &member,
+                    std::uint32_t world_size) {
+        pcclIteration_t *iteration = nullptr;
+        check(pcclIterationCreate(store.c_str(), run.c_str(), member.c_str(), world_size, &iteration),
+              "create global iteration");
+        iteration_.reset(iteration);
+    }
+
+    // For functions of pccl.h.
+    pcclIteration_t *get() const noexcept { return iteration_.get(); }
+
+    // Settings, before the join.
+
+    GlobalIteration &policy(pcclIterationPolicy_t policy) {
+        check(pcclIterationSetPolicy(get(), policy), "set policy");
+        return *this;
+    }
+    GlobalIteration &first(std::uint64_t iteration) {
+        check(pcclIterationSetFirst(get(), iteration), "set first iteration");
+        return *this;
+    }
+    GlobalIteration &time(pcclIterationTime_t which, Milliseconds time) {
+        check(pcclIterationSetTime(get(), which, milliseconds_of(time)), "set time");
+        return *this;
+    }
+    GlobalIteration &mirror(bool mirror) {
+        check(pcclIterationSetMirror(get(), mirror), "set mirror");
+        return *this;
+    }
+
+    // The decision that has taken this member in.
+    pcclIterationInfo_t join(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationJoin(get(), payload.data(), payload.size(), &info), "join");
+        return info;
+    }
+    // Arrives for the next iteration; returns when it is decided.
+    pcclIterationInfo_t advance(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationAdvance(get(), payload.data(), payload.size(), &info), "advance");
+        return info;
+    }
+    // After an error with the cause "Fenced": comes back as a new life.
+    pcclIterationInfo_t catch_up(const std::string &payload = "") {
+        pcclIterationInfo_t info{};
+        check(pcclIterationCatchUp(get(), payload.data(), payload.size(), &info), "catch up");
+        return info;
+    }
+    void leave() { check(pcclIterationLeave(get()), "leave"); }
+    // Ends the calls of other threads, for good.
+    void cancel() { check(pcclIterationCancel(get()), "cancel"); }
+    // Who must be there for the next decision that this member proposes, whatever the policy demands.
+    void force_members(const std::vector<std::string> &members) {
+        std::vector<const char *> ids;
+        for (const std::string &member : members)
+            ids.push_back(member.c_str());
+        check(pcclIterationForceMembers(get(), ids.data(), ids.size()), "force members");
+    }
+
+    // What the store holds now; false if the run has not begun.
+    bool current(pcclIterationInfo_t &info) const {
+        bool begun = false;
+        check(pcclIterationGetCurrent(get(), &begun, &info), "current iteration");
+        return begun;
+    }
+    // The last decision that this member has taken part in.
+    pcclIterationInfo_t decision() const {
+        pcclIterationInfo_t info{};
+        check(pcclIterationGetDecision(get(), &info), "decision");
+        return info;
+    }
+    // Its members in order.
+    std::vector<Member> members() const {
+        std::vector<Member> all;
+        const std::uint32_t count = decision().members;
+        for (std::uint32_t position = 0; position < count; position++) {
+            pcclIterationMember_t one{};
+            std::string payload(4096, '\0');
+            check(pcclIterationGetMember(get(), position, &one, &payload[0], payload.size()), "member");
+            payload.resize(one.payload_bytes);
+            all.push_back({one.id, one.life, one.joined, std::move(payload)});
+        }
+        return all;
+    }
+
+private:
+    struct Destroy {
+        void operator()(pcclIteration_t *iteration) const noexcept { pcclIterationDestroy(iteration); }
+    };
+
+    std::unique_ptr<pcclIteration_t, Destroy> iteration_;
 };
 
 } // namespace pccl

@@ -1,4 +1,5 @@
-"""Builds libpccl and pccl-master with cargo and puts them, with the headers, into the package: one wheel for every Python 3."""
+"""Builds libpccl and pccl-master with cargo and puts them, with the headers, into the package: one wheel for every
+Python 3."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 /*
- * Fits a line to points that are spread over peers: each computes the gradient of its own points, an all-reduce averages
- * the gradients, and the shared state hands the model to whoever joins later.
+ * Fits a line to points that are spread over peers: each computes the gradient of its own points, an all-reduce
+ * averages the gradients, and the shared state hands the model to whoever joins later.
  *
  *     train_linear [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
  */

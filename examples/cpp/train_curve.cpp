@@ -1,5 +1,5 @@
-// Fits a cubic curve to noisy points that are spread over peers. The gradients of two halves of the points travel at the same
-// time: the second one is computed while the first one is on its way.
+// Fits a cubic curve to noisy points that are spread over peers. The gradients of two halves of the points travel at
+// the same time: the second one is computed while the first one is on its way.
 //
 //     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
 #include <pccl.hpp>
@@ -88,7 +88,8 @@ int main(int count, char **arguments) {
     const auto peers = static_cast<std::uint32_t>(count > 2 ? std::stoul(arguments[2]) : 2);
     try {
         const Coefficients weights = train("127.0.0.1:" + port, peers).weights;
-        std::printf("y = %.6f %+.6f x %+.6f x^2 %+.6f x^3\n", static_cast<double>(weights[0]), static_cast<double>(weights[1]),
+        std::printf("y = %.6f %+.6f x %+.6f x^2 %+.6f x^3\n",
+                    static_cast<double>(weights[0]), static_cast<double>(weights[1]),
                     static_cast<double>(weights[2]), static_cast<double>(weights[3]));
         return std::abs(weights[2] - 3) < 0.2F ? 0 : 1;
     } catch (const std::exception &error) {

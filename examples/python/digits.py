@@ -39,7 +39,8 @@ def load():
 def initial_weights():
     """The same for everybody."""
     random = numpy.random.default_rng(2)
-    layers = [random.normal(scale=shape[0] ** -0.5, size=shape) if len(shape) > 1 else numpy.zeros(shape) for shape in SHAPES]
+    layers = [random.normal(scale=shape[0] ** -0.5, size=shape) if len(shape) > 1 else numpy.zeros(shape)
+              for shape in SHAPES]
     return numpy.concatenate([layer.ravel() for layer in layers]).astype(numpy.float32)
 
 

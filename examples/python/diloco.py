@@ -1,17 +1,17 @@
-"""DiLoCo on handwritten digits, on one machine: a master and three peers, one of which is killed and replaced. With torch if it is
-installed, otherwise with numpy.
+"""DiLoCo on handwritten digits, on one machine: a master and three peers, one of which is killed and replaced. With
+torch if it is installed, otherwise with numpy.
 
-    python examples/python/diloco.py                      all of it; exits with 0 only if all peers end with the same weights
-    python examples/python/diloco.py --async              the same, and outer steps travel while the next local steps compute
+    python examples/python/diloco.py   all of it; exits with 0 only if all peers end with the same weights
+    python examples/python/diloco.py --async   the same, and outer steps travel while the next local steps compute
     python examples/python/diloco.py [--async] --peer ADDR  one peer of the run at ADDR
 
 Each peer takes local steps on its own data; the average of how far the peers have moved is the gradient of an outer
 Nesterov step. The outer state is shared: whoever joins gets it from the others.
 
-Asynchronous peers are one step behind: the local steps begin from outer weights that lack the change that is on its way. A
-newcomer has no part in that change. So before it is let in, those who are there wait for the change and take the outer step
-(drain); then they let it in (update); then all sync twice: the first sync hands over the outer state, the second one proves
-that nothing differs any more. Only then the next change goes on its way.
+Asynchronous peers are one step behind: the local steps begin from outer weights that lack the change that is on its
+way. A newcomer has no part in that change. So before it is let in, those who are there wait for the change and take the
+outer step (drain); then they let it in (update); then all sync twice: the first sync hands over the outer state, the
+second one proves that nothing differs any more. Only then the next change goes on its way.
 """
 
 import argparse

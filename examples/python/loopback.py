@@ -71,7 +71,8 @@ def run(script, *arguments, show=20):
                 say(f"{one.name}: {' '.join(line)}")
             for one in peers:
                 one.process.stdin.close()
-            if any(one.process.wait() for one in peers) or len({tuple(line) for line in ends}) != 1 or float(ends[0][-1]) < 0.9:
+            if any(one.process.wait() for one in peers) or len({tuple(line)
+                                                                for line in ends}) != 1 or float(ends[0][-1]) < 0.9:
                 raise SystemExit("the peers have not learned the same")
         finally:
             for one in peers:

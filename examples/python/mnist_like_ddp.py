@@ -1,11 +1,11 @@
-"""Data-parallel training on handwritten digits, on one machine: a master and three peers, one of which is killed and replaced.
-With torch if it is installed, otherwise with numpy.
+"""Data-parallel training on handwritten digits, on one machine: a master and three peers, one of which is killed and
+replaced. With torch if it is installed, otherwise with numpy.
 
-    python examples/python/mnist_like_ddp.py              all of it; exits with 0 only if all peers end with the same weights
+    python examples/python/mnist_like_ddp.py   all of it; exits with 0 only if all peers end with the same weights
     python examples/python/mnist_like_ddp.py --peer ADDR  one peer of the run at ADDR
 
-Each peer computes the gradient of its own batch, all take the step of the average. The weights are shared: whoever joins gets
-them from the others, and whoever has lost its connection comes back the same way.
+Each peer computes the gradient of its own batch, all take the step of the average. The weights are shared: whoever
+joins gets them from the others, and whoever has lost its connection comes back the same way.
 """
 
 import argparse

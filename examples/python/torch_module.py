@@ -1,11 +1,12 @@
-"""A module of torch, its optimiser and its scheduler, trained data-parallel on handwritten digits on one machine: a master and
-three peers, one of which is killed and replaced. Needs torch.
+"""A module of torch, its optimiser and its scheduler, trained data-parallel on handwritten digits on one machine: a
+master and three peers, one of which is killed and replaced. Needs torch.
 
-    python examples/python/torch_module.py              all of it; exits with 0 only if all peers end with the same weights
+    python examples/python/torch_module.py   all of it; exits with 0 only if all peers end with the same weights
     python examples/python/torch_module.py --peer ADDR  one peer of the run at ADDR
 
-Everything that the training needs is in the shared state: parameters and running averages of the module, what AdamW remembers,
-the rate that the scheduler has come to, the number of images seen. A replacement gets all of it in its first sync.
+Everything that the training needs is in the shared state: parameters and running averages of the module, what AdamW
+remembers, the rate that the scheduler has come to, the number of images seen. A replacement gets all of it in its first
+sync.
 """
 
 import argparse
@@ -20,7 +21,8 @@ STEPS, BATCH = 200, 64
 
 def network(torch):
     return torch.nn.Sequential(
-        torch.nn.Unflatten(1, (1, 8, 8)), torch.nn.Conv2d(1, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Unflatten(1, (1, 8, 8)), torch.nn.Conv2d(1, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+        torch.nn.Flatten(),
         torch.nn.Linear(8 * 6 * 6, 10))
 
 
@@ -66,7 +68,8 @@ def peer(address):
         with torch.no_grad():
             accuracy = (model(test_images).argmax(dim=1) == test_labels).float().mean().item()
         shared = [*model.state_dict().values(), *(one for kept in optimizer.state.values() for one in kept.values())]
-        everything = [tensor.to(torch.float64).flatten() for tensor in shared] + [torch.tensor([seen.value, *scheduler.get_last_lr()])]
+        everything = [tensor.to(torch.float64).flatten() for tensor in shared] + [torch.tensor([seen.value,
+                                                                                                *scheduler.get_last_lr()])]
         loopback.end(numpy.concatenate([part.numpy() for part in everything]), accuracy)
 
 

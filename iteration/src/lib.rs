@@ -24,7 +24,7 @@ pub mod store;
 mod wire;
 
 pub use client::TcpStoreClient;
-pub use global::{GlobalIteration, IterationConfig, IterationError, read_current};
+pub use global::{Cancel, GlobalIteration, IterationConfig, IterationError, read_current};
 pub use protocol::{Decision, Member, Policy};
 
 pub use server::{ServerConfig, ServerError, ServerStop, StoreServer};

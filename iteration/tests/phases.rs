@@ -1,7 +1,7 @@
 //! The six phases of a global iteration and both fault scenarios, with members that are threads and a store in memory.
 
 use pccl_iteration::{
-    Decision, GlobalIteration, IterationConfig, IterationError, MemoryStore, Policy, Store,
+    Cancel, Decision, GlobalIteration, IterationConfig, IterationError, MemoryStore, Policy, Store,
 };
 use std::{
     sync::Arc,
@@ -314,6 +314,35 @@ fn the_same_member_started_twice_fences_the_first() {
     let decision = results[1].as_ref().unwrap();
     assert_eq!(decision.entries[0].member.incarnation, 2);
     assert_eq!(twin.join().unwrap().decision(), *decision);
+}
+
+#[test]
+fn calls_are_cancelled_from_another_thread() {
+    let store = Arc::new(MemoryStore::new());
+    let cancel = Cancel::default();
+    let waits = {
+        let (store, cancel) = (Arc::clone(&store), cancel.clone());
+        thread::spawn(move || GlobalIteration::join_until(store, "7", b"", config(2), cancel).map(drop))
+    };
+    // It waits for a second member.
+    while text(&store, "it/default/join/1").is_none() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    cancel.cancel();
+    assert!(matches!(waits.join().unwrap(), Err(IterationError::Cancelled)));
+    let store = Arc::new(MemoryStore::new());
+    let members = begin(&store, 2, &config(2));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| members[0].advance(b""));
+        while text(&store, "it/default/arr/1/0/1").is_none() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        members[0].cancel();
+        assert!(matches!(waits.join().unwrap(), Err(IterationError::Cancelled)));
+    });
+    assert!(matches!(members[0].advance(b""), Err(IterationError::Cancelled)));
+    members[0].leave().unwrap();
+    assert_eq!(members[1].advance(b"").unwrap().iteration, 1);
 }
 
 #[test]

@@ -51,6 +51,11 @@ fn check_store(store: &(impl Store + ?Sized)) {
         [Some(b"xy".to_vec()), Some(b"v".to_vec())]
     );
     assert_eq!(store.get_all(&[], soon()).unwrap(), Vec::<Option<Vec<u8>>>::new());
+    let many: Vec<String> =
+        (0..1500).map(|i| if i % 500 == 1 { "n" } else { "missing" }.to_owned()).collect();
+    let all = store.get_all(&many, soon()).unwrap();
+    assert!(all.iter().zip(&many).all(|(value, key)| value.is_some() == (key == "n")), "{all:?}");
+    assert_eq!(all[1001].as_deref(), Some(b"-2".as_slice()));
     assert!(store.check(&keys(&["a", "k"]), soon()).unwrap());
     assert!(!store.check(&keys(&["a", "missing"]), soon()).unwrap());
     assert!(store.delete("k", soon()).unwrap() && !store.delete("k", soon()).unwrap());

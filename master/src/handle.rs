@@ -1,7 +1,7 @@
 //! A master that runs in this process.
 
 use crate::{
-    event_loop::{AdminSocket, EventLoop, Setup, Stopper},
+    event_loop::{AdminSocket, EventLoop, Setup},
     random::RandomIds,
     state::{MasterState, Options},
 };
@@ -18,7 +18,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use tinysockets::listeners;
+use tinysockets::{listeners, reactor::Stopper};
 
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);

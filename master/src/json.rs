@@ -1,6 +1,6 @@
 //! The status of a run as JSON, for programs.
 
-use pccl_protocol::{EdgeRate, Status, StatusGroup, StatusPeer, StatusWait};
+use pccl_protocol::{CollectiveId, EdgeRate, Status, StatusGroup, StatusPeer, StatusWait};
 use std::fmt::Write;
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
@@ -41,8 +41,9 @@ fn edge(edge: &EdgeRate) -> String {
 }
 
 fn peer(peer: &StatusPeer) -> String {
-    let operation = peer.operation.map_or("null".to_owned(), |op| {
+    let operation = peer.operation.map_or("null".to_owned(), |CollectiveId { kind, op }| {
         object(&[
+            ("collective", text(kind.text())),
             ("tag", op.tag.to_string()),
             ("epoch", op.epoch.to_string()),
             ("attempt", op.attempt.to_string()),
@@ -106,8 +107,8 @@ pub(crate) fn text(text: &str) -> String {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        CallKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId, Revision, RunId, Text,
-        WorldEpoch, WorldSizes,
+        CallKind, CollectiveKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId,
+        Revision, RunId, Text, WorldEpoch, WorldSizes,
     };
 
     #[test]
@@ -152,7 +153,10 @@ mod tests {
                 call_ms: 7,
                 silent_ms: 8,
                 moved_bytes: u64::MAX,
-                operation: Some(OpId { epoch: GroupEpoch(6), tag: 9, attempt: 1 }),
+                operation: Some(CollectiveId {
+                    kind: CollectiveKind::Broadcast,
+                    op: OpId { epoch: GroupEpoch(6), tag: 9, attempt: 1 },
+                }),
             }],
             waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],
         };
@@ -168,7 +172,7 @@ mod tests {
                     r#""peers":[{{"peer":"{}","host":"h\"ost","name":"node_7","p2p_port":13,"state_port":14,"#,
                     r#""group":4,"phase":"connecting","call":"sync_shared_state","#,
                     r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
-                    r#""operation":{{"tag":9,"epoch":6,"attempt":1}}}}],"#,
+                    r#""operation":{{"collective":"broadcast","tag":9,"epoch":6,"attempt":1}}}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
                 ),
                 id(0xff),

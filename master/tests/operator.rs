@@ -54,10 +54,7 @@ fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {
 
 fn initiate(op: OpId) -> C2m {
     let part = PartDescriptor::new(8, DataType::Float32, ReduceOp::Sum);
-    C2m::Initiate(Initiate {
-        op,
-        descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },
-    })
+    C2m::Initiate(Initiate { op, descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic) })
 }
 
 fn program(arguments: &[&str]) -> Output {

@@ -1,11 +1,18 @@
 //! The communicator: the calls that a training process makes.
 
+mod collectives;
+mod form;
 mod join;
 mod operate;
 mod recover;
 mod reduce;
+mod resume;
 mod sync;
 mod topology;
+
+pub use form::Member;
+pub(crate) use resume::ResumeSettings;
+pub use resume::{Checkpoint, Resume};
 
 use crate::{
     Builder, Error, Reason, World,
@@ -40,6 +47,7 @@ pub struct Communicator {
     world: Mutex<Arc<Known>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
+    carried: Option<resume::Carried>,
 }
 
 impl Communicator {
@@ -54,6 +62,7 @@ impl Communicator {
         flight.set_name(config.name.clone());
         Self {
             call_timeout: Mutex::new(config.call_timeout),
+            carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
             door: join::Door::default(),
@@ -101,6 +110,9 @@ impl Communicator {
             // The old session goes first: its listeners free their ports.
             *slot = None;
         }
+        if let Some(carried) = &self.carried {
+            carried.look()?;
+        }
         // Not under the lock: both may take long, and another thread may want to close.
         let session = self.reach(&at)?;
         let shared = session.shared.clone();
@@ -111,7 +123,11 @@ impl Communicator {
             *slot = Some(session);
         }
         drop(at);
-        self.await_admission(&shared, Limit::of(timeout))?;
+        if self.config.formed {
+            shared.enter_without_admission();
+        } else {
+            self.await_admission(&shared, Limit::of(timeout))?;
+        }
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.take_answer_world() {
             *self.world.lock() = known;
@@ -217,9 +233,40 @@ impl Communicator {
         }
     }
 
+    /// Refuses a call that does not go with the way in which the group of this peer gets its members.
+    fn check_kind(&self, kind: CallKind) -> Result<(), Error> {
+        let refuse = |text: &str| Err(Error::InvalidUsage(format!("{kind}: {text}")));
+        match kind {
+            CallKind::UpdateTopology
+            | CallKind::ArePeersPending
+            | CallKind::WaitForWorld
+            | CallKind::OptimizeTopology
+                if self.config.formed =>
+            {
+                refuse(
+                    "this communicator was built with formed_groups, form_group says who is in and in which order",
+                )
+            }
+            CallKind::FormGroup if !self.config.formed => {
+                refuse("this communicator was built without formed_groups, its group lets newcomers in")
+            }
+            CallKind::Sync => self.check_group("sync_shared_state"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what needs a group before one was formed.
+    fn check_group(&self, call: &str) -> Result<(), Error> {
+        if self.config.formed && !self.shared()?.table.has_ring() {
+            return Err(Error::InvalidUsage(format!("{call}: there is no group yet, call form_group first")));
+        }
+        Ok(())
+    }
+
     /// Begins a call that goes alone among its kind; `drained` says that no all-reduce may be in flight.
     fn exclusive(&self, kind: CallKind, drained: bool) -> Result<Exclusive<'_>, Error> {
         let shared = self.shared()?;
+        self.check_kind(kind)?;
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;

@@ -1,6 +1,7 @@
 //! Settings of a communicator.
 
-use crate::{Communicator, Error};
+use crate::{Communicator, Error, communicator::ResumeSettings};
+use pccl_iteration::IterationConfig;
 use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
@@ -48,6 +49,10 @@ fn default_name() -> String {
 pub(crate) struct Config {
     pub(crate) master: HostPort,
     pub(crate) group: GroupId,
+    /// The group is formed of given members.
+    pub(crate) formed: bool,
+    /// Collectives go on without other members.
+    pub(crate) alone: bool,
     pub(crate) pool_connections: u16,
     pub(crate) advertised_host: Option<Host>,
     pub(crate) bind: Option<IpAddr>,
@@ -64,6 +69,8 @@ pub(crate) struct Config {
     /// Connections of a probe, if not as many as an edge has.
     pub(crate) probe_connections: Option<u16>,
     pub(crate) flight: pccl_flight::Settings,
+    /// How to agree on where to resume, if that is wanted.
+    pub(crate) resume: Option<ResumeSettings>,
 }
 
 /// Builds a [`Communicator`].
@@ -71,6 +78,8 @@ pub(crate) struct Config {
 pub struct Builder {
     master: String,
     group: u32,
+    formed: bool,
+    alone: bool,
     pool_connections: u16,
     advertised_host: Option<String>,
     bind: Option<IpAddr>,
@@ -85,6 +94,7 @@ pub struct Builder {
     checksums: FrameChecksums,
     flight_dir: Option<PathBuf>,
     flight_events: usize,
+    resume: Option<ResumeSettings>,
 }
 
 impl Builder {
@@ -92,6 +102,8 @@ impl Builder {
         Self {
             master: master.to_owned(),
             group: 0,
+            formed: false,
+            alone: false,
             pool_connections: 0,
             advertised_host: None,
             bind: None,
@@ -106,12 +118,30 @@ impl Builder {
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
             flight_events: pccl_flight::DEFAULT_CAPACITY,
+            resume: None,
         }
     }
 
     /// The peer group to join; collectives and syncs run inside a group. Default 0.
     pub fn peer_group(mut self, group: u32) -> Self {
         self.group = group;
+        self
+    }
+
+    /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the
+    /// other: `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All
+    /// peers with this number of a group choose the same way; who comes with the other one is refused
+    /// ([`Error::Refused`], "group of another kind"). Default false.
+    pub fn formed_groups(mut self, formed: bool) -> Self {
+        self.formed = formed;
+        self
+    }
+
+    /// All-reduces succeed while this peer is the only member of its group, instead of failing with `TooFewPeers`: the
+    /// result is its own contribution, not quantised. Others may join meanwhile, and the run goes on with them. The
+    /// master's minimum world size has to be 1, its default. Default false.
+    pub fn world_of_one(mut self, alone: bool) -> Self {
+        self.alone = alone;
         self
     }
 
@@ -207,6 +237,16 @@ impl Builder {
         self
     }
 
+    /// A store through which peers agree on where to resume when no master can be had, see
+    /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch.
+    /// `member` is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
+    /// `world_size` is the number of peers that the first decision waits for. `Policy::StrictMajority` keeps a peer
+    /// that is cut off from agreeing with itself alone.
+    pub fn resume_over(mut self, store: &str, member: &str, config: IterationConfig) -> Self {
+        self.resume = Some(ResumeSettings { store: store.to_owned(), member: member.to_owned(), config });
+        self
+    }
+
     /// Checks the settings. No connection is made yet.
     ///
     /// # Errors
@@ -248,9 +288,14 @@ impl Builder {
                 return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
             }
         }
+        if let Some(resume) = &self.resume {
+            resume.check()?;
+        }
         Ok(Communicator::new(Config {
             master,
             group: GroupId(self.group),
+            formed: self.formed,
+            alone: self.alone,
             pool_connections: self.pool_connections,
             advertised_host,
             bind: self.bind,
@@ -268,6 +313,7 @@ impl Builder {
                 directory: self.flight_dir.or_else(pccl_flight::directory_from_environment),
                 capacity: self.flight_events,
             },
+            resume: self.resume,
         }))
     }
 }

@@ -1,17 +1,17 @@
-//! All-reduces without a scope: of memory that is there for good.
+//! Collectives without a scope: of memory that is there for good.
 
 use crate::{
-    Communicator, Error, LaunchOptions, ReduceInfo, Tensor, collective::op::Op, limit::Limit, session::Shared,
+    Call, Communicator, Error, LaunchOptions, ReduceInfo, collective::op::Op, limit::Limit, session::Shared,
 };
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-/// An all-reduce of memory that is never given back, in flight until [`Communicator::wait`]. Clones are the same
-/// all-reduce, for threads that look at it or abort it while another one waits.
+/// A collective on memory that is never given back, in flight until [`Communicator::wait`]. Clones are the same
+/// one, for threads that look at it or abort it while another one waits.
 #[derive(Debug, Clone)]
-#[must_use = "an all-reduce is over only when it has been waited for"]
+#[must_use = "a collective is over only when it has been waited for"]
 pub struct DetachedReduce {
     shared: Arc<Shared>,
     op: Arc<Op>,
@@ -28,7 +28,7 @@ impl DetachedReduce {
         self.op.wait_until_done(Instant::now() + timeout.min(Duration::from_secs(86_400)))
     }
 
-    /// Gives the all-reduce up, for all peers: unless its outcome is decided already, all of them get the verdict
+    /// Gives the collective up, for all peers: unless its outcome is decided already, all of them get the verdict
     /// `CallerAbort`. It still has to be waited for.
     pub fn abort(&self) {
         self.op.give_up(None);
@@ -46,21 +46,21 @@ impl DetachedReduce {
 }
 
 impl Communicator {
-    /// Launches one all-reduce of many tensors whose memory outlives the program's interest in it, as an interface for
-    /// another language has it. See [`Communicator::scope`] for borrowed memory.
+    /// Launches a collective whose memory outlives the program's interest in it, as an interface for another language
+    /// has it. See [`Communicator::scope`] for borrowed memory.
     ///
     /// # Errors
     /// `InvalidUsage` if the tag is in flight already; `NotConnected`, `Kicked`, `MasterLost`.
     pub fn launch_detached(
         &self,
-        tensors: Vec<Tensor<'static>>,
+        call: impl Into<Call<'static>>,
         options: impl Into<LaunchOptions>,
     ) -> Result<DetachedReduce, Error> {
-        let (shared, op) = self.launch(options.into(), tensors)?;
+        let (shared, op) = self.launch(&call.into(), options.into())?;
         Ok(DetachedReduce { shared, op })
     }
 
-    /// Blocks until a detached all-reduce is over, or until the limit with which it was launched has passed, from
+    /// Blocks until a detached collective is over, or until the limit with which it was launched has passed, from
     /// now: then it is given up for all peers. Nothing uses its memory any more then.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Communicator {
     ) -> Result<ReduceInfo, Error> {
         let DetachedReduce { shared, op } = reduce;
         if !shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op)) {
-            return Err(Error::InvalidUsage("this all-reduce has been waited for already".into()));
+            return Err(Error::InvalidUsage("this collective has been waited for already".into()));
         }
         self.complete(shared, op, Limit::of(timeout))
     }

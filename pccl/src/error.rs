@@ -4,7 +4,7 @@ mod reason;
 
 pub use reason::{ConnectCause, LossCause, Reason};
 
-use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Verdict};
+use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};
 use std::{fmt, io};
 
 /// What a training loop does about an [`Error`].
@@ -17,8 +17,18 @@ pub enum Remedy {
     WaitForPeers,
     /// Call [`Communicator::connect`](crate::Communicator::connect) again, then sync the shared state.
     Reconnect,
+    /// Form the group anew with [`Communicator::form_group`](crate::Communicator::form_group), of those who are there
+    /// and with a fresh uuid, then sync the shared state.
+    FormGroup,
     /// The program has to be changed, or the environment: trying again does not help.
     GiveUp,
+}
+
+impl Remedy {
+    /// Whether only the program can do something about it.
+    pub(crate) const fn is_for_callers(self) -> bool {
+        matches!(self, Self::GiveUp | Self::FormGroup)
+    }
 }
 
 /// Why a call failed.
@@ -120,6 +130,13 @@ impl Error {
     /// What a training loop does about it.
     pub fn remedy(&self) -> Remedy {
         match self {
+            Self::Aborted(verdict)
+                if verdict.cause == Cause::GroupBroken
+                    || matches!(verdict.operation, Operation::Forming(_)) =>
+            {
+                Remedy::FormGroup
+            }
+            Self::TimedOut { call: CallKind::FormGroup, .. } => Remedy::FormGroup,
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
             Self::Aborted(_) => Remedy::Retry,
             Self::Kicked(reason)
@@ -247,14 +264,15 @@ mod tests {
 
     #[test]
     fn only_who_waits_for_the_world_is_told_to_wait_for_peers() {
-        for call in CallKind::ALL {
+        for call in CallKind::all() {
             let remedy = match call {
                 CallKind::WaitForWorld => Remedy::WaitForPeers,
                 CallKind::Connect => Remedy::Reconnect,
+                CallKind::FormGroup => Remedy::FormGroup,
                 // Among them what drains, closes, and asks for the status, which are no calls for the master.
                 _ => Remedy::Retry,
             };
-            assert_eq!(timed_out(*call).remedy(), remedy, "{call}");
+            assert_eq!(timed_out(call).remedy(), remedy, "{call}");
         }
     }
 
@@ -286,6 +304,6 @@ mod tests {
             let given_up = matches!(cause, Cause::CallerAbort | Cause::CallTimeout);
             assert_eq!(aborted(*cause).is_given_up(), given_up, "{cause}");
         }
-        assert!(!timed_out(CallKind::AllReduce).is_given_up());
+        assert!(!timed_out(CallKind::Collective(pccl_protocol::CollectiveKind::AllReduce)).is_given_up());
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn received(flight: &Recorder, packet: &M2c) {
                 flight.record_with(|| Event::verdict(verdict));
             }
         }
+        M2c::FormFailed(failed) => flight.record_with(|| Event::verdict(&failed.verdict)),
         _ => {}
     }
 }
@@ -56,6 +57,7 @@ pub(crate) fn launched(flight: &Recorder, tag: u64, descriptor: &Descriptor) {
         Event {
             part: descriptor.parts.first().copied(),
             ..Event::new(What::OpLaunched)
+                .named(descriptor.kind().text())
                 .about(Subject::Tag(tag))
                 .count(descriptor.parts.len() as u64)
                 .bytes(descriptor.parts.iter().map(bytes).fold(0, u64::saturating_add))

@@ -71,18 +71,22 @@ mod state;
 mod topology;
 mod world;
 
-pub use collective::op::ReduceInfo;
-pub use communicator::Communicator;
+pub use collective::{
+    calls::{Call, Root},
+    op::ReduceInfo,
+};
+pub use communicator::{Checkpoint, Communicator, Member, Resume};
 pub use config::{Builder, FrameChecksums};
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
-pub use memory::{StateMemory, Tensor};
-pub use options::{LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use memory::{Source, StateMemory, Target, Tensor};
+pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
 pub use pccl_master::{Master, MasterConfig, MasterError};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, Culprit, GroupEpoch, GroupId, Host, KickCode, KickReason, Name, OpId,
-    Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup, StatusPeer, StatusWait, Text, Verdict,
-    WorldSizes,
+    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, GroupUuid, Host,
+    KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup,
+    StatusPeer, StatusWait, Text, Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,

@@ -75,18 +75,6 @@ impl<'a> Tensor<'a> {
         self
     }
 
-    /// Whether the tensor can be reduced as it is to be.
-    pub(crate) fn check(&self) -> Result<(), crate::Error> {
-        let PartDescriptor { count, data_type, op, quantisation } = self.descriptor;
-        let Some(quantisation) = quantisation else { return Ok(()) };
-        let codec =
-            quantisation.codec(data_type, op).map_err(|e| crate::Error::InvalidArgument(e.to_string()))?;
-        let encoded = usize::try_from(count).ok().and_then(|count| codec.encoded_len(count));
-        encoded.map(drop).ok_or_else(|| {
-            crate::Error::InvalidArgument(format!("{count} elements are too many to be quantised"))
-        })
-    }
-
     /// As [`Tensor::quantised`] if there is a quantisation, otherwise unchanged.
     pub(crate) fn with(mut self, quantisation: Option<Quantisation>) -> Self {
         self.descriptor.quantisation = quantisation;
@@ -117,6 +105,142 @@ impl<'a> Tensor<'a> {
     /// The same tensor for a shorter time, so that a call may be tried again with it.
     pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
+    }
+}
+
+/// Whether a tensor can be quantised as it is to be.
+pub(crate) fn check_part(part: &PartDescriptor) -> Result<(), crate::Error> {
+    let PartDescriptor { count, data_type, op, quantisation } = *part;
+    let Some(quantisation) = quantisation else { return Ok(()) };
+    let codec =
+        quantisation.codec(data_type, op).map_err(|e| crate::Error::InvalidArgument(e.to_string()))?;
+    let encoded = usize::try_from(count).ok().and_then(|count| codec.encoded_len(count));
+    encoded.map(drop).ok_or_else(|| {
+        crate::Error::InvalidArgument(format!("{count} elements are too many to be quantised"))
+    })
+}
+
+/// Elements that a collective reads. Made of a slice of numbers.
+#[derive(Debug)]
+pub struct Source<'a> {
+    start: *const u8,
+    count: usize,
+    data_type: DataType,
+    lent: PhantomData<&'a [u8]>,
+}
+
+impl<'a, T: Element> From<&'a [T]> for Source<'a> {
+    fn from(data: &'a [T]) -> Self {
+        let (count, data_type) = (data.len(), T::DATA_TYPE);
+        Self { start: data.as_ptr().cast(), count, data_type, lent: PhantomData }
+    }
+}
+
+impl Source<'_> {
+    /// Elements of a type that is known at run time only, at any address.
+    ///
+    /// # Safety
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and nobody writes them. They are at most
+    /// `isize::MAX` bytes and, even if there are none, `start` is not null.
+    pub unsafe fn from_raw(start: *const u8, count: usize, data_type: DataType) -> Self {
+        Self { start, count, data_type, lent: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Their type.
+    pub(crate) fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// The memory, for an operation that keeps the promise of the borrow.
+    pub(crate) fn span(&self) -> Span {
+        let bytes = self.count.saturating_mul(self.data_type.size_bytes());
+        Span { start: self.start.cast_mut(), bytes }
+    }
+}
+
+/// Elements that a collective writes. Made of a mutable slice of numbers.
+#[derive(Debug)]
+pub struct Target<'a> {
+    start: *mut u8,
+    count: usize,
+    data_type: DataType,
+    lent: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for Target<'a> {
+    fn from(data: &'a mut [T]) -> Self {
+        let (count, data_type) = (data.len(), T::DATA_TYPE);
+        Self { start: data.as_mut_ptr().cast(), count, data_type, lent: PhantomData }
+    }
+}
+
+impl Target<'_> {
+    /// Elements of a type that is known at run time only, at any address.
+    ///
+    /// # Safety
+    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them.
+    /// They are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
+    pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
+        Self { start, count, data_type, lent: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Their type.
+    pub(crate) fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// The memory, for an operation that keeps the promise of the borrow.
+    pub(crate) fn span(&self) -> Span {
+        Span { start: self.start, bytes: self.count.saturating_mul(self.data_type.size_bytes()) }
+    }
+
+    /// As a tensor of a collective in place.
+    pub(crate) fn in_place(&self) -> RawTensor {
+        RawTensor::new(self.start, self.start, self.span().bytes)
+    }
+}
+
+/// Caller's memory that no other thread than the operation's own ever touches: it is never lent to links.
+#[derive(Debug, Clone)]
+pub(crate) struct Span {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: one thread at a time uses it (the caller's, or before the vote the one that votes), and the memory behind
+// it is plain numbers (`Element`).
+unsafe impl Send for Span {}
+// SAFETY: as above: the operation that owns it orders its uses.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The addresses.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let start = self.start as usize;
+        start..start + self.bytes
+    }
+
+    /// Reads the memory.
+    pub(crate) fn view<R>(&self, work: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the caller's borrow covers these bytes until the operation is over, and only the operation uses them.
+        work(unsafe { std::slice::from_raw_parts(self.start, self.bytes) })
+    }
+
+    /// Writes the memory. Only of a [`Target`].
+    pub(crate) fn update<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: the caller's exclusive borrow covers these bytes until the operation is over, and only the
+        // operation's present thread uses them.
+        work(unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) })
     }
 }
 
@@ -182,11 +306,34 @@ impl RawTensor {
 
     /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
     /// fails: it needs no backup.
-    #[allow(dead_code, reason = "for the receive buffer of an all-gather")]
     pub(crate) fn without_backup(mut self) -> Self {
         assert!(self.in_place, "what is only read is not saved in any case");
         self.is_saved = false;
         self
+    }
+
+    /// From one part of the library's memory into another part of it, as long; the operation keeps `room`.
+    pub(crate) fn within(room: &Backup, send: Range<usize>, recv: Range<usize>) -> Self {
+        let bytes = room.checked(&send);
+        assert!(bytes == room.checked(&recv) && (send.end <= recv.start || recv.end <= send.start));
+        // SAFETY: both ranges lie inside the allocation, which was just checked.
+        let (send, recv) = unsafe { (room.start.add(send.start), room.start.add(recv.start)) };
+        Self { send, recv, bytes, in_place: false, is_saved: false }
+    }
+
+    /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
+    pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
+        let bytes = room.checked(&(0..send.bytes));
+        Self { send: send.start, recv: room.start, bytes, in_place: false, is_saved: false }
+    }
+
+    /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the
+    /// vote.
+    pub(crate) fn put(&self, at: usize, from: &Span) {
+        assert!(at <= self.bytes && from.bytes <= self.bytes - at);
+        // SAFETY: the place was just checked, the caller's exclusive borrow covers it, `from` is another borrow, and
+        // nobody sends anything before this peer has voted.
+        unsafe { std::ptr::copy_nonoverlapping(from.start, self.recv.add(at), from.bytes) };
     }
 
     /// Whether what is overwritten has to come back after a failure.
@@ -197,11 +344,6 @@ impl RawTensor {
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Whether send and receive buffer are one.
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.in_place
     }
 
     /// The address ranges that are written and that are only read.
@@ -270,6 +412,30 @@ impl Backup {
     /// Bytes that it can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    fn checked(&self, range: &Range<usize>) -> usize {
+        assert!(range.start <= range.end && range.end <= self.capacity);
+        range.len()
+    }
+
+    /// Reads bytes that were written. Only while no thread uses them: before a vote, or after the gate of the attempt
+    /// has drained.
+    pub(crate) fn view<R>(&self, range: Range<usize>, work: impl FnOnce(&[u8]) -> R) -> R {
+        let bytes = self.checked(&range);
+        // SAFETY: the range lies inside the allocation, what is in it was written, and this thread is its only user.
+        work(unsafe { std::slice::from_raw_parts(self.start.add(range.start), bytes) })
+    }
+
+    /// Fills bytes. Only while no thread uses them, as [`Backup::view`].
+    pub(crate) fn fill<R>(&self, range: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        let bytes = self.checked(&range);
+        // SAFETY: the range lies inside the allocation, of which this thread is the only user; the bytes are
+        // initialised first.
+        work(unsafe {
+            std::ptr::write_bytes(self.start.add(range.start), 0, bytes);
+            std::slice::from_raw_parts_mut(self.start.add(range.start), bytes)
+        })
     }
 
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.

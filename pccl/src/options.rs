@@ -5,7 +5,7 @@ use pccl_protocol::Algorithm;
 use pccl_quant::{ReduceOp, quantise::Quantisation};
 use std::time::Duration;
 
-/// How a large all-reduce travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
+/// How a large collective travels. All peers have to choose the same, or the vote fails with `MismatchedCall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Schedule {
@@ -92,6 +92,32 @@ impl From<ReduceOp> for ReduceOptions {
     }
 }
 
+/// How to carry out a collective that has no reduction. `()` is the default, a tag is enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CollectiveOptions {
+    /// Names the operation among those in flight: all peers use the same tag for the same operation. Default 0.
+    pub tag: u64,
+    /// How elements are quantised while they travel. Default: not at all.
+    pub quantisation: Option<Quantisation>,
+    /// How it travels. Default: automatic.
+    pub schedule: Schedule,
+    /// How long the call may block. Then it is given up for all peers ([`Error::TimedOut`](crate::Error::TimedOut)).
+    /// Default: the call time-out of the communicator.
+    pub timeout: Option<Duration>,
+}
+
+impl From<()> for CollectiveOptions {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+impl From<u64> for CollectiveOptions {
+    fn from(tag: u64) -> Self {
+        Self { tag, ..Self::default() }
+    }
+}
+
 /// How to reduce many tensors in one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManyOptions {
@@ -127,6 +153,12 @@ pub struct LaunchOptions {
 impl From<u64> for LaunchOptions {
     fn from(tag: u64) -> Self {
         Self { tag, ..Self::default() }
+    }
+}
+
+impl From<CollectiveOptions> for LaunchOptions {
+    fn from(options: CollectiveOptions) -> Self {
+        Self { tag: options.tag, schedule: options.schedule, timeout: options.timeout }
     }
 }
 

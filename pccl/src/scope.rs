@@ -1,14 +1,14 @@
-//! Asynchronous all-reduces: several in flight, told apart by their tags.
+//! Asynchronous collectives: several in flight, told apart by their tags.
 
 use crate::{
-    Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op, limit::Limit,
-    session::Shared,
+    Call, Communicator, Error, LaunchOptions, ReduceInfo, ReduceOptions, Tensor, collective::op::Op,
+    limit::Limit, session::Shared,
 };
 use parking_lot::Mutex;
 use pccl_quant::Element;
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-/// Lends buffers to asynchronous all-reduces, as `std::thread::scope` lends to threads: all of them are over before the
+/// Lends buffers to asynchronous collectives, as `std::thread::scope` lends to threads: all of them are over before the
 /// scope ends, whatever happens to their handles.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
@@ -18,9 +18,9 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// An all-reduce in flight.
+/// A collective in flight.
 #[derive(Debug)]
-#[must_use = "an all-reduce is over only when it has been waited for"]
+#[must_use = "a collective is over only when it has been waited for"]
 pub struct AsyncReduce<'scope> {
     comm: &'scope Communicator,
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(options, vec![Tensor::in_place(data, options.op).with(options.quantisation)])
+        self.launch(vec![Tensor::in_place(data, options.op).with(options.quantisation)], options)
     }
 
     /// Launches an all-reduce from `send` into `recv`. See [`Communicator::all_reduce_into`].
@@ -52,7 +52,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<ReduceOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let options = options.into();
-        self.launch(options, vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)])
+        self.launch(vec![Tensor::out_of_place(send, recv, options.op)?.with(options.quantisation)], options)
     }
 
     /// Launches one all-reduce of many tensors: one vote, one outcome.
@@ -64,15 +64,19 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         tensors: Vec<Tensor<'env>>,
         options: impl Into<LaunchOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
-        self.launch(options, tensors)
+        self.launch(tensors, options)
     }
 
-    fn launch(
+    /// Launches a collective of any kind. See [`Communicator::call`].
+    ///
+    /// # Errors
+    /// As [`Scope::all_reduce`], and those about arguments of the call of that kind.
+    pub fn launch(
         &'scope self,
+        call: impl Into<Call<'env>>,
         options: impl Into<LaunchOptions>,
-        tensors: Vec<Tensor<'env>>,
     ) -> Result<AsyncReduce<'scope>, Error> {
-        let (shared, op) = self.comm.launch(options.into(), tensors)?;
+        let (shared, op) = self.comm.launch(&call.into(), options.into())?;
         shared.recall_reader();
         self.launched.lock().push((shared.clone(), op.clone()));
         Ok(AsyncReduce { comm: self.comm, shared, op })
@@ -80,11 +84,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl AsyncReduce<'_> {
-    /// Blocks until the all-reduce is over, or until the limit with which it was launched has passed, from now: then
+    /// Blocks until the collective is over, or until the limit with which it was launched has passed, from now: then
     /// it is given up for all peers.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::call`].
     pub fn wait(self) -> Result<ReduceInfo, Error> {
         let limit = Limit::of(self.op.timeout());
         self.comm.complete(&self.shared, &self.op, limit)
@@ -93,7 +97,7 @@ impl AsyncReduce<'_> {
     /// As [`AsyncReduce::wait`], with this limit.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::call`].
     pub fn wait_for(self, timeout: Duration) -> Result<ReduceInfo, Error> {
         self.comm.complete(&self.shared, &self.op, Limit::of(Some(timeout)))
     }
@@ -103,7 +107,7 @@ impl AsyncReduce<'_> {
         self.op.is_done()
     }
 
-    /// Gives the all-reduce up, for all peers: unless its outcome is decided already, all of them get the verdict
+    /// Gives the collective up, for all peers: unless its outcome is decided already, all of them get the verdict
     /// `CallerAbort`. It still has to be waited for.
     pub fn abort(&self) {
         self.op.give_up(None);
@@ -116,7 +120,7 @@ impl AsyncReduce<'_> {
 }
 
 impl Communicator {
-    /// Runs `body` with a scope that lends buffers to asynchronous all-reduces. Those that were not waited for are
+    /// Runs `body` with a scope that lends buffers to asynchronous collectives. Those that were not waited for are
     /// waited for at the end; their results are lost.
     pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
         /// Waits for what is left, also when `body` panics: the buffers are lent until then.
@@ -126,7 +130,7 @@ impl Communicator {
                 let launched = std::mem::take(&mut *self.0.launched.lock());
                 for (shared, op) in launched {
                     if let Err(error) = self.0.comm.complete_if_open(&shared, &op) {
-                        log::warn!("an all-reduce that nobody waited for failed: {error}");
+                        log::warn!("a collective that nobody waited for failed: {error}");
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! Limits of calls: whoever gives up does so for all, and both sides go on. Two peers are threads of this process.
 
 use pccl::{
-    CallKind, Cause, Communicator, Error, LaunchOptions, ManyOptions, Master, MasterConfig, ReduceOp,
-    ReduceOptions, Remedy, SharedState, SyncOptions, SyncStrategy, Tensor, Verdict,
+    CallKind, Cause, CollectiveKind, Communicator, Error, LaunchOptions, ManyOptions, Master, MasterConfig,
+    ReduceOp, ReduceOptions, Remedy, SharedState, SyncOptions, SyncStrategy, Tensor, Verdict,
 };
 use std::{
     thread,
@@ -69,26 +69,29 @@ fn every_way_to_reduce_has_a_limit() {
     let (_master, first, second) = pair();
     let ask = |tag| ReduceOptions::new(ReduceOp::Sum).tag(tag).timeout(SHORT);
     let mut data = vec![3f32; 100_000];
-    given_up(first.all_reduce(&mut data, ask(1)), CallKind::AllReduce);
+    given_up(first.all_reduce(&mut data, ask(1)), CallKind::Collective(CollectiveKind::AllReduce));
     assert!(first.buffer_bytes() >= size_of_val(&data[..]), "the backup is kept for the next operation");
     let (send, mut recv) = (data.clone(), vec![0f32; 100_000]);
-    given_up(first.all_reduce_into(&send, &mut recv, ask(1)), CallKind::AllReduce);
+    given_up(
+        first.all_reduce_into(&send, &mut recv, ask(1)),
+        CallKind::Collective(CollectiveKind::AllReduce),
+    );
     // All retries together.
     let options = ManyOptions { tag: 1, timeout: Some(SHORT), ..ManyOptions::default() };
     let began = Instant::now();
     given_up(
         first.all_reduce_many(&mut [Tensor::in_place(&mut data, ReduceOp::Sum)], options),
-        CallKind::AllReduce,
+        CallKind::Collective(CollectiveKind::AllReduce),
     );
     assert!(began.elapsed() >= SHORT);
     let (mut one, mut two, mut three) = ([3f32; 4], [3f32; 4], [3f32; 4]);
     first.scope(|scope| {
         let op = scope.all_reduce(&mut one, ReduceOptions::new(ReduceOp::Sum).tag(1)).expect("launched");
-        given_up(op.wait_for(SHORT), CallKind::AllReduce);
+        given_up(op.wait_for(SHORT), CallKind::Collective(CollectiveKind::AllReduce));
         let options = LaunchOptions { tag: 2, timeout: Some(SHORT), ..LaunchOptions::default() };
         let tensors = vec![Tensor::in_place(&mut two, ReduceOp::Sum)];
         let op = scope.all_reduce_many(tensors, options).expect("launched");
-        given_up(op.wait(), CallKind::AllReduce);
+        given_up(op.wait(), CallKind::Collective(CollectiveKind::AllReduce));
         // Whoever leaves the scope without waiting waits as long as the options say.
         drop(scope.all_reduce(&mut three, ask(3)).expect("launched"));
     });
@@ -108,7 +111,7 @@ fn the_communicator_has_a_limit_for_calls_that_name_none() {
     assert_eq!(first.call_timeout(), None);
     first.set_call_timeout(Some(SHORT));
     let mut data = [3f32; 4];
-    given_up(first.all_reduce(&mut data, ReduceOp::Sum), CallKind::AllReduce);
+    given_up(first.all_reduce(&mut data, ReduceOp::Sum), CallKind::Collective(CollectiveKind::AllReduce));
     let mut weights = [1f32; 10];
     let mut state = SharedState::new(0);
     state.tensor("weights", &mut weights).expect("a new key");

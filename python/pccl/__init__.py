@@ -28,24 +28,33 @@ from ._enums import (
 )
 from ._errors import (
     Aborted,
+    Cancelled,
     ConnectFailed,
     Dropped,
+    Fenced,
+    GroupBroken,
     InternalError,
     InvalidArgument,
     InvalidBuffer,
     InvalidUsage,
+    IterationError,
     MasterLost,
     Mismatch,
+    NoQuorum,
     NotConnected,
+    NotMember,
     OutcomeUnknown,
     PCCLError,
     PeerLost,
     PendingAsyncOps,
     Refused,
+    StoreLost,
+    StoreUnreachable,
     System,
     TimedOut,
     TooFewPeers,
 )
+from ._iteration import Decision, GlobalIteration, Member, Store
 from ._library import library as _library
 from ._master_node import MasterNode
 from ._optimizers import materialise_optimizer
@@ -66,11 +75,14 @@ def get_include() -> str:
 
 
 __all__ = [
-    "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Communicator", "ConnectFailed", "DataType", "DeviceType",
-    "DistributionHint", "Dropped", "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "MasterLost",
-    "MasterNode", "Mismatch", "NotConnected", "Optimized", "OutcomeUnknown", "PCCLError", "PeerLost", "PendingAsyncOps",
-    "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo", "ReduceOp", "ReduceOpDescriptor",
+    "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Cancelled", "Communicator", "ConnectFailed", "DataType",
+    "Decision", "DeviceType", "DistributionHint", "Dropped", "Fenced", "GlobalIteration", "GroupBroken",
+    "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "MasterLost", "MasterNode",
+    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError",
+    "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
+    "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "System", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
+    "SharedStateSyncStrategy", "Store", "StoreLost", "StoreUnreachable", "System", "TensorInfo", "TimedOut",
+    "TooFewPeers", "World", "cuda", "get_include",
     "materialise_optimizer", "pccl_dir", "__version__",
 ]

@@ -6,9 +6,11 @@ import threading
 import time
 from ctypes import byref
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from uuid import UUID
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
 from ._calls import blocking, text
+from ._collectives import Collectives
 from ._descriptors import (
     Optimized,
     QuantizationOptions,
@@ -33,7 +35,7 @@ _TAGS = 4096
 _I32 = (1 << 31) - 1
 
 
-class Communicator(Training):
+class Communicator(Training, Collectives):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
 
     A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call
@@ -47,7 +49,8 @@ class Communicator(Training):
                  first_ports: Optional[Tuple[int, int]] = None, strict_ports: bool = False,
                  connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
                  dial_timeout: Optional[float] = None, call_timeout: Optional[float] = None,
-                 frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC):
+                 frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC,
+                 formed_groups: bool = False, world_of_one: bool = False):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
@@ -66,6 +69,9 @@ class Communicator(Training):
           than the longest step of the slowest peer.
         - ``frame_checksums``: whether data carry checksums on their way; ``None``: unless both ends are on one host.
         - ``schedule``: see the property.
+        - ``formed_groups``: the members of the group are given by ``form_group``; nobody is let in.
+        - ``world_of_one``: reduces succeed while this peer is the only member of its group, with its own contribution
+          as the result, instead of raising ``TooFewPeers``.
         """
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
@@ -79,6 +85,10 @@ class Communicator(Training):
         for number, (what, seconds) in enumerate(times):
             if seconds is not None:
                 settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=0.001))))
+        for function, value, what in (("pcclSetFormedGroups", formed_groups, "formed_groups"),
+                                      ("pcclSetWorldOfOne", world_of_one, "world_of_one")):
+            if flag(value, what):
+                settings.append((function, (True,)))
         if self._call_limit_ms != NO_TIMEOUT:
             settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
         chosen = Schedule.of(schedule)
@@ -138,6 +148,26 @@ class Communicator(Training):
                 if attempt + 1 == attempts:
                     raise
             time.sleep(1)
+
+    def form_group(self, uuid: Union[int, UUID], members: Sequence[Union[str, bytes]],
+                   timeout: Optional[float] = None) -> World:
+        """Forms a group of ``members``: the place in the list is the rank. A ``str`` is a name, ``bytes`` are a
+        ``peer_id``.
+
+        All members call it with the same ``uuid`` and list, and it returns when they are connected. Nobody joins
+        between two formings, and when a member is lost every call raises ``GroupBroken``, until the group is formed
+        again. A ``uuid`` is used once, also by a try that fails. Without any ``timeout`` the limit is a minute; who has
+        not called by then is named to all who have. Needs ``formed_groups``.
+        """
+        number = integer(uuid.int if isinstance(uuid, UUID) else uuid, "uuid", 0, (1 << 128) - 1)
+        if isinstance(members, (str, bytes)):
+            raise TypeError("members are a sequence of names and identities")
+        listed = [_member(member) for member in members]
+        array = (structs.Member * len(listed))(*listed)
+        self._blocking("form_group", "pcclFormGroup", number >> 64, number & U64, array, len(listed), timeout=timeout,
+                       keep=(listed, array))
+        self._begin_tags()
+        return self.world()
 
     def update_topology(self, timeout: Optional[float] = None) -> None:
         """Lets in those who wait. All peers have to call it. ``PendingAsyncOps`` while reduces are in flight."""
@@ -393,6 +423,14 @@ class Communicator(Training):
             # A thread of the library, which has called into Python, cannot wait for the library.
             handle, in_flight, self._handle = self._handle, self._in_flight, ctypes.c_void_p()
             threading.Thread(target=_destroy, args=(handle, in_flight), name="destroy a communicator").start()
+
+
+def _member(member: Union[str, bytes]) -> "structs.Member":
+    if isinstance(member, bytes):
+        if len(member) != 16:
+            raise ValueError(f"an identity has 16 bytes, not {len(member)}")
+        return structs.Member(None, (ctypes.c_uint8 * 16)(*member))
+    return structs.Member(words(member, "a member"))
 
 
 def _destroy(handle: ctypes.c_void_p, _keep: Any) -> None:

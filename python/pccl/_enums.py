@@ -70,6 +70,8 @@ class Remedy(Enum):
     WAIT_FOR_PEERS = 2
     RECONNECT = 3
     GIVE_UP = 4
+    #: Form the group again with ``form_group``, of those who are there and with a fresh uuid, then sync.
+    FORM_GROUP = 5
 
 
 class ReduceOp(Choice):

@@ -66,6 +66,10 @@ class PeerLost(Aborted):
     """A peer died, was silent, was dropped, or left: the others are being put into a new ring."""
 
 
+class GroupBroken(Aborted):
+    """The group was formed of given members, and one of them is missing, which the verdict names: form it again."""
+
+
 class Mismatch(Aborted):
     """Peers made the same call with different arguments; the verdict names two peers and both values."""
 
@@ -123,14 +127,43 @@ class InternalError(PCCLError):
     """A defect of the library."""
 
 
+class IterationError(PCCLError):
+    """A call of a global iteration that failed."""
+
+
+class Fenced(IterationError):
+    """The others went on without this member, or a later life of it was started: reload, then ``catch_up``."""
+
+
+class NotMember(IterationError):
+    """The member has left, or is out and has not caught up."""
+
+
+class NoQuorum(IterationError):
+    """The policy demands more members than there are."""
+
+
+class StoreUnreachable(IterationError):
+    """The store did not answer for ``store_timeout``."""
+
+
+class StoreLost(IterationError):
+    """The store has lost what it held, or holds another run."""
+
+
+class Cancelled(IterationError):
+    """Another thread has ended the call."""
+
+
 _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
-_ABORTED = ("EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
+_ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
     for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
-                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError)
+                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced, NotMember, NoQuorum,
+                 StoreUnreachable, StoreLost, Cancelled)
 }
-CLASSES = (PCCLError, Aborted, PeerLost, Mismatch, Dropped, *_CLASSES.values())
+CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:
     # As users name them, in tracebacks and in pickles.
     _kind.__module__ = "pccl"
@@ -142,6 +175,8 @@ def _class_of(cause: str, remedy: Remedy) -> Type[PCCLError]:
         return _CLASSES[cause]
     if cause in _LOST_PEERS:
         return PeerLost
+    if cause == "GroupBroken":
+        return GroupBroken
     if cause == "MismatchedCall":
         return Mismatch
     if cause in _ABORTED or (cause == "MasterStopping" and remedy is not Remedy.RECONNECT):

@@ -50,6 +50,15 @@ class structs:
             ("bound_mbit_s", c_double), ("unmeasured_edges", c_uint64), ("note", c_char * 1032),
         ]
 
+    class IterationInfo(Structure):
+        _fields_ = [("iteration", c_uint64), ("members", c_uint32), ("position", c_uint32), ("life", c_uint64)]
+
+    class IterationMember(Structure):
+        _fields_ = [("life", c_uint64), ("payload_bytes", c_uint32), ("joined", c_bool), ("id", c_char * 72)]
+
+    class Member(Structure):
+        _fields_ = [("name", c_char_p), ("peer", c_uint8 * 16)]
+
     # With structures inside, see below.
     ReduceDescriptor: "type[_ReduceDescriptor]"
     ReduceOpDescriptor: "type[_ReduceOpDescriptor]"
@@ -77,6 +86,9 @@ structs.SharedState = _SharedState
 
 _HANDLE = c_void_p
 _TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
+#: What every call that begins a collective ends with.
+_BEGIN = [POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)]
+_PAYLOAD = [c_char_p, c_size_t, POINTER(structs.IterationInfo)]
 _LOG_CALLBACK = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
 _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclInit": [],
@@ -88,6 +100,14 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
     "pcclAllReduceAsync":
         [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclBroadcastAsync": [c_void_p, c_uint32, *_BEGIN],
+    "pcclReduceAsync": [c_void_p, c_uint32, *_BEGIN],
+    "pcclWeightedAverageAsync": [c_void_p, c_double, *_BEGIN],
+    "pcclAllGatherAsync": [c_void_p, c_void_p, c_size_t, *_BEGIN],
+    "pcclAllGatherVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
+    "pcclReduceScatterAsync": [c_void_p, c_void_p, c_size_t, *_BEGIN],
+    "pcclReduceScatterVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
+    "pcclBarrierAsync": [c_uint64, _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
@@ -102,6 +122,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetBindAddress": [_HANDLE, c_char_p],
     "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclSetFrameChecksums": [_HANDLE, c_int],
+    "pcclSetFormedGroups": [_HANDLE, c_bool],
+    "pcclSetWorldOfOne": [_HANDLE, c_bool],
+    "pcclFormGroup": [_HANDLE, c_uint64, c_uint64, POINTER(structs.Member), c_size_t],
     "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
     "pcclIsConnected": [_HANDLE, POINTER(c_bool)],
@@ -133,6 +156,24 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclMasterSetEdgeTimeout": [_HANDLE, c_uint64],
     "pcclMasterGetPort": [_HANDLE, POINTER(c_uint16)],
     "pcclMasterHasEnded": [_HANDLE, POINTER(c_bool)],
+    "pcclIterationServeStore": [c_char_p, c_char_p, POINTER(c_void_p)],
+    "pcclIterationGetStorePort": [_HANDLE, POINTER(c_uint16)],
+    "pcclIterationStopStore": [_HANDLE],
+    "pcclIterationCreate": [c_char_p, c_char_p, c_char_p, c_uint32, POINTER(c_void_p)],
+    "pcclIterationDestroy": [_HANDLE],
+    "pcclIterationSetPolicy": [_HANDLE, c_int],
+    "pcclIterationSetFirst": [_HANDLE, c_uint64],
+    "pcclIterationSetTime": [_HANDLE, c_int, c_uint64],
+    "pcclIterationSetMirror": [_HANDLE, c_bool],
+    "pcclIterationJoin": [_HANDLE, *_PAYLOAD],
+    "pcclIterationAdvance": [_HANDLE, *_PAYLOAD],
+    "pcclIterationCatchUp": [_HANDLE, *_PAYLOAD],
+    "pcclIterationLeave": [_HANDLE],
+    "pcclIterationCancel": [_HANDLE],
+    "pcclIterationForceMembers": [_HANDLE, POINTER(c_char_p), c_size_t],
+    "pcclIterationGetCurrent": [_HANDLE, POINTER(c_bool), POINTER(structs.IterationInfo)],
+    "pcclIterationGetDecision": [_HANDLE, POINTER(structs.IterationInfo)],
+    "pcclIterationGetMember": [_HANDLE, c_uint32, POINTER(structs.IterationMember), c_void_p, c_size_t],
 }
 
 

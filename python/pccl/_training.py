@@ -73,7 +73,7 @@ class Training:
                 self._turn(step, state, chosen, peers, goes_on)
                 failures = 0
             except PCCLError as failed:
-                if failed is error or failed.remedy in (Remedy.GIVE_UP, Remedy.NONE):
+                if failed is error or failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
                     raise
                 LOGGER.warning("a step failed: %s", failed)
                 error, failures = failed, failures + 1
@@ -107,7 +107,7 @@ class Training:
         peers = integer(min_world, "min_world", 1, U32)
         if not isinstance(error, PCCLError):
             raise TypeError(f"error is a PCCLError, not a {type(error).__name__}")
-        if error.remedy in (Remedy.GIVE_UP, Remedy.NONE):
+        if error.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
             raise error
         self._recover(error.remedy, peers)
 

@@ -11,7 +11,8 @@ import pytest
 
 import pccl
 
-# A shell without job control starts what it puts into the background with this signal ignored, and children inherit that.
+# A shell without job control starts what it puts into the background with this signal ignored, and children inherit
+# that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 120
@@ -41,7 +42,8 @@ class Peer:
     """A Python process that runs a piece of a program."""
 
     def __init__(self, program, *arguments):
-        self.process = subprocess.Popen([sys.executable, "-c", PROLOGUE + textwrap.dedent(program), *map(str, arguments)],
+        self.process = subprocess.Popen([sys.executable, "-c", PROLOGUE + textwrap.dedent(program),
+                                         *map(str, arguments)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "PYTHONUNBUFFERED": "1"})
         # Whoever waits for a line of it then reads the end of the stream.

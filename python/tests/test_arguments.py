@@ -8,7 +8,8 @@ import pytest
 
 import pccl
 from pccl import (Attribute, Communicator, DataType, DeviceType, DistributionHint, MasterNode, QuantizationAlgorithm,
-                  QuantizationOptions, ReduceDescriptor, ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Schedule, SharedState,
+                  QuantizationOptions, ReduceDescriptor, ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor,
+                  Schedule, SharedState,
                   SharedStateSyncStrategy, TensorInfo)
 
 
@@ -81,11 +82,13 @@ def test_every_enum(comm, state):
         refused(call, WRONG_NAMES, ValueError)
     assert comm.schedule is Schedule.AUTOMATIC
     # A member of another enum of the package is as foreign as any.
-    refused(lambda value: comm.all_reduce(FLOATS, op=value), [Schedule.RING, DataType.INT16, Attribute.GLOBAL_WORLD_SIZE], TypeError)
+    refused(lambda value: comm.all_reduce(FLOATS, op=value), [Schedule.RING, DataType.INT16,
+                                                              Attribute.GLOBAL_WORLD_SIZE], TypeError)
 
 
 def test_names_of_members():
-    for kind in (ReduceOp, Attribute, SharedStateSyncStrategy, Schedule, DeviceType, DistributionHint, QuantizationAlgorithm,
+    for kind in (ReduceOp, Attribute, SharedStateSyncStrategy, Schedule, DeviceType, DistributionHint,
+                 QuantizationAlgorithm,
                  DataType):
         for member in kind:
             for value in (member, member.name, member.name.lower(), f" {member.name.title()} "):
@@ -110,7 +113,8 @@ def test_every_integer(comm, state):
         "peers": (comm.wait_for_world, [0, -1, 1 << 32]),
         "min_world of run": (lambda value: comm.run(print, state=state, steps=1, min_world=value), [0, -1, 1 << 32]),
         "steps of run": (lambda value: comm.run(print, state=state, steps=value), [-1, 1 << 64]),
-        "min_world of recover": (lambda value: comm.recover(pccl.MasterLost(pccl.Result.INVALID_USAGE, "x"), min_world=value),
+        "min_world of recover": (lambda value: comm.recover(pccl.MasterLost(pccl.Result.INVALID_USAGE, "x"),
+                                                            min_world=value),
                                  [0, -1, 1 << 32]),
         "tag": (lambda value: comm.all_reduce(FLOATS, op="sum", tag=value), [-1, 1 << 64]),
         "tag of async": (lambda value: comm.all_reduce_async(FLOATS, op="sum", tag=value), [-1, 1 << 64]),
@@ -118,11 +122,15 @@ def test_every_integer(comm, state):
         "tag of many async": (lambda value: comm.all_reduce_many_async([FLOATS], op="sum", tag=value), [-1, 1 << 64]),
         "tag of a descriptor": (lambda value: ReduceDescriptor(3, ReduceOp.SUM, value, FLOAT, NONE), [-1, 1 << 64]),
         "count": (lambda value: ReduceDescriptor(value, ReduceOp.SUM, 0, FLOAT, NONE), [-1, 1 << 64]),
-        "send_ptr": (lambda value: ReduceOpDescriptor(value, 0, ReduceDescriptor(3, ReduceOp.SUM, 0, FLOAT, NONE)), [-1, 1 << 64]),
-        "recv_ptr": (lambda value: ReduceOpDescriptor(0, value, ReduceDescriptor(3, ReduceOp.SUM, 0, FLOAT, NONE)), [-1, 1 << 64]),
+        "send_ptr": (lambda value: ReduceOpDescriptor(value, 0, ReduceDescriptor(3, ReduceOp.SUM, 0, FLOAT, NONE)),
+                     [-1, 1 << 64]),
+        "recv_ptr": (lambda value: ReduceOpDescriptor(0, value, ReduceDescriptor(3, ReduceOp.SUM, 0, FLOAT, NONE)),
+                     [-1, 1 << 64]),
         "max_in_flight": (lambda value: comm.all_reduce_multiple_with_retry([], max_in_flight=value), [0, -1, 1 << 31]),
-        "data_ptr": (lambda value: TensorInfo("x", value, numel=0, dtype=DataType.FLOAT, device_type=DeviceType.CPU), [-1, 1 << 64]),
-        "numel": (lambda value: TensorInfo("x", 0, numel=value, dtype=DataType.FLOAT, device_type=DeviceType.CPU), [-1, 1 << 64]),
+        "data_ptr": (lambda value: TensorInfo("x", value, numel=0, dtype=DataType.FLOAT, device_type=DeviceType.CPU),
+                     [-1, 1 << 64]),
+        "numel": (lambda value: TensorInfo("x", 0, numel=value, dtype=DataType.FLOAT, device_type=DeviceType.CPU),
+                  [-1, 1 << 64]),
         "revision": (lambda value: setattr(state, "revision", value), [-1, 1 << 64]),
         "revision of a new state": (lambda value: SharedState.of(revision=value, x=FLOATS), [-1, 1 << 64]),
         "min_world_size": (lambda value: MasterNode("127.0.0.1:0", min_world_size=value), [0, -1, 1 << 32]),
@@ -135,7 +143,8 @@ def test_every_integer(comm, state):
         with pytest.raises(TypeError):
             Communicator("127.0.0.1:1", first_ports=ports)
     numpy = pytest.importorskip("numpy")
-    refused(lambda value: setattr(state, "revision", value), [numpy.bool_(True), numpy.float32(1), numpy.array([1, 2])], TypeError)
+    refused(lambda value: setattr(state, "revision", value), [numpy.bool_(True), numpy.float32(1), numpy.array([1, 2])],
+            TypeError)
     state.revision = numpy.uint8(0)
 
 

@@ -16,7 +16,8 @@ DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "errors.m
 
 
 def an_error():
-    return pccl.PeerLost(Result.RANK_CONNECTION_LOST, "Communicator.all_reduce", "all-reduce tag 7 failed: PeerDied", Remedy.RETRY,
+    return pccl.PeerLost(Result.RANK_CONNECTION_LOST, "Communicator.all_reduce", "all-reduce tag 7 failed: PeerDied",
+                         Remedy.RETRY,
                          "all-reduce tag 7 failed: PeerDied", "PeerDied", (bytes(16),))
 
 
@@ -65,7 +66,8 @@ def test_each_cause_has_its_class():
             ("MasterStopping", Remedy.RETRY, pccl.Aborted), ("MasterStopping", Remedy.RECONNECT, pccl.Dropped),
             ("Straggler", Remedy.RECONNECT, pccl.Dropped), ("Operator", Remedy.GIVE_UP, pccl.Dropped),
             ("CallTimeout", Remedy.RETRY, pccl.Aborted), ("MasterLost", Remedy.RECONNECT, pccl.MasterLost),
-            ("OutcomeUnknown", Remedy.RECONNECT, pccl.MasterLost), ("TooFewPeers", Remedy.WAIT_FOR_PEERS, pccl.TooFewPeers),
+            ("OutcomeUnknown", Remedy.RECONNECT, pccl.MasterLost), ("TooFewPeers", Remedy.WAIT_FOR_PEERS,
+                                                                    pccl.TooFewPeers),
             ("Refused", Remedy.GIVE_UP, pccl.ConnectFailed), ("InvalidArgument", Remedy.GIVE_UP, ValueError),
             ("PendingAsyncOps", Remedy.GIVE_UP, pccl.InvalidUsage)):
         assert issubclass(_class_of(cause, remedy), kind) and issubclass(_class_of(cause, remedy), PCCLError)

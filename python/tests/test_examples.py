@@ -17,7 +17,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 def train(program, *arguments, **environment):
     """Survives a kill, lets a newcomer in, and ends with the same weights on all peers."""
-    output = subprocess.run([sys.executable, os.path.join(EXAMPLES, program), *arguments], capture_output=True, text=True,
+    output = subprocess.run([sys.executable, os.path.join(EXAMPLES, program), *arguments], capture_output=True,
+                            text=True,
                             stdin=subprocess.DEVNULL, timeout=300, env={**os.environ, **environment})
     assert output.returncode == 0, output.stderr
     lines = output.stdout.splitlines()

@@ -154,7 +154,8 @@ def test_ctrl_c_interrupts_a_blocking_call(master, start):
 def test_the_master_program_ends_by_a_signal():
     # The program of cargo, under the arguments that the package had before, too.
     for number, argument in ((signal.SIGTERM, "--listen-address"), (signal.SIGINT, "--listen")):
-        program = subprocess.Popen([sys.executable, "-m", "pccl.master", argument, "127.0.0.1:0", "--min-world-size", "1",
+        program = subprocess.Popen([sys.executable, "-m", "pccl.master", argument, "127.0.0.1:0", "--min-world-size",
+                                    "1",
                                     "--peer-timeout", "9.5"], stdout=subprocess.PIPE, text=True)
         port = int(program.stdout.readline().rsplit(":", 1)[1])
         asked = subprocess.run([sys.executable, "-m", "pccl.master", "--status", f"127.0.0.1:{port}"], timeout=60,
@@ -172,7 +173,9 @@ def test_without_cargo_a_build_says_so_in_one_sentence(tmp_path):
     if int(setuptools.__version__.partition(".")[0]) < 77:
         pytest.skip("this setuptools is older than the package wants")
     source = os.path.join(os.path.dirname(__file__), "..")
-    built = subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "setup.py", "-q", "build_py", "--build-lib",
-                            str(tmp_path)], cwd=source, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    built = subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "setup.py", "-q", "build_py",
+                            "--build-lib",
+                            str(tmp_path)], cwd=source, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True,
+                            text=True)
     assert built.returncode != 0 and not os.listdir(tmp_path)
     assert built.stderr.strip().startswith("error: PCCL is written in Rust") and len(built.stderr.splitlines()) == 1, built.stderr

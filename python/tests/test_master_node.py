@@ -41,7 +41,8 @@ def test_a_script_that_only_runs_a_master_stays_until_it_is_interrupted(script):
 @pytest.mark.parametrize("script, status", FAILURES.values(), ids=FAILURES.keys())
 def test_a_program_that_failed_ends(script, status):
     script = script.replace("m = start()", "m = pccl.MasterNode('127.0.0.1:0'); m.run(); print(m.port, flush=True)")
-    done = subprocess.run([sys.executable, "-c", "import pccl, sys\n" + script], timeout=PATIENCE_S, capture_output=True,
+    done = subprocess.run([sys.executable, "-c", "import pccl, sys\n" + script], timeout=PATIENCE_S,
+                          capture_output=True,
                           text=True)
     assert done.returncode == status, done.stderr
     assert ("caught" in done.stdout) == (status == 0)

@@ -80,12 +80,16 @@ def run(tmp_path):
     """Starts programs that import the package of the original."""
     package = tmp_path / "pccl"
     shutil.copytree(os.path.join(os.path.dirname(__file__), "original"), package)
+    headers = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "abi", "original")
+    for header in ("ccoip_inet.h", "pccl.h"):
+        shutil.copy(os.path.join(headers, header), package)
     name = next(name for name in os.listdir(pccl.pccl_dir()) if name in ("libpccl.so", "libpccl.dylib"))
     shutil.copy(os.path.join(pccl.pccl_dir(), name), package)
     started = []
 
     def start(program, *arguments):
-        started.append(subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], text=True,
+        started.append(subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+                                        text=True,
                                         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
         return started[-1]

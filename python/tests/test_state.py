@@ -34,18 +34,22 @@ def test_changes_after_it_was_built_are_seen():
     box, holder = Box(1.5), Holder(7)
     state = SharedState.of(tensors=tensors, box=box, holder=holder, now=lambda: tensors["a"] * 1)
     before = bytes_of(state)
-    assert set(before) == {"tensors.a", "tensors.n.b", "tensors.step", "box", "holder.steps", "holder.rates.0", "holder.rates.1", "now"}
+    assert set(before) == {"tensors.a", "tensors.n.b", "tensors.step", "box", "holder.steps", "holder.rates.0",
+                           "holder.rates.1", "now"}
     # As a checkpoint does: other arrays in the same places.
     tensors["a"], tensors["n"]["b"], tensors["step"], box.value, holder.steps = (
         numpy.ones(3, numpy.float32), numpy.ones(2), 5, 2.5, 8)
     after = bytes_of(state)
-    assert after["tensors.a"] == numpy.ones(3, numpy.float32).tobytes() and after["tensors.n.b"] == numpy.ones(2).tobytes()
+    assert after["tensors.a"] == numpy.ones(3,
+                                            numpy.float32).tobytes() and after["tensors.n.b"] == numpy.ones(2).tobytes()
     assert {name for name in after if after[name] == before[name]} == {"holder.rates.0", "holder.rates.1"}
 
 
 def test_what_has_no_place_to_come_back_to_is_refused():
-    for wrong in ({"x": None}, {"x": "text"}, {"x": 1j}, {"x": b"bytes"}, {"x": object()}, {"x": numpy.array([object()])},
-                  {"x": lambda: 5}, {"x": numpy.broadcast_to(numpy.zeros(1), 3)}, [5], ["x"], 5, None, "x", {}, [], {"x": 1 << 70},
+    for wrong in ({"x": None}, {"x": "text"}, {"x": 1j}, {"x": b"bytes"}, {"x": object()},
+                  {"x": numpy.array([object()])},
+                  {"x": lambda: 5}, {"x": numpy.broadcast_to(numpy.zeros(1), 3)}, [5], ["x"], 5, None, "x", {}, [],
+                  {"x": 1 << 70},
                   {"x": TensorInfo.from_buffer(bytearray(1), "y")}, {"a.b": Box(), "a": {"b": Box()}}, {"x\0": Box()}):
         with pytest.raises((TypeError, ValueError)):
             SharedState(wrong)

@@ -10,8 +10,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 #: Each with what makes its state differ from zeros before the first step.
 OPTIMIZERS = {
     "SGD": {"lr": 0.1}, "SGD with momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
-    "SGD with Nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True}, "Adam": {"lr": 0.01}, "Adam amsgrad": {"amsgrad": True},
-    "AdamW": {"lr": 0.01, "weight_decay": 0.1}, "NAdam": {}, "RAdam": {}, "Adamax": {}, "Adagrad": {"initial_accumulator_value": 0.5},
+    "SGD with Nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True}, "Adam": {"lr": 0.01},
+    "Adam amsgrad": {"amsgrad": True},
+    "AdamW": {"lr": 0.01, "weight_decay": 0.1}, "NAdam": {}, "RAdam": {}, "Adamax": {},
+    "Adagrad": {"initial_accumulator_value": 0.5},
     "Adadelta": {}, "RMSprop": {"momentum": 0.9, "centered": True}, "Rprop": {"lr": 0.05}, "ASGD": {"lr": 0.1},
 }
 
@@ -57,7 +59,8 @@ def test_reduces_and_state(fleet):
 def test_operations_of_torch_count_by_their_names(fleet):
     """``dist.ReduceOp.MAX`` has the number of our minimum, and was taken for it."""
     names = torch.distributed.ReduceOp
-    assert [ReduceOp.of(op) for op in (names.SUM, names.AVG, names.PRODUCT, names.MAX, names.MIN, names(names.MAX))] == [
+    assert [ReduceOp.of(op) for op in (names.SUM, names.AVG, names.PRODUCT, names.MAX, names.MIN,
+                                       names(names.MAX))] == [
         ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.MAX]
     for other in (names.BAND, names.BOR, names.BXOR, names.PREMUL_SUM, names):
         with pytest.raises(TypeError):

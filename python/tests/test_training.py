@@ -37,7 +37,8 @@ def lead():
     started = []
 
     def start(address):
-        started.append(subprocess.Popen([sys.executable, "-m", "pccl.master", "--listen", address], stdout=subprocess.PIPE,
+        started.append(subprocess.Popen([sys.executable, "-m", "pccl.master", "--listen", address],
+                                        stdout=subprocess.PIPE,
                                         text=True))
         assert "listening" in started[-1].stdout.readline()
         return started[-1]
@@ -201,7 +202,8 @@ def test_limits_of_calls(master, start):
 
 def test_peers_may_be_started_before_their_master(start, lead):
     address = f"127.0.0.1:{free_port()}"
-    peers = [start(LOOP + "say('started')\ncomm.run(step, state=state, steps=5)\nsay(f'end {weights[0]:.6f}')\n", address, 2, index)
+    peers = [start(LOOP + "say('started')\ncomm.run(step, state=state, steps=5)\nsay(f'end {weights[0]:.6f}')\n",
+                   address, 2, index)
              for index in range(2)]
     for peer in peers:
         peer.expect("started")

@@ -41,9 +41,11 @@ mod level;
 pub mod quantise;
 mod reciprocal;
 mod types;
+mod weigh;
 
 pub use copy::copy_streaming;
 pub use element::Element;
 pub use kernels::{KernelError, Kernels, finish_average, fold_in_place, fold_in_place_saving, fold_into};
 pub use level::Level;
 pub use types::{DataType, ReduceOp};
+pub use weigh::{unweigh, weigh, weighted_type};

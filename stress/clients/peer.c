@@ -1,5 +1,5 @@
-/* A peer of the stress harness that knows the library by its C interface alone: trains as stress/src/peer does, follows the
- * remedy of every failure, and reports each event in one line. */
+/* A peer of the stress harness that knows the library by its C interface alone: trains as stress/src/peer does, follows
+ * the remedy of every failure, and reports each event in one line. */
 #define _GNU_SOURCE
 #include "workload.h"
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static bool loss_reported;
 /* Answer of a question that was asked while all-reduces were in flight; -1: none. */
 static int pending = -1;
 
-/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+/* ---- Reports ------------------------------------------------------------------------------------------------- */
 
 static uint64_t now_us(void) {
     struct timespec now;
@@ -99,8 +99,8 @@ static void report_reduced(const char *word, uint64_t tag, size_t world, const c
     static char line[2 * RING_MAX * 33 + 256];
     ring_t after = get_ring();
     /* The C interface tells no rank. */
-    char *end = line + sprintf(line, "%s %" PRIu64 " %" PRIu64 " %zu - %s %016" PRIx64 " ", word, revision, tag, world, way,
-                               hash);
+    char *end = line + sprintf(line, "%s %" PRIu64 " %" PRIu64 " %zu - %s %016" PRIx64 " ",
+                               word, revision, tag, world, way, hash);
     end = write_peers(end, before->peers, before->count);
     *end++ = ' ';
     if (same_ring(before, &after))
@@ -158,7 +158,7 @@ static void *listen_to_supervisor(void *unused) {
     _exit(ORPHANED);
 }
 
-/* ---- Membership --------------------------------------------------------------------------------------------------- */
+/* ---- Membership ---------------------------------------------------------------------------------------------- */
 
 static void pause_us(uint64_t us) {
     struct timespec time;
@@ -227,7 +227,7 @@ static next_t gather(void) {
     return GO_ON;
 }
 
-/* ---- A step -------------------------------------------------------------------------------------------------------- */
+/* ---- A step -------------------------------------------------------------------------------------------------- */
 
 static uint64_t state_hash(void) {
     checksum_t checksum = {0, 0};
@@ -494,7 +494,7 @@ static next_t train(void) {
     return then;
 }
 
-/* ---- Beginning ----------------------------------------------------------------------------------------------------- */
+/* ---- Beginning ----------------------------------------------------------------------------------------------- */
 
 static const char *argument(int count, char **arguments, const char *name) {
     int i;

@@ -1,5 +1,5 @@
-"""A peer of the stress harness that uses the Python package: trains as stress/src/peer does, follows the remedy of every
-failure, and reports each event in one line. The arguments are those of any peer of the harness."""
+"""A peer of the stress harness that uses the Python package: trains as stress/src/peer does, follows the remedy of
+every failure, and reports each event in one line. The arguments are those of any peer of the harness."""
 
 import ctypes
 import os
@@ -10,7 +10,8 @@ import time
 
 import numpy
 import pccl
-from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgorithm, QuantizationOptions, ReduceDescriptor,
+from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgorithm, QuantizationOptions,
+                  ReduceDescriptor,
                   ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, Schedule, SharedState, TensorInfo)
 
 # Wrapping around is what these numbers are for.
@@ -19,7 +20,8 @@ ORPHANED = 3
 MANY_TAG = 100
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX, QuantizationAlgorithm.CAST_BFLOAT16,
+QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX,
+             QuantizationAlgorithm.CAST_BFLOAT16,
              QuantizationAlgorithm.NONE]
 
 
@@ -125,7 +127,8 @@ class Workload:
                 (5, True, numpy.float16, ReduceOp.AVG if even else ReduceOp.SUM, 8),
                 (6, step % 4 == 0, numpy.float32, ReduceOp.SUM if even else ReduceOp.AVG, 1)]
         none = QuantizationAlgorithm.NONE
-        return [Job(step, tag, in_place, [(dtype, op, self.size(rng, share), QUANTISED[step % 3] if tag == 6 else none)])
+        return [Job(step, tag, in_place, [(dtype, op, self.size(rng, share),
+                                           QUANTISED[step % 3] if tag == 6 else none)])
                 for tag, in_place, dtype, op, share in plan]
 
     def many_job(self, step):
@@ -179,15 +182,18 @@ class Peer:
         value = lambda name, default="0": arguments.get(name, default)
         number = lambda name: int(value(name))
         self.workload = Workload(number("--seed"), number("--elements"))
-        self.step_ms, self.groups, self.optimize_every = (number(f"--{n}") for n in ("step-ms", "groups", "optimize-every"))
+        self.step_ms, self.groups, self.optimize_every = (number(f"--{n}")
+                                                          for n in ("step-ms", "groups", "optimize-every"))
         index = number("--index")
         self.pace = Rng(self.workload.seed, 6, index)
         shown = arguments.get("--shown")
-        self.comm = Communicator(value("--master"), number("--group"), index % 3, bind_address=value("--bind", "127.0.0.1"),
+        self.comm = Communicator(value("--master"), number("--group"), index % 3,
+                                 bind_address=value("--bind", "127.0.0.1"),
                                  first_ports=(number("--data-port"), number("--state-port")), advertised_host=shown,
                                  # Bits are flipped on the way.
                                  frame_checksums=True if shown else None,
-                                 # The neighbour may be stopped: reaching it takes longer than the master needs to drop it.
+                                 # The neighbour may be stopped: reaching it takes longer than the master needs to drop
+                                 # it.
                                  dial_timeout=number("--peer-timeout-ms") / 1000 + 2)
         initial = Rng(self.workload.seed, 4)
         self.weights = random_buffer(numpy.float32, self.workload.elements, initial)
@@ -296,7 +302,8 @@ class Peer:
     def failed(self, call, intact, error):
         word = error.cause
         # The library's word for a drop is the reason for it, which is reported with the loss.
-        if error.remedy is Remedy.RECONNECT and word not in ("MasterLost", "OutcomeUnknown", "NotConnected", "ConnectFailed"):
+        if error.remedy is Remedy.RECONNECT and word not in ("MasterLost", "OutcomeUnknown", "NotConnected",
+                                                             "ConnectFailed"):
             word = "Kicked"
         report(f"failed {call} {self.state.revision} {int(intact)} {word} {ids(error.culprits)} {one_line(error)}")
 

@@ -34,7 +34,7 @@ typedef struct {
     uint64_t elements;
 } workload_t;
 
-/* ---- Random numbers: SplitMix64 --------------------------------------------------------------------------------- */
+/* ---- Random numbers: SplitMix64 ------------------------------------------------------------------------------ */
 
 static inline uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -61,7 +61,7 @@ static inline uint64_t between(uint64_t *rng, uint64_t low, uint64_t high) {
     return low + next(rng) % (high - low + 1);
 }
 
-/* ---- Elements --------------------------------------------------------------------------------------------------- */
+/* ---- Elements ------------------------------------------------------------------------------------------------ */
 
 static inline size_t size_of(kind_t kind) {
     static const size_t sizes[5] = {2, 4, 8, 8, 1};
@@ -102,7 +102,7 @@ static inline void fill(void *data, kind_t kind, size_t count, uint64_t *rng) {
     }
 }
 
-/* ---- Checksums: each element is mixed with its position, and all are added --------------------------------------- */
+/* ---- Checksums: each element is mixed with its position, and all are added ----------------------------------- */
 
 typedef struct {
     uint64_t sum, count;
@@ -134,7 +134,7 @@ static inline void checksum_buffer(checksum_t *checksum, const void *data, kind_
     }
 }
 
-/* ---- Jobs -------------------------------------------------------------------------------------------------------- */
+/* ---- Jobs ---------------------------------------------------------------------------------------------------- */
 
 static inline size_t draw_size(const workload_t *workload, uint64_t *rng, uint64_t share) {
     uint64_t most = workload->elements / share, size;

@@ -27,6 +27,13 @@ fn every_function_refuses_what_has_no_meaning() {
 }
 
 #[test]
+fn members_of_a_global_iteration_in_c() {
+    let program = compile(Language::C99, "tests/abi/c/iteration.c", "iteration").expect("a C compiler");
+    let output = Command::new(program).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn the_objects_of_cpp_release_recover_and_throw() {
     let Some(program) = compile(Language::Cpp17, "tests/abi/c/objects.cpp", "objects") else { return };
     let output = Command::new(program).output().expect("it runs");

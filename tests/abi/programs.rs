@@ -217,6 +217,29 @@ fn a_limit_that_passes_frees_all_peers() {
 }
 
 #[test]
+fn groups_of_given_members_in_c_and_cpp() {
+    for language in [Language::C99, Language::Cpp17] {
+        let name = format!("groups-{language:?}-{}", unique());
+        let Some(program) = compile(language, "tests/abi/c/groups.c", &name) else { continue };
+        let (_master, port) = master();
+        let mut peers = start_peers(&program, &port, "groups", 3);
+        for peer in &mut peers {
+            peer.expect("formed");
+        }
+        // The first one leaves; what the others do then fails until they form a group again.
+        let mut others = peers.split_off(1);
+        peers[0].go();
+        peers[0].expect("done");
+        for peer in &mut others {
+            peer.go();
+            peer.expect("done");
+            peer.finish();
+        }
+        peers[0].finish();
+    }
+}
+
+#[test]
 fn a_killed_peer_is_noticed_although_its_forked_child_lives() {
     let program = peer_program(Language::C99).expect("a C compiler");
     let (_master, port) = master();

@@ -5,6 +5,7 @@
 
 #[allow(dead_code, reason = "other test programs use these modules as well")]
 mod fleet;
+mod forming;
 #[allow(dead_code, reason = "as above")]
 mod master_process;
 #[allow(dead_code, reason = "as above")]
@@ -12,6 +13,7 @@ mod peer;
 
 mod abort;
 mod accuracy;
+mod collectives;
 mod hostile;
 mod kill;
 mod limits;

@@ -69,7 +69,7 @@ fn what_was_measured_is_shown() {
     assert!(status.to_string().contains(&wanted), "{status}");
     let json = pccl_master::status_to_json(&status);
     assert!(json.contains("\"slowest_edge\":{\"from\":") && json.contains("\"schedule\":\""), "{json}");
-    fleet[0].await_log("INFO  pccl::communicator: optimised: ");
+    fleet[0].await_log("optimised: ");
 }
 
 #[test]

@@ -28,7 +28,8 @@ MASTER_PROGRAM = os.path.join(TARGET, "release", "pccl-master")
 PEER_PROGRAM = os.path.join(TARGET, "release", "examples", "train_digits")
 
 MASTER_PORT, STATE_PORT, P2P_PORT = 48148, 48149, 48150
-# How long a mistake may take to be found out, and healthy peers to go on. Far longer than it should take on any machine.
+# How long a mistake may take to be found out, and healthy peers to go on. Far longer than it should take on any
+# machine.
 PATIENCE_S = 90
 # Steps that healthy peers have to make together to count as training on.
 ENOUGH_STEPS = 20

@@ -196,6 +196,10 @@ impl Ledger {
         let stalled =
             if verdict.silent_ms > 0 && verdict.cause == Cause::EdgeBroken { ", stalled" } else { "" };
         *self.judged.entry(format!("{}{stalled}", verdict.cause)).or_insert(0) += 1;
+        if verdict.cause == Cause::WorldChanged {
+            // Judged against the votes and the ring, by the checker; who is named may never have been.
+            return Ok(());
+        }
         let hostile = |ledger: &Self, peer: PeerId| {
             scene.slots.get(&peer).is_some_and(|who| ledger.had(*who, &[Deed::Hostile], 0, scene.now))
         };
@@ -204,6 +208,7 @@ impl Ledger {
         let alone = verdict.culprits.len() == 1;
         let need = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
         match verdict.cause {
+            Cause::GroupBroken => return Err("nobody of this model forms groups of lists".into()),
             Cause::PeerDied => {
                 need(alone && self.had(who, &[Deed::Ended], 0, scene.now), "nothing ended that process")?;
             }
@@ -236,7 +241,7 @@ impl Ledger {
             Cause::CallTimeout => self.judge_limit(verdict)?,
             Cause::LocalFault => self.judge_act(verdict, first, Act::Local)?,
             // Judged against the votes, by the checker.
-            Cause::MismatchedCall | Cause::NoSource => {}
+            Cause::MismatchedCall | Cause::WorldChanged | Cause::NoSource => {}
             Cause::MasterStopping => return Err("the master does not stop".into()),
             other => return Err(format!("nothing is known of the cause {other}")),
         }
@@ -249,7 +254,9 @@ impl Ledger {
     }
 
     fn judge_act(&self, verdict: &Verdict, by: PeerId, act: Act) -> Result<(), String> {
-        let Operation::AllReduce(op) = verdict.operation else { return Err("of no all-reduce".into()) };
+        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
+            return Err("of no collective".into());
+        };
         let did = self.acts.contains(&(op, by, act));
         if did { Ok(()) } else { Err(format!("{by} did nothing of that kind ({act:?})")) }
     }
@@ -258,7 +265,7 @@ impl Ledger {
     fn judge_limit(&self, verdict: &Verdict) -> Result<(), String> {
         let named = |peer: &PeerId| verdict.detail.as_str().starts_with(&peer.to_string());
         let by = match verdict.operation {
-            Operation::AllReduce(op) => {
+            Operation::Collective(CollectiveId { op, .. }) => {
                 let mut acts = self.acts.iter().filter(|act| act.0 == op && act.2 == Act::GaveUp);
                 acts.find(|act| named(&act.1)).map(|act| act.1)
             }

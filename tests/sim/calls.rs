@@ -57,14 +57,15 @@ impl World {
             Call::Topology(..) => CallKind::WaitForWorld,
             Call::Optimizing(..) => CallKind::OptimizeTopology,
             Call::SyncVoting(_) | Call::Syncing { .. } => CallKind::Sync,
-            Call::Reducing => CallKind::AllReduce,
+            Call::Reducing => CallKind::Collective(CollectiveKind::AllReduce),
         };
         let sequence = client.beats;
         let (mut sent, received) = self.edge_bytes(slot);
         let mut operation = None;
         if self.swarm.optimize_every > 0 {
             let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
-            operation = self.clients[slot].work.values().find(runs).map(|work| work.op);
+            let op = self.clients[slot].work.values().find(runs).map(|work| work.op);
+            operation = op.map(|op| CollectiveId { kind: CollectiveKind::AllReduce, op });
             // What moves slowly waits; what something on the way swallows is acknowledged.
             let (me, slow) = (self.clients[slot].peer, self.clients[slot].slow_until > self.now);
             sent.retain(|bytes| {
@@ -193,6 +194,7 @@ impl World {
                     self.after_query(slot, answer.pending);
                 }
             }
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("seed {}: nobody forms groups", self.seed),
             M2c::ProbePlan(plan) => self.probe(slot, plan),
             M2c::OptimizeDone(done) => self.optimized(slot, &done),
             M2c::Stale(stale) => self.stale(slot, stale),
@@ -229,7 +231,7 @@ impl World {
             VoteRef::Collective(op) if client.work.get(&op.tag).is_some_and(|work| work.op == op) => {
                 self.vote_collective(slot, op.tag);
             }
-            VoteRef::Sync(_) | VoteRef::Collective(_) => {}
+            VoteRef::Sync(_) | VoteRef::Collective(_) | VoteRef::Forming(_) => {}
         }
     }
 
@@ -246,7 +248,7 @@ impl World {
                     self.finish_if_done(slot);
                 }
             }
-            VoteRef::Sync(_) => {}
+            VoteRef::Sync(_) | VoteRef::Forming(_) => {}
         }
     }
 
@@ -349,8 +351,10 @@ impl World {
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
         let (group, ring) = (client.group, client.plan.as_ref());
+        let members: Vec<PeerId> = ring.iter().flat_map(|plan| plan.members.iter().map(|m| m.peer)).collect();
         let (ranks, paths) = ring.map_or((0, Paths::default()), |plan| (plan.members.len(), plan.paths));
-        let descriptor = if odd { self.odd_descriptor(group, op) } else { self.descriptor(group, op) };
+        let descriptor =
+            if odd { self.odd_descriptor(group, op, &members) } else { self.descriptor(group, op, &members) };
         let algorithm = descriptor.algorithm_for(ranks, paths);
         self.clients[slot].work.insert(tag, TagWork { op, algorithm, stage: TagStage::Voting });
         self.send(slot, C2m::Initiate(Initiate { op, descriptor }));

@@ -51,6 +51,8 @@ pub(crate) struct Checker {
     latest: BTreeMap<(GroupId, u64), GroupEpoch>,
     /// The mesh of the latest ring of each group, and all edges that ever failed in one.
     meshes: BTreeMap<(GroupId, u64), Mesh>,
+    /// How many collectives of each kind have begun.
+    pub(crate) begun_kinds: BTreeMap<&'static str, u64>,
     failed: BTreeMap<(GroupId, u64), BTreeSet<EdgeKey>>,
     votes: BTreeMap<OpKey, BTreeMap<u64, Descriptor>>,
     begun: BTreeMap<OpKey, BTreeSet<u64>>,
@@ -236,6 +238,7 @@ impl Checker {
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
             M2c::ProbePlan(plan) => self.probe(client, plan),
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody of this model forms groups"),
             M2c::OptimizeDone(_)
             | M2c::Kicked(_)
             | M2c::ReachPlan(_)
@@ -366,7 +369,12 @@ impl Checker {
             members.insert(*number);
         }
         assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
-        self.algorithm(&key, commence.algorithm, &first.expect("votes").clone(), ring.len());
+        let vote = first.expect("votes").clone();
+        let order: Vec<PeerId> =
+            self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
+        assert_eq!(vote.collective.misfit(&order), None, "{op} began for other members");
+        *self.begun_kinds.entry(vote.kind().text()).or_insert(0) += 1;
+        self.algorithm(&key, commence.algorithm, &vote, ring.len());
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);
     }
@@ -565,14 +573,30 @@ impl Checker {
         all
     }
 
+    /// What was called for other members must have been: by all, in that ring.
+    fn judge_members(&self, verdict: &Verdict, named: &[PeerId]) -> Result<(), String> {
+        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
+            return Err("of no collective".into());
+        };
+        let misfit = self.votes.iter().filter(|((.., id), _)| *id == op).any(|((group, life, _), votes)| {
+            let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
+            let ring: Vec<PeerId> = ring.map(|member| member.0).collect();
+            let mut misfits = votes.values().map(|vote| vote.collective.misfit(&ring));
+            misfits.all(|misfit| misfit.is_some_and(|misfit| misfit.missing == named))
+        });
+        if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
+    }
+
     /// A mismatch must be one: the two that are named voted differently.
     pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
-        if verdict.cause != Cause::MismatchedCall {
-            return Ok(());
-        }
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        match verdict.cause {
+            Cause::MismatchedCall => {}
+            Cause::WorldChanged => return self.judge_members(verdict, &named),
+            _ => return Ok(()),
+        }
         let differ = match (verdict.operation, &named[..]) {
-            (Operation::AllReduce(op), [a, b]) => {
+            (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
                 let vote = |peer: PeerId| {
                     let (client, seen) = self.client_of(peer)?;
                     self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)

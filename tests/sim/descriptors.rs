@@ -13,12 +13,53 @@ const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
 
 fn whole(count: u64, algorithm: Algorithm) -> Descriptor {
-    Descriptor { parts: vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm }
+    Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
+}
+
+/// A collective of another kind, now and then for members that the ring does not have.
+fn kind_of(rng: &mut Rng, ring: &[PeerId], mut descriptor: Descriptor) -> Descriptor {
+    let some = ring[rng.below(ring.len() as u64) as usize];
+    let ranks = ring.len() as u32;
+    let counts = |part: &PartDescriptor| {
+        let (base, rest) = (part.count / u64::from(ranks), part.count % u64::from(ranks));
+        let counts = (0u64..).map(|rank| base + u64::from(rank < rest));
+        ring.iter().zip(counts).map(|(peer, count)| MemberCount { peer: *peer, count }).collect()
+    };
+    let members = Split::Members(counts(&descriptor.parts[0]));
+    let misfit = rng.below(8) == 0;
+    let (gone, other) = (PeerId(1), Split::Equal(ranks + 1));
+    descriptor.collective = match rng.below(7) {
+        0 => Collective::Broadcast(if misfit { gone } else { some }),
+        1 => Collective::Reduce(if misfit { gone } else { some }),
+        2 => Collective::AllGather(if misfit { other } else { Split::Equal(ranks) }),
+        3 => Collective::AllGather(members),
+        4 => Collective::ReduceScatter(if misfit { other } else { Split::Equal(ranks) }),
+        5 => Collective::ReduceScatter(members),
+        _ => Collective::Barrier(Nothing {}),
+    };
+    if let Some(Split::Equal(ranks)) = descriptor.collective.split() {
+        let odd = descriptor.parts[0].count % u64::from(*ranks);
+        descriptor.parts[0].count -= odd;
+    }
+    if descriptor.kind() == CollectiveKind::Barrier {
+        descriptor.parts.clear();
+    }
+    descriptor
 }
 
 impl World {
     /// What all members of a group call for this attempt: its numbers are all that they have in common.
-    pub(crate) fn descriptor(&self, group: GroupId, op: OpId) -> Descriptor {
+    pub(crate) fn descriptor(&self, group: GroupId, op: OpId, ring: &[PeerId]) -> Descriptor {
+        let of_data = self.all_reduce(group, op);
+        let place = op.epoch.0 << 24 ^ op.tag << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
+        let mut rng = Rng::new(self.seed ^ place ^ 0x5eed_000f << 32);
+        if ring.is_empty() || !rng.percent(self.swarm.kinds) {
+            return of_data;
+        }
+        kind_of(&mut rng, ring, of_data)
+    }
+
+    fn all_reduce(&self, group: GroupId, op: OpId) -> Descriptor {
         let place = op.epoch.0 << 24 ^ op.tag << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
         let mut rng = Rng::new(self.seed ^ place ^ 0x5eed_000a << 32);
         if !rng.percent(self.swarm.large) {
@@ -38,8 +79,11 @@ impl World {
     }
 
     /// A descriptor that differs from what the others call, as a rule.
-    pub(crate) fn odd_descriptor(&mut self, group: GroupId, op: OpId) -> Descriptor {
-        let mut descriptor = self.descriptor(group, op);
+    pub(crate) fn odd_descriptor(&mut self, group: GroupId, op: OpId, ring: &[PeerId]) -> Descriptor {
+        let mut descriptor = self.descriptor(group, op, ring);
+        if descriptor.kind() != CollectiveKind::AllReduce {
+            return self.all_reduce(group, op);
+        }
         let part = &mut descriptor.parts[0];
         match if self.swarm.odd_calls { self.strikes.below(6) } else { 0 } {
             1 => part.data_type = DataType::Int64,

@@ -179,6 +179,8 @@ impl Table {
             pool_connections: 1,
             name: Name::default(),
             previous: None,
+            formed: false,
+            alone: false,
         };
         self.send(key, C2m::Register(register));
     }
@@ -243,7 +245,7 @@ impl Table {
             Vote::Pairwise => (1_000_000, Algorithm::Pairwise),
             _ => (8, Algorithm::Automatic),
         };
-        Descriptor { parts: vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm }
+        Descriptor::all_reduce(vec![PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum)], algorithm)
     }
 
     /// All are told what follows from their plan; the mesh is used exactly if all have said that it stands.
@@ -327,6 +329,7 @@ impl Table {
                 assert_eq!(peer.answer.replace(packet), None, "answered twice");
             }
             M2c::TooFewPeers(_) => panic!("there are enough peers"),
+            M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody forms groups"),
             M2c::Kicked(reason) => panic!("client {key} was kicked: {reason}"),
             M2c::Sizes(_)
             | M2c::Commence(_)

@@ -174,7 +174,7 @@ impl World {
         let epoch = GroupEpoch((client.epoch().0 + 1).saturating_sub(a.min(2)));
         let op = OpId { epoch, tag: b, attempt: c as u32 / 2 };
         let part = PartDescriptor::new(100, pccl_quant::DataType::Float32, pccl_quant::ReduceOp::Sum);
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Automatic };
+        let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Automatic);
         let request = RequestId(a);
         let packet = match kind {
             0 | 1 => C2m::VotePending(request),

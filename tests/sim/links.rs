@@ -69,6 +69,8 @@ impl World {
             pool_connections: 1,
             name: Name::default(),
             previous: client.before.clone(),
+            formed: false,
+            alone: false,
         }
     }
 

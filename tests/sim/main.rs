@@ -21,6 +21,7 @@ mod descriptors;
 mod exhaust;
 mod faults;
 mod fetches;
+mod forming;
 mod links;
 mod mesh;
 mod probes;
@@ -113,6 +114,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         withdrawals: world.withdrawals,
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
+        begun_kinds: world.checker.begun_kinds,
         renewed_meshes: world.checker.renewed_meshes,
         shared_plans: world.checker.shared_plans,
         judged: world.ledger.judged,
@@ -145,6 +147,7 @@ struct Sums {
     withdrawals: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
+    begun_kinds: BTreeMap<&'static str, u64>,
     renewed_meshes: u64,
     shared_plans: u64,
     judged: BTreeMap<String, u64>,
@@ -161,6 +164,9 @@ impl Sums {
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
         self.shared_plans += other.shared_plans;
+        for (kind, count) in other.begun_kinds {
+            *self.begun_kinds.entry(kind).or_insert(0) += count;
+        }
         for (algorithm, count) in other.begun {
             *self.begun.entry(algorithm).or_insert(0) += count;
         }
@@ -216,14 +222,15 @@ fn seeds() {
             () if without("PCCL_SIM_LARGE") => Model::Mesh,
             () if without("PCCL_SIM_LIMITS") => Model::Large,
             () if without("PCCL_SIM_STATE") => Model::Limits,
-            () => Model::State,
+            () if without("PCCL_SIM_KINDS") => Model::State,
+            () => Model::Kinds,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::State);
+    let sums = run_all(first..first + count, Model::Kinds);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with \
          another ring",
@@ -238,6 +245,7 @@ fn seeds() {
         "begun by algorithm: {:?}; {} meshes tried again; {} plans with shares",
         sums.begun, sums.renewed_meshes, sums.shared_plans
     );
+    println!("begun by kind: {:?}", sums.begun_kinds);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     println!("{} votes taken back", sums.withdrawals);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
@@ -251,6 +259,12 @@ fn seeds() {
     let limits = sums.judged.get("given up by a caller whose limit passed").copied().unwrap_or(0);
     assert!(limits > count / 10 && sums.withdrawals > count / 4, "hardly anybody's limit passed");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
+    let other_members = sums.judged.get("called for other members").copied().unwrap_or(0);
+    assert!(other_members > count / 10, "hardly any collective was called for other members");
+    for kind in pccl_protocol::CollectiveKind::ALL {
+        let begun = sums.begun_kinds.get(kind.text()).copied().unwrap_or(0);
+        assert!(begun > count / 10, "hardly any {kind} began");
+    }
 }
 
 #[test]
@@ -262,7 +276,9 @@ fn seeds_that_failed_before() {
         .collect();
     // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of
     // shared state.
-    for model in [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State] {
+    for model in
+        [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State, Model::Kinds]
+    {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -270,8 +286,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::State, Logging::Hashed);
+        let once = || run(seed, Model::Kinds, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::State, Logging::Hashed).hash, run(2, Model::State, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Kinds, Logging::Hashed).hash, run(2, Model::Kinds, Logging::Hashed).hash);
 }

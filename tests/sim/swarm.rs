@@ -20,8 +20,10 @@ pub(crate) enum Model {
     Large,
     /// Callers have limits for all of their calls, too.
     Limits,
-    /// Everything: shared state cannot be fetched from some processes, or by some.
+    /// Shared state cannot be fetched from some processes, or by some.
     State,
+    /// Everything: there are collectives of all kinds.
+    Kinds,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -157,6 +159,8 @@ pub(crate) struct Swarm {
     pub(crate) large: u64,
     /// Percentage of processes whose port of shared state is closed, and of those that can fetch from nobody.
     pub(crate) state_faults: u64,
+    /// Percentage of operations that are no all-reduces.
+    pub(crate) kinds: u64,
 }
 
 impl Swarm {
@@ -214,6 +218,7 @@ impl Swarm {
             one_host: false,
             large: 0,
             state_faults: 0,
+            kinds: 0,
         }
     }
 

@@ -236,6 +236,10 @@ impl World {
         if model >= Model::State && of_state.percent(35) {
             swarm.state_faults = of_state.range(5, 40);
         }
+        let mut of_kinds = Rng::new(seed ^ 0x5eed_000e);
+        if model >= Model::Kinds && of_kinds.percent(50) {
+            swarm.kinds = of_kinds.range(10, 100);
+        }
         let mut of_turns = Rng::new(seed ^ 0x5eed_000d);
         if of_turns.percent(60) {
             swarm.turn = [200, 5 * MS, 60 * MS][of_turns.below(3) as usize];

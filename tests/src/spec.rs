@@ -92,6 +92,27 @@ impl Spec {
     }
 }
 
+/// What comes out of an operation with these tensors, as [`Spec::result`]. Consecutive tensors of the same type and
+/// operator that are not quantised are reduced as one.
+#[must_use]
+pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], algorithm: &str) -> Vec<Vec<u8>> {
+    let kind = |spec: &Spec| (spec.data_type, spec.op);
+    let is_run =
+        |a: &Spec, b: &Spec| kind(a) == kind(b) && a.quantisation.is_none() && b.quantisation.is_none();
+    let of_run = |run: &[Spec]| -> Vec<Vec<u8>> {
+        if let [one] = run {
+            return vec![one.result(indices_in_ring_order, algorithm)];
+        }
+        let input = |index: &usize| run.iter().flat_map(|spec| spec.input(*index)).collect();
+        let inputs: Vec<Vec<u8>> = indices_in_ring_order.iter().map(input).collect();
+        let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
+        let mut whole = pattern::expected(run[0].data_type, run[0].op, &inputs);
+        let mut take = |spec: &Spec| whole.drain(..spec.count * spec.data_type.size_bytes()).collect();
+        run.iter().map(&mut take).collect()
+    };
+    specs.chunk_by(is_run).flat_map(of_run).collect()
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.in_place { "in" } else { "out" };

@@ -9,7 +9,7 @@ use std::{
 /// Directories that hold nothing of ours.
 const SKIPPED: &[&str] = &["target", ".git"];
 /// Kinds of files that are looked at.
-const KINDS: &[&str] = &["rs", "toml", "md"];
+const KINDS: &[&str] = &["rs", "toml", "md", "c", "h", "cc", "cpp"];
 
 /// Root of the repository.
 pub(crate) fn root() -> PathBuf {

@@ -25,7 +25,7 @@ use threadpark::{Parker, Unparker};
 use tinysockets::{
     conn::Conn,
     link::{
-        FRAME_HEADER_BYTES, FrameHeader, Gate, Landing, Lent, LinkFault, OutLink, Outgoing, Transfer,
+        FRAME_HEADER_BYTES, FrameHeader, Gate, Landing, Lent, LinkFault, OutLink, Outgoing, Place, Transfer,
         Violation, tune_data_socket,
     },
 };
@@ -186,11 +186,13 @@ impl Transfer for End {
     fn granule_bytes(&self, _header: &FrameHeader) -> usize {
         1
     }
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = header.offset as usize;
+        Place { memory: &self.lent, range: start + done..start + header.len as usize }
     }
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = header.offset as usize;
+        Place { memory: &self.lent, range: start + done..start + header.len as usize }
     }
     fn arrived(&self, header: &FrameHeader) {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;

@@ -7,7 +7,7 @@
 //! | hold a connection, whoever made it | [`conn`] |
 //! | find and reach somebody | [`address`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
-//! | be reached by many, on one thread | [`listeners`], [`write_queue`] |
+//! | be reached by many, on one thread | [`listeners`], [`reactor`], [`write_queue`] |
 //! | know who can be reached, of many at once | [`reach`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
@@ -30,6 +30,7 @@ pub mod preamble;
 mod primitive;
 pub mod queued;
 pub mod reach;
+pub mod reactor;
 pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -201,24 +201,35 @@ pub unsafe fn recv_raw(
     retry(|| unsafe { libc::recv(fd.as_raw_fd(), buffer.cast::<c_void>(), len, flags(dont_wait)) })
 }
 
-/// Sends `header` and then `len` bytes from `bytes`, with one system call. Returns how many bytes of the two together
-/// were taken.
+/// A place in memory for [`send_parts_raw`] and [`recv_parts_raw`]: its address and its length.
+pub type RawPart = libc::iovec;
+
+/// A part of nothing but an address and a length, to which the callers of the functions below give a meaning.
+pub fn raw_part(start: *mut u8, len: usize) -> RawPart {
+    libc::iovec { iov_base: start.cast::<c_void>(), iov_len: len }
+}
+
+/// [`send_raw`] from several places in a row, with one system call.
 ///
 /// # Safety
-/// As for [`send_raw`].
-pub unsafe fn send_header_raw(
-    fd: BorrowedFd<'_>,
-    header: &[u8],
-    bytes: *const u8,
-    len: usize,
-    dont_wait: bool,
-) -> io::Result<usize> {
-    let mut parts = [
-        libc::iovec { iov_base: header.as_ptr().cast_mut().cast::<c_void>(), iov_len: header.len() },
-        libc::iovec { iov_base: bytes.cast_mut().cast::<c_void>(), iov_len: len },
-    ];
-    // SAFETY: the first part is a live slice, for the second the caller vouches; sending only reads both.
-    unsafe { send_message(fd, parts.as_mut_ptr(), parts.len(), dont_wait) }
+/// As for [`send_raw`], for each of the parts.
+pub unsafe fn send_parts_raw(fd: BorrowedFd<'_>, parts: &[RawPart], dont_wait: bool) -> io::Result<usize> {
+    // SAFETY: the parts are those of a live slice, and for what they name the caller vouches; sending only reads both.
+    unsafe { send_message(fd, parts.as_ptr().cast_mut(), parts.len(), dont_wait) }
+}
+
+/// [`recv_raw`] into several places in a row, with one system call.
+///
+/// # Safety
+/// As for [`recv_raw`], for each of the parts.
+pub unsafe fn recv_parts_raw(fd: BorrowedFd<'_>, parts: &[RawPart], dont_wait: bool) -> io::Result<usize> {
+    // SAFETY: `msghdr` is a plain C struct for which all zeroes means: no address, no buffers, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: the message names only the parts, which the kernel reads, and what they name, to which it writes and for
+    // which the caller vouches. The descriptor is borrowed, so it is open.
+    retry(|| unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags(dont_wait)) })
 }
 
 /// # Safety
@@ -405,15 +416,23 @@ mod tests {
     }
 
     #[test]
-    fn a_header_goes_before_the_bytes() {
-        let (one, mut other) = pair();
-        let tail = b"xyz";
-        // SAFETY: the range is a live slice.
-        let n = unsafe { send_header_raw(one.as_fd(), b"fg", tail.as_ptr(), tail.len(), true) };
+    fn parts_go_one_after_the_other_and_come_into_parts() {
+        let (one, other) = pair();
+        let (mut head, mut tail) = (*b"fg", *b"xyz");
+        let mut parts = || [raw_part(head.as_mut_ptr(), 2), raw_part(tail.as_mut_ptr(), 3)];
+        // SAFETY: the parts are live arrays, to which nobody refers meanwhile.
+        let n = unsafe { send_parts_raw(one.as_fd(), &parts(), true) };
         assert_eq!(n.unwrap(), 5);
-        let mut got = [0; 5];
-        std::io::Read::read_exact(&mut other, &mut got).unwrap();
-        assert_eq!(&got, b"fgxyz");
+        // SAFETY: as above.
+        unsafe { send_parts_raw(one.as_fd(), &[raw_part(tail.as_mut_ptr(), 2)], true) }.unwrap();
+        poll_fd(other.as_fd(), Interest::Read, None).unwrap();
+        let (mut few, mut many) = ([0; 3], [0; 9]);
+        // SAFETY: as above.
+        let n = unsafe {
+            let parts = [raw_part(few.as_mut_ptr(), 3), raw_part(many.as_mut_ptr(), 9)];
+            recv_parts_raw(other.as_fd(), &parts, false)
+        };
+        assert_eq!((n.unwrap(), &few, &many[..4]), (7, b"fgx", &b"yzxy"[..]));
     }
 
     #[test]

@@ -111,3 +111,235 @@ fn two_waiters_are_both_woken() {
         assert!(other.join().expect("no panic"));
     });
 }
+
+/// The reading thread, those that visit, and those that want them to look up, over a wire that the test writes.
+mod reading {
+    use super::check;
+    use loom::{
+        sync::{
+            Arc, Condvar, Mutex,
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+        },
+        thread,
+    };
+    use std::time::Instant;
+    use threadpark::Parker;
+    use tinysockets::queued::turns::{LINGER, Next, Turns, Wake};
+
+    /// What a reader waits for in the kernel.
+    #[derive(Default)]
+    struct Wire {
+        state: Mutex<WireState>,
+        changed: Condvar,
+    }
+
+    #[derive(Default)]
+    struct WireState {
+        /// The waker has been set and not cleared.
+        woken: bool,
+        /// Packets that wait to be read.
+        packets: usize,
+        /// The other side has closed.
+        ended: bool,
+    }
+
+    impl Wire {
+        fn change(&self, change: impl FnOnce(&mut WireState)) {
+            change(&mut self.state.lock().expect("no panic"));
+            self.changed.notify_all();
+        }
+
+        /// Sleeps as `poll` does; clears the waker and takes what has arrived. `None`: the end.
+        fn read(&self) -> Option<usize> {
+            let mut state = self.state.lock().expect("no panic");
+            while !state.woken && state.packets == 0 && !state.ended {
+                state = self.changed.wait(state).expect("no panic");
+            }
+            state.woken = false;
+            if state.packets == 0 && state.ended { None } else { Some(std::mem::take(&mut state.packets)) }
+        }
+    }
+
+    /// Sets the waker.
+    struct Bell(Arc<Wire>);
+
+    impl Wake for Bell {
+        fn wake(&self) {
+            self.0.change(|state| state.woken = true);
+        }
+    }
+
+    struct Socket {
+        wire: Arc<Wire>,
+        turns: Turns<(), Bell>,
+        /// Packets that have been read, by whomever.
+        read: AtomicUsize,
+        /// Somebody waits for the reading thread.
+        awaited: AtomicBool,
+        /// The moment in which all happens: a clock that ran would not be the same in each interleaving.
+        now: Instant,
+    }
+
+    impl Socket {
+        fn new(parker: &Parker) -> Arc<Self> {
+            let wire = Arc::new(Wire::default());
+            let turns = Turns::new((), Bell(Arc::clone(&wire)), parker.unparker());
+            let (read, awaited) = (AtomicUsize::new(0), AtomicBool::new(false));
+            Arc::new(Self { wire, turns, read, awaited, now: Instant::now() })
+        }
+
+        /// One turn: `false` at the end of the connection.
+        fn step(&self, turn: &mut Option<()>) -> bool {
+            if turn.is_none() {
+                return false;
+            }
+            match self.wire.read() {
+                Some(packets) => {
+                    self.read.fetch_add(packets, Ordering::SeqCst);
+                }
+                None => {
+                    *turn = None;
+                    self.turns.wake_all();
+                }
+            }
+            turn.is_some()
+        }
+
+        /// What the reading thread does. There is no clock here: a sleep with a limit is over when the thread runs
+        /// next, and a linger that nobody ends by a recall lasts for ever.
+        fn run(&self, parker: &Parker, lingers_end: bool) {
+            let (mut seen, mut now) = (None, self.now);
+            loop {
+                match self.turns.next(&mut seen, now) {
+                    Next::Read => {
+                        if !self.step(&mut self.turns.take()) {
+                            return;
+                        }
+                    }
+                    Next::SleepUntil(until) if lingers_end => {
+                        now = until;
+                        thread::yield_now();
+                    }
+                    Next::SleepUntil(_) | Next::Sleep => parker.park(),
+                }
+            }
+        }
+
+        /// What a visitor does.
+        fn visit(&self, done: impl Fn() -> bool) {
+            let Some(mut turn) = self.turns.begin_visit() else { return };
+            while !done() && self.step(&mut turn) {}
+            self.turns.end_visit(turn, self.now, || self.awaited.load(Ordering::SeqCst));
+        }
+    }
+
+    fn socket() -> (Arc<Socket>, thread::JoinHandle<()>) {
+        start(true)
+    }
+
+    fn start(lingers_end: bool) -> (Arc<Socket>, thread::JoinHandle<()>) {
+        let parker = Parker::new();
+        let socket = Socket::new(&parker);
+        let for_thread = Arc::clone(&socket);
+        (socket, thread::spawn(move || for_thread.run(&parker, lingers_end)))
+    }
+
+    #[test]
+    fn a_visitor_gets_the_turn_and_gives_it_back() {
+        check(Some(2), || {
+            let (socket, thread) = socket();
+            socket.wire.change(|state| state.packets = 1);
+            // Whoever reads the packet, the visit ends: the reading thread tells nobody, so only a wake of the
+            // visitor's own, or what it reads itself, can end its wait.
+            let read = {
+                let socket = Arc::clone(&socket);
+                move || socket.read.load(Ordering::SeqCst) == 1
+            };
+            socket.visit(read);
+            assert_eq!(socket.read.load(Ordering::SeqCst), 1);
+            // The reading thread is back, from however deep a sleep, and sees the end.
+            socket.wire.change(|state| state.ended = true);
+            thread.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn an_interrupt_reaches_the_visitor_whenever_it_comes() {
+        check(Some(2), || {
+            let (socket, thread) = socket();
+            let done = Arc::new(AtomicBool::new(false));
+            let other = {
+                let (socket, done) = (Arc::clone(&socket), Arc::clone(&done));
+                thread::spawn(move || {
+                    done.store(true, Ordering::SeqCst);
+                    socket.turns.interrupt();
+                })
+            };
+            // No packet ever arrives.
+            socket.visit(|| done.load(Ordering::SeqCst));
+            other.join().expect("no panic");
+            socket.wire.change(|state| state.ended = true);
+            thread.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn whoever_begins_to_wait_has_the_reading_thread_back_after_a_visit() {
+        check(Some(2), || {
+            // Lingers do not end by themselves here, so that a recall that is lost is a deadlock.
+            let (socket, thread) = start(false);
+            let waiter = {
+                let socket = Arc::clone(&socket);
+                thread::spawn(move || {
+                    socket.awaited.store(true, Ordering::SeqCst);
+                    socket.turns.recall();
+                })
+            };
+            socket.visit(|| true);
+            waiter.join().expect("no panic");
+            socket.wire.change(|state| state.ended = true);
+            thread.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn the_end_of_the_connection_ends_the_visit_and_the_thread() {
+        check(Some(2), || {
+            let (socket, thread) = socket();
+            let closer = {
+                let socket = Arc::clone(&socket);
+                thread::spawn(move || {
+                    socket.wire.change(|state| state.ended = true);
+                    socket.turns.wake_all();
+                })
+            };
+            socket.visit(|| false);
+            socket.turns.wait_until_over();
+            thread.join().expect("no panic");
+            closer.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn there_is_one_visitor_at_a_time() {
+        check(Some(2), || {
+            let parker = Parker::new();
+            let socket = Socket::new(&parker);
+            let inside = Arc::new(AtomicUsize::new(0));
+            let visit = |socket: &Socket, inside: &AtomicUsize| {
+                let Some(turn) = socket.turns.begin_visit() else { return };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                thread::yield_now();
+                assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                socket.turns.end_visit(turn, socket.now, || false);
+            };
+            let other = {
+                let (socket, inside) = (Arc::clone(&socket), Arc::clone(&inside));
+                thread::spawn(move || visit(&socket, &inside))
+            };
+            visit(&socket, &inside);
+            other.join().expect("no panic");
+            assert_eq!(socket.turns.next(&mut None, socket.now + LINGER), Next::Read);
+        });
+    }
+}

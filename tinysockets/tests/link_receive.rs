@@ -23,9 +23,13 @@ struct Receiving {
 const SIZE: usize = 1 << 20;
 
 fn receiving(landing: Landing) -> Receiving {
+    receiving_pieces(landing, usize::MAX)
+}
+
+fn receiving_pieces(landing: Landing, piece_bytes: usize) -> Receiving {
     let (mut peer, own) = socket_pairs(1);
     let book = Arc::new(Book::default());
-    let transfer = Recorder::new(vec![0; SIZE], landing, 4);
+    let transfer = Recorder::new(vec![0; SIZE], landing, 4).cut_into(piece_bytes);
     book.announce(op(1), Arc::<Recorder>::clone(&transfer));
     let (link, events) = start_in(own, &book);
     Receiving { peer: peer.remove(0), link, events, book, transfer }
@@ -60,20 +64,31 @@ impl Receiving {
 
 #[test]
 fn direct_frames_land_in_place_in_any_order() {
-    let mut r = receiving(Landing::Direct);
-    let bytes = pattern(SIZE, 1);
-    for (offset, len) in [(500_000, 524_288), (0, 1), (1, 0), (17, 300_000), (400_000, 100_000)] {
-        r.send(frame(1, offset, len), &bytes[offset..offset + len]);
+    // In one piece; in pieces as large as tensors; in so many that a call does not take all; in tiny ones.
+    for piece in [usize::MAX, 70_000, 5_000, 900, 7] {
+        let mut r = receiving_pieces(Landing::Direct, piece);
+        let bytes = pattern(SIZE, 1);
+        for (offset, len) in [(500_000, 524_288), (0, 1), (1, 0), (17, 300_000), (400_000, 100_000)] {
+            r.send(frame(1, offset, len), &bytes[offset..offset + len]);
+        }
+        let sum = FrameHeader {
+            flags: FLAG_CHECKSUM,
+            checksum: checksum(0, &bytes[310_000..380_000]),
+            ..frame(1, 310_000, 70_000)
+        };
+        r.send(sum, &bytes[310_000..380_000]);
+        r.transfer.wait_for_arrivals(6);
+        r.link.close();
+        let got = r.transfer.bytes();
+        assert_eq!(got[500_000..500_000 + 524_288], bytes[500_000..500_000 + 524_288]);
+        assert_eq!(got[17..300_017], bytes[17..300_017]);
+        assert_eq!(got[310_000..380_000], bytes[310_000..380_000]);
+        assert_eq!(got[400_000..500_000], bytes[400_000..500_000]);
+        assert!(got[0] == bytes[0] && got[1..17].iter().all(|&byte| byte == 0), "nothing else is touched");
+        assert!(got[300_017..310_000].iter().all(|&byte| byte == 0), "nothing else is touched");
+        assert!(got[380_000..400_000].iter().all(|&byte| byte == 0), "nothing else is touched");
+        assert_eq!(r.link.received_bytes(), (524_288 + 1 + 300_000 + 100_000 + 70_000 + 6 * 52) as u64);
     }
-    r.transfer.wait_for_arrivals(5);
-    r.link.close();
-    let got = r.transfer.bytes();
-    assert_eq!(got[500_000..500_000 + 524_288], bytes[500_000..500_000 + 524_288]);
-    assert_eq!(got[17..300_017], bytes[17..300_017]);
-    assert_eq!(got[400_000..500_000], bytes[400_000..500_000]);
-    assert!(got[0] == bytes[0] && got[1..17].iter().all(|&byte| byte == 0), "nothing else is touched");
-    assert!(got[300_017..400_000].iter().all(|&byte| byte == 0), "nothing else is touched");
-    assert_eq!(r.link.received_bytes(), (524_288 + 1 + 300_000 + 100_000 + 5 * 52) as u64);
 }
 
 #[test]

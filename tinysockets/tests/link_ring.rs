@@ -13,7 +13,7 @@ use std::{
 use crate::link_support::*;
 use proptest::prelude::*;
 use tinysockets::link::{
-    FrameHeader, Gate, InLink, Landing, Lent, LinkFault, OpKey, OutLink, Outgoing, Transfer, Violation,
+    FrameHeader, Gate, InLink, Landing, Lent, LinkFault, OpKey, OutLink, Outgoing, Place, Transfer, Violation,
 };
 
 /// Small and odd, so that there are many frames and the last of a chunk is short.
@@ -204,12 +204,14 @@ impl Transfer for RingOp {
         4
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = header.offset as usize;
+        Place { memory: &self.lent, range: start + done..start + header.len as usize }
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = header.offset as usize;
+        Place { memory: &self.lent, range: start + done..start + header.len as usize }
     }
 
     fn arrived(&self, header: &FrameHeader) {

@@ -51,7 +51,9 @@ fn assert_released_once(transfer: &Recorder, count: usize) {
 
 #[test]
 fn every_frame_arrives_once_over_some_connection() {
-    for (connections, with_checksum) in [(1, false), (4, true)] {
+    for (connections, with_checksum, piece) in
+        [(1, false, usize::MAX), (4, true, usize::MAX), (1, false, 9_000), (3, true, 1_000), (2, false, 13)]
+    {
         let (own, peers) = socket_pairs(connections);
         let (link, events) = start_out(own, with_checksum);
         let readers: Vec<_> = peers
@@ -66,7 +68,7 @@ fn every_frame_arrives_once_over_some_connection() {
                 })
             })
             .collect();
-        let transfer = recorder(50, 1);
+        let transfer = recorder(50, 1).cut_into(piece);
         link.push_all(frames(&transfer, 1, 50));
         transfer.wait_for_releases(50);
         assert_eq!(link.sent_bytes(), (50 * (FRAME + FRAME_HEADER_BYTES)) as u64);

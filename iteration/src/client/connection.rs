@@ -2,7 +2,7 @@
 
 use crate::{
     store::MAX_VALUE_BYTES,
-    wire::{Code, MAGIC, STOP_WAITING, WAIT_CANCELLED},
+    wire::{Code, MAGIC, NOT_READY, READY, STOP_WAITING, WAIT_CANCELLED},
 };
 use std::{
     io, process,
@@ -73,6 +73,15 @@ impl Connection {
         let mut byte = [0];
         self.conn.recv_all(&mut byte, Some(deadline))?;
         Ok(byte[0])
+    }
+
+    /// The answer to a check.
+    pub(super) fn read_is_ready(&mut self, deadline: Instant) -> Result<bool, Failure> {
+        match self.read_byte(deadline)? {
+            READY => Ok(true),
+            NOT_READY => Ok(false),
+            other => Err(Failure::Malformed(format!("{other} is no answer to a check"))),
+        }
     }
 
     pub(super) fn read_number(&mut self, deadline: Instant) -> Result<i64, Failure> {

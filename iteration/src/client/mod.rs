@@ -4,7 +4,7 @@ mod connection;
 
 use crate::{
     store::{Store, StoreError, check_limits},
-    wire::{self, Code, put_number, put_string},
+    wire::{Code, put_number, put_string},
 };
 use connection::{Connection, Failure};
 use parking_lot::Mutex;
@@ -16,6 +16,10 @@ use tinysockets::address::{AddressError, HostPort};
 
 /// Pause before a broken connection is made anew.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Keys that are asked for before the answers, one byte each, are read: these fit any buffer, so that neither end waits
+/// for the other one to read.
+const CHECKS_AT_ONCE: usize = 512;
 
 /// A [`Store`] over a TCPStore. Waits have a connection of their own, so that they hold up nobody else; threads may
 /// share one client.
@@ -43,11 +47,18 @@ impl TcpStoreClient {
     /// # Errors
     /// The address is none, or nobody answers there like a TCPStore.
     pub fn connect(address: &str, deadline: Instant) -> Result<Self, StoreError> {
-        let target: HostPort =
-            address.parse().map_err(|error: AddressError| StoreError::Refused(error.to_string()))?;
+        let target = parse(address)?;
         let this = Self { target, calls: Mutex::default(), waits: Mutex::default() };
         this.call(Again::Yes, deadline, |connection| connection.ping(deadline))?;
         Ok(this)
+    }
+
+    /// Refuses what is no address of a store.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] with the reason.
+    pub fn check_address(address: &str) -> Result<(), StoreError> {
+        parse(address).map(drop)
     }
 
     /// The address.
@@ -141,6 +152,10 @@ impl TcpStoreClient {
     }
 }
 
+fn parse(address: &str) -> Result<HostPort, StoreError> {
+    address.parse().map_err(|error: AddressError| StoreError::Refused(error.to_string()))
+}
+
 /// A key as PyTorch's client writes it, so that both see the same keys.
 fn put_key(out: &mut Vec<u8>, key: &str) {
     put_number(out, key.len() as i64 + 1);
@@ -161,6 +176,27 @@ fn with_keys(code: Code, keys: &[String]) -> Vec<u8> {
     command
 }
 
+impl Connection {
+    /// Which of these keys have a value. As long as one is missing each has a question of its own, but nobody waits for
+    /// the answer to one before the next.
+    fn which_are_there(&mut self, keys: &[String], deadline: Instant) -> Result<Vec<bool>, Failure> {
+        self.send(&with_keys(Code::Check, keys), deadline)?;
+        if self.read_is_ready(deadline)? {
+            return Ok(vec![true; keys.len()]);
+        }
+        let mut is_there = Vec::with_capacity(keys.len());
+        for some in keys.chunks(CHECKS_AT_ONCE) {
+            let questions: Vec<u8> =
+                some.iter().flat_map(|key| with_keys(Code::Check, std::slice::from_ref(key))).collect();
+            self.send(&questions, deadline)?;
+            for _ in some {
+                is_there.push(self.read_is_ready(deadline)?);
+            }
+        }
+        Ok(is_there)
+    }
+}
+
 impl Store for TcpStoreClient {
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>, StoreError> {
         check_limits([key], 0)?;
@@ -169,7 +205,7 @@ impl Store for TcpStoreClient {
         // One backend of PyTorch closes the connection for a missing key, the other takes it for an empty value.
         self.call(Again::Yes, deadline, |connection| {
             connection.send(&check, deadline)?;
-            if connection.read_byte(deadline)? != wire::READY {
+            if !connection.read_is_ready(deadline)? {
                 return Ok(None);
             }
             connection.send(&get, deadline)?;
@@ -182,14 +218,19 @@ impl Store for TcpStoreClient {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        if !self.check(keys, deadline)? {
-            return keys.iter().map(|key| self.get(key, deadline)).collect();
-        }
-        let values =
-            self.ask(Again::Yes, deadline, &with_keys(Code::MultiGet, keys), |connection, deadline| {
-                keys.iter().map(|_| connection.read_string(deadline).map(Some)).collect()
-            })?;
-        Ok(values)
+        self.call(Again::Yes, deadline, |connection| {
+            let is_there = connection.which_are_there(keys, deadline)?;
+            let found: Vec<String> =
+                keys.iter().zip(&is_there).filter(|(_, there)| **there).map(|(key, _)| key.clone()).collect();
+            if !found.is_empty() {
+                connection.send(&with_keys(Code::MultiGet, &found), deadline)?;
+            }
+            let value = |there| match there {
+                true => connection.read_string(deadline).map(Some),
+                false => Ok(None),
+            };
+            is_there.into_iter().map(value).collect()
+        })
     }
 
     fn set(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), StoreError> {
@@ -246,14 +287,7 @@ impl Store for TcpStoreClient {
     fn check(&self, keys: &[String], deadline: Instant) -> Result<bool, StoreError> {
         check_limits(keys.iter().map(String::as_str), 0)?;
         let command = with_keys(Code::Check, keys);
-        self.call(Again::Yes, deadline, |connection| {
-            connection.send(&command, deadline)?;
-            match connection.read_byte(deadline)? {
-                wire::READY => Ok(true),
-                wire::NOT_READY => Ok(false),
-                other => Err(Failure::Malformed(format!("{other} is no answer to a check"))),
-            }
-        })
+        self.ask(Again::Yes, deadline, &command, Connection::read_is_ready)
     }
 
     fn delete(&self, key: &str, deadline: Instant) -> Result<bool, StoreError> {

@@ -62,6 +62,9 @@ pub enum IterationError {
     /// This member has left the run, or is out and has not caught up.
     #[error("member {0} is not in the run; call catch_up to come back")]
     NotMember(String),
+    /// Another thread has ended the call.
+    #[error("the call was cancelled")]
+    Cancelled,
 }
 
 fn list(members: &[Member]) -> String {

@@ -32,14 +32,15 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(config: &IterationConfig, members: usize, now: Instant) -> Self {
         let members = u32::try_from(members).unwrap_or(u32::MAX);
+        let turn = config.poll_interval.max(TURN_PER_MEMBER.saturating_mul(members));
         Self {
-            turn: config.poll_interval.max(TURN_PER_MEMBER.saturating_mul(members)),
+            turn,
             look_at_hearts: config.heartbeat_interval.min(config.inactive_after / 4),
             inactive_after: config.inactive_after,
             no_progress: config.no_progress,
             seen: BTreeMap::new(),
             hearts_due: now,
-            look_due: now,
+            look_due: now + turn * RARELY,
             present: 0,
             progress_at: now,
         }
@@ -65,10 +66,9 @@ impl Watch {
 
     /// Whether it is time to look around rather than to ask for a decision only.
     pub(super) fn should_look(&mut self, waiting: &Waiting, now: Instant) -> bool {
-        let is_due = now >= self.look_due;
+        let is_due = waiting.place <= WATCHERS || now >= self.look_due;
         if is_due {
-            let often = waiting.place <= WATCHERS;
-            self.look_due = now + if often { Duration::ZERO } else { self.turn * RARELY };
+            self.look_due = now + self.turn * RARELY;
         }
         is_due
     }
@@ -99,5 +99,23 @@ impl Watch {
             expired: self.quiet(now) >= self.no_progress,
             inactive: inactive.map(|(member, _)| member.clone()).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_large_run_few_look_at_every_turn_and_the_others_after_some() {
+        let began = Instant::now();
+        let waiting = |place| Waiting { wake: "w".into(), missing: Vec::new(), present: 0, place };
+        let looks = |place| {
+            let mut watch = Watch::new(&IterationConfig::default(), 1000, began);
+            let turn = watch.turn();
+            (1..=40).filter(|i| watch.should_look(&waiting(place), began + turn * *i)).count()
+        };
+        assert_eq!(looks(WATCHERS), 40);
+        assert_eq!(looks(WATCHERS + 1), 4);
     }
 }

@@ -17,8 +17,6 @@ pub(super) struct Conn {
     pub(super) out: WriteQueue,
     /// It has said what it is; before, it must do so by this time.
     pub(super) validate_by: Option<Instant>,
-    /// It stands in the list of those that may have something to read.
-    pub(super) listed: bool,
     /// Bytes that it held when it was last looked at.
     pub(super) held: usize,
     /// Bytes of the keys that it waits for.
@@ -34,7 +32,6 @@ impl Conn {
             scanner: Scanner::default(),
             out: WriteQueue::default(),
             validate_by: Some(validate_by),
-            listed: false,
             held: 0,
             wait_bytes: 0,
         }

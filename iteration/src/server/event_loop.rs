@@ -5,26 +5,18 @@ use crate::{
     data::Data,
     wire::{Code, STOP_WAITING},
 };
-use mio::{Events, Interest, Poll, Token, Waker};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap},
     io,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    time::Instant,
 };
-use tinysockets::listeners::Listeners;
+use tinysockets::{
+    reactor::{Reactor, Stopper},
+    write_queue::Frame,
+};
 
-const WAKER: Token = Token(usize::MAX);
-const LISTENERS: Token = Token(usize::MAX - 1);
-const EVENTS_PER_POLL: usize = 1024;
 /// Bytes read from one connection in one turn.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Longest sleep.
-const PULSE: Duration = Duration::from_millis(500);
 /// Buffers of idle connections are given back when they are larger than this.
 const IDLE_BYTES: usize = 4096;
 
@@ -39,40 +31,17 @@ pub(super) enum Fatal {
 
 /// The loop and everything that it owns.
 pub(super) struct EventLoop {
-    poll: Poll,
-    stop: Arc<AtomicBool>,
-    listeners: Listeners,
+    reactor: Reactor,
     engine: Engine,
     journal: Option<Journal>,
     config: ServerConfig,
     conns: HashMap<u64, Conn>,
     /// Those that have not introduced themselves, oldest first.
     strangers: BTreeMap<u64, Instant>,
-    /// Those that may have something to read.
-    readable: VecDeque<u64>,
-    /// Those to which something may be written.
-    dirty: HashSet<u64>,
-    next_key: u64,
     /// Bytes that connections hold.
     held: usize,
     buffer: Vec<u8>,
     answer: Vec<u8>,
-}
-
-/// Wakes the loop up to stop it.
-#[derive(Clone)]
-pub(super) struct Stopper {
-    stop: Arc<AtomicBool>,
-    waker: Arc<Waker>,
-}
-
-impl Stopper {
-    /// Asks the loop to stop.
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        // The flag is looked at every `PULSE` anyway.
-        let _ = self.waker.wake();
-    }
 }
 
 impl EventLoop {
@@ -82,46 +51,32 @@ impl EventLoop {
         journal: Option<Journal>,
         config: ServerConfig,
     ) -> io::Result<(Self, Stopper)> {
-        let poll = Poll::new()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let listeners = Listeners::register(listeners, poll.registry(), LISTENERS)?;
+        let reactor = Reactor::new(listeners)?;
+        let stopper = reactor.stopper();
         let engine = Engine::new(data, journal.is_some());
         let event_loop = Self {
-            poll,
-            stop: Arc::clone(&stop),
-            listeners,
+            reactor,
             engine,
             journal,
             config,
             conns: HashMap::new(),
             strangers: BTreeMap::new(),
-            readable: VecDeque::new(),
-            dirty: HashSet::new(),
-            next_key: 1,
             held: 0,
             buffer: vec![0; BUFFER_BYTES],
             answer: Vec::new(),
         };
-        Ok((event_loop, Stopper { stop, waker }))
+        Ok((event_loop, stopper))
     }
 
     /// Runs until it is stopped.
     pub(super) fn run(mut self) -> Result<(), Fatal> {
-        let mut events = Events::with_capacity(EVENTS_PER_POLL);
-        while !self.stop.load(Ordering::Acquire) {
-            let wait = self.wait();
-            match self.poll.poll(&mut events, Some(wait)) {
-                Ok(()) => self.sort(&events),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Fatal::Poll(error)),
-            }
+        while !self.reactor.is_stopped() {
+            let deadline = self.strangers.values().next().copied();
+            self.reactor.wait(self.reactor.time_to_wait(deadline)).map_err(Fatal::Poll)?;
             self.accept();
-            for _ in 0..self.readable.len() {
-                if let Some(key) = self.readable.pop_front() {
-                    self.read(key);
-                    self.tell_woken();
-                }
+            for key in self.reactor.take_readable() {
+                self.read(key);
+                self.tell_woken();
             }
             // Nobody is told of a change that the file does not hold.
             if let Some(journal) = &mut self.journal {
@@ -133,60 +88,12 @@ impl EventLoop {
         Ok(())
     }
 
-    fn wait(&self) -> Duration {
-        if self.listeners.is_ready() || !self.readable.is_empty() {
-            return Duration::ZERO;
-        }
-        let now = Instant::now();
-        let earliest =
-            self.strangers.values().next().copied().into_iter().chain(self.listeners.deadline()).min();
-        earliest.map_or(PULSE, |deadline| deadline.saturating_duration_since(now)).min(PULSE)
-    }
-
-    fn sort(&mut self, events: &Events) {
-        for event in events {
-            match event.token() {
-                WAKER => {}
-                LISTENERS => self.listeners.set_ready(),
-                Token(token) => {
-                    let key = token as u64;
-                    if event.is_writable() && self.conns.get(&key).is_some_and(|conn| !conn.out.is_empty()) {
-                        self.dirty.insert(key);
-                    }
-                    if event.is_readable() || event.is_read_closed() || event.is_error() {
-                        self.list(key);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts a connection into the list of those that may have something to read.
-    fn list(&mut self, key: u64) {
-        if let Some(conn) = self.conns.get_mut(&key)
-            && !conn.listed
-        {
-            conn.listed = true;
-            self.readable.push_back(key);
-        }
-    }
-
     fn accept(&mut self) {
         let now = Instant::now();
-        for (mut stream, remote) in self.listeners.accept(now) {
-            let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        for (key, mut stream, remote) in self.reactor.accept(now) {
             if self.conns.len() >= self.config.max_connections {
                 log::warn!("{remote}: dropped, there are {} connections", self.conns.len());
-                continue;
-            }
-            let key = self.next_key;
-            self.next_key += 1;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let registered = stream
-                .send_at_once()
-                .and_then(|()| self.poll.registry().register(&mut stream, Token(key as usize), interest));
-            if let Err(error) = registered {
-                log::debug!("{remote}: lost right after it was accepted: {error}");
+                self.reactor.remove(key, &mut stream);
                 continue;
             }
             let validate_by = now + self.config.handshake_timeout;
@@ -198,7 +105,6 @@ impl EventLoop {
     /// Reads once from a connection and carries out what is complete.
     fn read(&mut self, key: u64) {
         let Some(mut conn) = self.conns.remove(&key) else { return };
-        conn.listed = false;
         let result = self.read_and_carry_out(key, &mut conn);
         let now_held = conn.holds();
         self.held = self.held - conn.held + now_held;
@@ -207,13 +113,9 @@ impl EventLoop {
         let reason = match result {
             Ok(()) if !crowded => {
                 if !conn.out.is_empty() {
-                    self.dirty.insert(key);
+                    self.reactor.mark_dirty(key);
                 }
-                let is_listed = conn.listed;
                 self.conns.insert(key, conn);
-                if is_listed {
-                    self.readable.push_back(key);
-                }
                 return;
             }
             Ok(()) => Some("the connections hold too much".to_owned()),
@@ -224,9 +126,8 @@ impl EventLoop {
         }
         self.held -= conn.held;
         self.strangers.remove(&key);
-        self.dirty.remove(&key);
         self.engine.forget(key);
-        let _ = self.poll.registry().deregister(&mut conn.stream);
+        self.reactor.remove(key, &mut conn.stream);
     }
 
     /// `Err(None)`: the other end has closed.
@@ -245,12 +146,12 @@ impl EventLoop {
         let result = match conn.stream.try_recv(&mut buffer) {
             Ok(0) => Err(None),
             Ok(bytes) => {
-                conn.listed = true;
+                self.reactor.mark_readable(key);
                 self.received(key, conn, &buffer[..bytes])
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                conn.listed = true;
+                self.reactor.mark_readable(key);
                 Ok(())
             }
             Err(error) => Err(Some(error.to_string())),
@@ -313,7 +214,7 @@ impl EventLoop {
             done += length;
         };
         if !self.answer.is_empty() {
-            conn.out.push(std::mem::take(&mut self.answer));
+            conn.out.push(Frame::new(std::mem::take(&mut self.answer)));
         }
         result.map(|()| done)
     }
@@ -323,24 +224,24 @@ impl EventLoop {
         for key in std::mem::take(&mut self.engine.woken) {
             if let Some(conn) = self.conns.get_mut(&key) {
                 conn.wait_bytes = 0;
-                conn.out.push(vec![STOP_WAITING]);
-                self.dirty.insert(key);
+                conn.out.push(Frame::new(vec![STOP_WAITING]));
+                self.reactor.mark_dirty(key);
             }
         }
     }
 
     fn flush(&mut self) {
-        for key in std::mem::take(&mut self.dirty) {
+        for key in self.reactor.take_dirty() {
             let Some(conn) = self.conns.get_mut(&key) else { continue };
             let was_clogged = conn.is_clogged();
             // A connection that cannot be written to is found out when it is read.
-            let failed = conn.out.write_to(|bytes| conn.stream.try_send(bytes)).is_err();
+            let failed = conn.out.write_to(|parts| conn.stream.try_send_many(parts)).is_err();
             let now_held = conn.holds();
             self.held = self.held - conn.held + now_held;
             conn.held = now_held;
             if failed || (was_clogged && !conn.is_clogged()) || (!conn.is_clogged() && !conn.input.is_empty())
             {
-                self.list(key);
+                self.reactor.mark_readable(key);
             }
         }
     }
@@ -356,7 +257,7 @@ impl EventLoop {
             if let Some(mut conn) = self.conns.remove(&key) {
                 log::info!("{}: dropped, it did not introduce itself", conn.remote);
                 self.held -= conn.held;
-                let _ = self.poll.registry().deregister(&mut conn.stream);
+                self.reactor.remove(key, &mut conn.stream);
             }
         }
     }

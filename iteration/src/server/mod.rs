@@ -11,7 +11,7 @@ mod journal;
 mod waits;
 
 use crate::{data::Limits, protocol::keys::BESIDE_MASTER};
-use event_loop::{EventLoop, Stopper};
+use event_loop::EventLoop;
 use journal::Journal;
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -23,7 +23,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use tinysockets::listeners;
+use tinysockets::{listeners, reactor::Stopper};
 
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);

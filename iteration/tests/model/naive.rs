@@ -2,7 +2,10 @@
 //! a quorum of half of those whom one believes active. A negative control: the explorer must find what is wrong with
 //! it.
 
-use crate::explorer::{Answer, Keys, Next, Op, Process, World};
+use crate::{
+    explorer::{Answer, Keys, Next, Op, Process},
+    world::World,
+};
 use std::collections::BTreeSet;
 
 const COUNTER: &str = "global_iteration_counter";

@@ -1,6 +1,9 @@
 //! Our protocol under the explorer: the machines are those of the library.
 
-use crate::explorer::{Answer, Keys, Next, Op, Process, World};
+use crate::{
+    explorer::{Answer, Keys, Next, Op, Process},
+    world::World,
+};
 use pccl_iteration::{
     Member, Policy,
     protocol::{
@@ -109,10 +112,16 @@ impl Participant {
     /// Whether everybody who is missing is gone.
     fn waits_for_nobody(&self, keys: &Keys, gone: &[bool]) -> bool {
         let is_gone = |id: &str| id.parse().is_ok_and(|id: usize| gone.get(id) == Some(&true));
-        let slots = keys.0.iter().filter(|(key, _)| key.starts_with("it/m/join/"));
+        let known = self.machine.as_ref().and_then(Machine::base);
+        // Slots that no decision has looked at.
+        let behind = known.map_or(0, |known| known.decision.slots);
+        let slots = keys.0.iter().filter(|(key, _)| {
+            key.strip_prefix("it/m/join/")
+                .is_some_and(|slot| slot.parse().is_ok_and(|slot: u64| slot > behind))
+        });
         let joiners: BTreeSet<String> =
             slots.map(|(_, value)| Entry::of_slot(value).expect("a joiner").member.id).collect();
-        let Some(known) = self.machine.as_ref().and_then(Machine::base) else {
+        let Some(known) = known else {
             let mut everybody = (0..self.rules.world_size).map(|id| id.to_string());
             return everybody.all(|id| joiners.contains(&id) || is_gone(&id));
         };
@@ -219,7 +228,12 @@ impl Process for Participant {
                 _ => break,
             }
         }
-        self.machine = self.machine.take().map(Machine::without_hints);
+        // A joiner that finds the run at its goal has come too late for it.
+        let too_late = |machine: &Machine| {
+            let is_over = machine.base().is_some_and(|known| known.decision.iteration >= self.goal);
+            is_over && !matches!(machine.step(), Step::Hint(_))
+        };
+        self.machine = self.machine.take().filter(|machine| !too_late(machine)).map(Machine::without_hints);
         Ok(())
     }
 

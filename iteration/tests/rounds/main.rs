@@ -7,7 +7,8 @@
 mod fleet;
 mod torch;
 
-use pccl_iteration::{ServerConfig, StoreServer};
+use pccl_iteration::{ServerConfig, Store, StoreServer, TcpStoreClient};
+use std::time::{Duration, Instant};
 
 fn server() -> StoreServer {
     StoreServer::launch(ServerConfig { listen: "127.0.0.1:0".into(), ..ServerConfig::default() }).unwrap()
@@ -42,6 +43,28 @@ fn members_are_killed_and_stopped_over_torch_libuv() {
 fn members_are_killed_and_stopped_over_torch_legacy() {
     let Some(server) = torch::Server::start("legacy") else { return };
     fleet::survive(&server.address, rounds(), 3);
+}
+
+/// One call for many keys of which some are missing.
+fn look_for_many_keys(address: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let client = TcpStoreClient::connect(address, deadline).unwrap();
+    let keys: Vec<String> = (0..3000).map(|i| format!("key{i}")).collect();
+    for key in keys.iter().step_by(7) {
+        client.set(key, key.as_bytes(), deadline).unwrap();
+    }
+    let values = client.get_all(&keys, deadline).unwrap();
+    for (i, (key, value)) in keys.iter().zip(values).enumerate() {
+        assert_eq!(value, (i % 7 == 0).then(|| key.as_bytes().to_vec()), "{key}");
+    }
+}
+
+#[test]
+fn many_keys_are_looked_for_over_torch() {
+    for backend in ["libuv", "legacy"] {
+        let Some(server) = torch::Server::start(backend) else { return };
+        look_for_many_keys(&server.address);
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Bench {
     fn vote(&mut self, tag: u64) {
         let op = OpId { epoch: self.epoch, tag, attempt: 0 };
         let part = PartDescriptor::new(1 << 20, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor { parts: vec![part], algorithm: Algorithm::Ring };
+        let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Ring);
         for client in 1..=PEERS {
             let initiate = Initiate { op, descriptor: descriptor.clone() };
             self.send(ClientKey(client), C2m::Initiate(initiate));
@@ -93,6 +93,8 @@ fn world() -> Bench {
             pool_connections: 1,
             name: Name::default(),
             previous,
+            formed: false,
+            alone: false,
         };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };

@@ -70,6 +70,8 @@ impl Peer {
             pool_connections: 1,
             name: Name::default(),
             previous: None,
+            formed: false,
+            alone: false,
         }));
         peer
     }

@@ -13,10 +13,7 @@ const BATCH: u64 = 16;
 
 fn initiate(op: OpId) -> C2m {
     let part = PartDescriptor::new(16, DataType::Float32, ReduceOp::Sum);
-    C2m::Initiate(Initiate {
-        op,
-        descriptor: Descriptor { parts: vec![part], algorithm: Algorithm::Automatic },
-    })
+    C2m::Initiate(Initiate { op, descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic) })
 }
 
 /// An operation of all that runs, and that nobody completes.

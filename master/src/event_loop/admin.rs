@@ -6,10 +6,7 @@
 
 use super::EventLoop;
 use crate::state::Input;
-use mio::{
-    Interest, Registry, Token,
-    net::{UnixListener, UnixStream},
-};
+use mio::net::{UnixListener, UnixStream};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     collections::BTreeMap,
@@ -20,6 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use tinysockets::reactor::Reactor;
 
 /// Longest request, in bytes.
 const MAX_LINE_BYTES: usize = 2048;
@@ -189,9 +187,9 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    pub(super) fn register(socket: AdminSocket, registry: &Registry, token: Token) -> io::Result<Self> {
+    pub(super) fn register(socket: AdminSocket, reactor: &mut Reactor) -> io::Result<Self> {
         let mut listener = UnixListener::from_std(socket.socket.try_clone()?);
-        registry.register(&mut listener, token, Interest::READABLE)?;
+        reactor.add_waking(&mut listener)?;
         Ok(Self { listener, connections: BTreeMap::new(), _file: socket })
     }
 
@@ -200,13 +198,10 @@ impl Admin {
         self.connections.values().map(|connection| connection.deadline).min()
     }
 
-    fn accept(&mut self, registry: &Registry, next_key: &mut u64) {
+    fn accept(&mut self, reactor: &mut Reactor) {
         // Any error ends the turn: the next one tries again, every pulse at the latest.
         while let Ok((mut stream, _)) = self.listener.accept() {
-            let key = *next_key;
-            *next_key += 1;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            if registry.register(&mut stream, Token(key as usize), interest).is_ok() {
+            if let Ok(key) = reactor.add(&mut stream) {
                 let deadline = Instant::now() + TIMEOUT;
                 let connection = Connection { stream, deadline, request: Vec::new(), answer: None };
                 self.connections.insert(key, connection);
@@ -222,7 +217,7 @@ impl EventLoop {
     /// Serves the operator's socket. All of its connections are looked at each time: there are few.
     pub(super) fn admin_turn(&mut self) {
         let Some(admin) = &mut self.admin else { return };
-        admin.accept(self.poll.registry(), &mut self.next_key);
+        admin.accept(&mut self.reactor);
         let now = Instant::now();
         admin.connections.retain(|_, connection| connection.deadline > now);
         let keys: Vec<u64> = admin.connections.keys().copied().collect();

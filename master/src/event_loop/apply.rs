@@ -3,11 +3,11 @@
 use super::{
     EventLoop, STOP_LINGER, STOP_TIMEOUT,
     conn::{Conn, Phase},
-    queue::Frame,
+    frame::frame,
 };
 use crate::state::{Action, ClientKey, Input, MasterState};
 use pccl_protocol::M2c;
-use std::{mem, sync::atomic::Ordering, time::Instant};
+use std::{mem, time::Instant};
 use tinysockets::preamble::Refusal;
 
 impl EventLoop {
@@ -67,11 +67,11 @@ impl EventLoop {
     /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know
     /// yet.
     fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
-        let frame = Frame::new(packet);
+        let frame = frame(packet);
         for client in clients {
             let is_client = |conn: &&mut Conn| matches!(conn.phase, Phase::Client(_));
             let Some(conn) = self.conns.get_mut(&client.0).filter(is_client) else { continue };
-            self.dirty.insert(client.0);
+            self.reactor.mark_dirty(client.0);
             self.observer.output(*client, packet);
             if !conn.queue(packet, frame.clone(), self.queue_limit_bytes) {
                 slow.push(*client);
@@ -84,18 +84,18 @@ impl EventLoop {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.close(Instant::now());
             self.closing.insert(key);
-            self.dirty.insert(key);
+            self.reactor.mark_dirty(key);
         }
     }
 
     /// Writes to every connection for which something was queued.
     pub(super) fn flush_dirty(&mut self) {
         let now = Instant::now();
-        for key in mem::take(&mut self.dirty) {
+        for key in self.reactor.take_dirty() {
             if let Some(conn) = self.conns.get_mut(&key)
                 && conn.flush(now)
             {
-                self.mark_readable(key);
+                self.reactor.mark_readable(key);
             }
         }
     }
@@ -113,12 +113,12 @@ impl EventLoop {
 
     /// If asked to stop: no more connections, everybody is told, and the loop ends when all have been flushed.
     pub(super) fn begin_stop(&mut self) {
-        if self.stop_deadline.is_some() || !self.stop.load(Ordering::Acquire) {
+        if self.stop_deadline.is_some() || !self.reactor.is_stopped() {
             return;
         }
         log::info!("stopping, {} connections are closed", self.conns.len());
         self.stop_deadline = Some(Instant::now() + STOP_TIMEOUT);
-        self.listeners = None;
+        self.reactor.stop_listening();
         for key in mem::take(&mut self.half_open) {
             self.turn_away(key, Some(Refusal::ShuttingDown), "the master is stopping");
         }

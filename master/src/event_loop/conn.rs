@@ -1,17 +1,16 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
-use super::{
-    half_open::HalfOpen,
-    inbox::Inbox,
-    queue::{Frame, WriteQueue},
-};
+use super::{half_open::HalfOpen, inbox::Inbox};
 use pccl_protocol::M2c;
 use std::{
     io,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
-use tinysockets::conn::Conn as Stream;
+use tinysockets::{
+    conn::Conn as Stream,
+    write_queue::{Frame, WriteQueue},
+};
 
 /// Time in which a connection that is being closed must have taken what is queued for it.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,8 +52,6 @@ pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) remote: SocketAddr,
     pub(super) phase: Phase,
-    /// It stands in the list of connections that may have bytes to read.
-    pub(super) listed: bool,
     /// The queue grew beyond its limit; the state has been told.
     pub(super) overflowed: bool,
     queue: WriteQueue,
@@ -70,7 +67,6 @@ impl Conn {
             stream,
             remote,
             phase: Phase::HalfOpen(HalfOpen::default(), preamble_deadline),
-            listed: false,
             overflowed: false,
             queue: WriteQueue::default(),
             write_error: None,
@@ -109,7 +105,7 @@ impl Conn {
 
     /// Queues bytes that are no packet.
     pub(super) fn queue_raw(&mut self, bytes: &[u8]) {
-        self.queue.push(Frame::raw(bytes));
+        self.queue.push(Frame::new(bytes.to_vec()));
     }
 
     /// Writes what the socket takes. `true`: the connection is to be read, since writing failed.

@@ -1,8 +1,8 @@
 use super::*;
 use pccl_flight::{Role, Settings};
 use pccl_protocol::{
-    Cause, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome, Operation, Phase, Register,
-    Registered, RequestId, RunId, Text,
+    Cause, CollectiveId, CollectiveKind, Host, KickCode, KickReason, Name, Nothing, OpId, OpOutcome,
+    Operation, Phase, Register, Registered, RequestId, RunId, Text,
 };
 use std::net::Ipv4Addr;
 
@@ -23,6 +23,8 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         pool_connections: 0,
         name: Name::default(),
         previous: None,
+        formed: false,
+        alone: false,
     });
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));
@@ -90,7 +92,7 @@ fn a_verdict_for_many_is_noted_once() {
         let verdict = Verdict {
             cause: Cause::CallerAbort,
             culprits: Vec::new(),
-            operation: Operation::AllReduce(op),
+            operation: Operation::Collective(CollectiveId { kind: CollectiveKind::AllReduce, op }),
             phase: Phase::Transfer,
             bytes_done: 0,
             silent_ms: 0,

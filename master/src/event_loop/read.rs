@@ -29,13 +29,9 @@ enum Progress {
 impl EventLoop {
     /// Gives every connection that may have bytes one turn.
     pub(super) fn read_turn(&mut self) {
-        for _ in 0..self.readable.len() {
-            let Some(key) = self.readable.pop_front() else { return };
-            if let Some(conn) = self.conns.get_mut(&key) {
-                conn.listed = false;
-                if !self.read_from(key) {
-                    self.mark_readable(key);
-                }
+        for key in self.reactor.take_readable() {
+            if !self.read_from(key) {
+                self.reactor.mark_readable(key);
             }
         }
     }
@@ -107,7 +103,7 @@ impl EventLoop {
                 conn.close(Instant::now());
                 self.closing.insert(key);
                 self.half_open.remove(&key);
-                self.dirty.insert(key);
+                self.reactor.mark_dirty(key);
             }
             None => {
                 self.remove(key);
@@ -135,7 +131,7 @@ impl EventLoop {
         inbox.feed(rest);
         conn.phase = Phase::Client(inbox);
         self.half_open.remove(&key);
-        self.dirty.insert(key);
+        self.reactor.mark_dirty(key);
         self.take(Input::Connected { client: ClientKey(key), remote, local });
         self.hand_over_packets(key);
     }

@@ -6,7 +6,7 @@
 use super::MasterState;
 use super::client::Phase;
 use super::types::ClientKey;
-use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId, limits};
+use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId, Register, limits};
 
 /// Where the sender of a packet stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +45,14 @@ impl MasterState {
     pub(super) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
         use Phase::{Accepted, Connecting, Pending};
         use Standing::{Peer, Stranger};
+        if let Peer(id, group, phase) = who
+            && let Some(answer) = self.admit_of_formed(id, group, phase, packet)
+        {
+            return answer;
+        }
         let illegal = || Err(protocol(format!("{} from {}", packet.name(), who.describe())));
         match (packet, who) {
-            (C2m::Register(_), Stranger(_)) => self.admit_registration(),
+            (C2m::Register(info), Stranger(_)) => self.admit_registration(info),
             (C2m::Register(_), Peer(..)) => Err(protocol("registered twice on one connection")),
 
             (C2m::Beat(_) | C2m::Leave(_), Peer(..)) => Ok(()),
@@ -98,6 +103,8 @@ impl MasterState {
                 illegal()
             }
 
+            (C2m::FormGroup(_), _) => illegal(),
+
             (C2m::SyncInitiate(vote), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
                 self.admit_sync(group, vote)
@@ -111,9 +118,37 @@ impl MasterState {
         }
     }
 
-    fn admit_registration(&self) -> Result<(), KickReason> {
+    /// What is decided otherwise for peers whose group is formed of given members. While such a peer is in no group,
+    /// what it sent in its last one may still be on its way.
+    fn admit_of_formed(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        phase: Phase,
+        packet: &C2m,
+    ) -> Option<Result<(), KickReason>> {
+        let peer = self.peers.get(&id).filter(|peer| peer.info.formed)?;
+        let answer = match (packet, phase) {
+            (C2m::FormGroup(_), _) => self.admit_form(id, group),
+            (C2m::VoteTopology(_) | C2m::VotePending(_) | C2m::VoteOptimize(_) | C2m::WithdrawVote(_), _) => {
+                Err(protocol(format!("{} from a peer whose groups are formed of lists", packet.name())))
+            }
+            (
+                C2m::GiveUp(_) | C2m::Complete(_) | C2m::SyncComplete(_),
+                Phase::Pending | Phase::Connecting,
+            ) => Ok(()),
+            (C2m::EdgeReport(_) | C2m::ReachReport(_), Phase::Pending) => Ok(()),
+            (C2m::Initiate(_) | C2m::SyncInitiate(_), Phase::Pending) if peer.past.has_group() => Ok(()),
+            _ => return None,
+        };
+        Some(answer)
+    }
+
+    fn admit_registration(&self, info: &Register) -> Result<(), KickReason> {
         let full = |text: String| Err(KickReason::new(KickCode::Full, text));
-        let pending = self.peers.values().filter(|peer| peer.phase == Phase::Pending).count();
+        let waits = |peer: &&super::client::Peer| peer.phase == Phase::Pending && !peer.info.formed;
+        let pending = self.peers.values().filter(waits).count();
+        self.admit_kind(info)?;
         if self.peers.len() >= self.options.max_peers {
             return full(format!("the run has {} peers, its limit", self.peers.len()));
         }
@@ -123,8 +158,35 @@ impl MasterState {
         Ok(())
     }
 
+    /// A group has its members by lists, or lets them in.
+    fn admit_kind(&self, info: &Register) -> Result<(), KickReason> {
+        let refuse = |text: String| Err(KickReason::new(KickCode::GroupKind, text));
+        if self.is_forming_number(info.group) {
+            return refuse(format!("group {} is one that was formed of a list", info.group));
+        }
+        let is_other = |(_, peer): &(&PeerId, &super::client::Peer)| {
+            peer.info.group == info.group && peer.info.formed != info.formed
+        };
+        let Some((id, _)) = self.peers.iter().find(is_other) else { return Ok(()) };
+        let (ask, have) = if info.formed {
+            ("asks for groups that are formed of lists", "let newcomers in")
+        } else {
+            ("wants to be let in", "form their groups of lists")
+        };
+        refuse(format!(
+            "this peer {ask}, but the peers of group {}, as {}, {have}",
+            info.group,
+            self.name_of(*id)
+        ))
+    }
+
     /// A vote whose caller's thread can be in nothing else meanwhile.
-    fn admit_blocking_vote(&self, id: PeerId, group: GroupId, what: &str) -> Result<(), KickReason> {
+    pub(super) fn admit_blocking_vote(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        what: &str,
+    ) -> Result<(), KickReason> {
         let busy = |with: String| Err(protocol(format!("{what} while {with}")));
         if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
             return busy("its topology vote waits".into());

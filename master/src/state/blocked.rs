@@ -12,7 +12,7 @@ impl MasterState {
     pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.peers.get(&id)?;
         let group = self.groups.get(&peer.group());
-        let sentence = self.blocked_round(peer).or_else(|| {
+        let sentence = self.blocked_by_forming(id).or_else(|| self.blocked_round(peer)).or_else(|| {
             let group = group?;
             if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
                 return self.blocked_sync(peer.group(), group);
@@ -26,6 +26,7 @@ impl MasterState {
 
     fn blocked_round(&self, peer: &Peer) -> Option<String> {
         match (peer.phase, &peer.topology) {
+            (Phase::Pending, _) if peer.info.formed => None,
             (Phase::Pending, _) => Some(
                 self.blocked_by_probation(peer)
                     .unwrap_or_else(|| format!("admission waits for {}", self.missing_for_world())),
@@ -51,7 +52,7 @@ impl MasterState {
     /// Who or what keeps the next round from beginning.
     pub(super) fn missing_for_world(&self) -> String {
         let silent =
-            |(id, peer): (&PeerId, &Peer)| (peer.accepted() && peer.topology.is_none()).then_some(*id);
+            |(id, peer): (&PeerId, &Peer)| (peer.has_a_say() && peer.topology.is_none()).then_some(*id);
         let missing: Vec<PeerId> = self.peers.iter().filter_map(silent).collect();
         if missing.is_empty() {
             return "more peers to connect".to_owned();
@@ -89,7 +90,7 @@ impl MasterState {
 
     /// Who keeps the pending query from being answered.
     pub(super) fn missing_for_pending(&self) -> String {
-        let missing = self.peers.iter().filter(|(_, p)| p.accepted() && p.pending.is_none());
+        let missing = self.peers.iter().filter(|(_, p)| p.has_a_say() && p.pending.is_none());
         self.list_peers(missing.map(|(id, _)| *id))
     }
 
@@ -106,11 +107,11 @@ impl MasterState {
                 } else {
                     self.ring_sentences().join("; ")
                 };
-                format!("all-reduce {id} waits to begin for {reason}")
+                format!("{} waits to begin for {reason}", op.named(id))
             }
             Op::Running { participants, .. } => {
                 let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
-                format!("all-reduce {id} waits for the end at {}", self.list_peers(open))
+                format!("{} waits for the end at {}", op.named(id), self.list_peers(open))
             }
         }
     }
@@ -149,6 +150,7 @@ impl MasterState {
         all.extend(first.map(|since| (since, self.blocked_optimization())));
         let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, self.blocked_pending())));
+        all.extend(self.forming_waits());
         all.extend(self.closed_waits());
         for (id, group) in &self.groups {
             let sync = group.sync.as_ref().map(|sync| match sync {

@@ -1,5 +1,6 @@
 //! A connection and the peer behind it.
 
+use super::formed::Past;
 use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
@@ -81,11 +82,24 @@ pub(super) struct Peer {
     pub(super) tried: bool,
     /// The sizes that this peer was told last.
     pub(super) sizes_told: Option<WorldSizes>,
+    /// The group of given members that it is in.
+    pub(super) formed: Option<GroupId>,
+    /// What it brings along from such groups.
+    pub(super) past: Past,
 }
 
 impl Peer {
+    /// Its group: the one that it was formed into, or the one for which it registered.
     pub(super) const fn group(&self) -> GroupId {
-        self.info.group
+        match self.formed {
+            Some(group) => group,
+            None => self.info.group,
+        }
+    }
+
+    /// Whether votes for the whole run need its vote. A peer of a formed group lets nobody in.
+    pub(super) fn has_a_say(&self) -> bool {
+        self.accepted() && !self.info.formed
     }
 
     pub(super) fn accepted(&self) -> bool {

@@ -4,8 +4,9 @@ use super::group::{BrokenEdge, Completion, GivenUp, Group, Loss, Op, Participant
 use super::ops::Gate;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
-    Algorithm, Cause, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Nothing, OpFault, OpFaultKind,
-    OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict, VoteRef,
+    Algorithm, Cause, CollectiveId, Commence, Complete, Descriptor, GroupId, Initiate, M2c, Misfit, Nothing,
+    OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict,
+    VoteRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,7 +107,7 @@ impl MasterState {
     }
 
     fn gate_of(&self, group: &Group) -> Gate {
-        let few = self.few(group, 2);
+        let few = self.few(group, if self.may_be_alone(group) { 1 } else { 2 });
         Gate {
             epoch: group.epoch,
             ready: self.ring_ready(group),
@@ -126,7 +127,7 @@ impl MasterState {
     fn next_step(&self, group_id: GroupId, id: OpId) -> Step {
         let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
         match group.ops.get(&id) {
-            Some(Op::Voting { votes, given_up, .. }) => {
+            Some(op @ Op::Voting { votes, given_up, .. }) => {
                 if votes.is_empty() {
                     Step::Forget
                 } else if let Some(few) = group.ops.gate().too_few(id) {
@@ -135,7 +136,7 @@ impl MasterState {
                     Step::Stale
                 } else if let Some(given_up) = given_up {
                     let missing = self.members_without(group, |peer| votes.contains_key(&peer));
-                    let operation = (Operation::AllReduce(id), Phase::Voting, 0);
+                    let operation = (Operation::Collective(op.named(id)), Phase::Voting, 0);
                     Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, *given_up, &missing)))
                 } else if votes.len() == group.ring.len() && group.ops.gate().ready {
                     self.begin_or_mismatch(group, id, votes)
@@ -143,13 +144,13 @@ impl MasterState {
                     Step::Wait
                 }
             }
-            Some(Op::Running { participants, lost, faulty, broken, given_up, .. }) => {
+            Some(op @ Op::Running { participants, lost, faulty, broken, given_up, .. }) => {
                 let nothing_is_wrong = lost.is_empty() && !faulty && broken.is_empty() && given_up.is_none();
                 let is_open = |part: &Participant| part.complete.is_none();
                 if nothing_is_wrong && participants.values().any(is_open) {
                     return Step::Wait;
                 }
-                self.running_step(id, group, (participants, *given_up), lost, broken)
+                self.running_step(op.named(id), group, (participants, *given_up), lost, broken)
             }
             None => Step::Wait,
         }
@@ -164,6 +165,10 @@ impl MasterState {
 
     /// Whether there are too few peers: how many there are, how many are needed, and whether the group is too small.
     fn few(&self, group: &Group, in_group: u32) -> Option<(u32, u32, bool)> {
+        // Its list says how many are needed.
+        if group.formed.is_some() {
+            return None;
+        }
         let (have, need) = (self.accepted_count(), self.options.min_world_size);
         if have < need {
             return Some((have, need, false));
@@ -174,31 +179,47 @@ impl MasterState {
         (have < in_group).then_some((have, in_group, true))
     }
 
+    /// Whether the only member of a group wants its collectives done all the same.
+    fn may_be_alone(&self, group: &Group) -> bool {
+        let wants = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.info.alone);
+        group.ring.len() == 1 && group.ring.iter().all(wants)
+    }
+
     fn begin_or_mismatch(&self, group: &Group, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
-        let Some((other, (a, b))) = odd else {
-            if self.mesh_wait(group, descriptor).is_some() {
-                return Step::Wait;
-            }
-            return Step::Commence(descriptor.algorithm_for(votes.len(), group.paths));
-        };
-        let detail =
-            format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(*other));
-        Step::Decide(Outcome::Aborted(Verdict {
-            cause: Cause::MismatchedCall,
-            culprits: vec![self.culprit_of(*first), self.culprit_of(*other)],
-            operation: Operation::AllReduce(id),
+        if let Some((other, (a, b))) = odd {
+            let detail = format!("{} called it {a}, {} {b}", self.name_of(*first), self.name_of(*other));
+            let id = CollectiveId { kind: descriptor.kind(), op: id };
+            return Step::Decide(self.refused(id, Cause::MismatchedCall, &[*first, *other], &detail));
+        }
+        let ring: Vec<PeerId> = group.ring.clone();
+        if let Some(Misfit { missing, text }) = descriptor.collective.misfit(&ring) {
+            let id = CollectiveId { kind: descriptor.kind(), op: id };
+            return Step::Decide(self.refused(id, Cause::WorldChanged, &missing, &text));
+        }
+        if self.mesh_wait(group, descriptor).is_some() {
+            return Step::Wait;
+        }
+        Step::Commence(descriptor.algorithm_for(votes.len(), group.paths))
+    }
+
+    /// The outcome of an attempt that cannot begin although all have voted.
+    fn refused(&self, id: CollectiveId, cause: Cause, culprits: &[PeerId], detail: &str) -> Outcome {
+        Outcome::Aborted(Verdict {
+            cause,
+            culprits: culprits.iter().map(|peer| self.culprit_of(*peer)).collect(),
+            operation: Operation::Collective(id),
             phase: Phase::Voting,
             bytes_done: 0,
             silent_ms: 0,
             detail: pccl_protocol::Text::new(detail),
-        }))
+        })
     }
 
     fn running_step(
         &self,
-        id: OpId,
+        id: CollectiveId,
         group: &Group,
         (participants, given_up): (&BTreeMap<PeerId, Participant>, Option<GivenUp>),
         lost: &[Loss],
@@ -212,23 +233,23 @@ impl MasterState {
             return Step::Decide(Outcome::Done(Nothing {}));
         }
         let phase = if participants.values().any(clean) { Phase::Completing } else { Phase::Transfer };
-        let bytes = self.moved_bytes(group, id);
+        let bytes = self.moved_bytes(group, id.op);
         if let Some(loss) = lost.first() {
             let verdict = Verdict {
                 cause: loss.cause,
                 culprits: vec![loss.culprit.clone()],
-                operation: Operation::AllReduce(id),
+                operation: Operation::Collective(id),
                 phase,
                 bytes_done: bytes,
                 silent_ms: loss.silent_ms,
                 detail: loss.detail.clone(),
             };
-            return Step::Decide(Outcome::Aborted(verdict));
+            return Step::Decide(Outcome::Aborted(group.show_loss(loss, verdict)));
         }
         if let Some(given_up) = given_up {
             let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(peer, _)| *peer);
             let open: Vec<PeerId> = open.collect();
-            let operation = (Operation::AllReduce(id), phase, bytes);
+            let operation = (Operation::Collective(id), phase, bytes);
             return Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, given_up, &open)));
         }
         // Nobody has seen an edge break that stands still, so this alone ends the attempt.
@@ -334,7 +355,8 @@ impl MasterState {
         let Some(Op::Voting { votes, .. }) = group.ops.get(&id) else { return };
         let peers = &self.peers;
         let ranks = votes.len();
-        let most_bytes = votes.values().next().map_or(0, |descriptor| descriptor.moved_bytes_max(ranks));
+        let Some(descriptor) = votes.values().next() else { return };
+        let (kind, most_bytes) = (descriptor.kind(), descriptor.moved_bytes_max(ranks));
         let participants: BTreeMap<PeerId, Participant> = votes
             .keys()
             .map(|peer| {
@@ -345,6 +367,7 @@ impl MasterState {
         let everybody: Vec<PeerId> = participants.keys().copied().collect();
         let running = Op::Running {
             since,
+            kind,
             algorithm,
             participants,
             lost: Vec::new(),
@@ -377,11 +400,11 @@ impl MasterState {
         broken.first().filter(|_| !itself)
     }
 
-    fn edge_verdict(&self, id: OpId, phase: Phase, bytes_done: u64, edge: &BrokenEdge) -> Verdict {
+    fn edge_verdict(&self, id: CollectiveId, phase: Phase, bytes_done: u64, edge: &BrokenEdge) -> Verdict {
         Verdict {
             cause: Cause::EdgeBroken,
             culprits: vec![self.culprit_of(edge.ends.0), self.culprit_of(edge.ends.1)],
-            operation: Operation::AllReduce(id),
+            operation: Operation::Collective(id),
             phase,
             bytes_done,
             silent_ms: edge.stalled_ms,
@@ -391,7 +414,7 @@ impl MasterState {
 
     fn fault_verdict(
         &self,
-        id: OpId,
+        id: CollectiveId,
         phase: Phase,
         bytes_done: u64,
         who: PeerId,
@@ -412,7 +435,7 @@ impl MasterState {
         Verdict {
             cause,
             culprits: ends.into_iter().flatten().map(|end| self.culprit_of(end)).collect(),
-            operation: Operation::AllReduce(id),
+            operation: Operation::Collective(id),
             phase,
             bytes_done,
             silent_ms: 0,

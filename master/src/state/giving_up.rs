@@ -11,6 +11,12 @@ const WAITED_MAX: usize = 8;
 impl MasterState {
     pub(super) fn record_give_up(&mut self, id: PeerId, group: GroupId, packet: GiveUp) {
         let wish = GivenUp { by: id, limit_ms: packet.limit_ms };
+        if let VoteRef::Forming(request) = packet.vote {
+            if !self.give_up_forming(wish, request) {
+                self.give_up_connecting(group, wish, request);
+            }
+            return;
+        }
         let Some(group) = self.groups.get_mut(&group) else { return };
         let slot = match packet.vote {
             VoteRef::Collective(op) => match group.ops.change(op) {
@@ -21,6 +27,7 @@ impl MasterState {
                 // It has its outcome, or was voted for anew.
                 _ => return,
             },
+            VoteRef::Forming(_) => return,
             VoteRef::Sync(request) => match &mut group.sync {
                 Some(Sync::Voting { votes, given_up, .. })
                     if votes.get(&id).is_some_and(|vote| vote.request == request) =>

@@ -2,6 +2,7 @@
 
 use super::edges::{EdgeEnds, Edges, ring_of};
 use super::fetches::Fetches;
+use super::formed::Formed;
 use super::history::History;
 use super::mesh::Mesh;
 use super::ops::Ops;
@@ -10,8 +11,8 @@ use super::plans::Better;
 use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
-    Algorithm, Cause, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpId, Outcome, Paths, PeerId,
-    RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
+    Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
+    OpId, Outcome, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +63,7 @@ pub(super) enum Op {
     /// It runs; the participants are frozen.
     Running {
         since: Timestamp,
+        kind: CollectiveKind,
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
         lost: Vec<Loss>,
@@ -91,6 +93,17 @@ pub(super) struct Participant {
 }
 
 impl Op {
+    /// Its attempt `id` with the kind of collective: where the votes differ, the kind of the first one.
+    pub(super) fn named(&self, id: OpId) -> CollectiveId {
+        let kind = match self {
+            Self::Voting { votes, .. } => {
+                votes.values().next().map_or(CollectiveKind::AllReduce, Descriptor::kind)
+            }
+            Self::Running { kind, .. } => *kind,
+        };
+        CollectiveId { kind, op: id }
+    }
+
     /// Whether `peer` has this attempt in flight.
     pub(super) fn involves(&self, peer: PeerId) -> bool {
         match self {
@@ -226,6 +239,8 @@ pub(super) struct Group {
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
     pub(super) fetches: Fetches,
+    /// Its members were given, and it has a ring of no others.
+    pub(super) formed: Option<Formed>,
 }
 
 impl Group {

@@ -147,6 +147,10 @@ impl MasterState {
         if let Some(group) = self.groups.get_mut(&peer.group()) {
             Self::lose_participant(group, id, peer.moved_bytes(), loss);
             Self::lose_voter(group, id, loss);
+            group.lose_member(id, loss);
+        }
+        if peer.info.formed {
+            self.formings.lose(peer.info.group, id, loss);
         }
         if peer.phase == Phase::Accepted {
             self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);

@@ -16,6 +16,8 @@ mod edges;
 mod election;
 mod fetches;
 mod flow;
+mod formed;
+mod forming;
 mod giving_up;
 mod group;
 mod history;
@@ -51,8 +53,8 @@ use admit::Standing;
 use client::{Client, Peer, Phase};
 use group::Group;
 use pccl_protocol::{
-    Beat, C2m, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered, RequestId, SyncId,
-    WorldEpoch,
+    Beat, C2m, CollectiveId, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered,
+    RequestId, SyncId, WorldEpoch,
 };
 use round::Round;
 use std::collections::BTreeMap;
@@ -74,6 +76,8 @@ pub struct MasterState {
     peers: BTreeMap<PeerId, Peer>,
     groups: BTreeMap<GroupId, Group>,
     round: Option<Round>,
+    /// Groups that are being formed of given members.
+    formings: forming::Formings,
     optimization: Option<optimize::Optimization>,
     /// Optimisations so far.
     optimizations: u64,
@@ -107,6 +111,7 @@ impl MasterState {
             peers: BTreeMap::new(),
             groups: BTreeMap::new(),
             round: None,
+            formings: forming::Formings::default(),
             optimization: None,
             optimizations: 0,
             measured: measured::Measured::default(),
@@ -190,11 +195,13 @@ impl MasterState {
             MasterState::roll_history,
             MasterState::renew_meshes,
             MasterState::answer_satisfied_waits,
+            MasterState::settle_formings,
             MasterState::advance_optimization,
             MasterState::begin_round,
             MasterState::adopt_better_rings,
             MasterState::plan_rings,
             MasterState::end_round,
+            MasterState::end_formings,
             MasterState::end_optimization,
             MasterState::push_sizes,
             MasterState::note_standing_rings,
@@ -202,6 +209,7 @@ impl MasterState {
             MasterState::plan_pairs,
             MasterState::settle_collectives,
             MasterState::settle_syncs,
+            MasterState::break_up_groups,
             MasterState::answer_pending_queries,
             MasterState::report_progress,
             MasterState::forget_the_world,
@@ -281,7 +289,16 @@ impl MasterState {
     }
 
     fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
+        let is_apart =
+            self.peers.get(&id).is_some_and(|peer| peer.info.formed && peer.phase == Phase::Pending);
         match packet {
+            C2m::FormGroup(vote) => self.record_form(id, vote),
+            // In a group that was broken up.
+            C2m::Initiate(initiate) if is_apart => {
+                let kind = initiate.descriptor.kind();
+                self.refuse_op(id, CollectiveId { kind, op: initiate.op });
+            }
+            C2m::SyncInitiate(vote) if is_apart => self.refuse_sync(id, vote.request),
             // Recorded before.
             C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}
             C2m::Beat(beat) => {
@@ -333,6 +350,8 @@ impl MasterState {
             closed: Vec::new(),
             tried: false,
             sizes_told: None,
+            formed: None,
+            past: formed::Past::default(),
             info,
         };
         let before = match &peer.info.previous {
@@ -350,7 +369,9 @@ impl MasterState {
         };
         self.send(client, M2c::Registered(answer));
         self.try_listeners(id);
-        self.warn_of_probation(id);
+        if !self.peers.get(&id).is_some_and(|peer| peer.info.formed) {
+            self.warn_of_probation(id);
+        }
     }
 
     fn record_beat(&mut self, id: PeerId, beat: Beat) {
@@ -375,6 +396,7 @@ impl MasterState {
             return false;
         }
         self.round = None;
+        self.formings = forming::Formings::default();
         self.optimization = None;
         self.measured.forget_all();
         self.drop_all_plans();

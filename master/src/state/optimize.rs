@@ -3,8 +3,9 @@
 //!
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
-use super::client::OptimizeVote;
+use super::client::{OptimizeVote, Peer};
 use super::edges::EdgeEnds;
+use super::group::Group;
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
 use crate::topology::{SCHEDULED_PEERS, probe_rounds};
@@ -119,7 +120,7 @@ impl MasterState {
 
     /// Rule: an optimisation begins when all accepted peers want one, and goes on when a stage of it is over.
     pub(super) fn advance_optimization(&mut self) -> bool {
-        if self.optimization.is_some() && self.accepted_count() == 0 {
+        if self.optimization.is_some() && !self.peers.values().any(Peer::has_a_say) {
             self.optimization = None;
             self.drop_all_plans();
             return true;
@@ -136,7 +137,7 @@ impl MasterState {
     }
 
     fn begin_optimization(&mut self) -> bool {
-        let mut accepted = self.peers.values().filter(|peer| peer.accepted()).peekable();
+        let mut accepted = self.peers.values().filter(|peer| peer.has_a_say()).peekable();
         if self.round.is_some() || accepted.peek().is_none() || !accepted.all(|p| p.optimize.is_some()) {
             return false;
         }
@@ -160,7 +161,7 @@ impl MasterState {
     /// All groups measure at the same time: the first round has the first of each, and so on.
     fn rounds_of_probes(&self) -> VecDeque<Vec<EdgeEnds>> {
         let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
-        for group in self.groups.values().filter(|group| group.ring.len() >= SMALLEST_PLANNED) {
+        for group in self.groups.values().filter(|group| group.can_be_ordered()) {
             let members: Vec<PeerId> = group.ring.iter().copied().collect();
             let wanted = |from: usize, to: usize| {
                 self.measured.wants_probe((members[from], members[to]), self.now, &self.options)
@@ -180,7 +181,8 @@ impl MasterState {
     /// wanted.
     fn crowded_edges(&self) -> Vec<EdgeEnds> {
         let mut all = Vec::new();
-        for group in self.groups.values().filter(|group| SCHEDULED_PEERS.contains(&group.ring.len())) {
+        let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
+        for group in self.groups.values().filter(is_small) {
             let members: Vec<PeerId> = group.ring.iter().copied().collect();
             let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
             let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
@@ -356,7 +358,7 @@ impl MasterState {
     /// Rule: an optimisation ends when every ring stands. Votes are answered, and better rings are looked for.
     pub(super) fn end_optimization(&mut self) -> bool {
         let connecting = |o: &mut Optimization| matches!(o.stage, Stage::Connecting);
-        if !self.groups.values().all(|group| self.ring_confirmed(group)) {
+        if !self.groups.values().all(|group| group.formed.is_some() || self.ring_confirmed(group)) {
             return false;
         }
         let Some(optimization) = self.optimization.take_if(connecting) else { return false };
@@ -388,7 +390,9 @@ impl MasterState {
     /// The slowest edge of each ring and how large operations go, for the log.
     fn rings_in_words(&self) -> String {
         let mut text = String::new();
-        for (id, group) in self.groups.iter().filter(|(_, group)| group.ring.len() > 1) {
+        for (id, group) in
+            self.groups.iter().filter(|(_, group)| group.ring.len() > 1 && group.formed.is_none())
+        {
             let slowest = match self.slowest_edge(group) {
                 Some(edge) => {
                     let ends = self.name_of_edge((edge.from, edge.to));
@@ -436,7 +440,7 @@ impl MasterState {
 
     /// Who keeps an optimisation from beginning.
     pub(super) fn missing_for_optimization(&self) -> String {
-        let silent = self.peers.iter().filter(|(_, p)| p.accepted() && p.optimize.is_none());
+        let silent = self.peers.iter().filter(|(_, p)| p.has_a_say() && p.optimize.is_none());
         format!("the vote of {}", self.list_peers(silent.map(|(id, _)| *id)))
     }
 

@@ -1,6 +1,7 @@
 //! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
 
 use super::MasterState;
+use super::group::Group;
 use super::types::{Action, PlanKey};
 use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job};
 use pccl_protocol::{GroupId, PeerId};
@@ -70,6 +71,13 @@ impl Planned {
     }
 }
 
+impl Group {
+    /// Whether its members can be in more than one ring. That of a list is the list's.
+    pub(super) fn can_be_ordered(&self) -> bool {
+        self.ring.len() >= SMALLEST_PLANNED && self.formed.is_none()
+    }
+}
+
 impl MasterState {
     /// Has the ring of a group planned. Whatever is planned for it already is dropped.
     pub(super) fn start_plan(&mut self, group_id: GroupId, purpose: Purpose) {
@@ -91,7 +99,7 @@ impl MasterState {
             (EXACT_PEERS_BACKGROUND, self.options.background_budget)
         } else {
             // One after the other is planned.
-            let groups = self.groups.values().filter(|group| group.ring.len() >= SMALLEST_PLANNED).count();
+            let groups = self.groups.values().filter(|group| group.can_be_ordered()).count();
             (EXACT_PEERS, self.options.plan_budget / u32::try_from(groups.max(1)).unwrap_or(u32::MAX))
         };
         Some(Job {
@@ -175,7 +183,7 @@ impl MasterState {
     /// Whether a group has members that can be in more than one ring, and does nothing else.
     pub(super) fn can_be_planned(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
-        group.ring.len() >= SMALLEST_PLANNED && !group.ops.any_runs()
+        group.can_be_ordered() && !group.ops.any_runs()
     }
 
     /// Members of the ring of a group.

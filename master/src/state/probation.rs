@@ -82,7 +82,7 @@ impl MasterState {
 
     /// Until when a newcomer is not let in where it would disturb others.
     fn on_probation(&self, peer: &Peer) -> Option<Timestamp> {
-        if peer.phase != Phase::Pending || self.probation.records.is_empty() {
+        if peer.phase != Phase::Pending || peer.info.formed || self.probation.records.is_empty() {
             return None;
         }
         self.probation.until(&address_of(peer)).filter(|until| *until > self.now)
@@ -90,12 +90,14 @@ impl MasterState {
 
     /// The same, as things are: where nobody is in the run, nobody is disturbed.
     fn waits_until(&self, peer: &Peer) -> Option<Timestamp> {
-        self.on_probation(peer).filter(|_| self.accepted_count() > 0)
+        self.on_probation(peer).filter(|_| self.peers.values().any(Peer::has_a_say))
     }
 
     /// Newcomers that may be let in.
     pub(super) fn admissible(&self) -> Vec<PeerId> {
-        let may = |peer: &Peer| peer.phase == Phase::Pending && self.waits_until(peer).is_none();
+        let may = |peer: &Peer| {
+            peer.phase == Phase::Pending && !peer.info.formed && self.waits_until(peer).is_none()
+        };
         self.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
     }
 

@@ -11,7 +11,7 @@
 
 use super::edges::EdgeEnds;
 use super::group::{Group, Op};
-use super::plans::{Purpose, SMALLEST_PLANNED};
+use super::plans::Purpose;
 use super::{MasterState, Timestamp};
 use core::time::Duration;
 use pccl_protocol::{Algorithm, EdgeBytes, GroupId, OpId, PeerId, ProbeRate, ProbeResult};
@@ -118,7 +118,7 @@ impl MasterState {
         let group = self.groups.get(&group_id)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        let op = beat.operation?;
+        let op = beat.operation?.op;
         let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
         let is_used = match algorithm {
             Algorithm::Pairwise => group.edges.named(ends, received.generation).is_some(),
@@ -180,7 +180,8 @@ impl MasterState {
         if let Some(group) = self.groups.get_mut(&group_id) {
             group.edges.clear_paces();
         }
-        if self.optimization.is_none() && self.ring_members(group_id).len() >= SMALLEST_PLANNED {
+        let can_be_ordered = self.groups.get(&group_id).is_some_and(Group::can_be_ordered);
+        if self.optimization.is_none() && can_be_ordered {
             self.start_plan(group_id, Purpose::Repair);
         }
     }

@@ -260,7 +260,8 @@ impl MasterState {
         let mut stale = Vec::new();
         for (id, set) in members {
             let group = self.groups.entry(id).or_default();
-            if !group.stands(&set) || group.replan {
+            // One of given members is whole, or there is no ring of it.
+            if !group.is_broken() && (!group.stands(&set) || group.replan) {
                 stale.push((id, set));
             }
         }
@@ -277,6 +278,9 @@ impl MasterState {
         }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         group.holders.retain(|id| members.contains(id));
+        if group.formed.is_some() {
+            return self.plan_formed_ring(group_id);
+        }
         let mut wanted: Vec<PeerId> = group.ring.iter().copied().filter(|id| members.contains(id)).collect();
         let mut newcomers: Vec<(u64, PeerId)> = members
             .iter()
@@ -317,7 +321,7 @@ impl MasterState {
         }
     }
 
-    fn install_ring(&mut self, group_id: GroupId, order: &[PeerId]) {
+    pub(super) fn install_ring(&mut self, group_id: GroupId, order: &[PeerId]) {
         let now = self.now;
         let wish = |id: &PeerId| self.peers.get(id).map_or(0, |peer| peer.info.pool_connections);
         let ring: Vec<Wanted> = ring_of(order)

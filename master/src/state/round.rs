@@ -1,6 +1,6 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
-use super::client::{Phase, TopologyVote};
+use super::client::{Peer, Phase, TopologyVote};
 use super::group::Group;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
@@ -60,8 +60,10 @@ impl MasterState {
         }
     }
 
-    fn in_phase(&self, phase: Phase) -> impl Iterator<Item = PeerId> {
-        self.peers.iter().filter(move |(_, peer)| peer.phase == phase).map(|(id, _)| *id)
+    /// Newcomers whose rings are being connected.
+    fn connecting(&self) -> impl Iterator<Item = PeerId> {
+        let connects = |peer: &Peer| peer.phase == Phase::Connecting && !peer.info.formed;
+        self.peers.iter().filter(move |(_, peer)| connects(peer)).map(|(id, _)| *id)
     }
 
     /// Rule: a vote that waits for a world of a size that it already has needs nobody else.
@@ -84,10 +86,10 @@ impl MasterState {
         let newcomers = self.admissible();
         let somebody_waits = !newcomers.is_empty();
         let have = self.accepted_count();
-        let wanted = if have == 0 {
+        let wanted = if !self.peers.values().any(Peer::has_a_say) {
             somebody_waits
         } else {
-            let votes = || self.peers.values().filter(|p| p.accepted()).map(|p| p.topology.as_ref());
+            let votes = || self.peers.values().filter(|p| p.has_a_say()).map(|p| p.topology.as_ref());
             votes().all(|vote| vote.is_some())
                 && (somebody_waits || votes().flatten().any(|vote| vote.wait_for_world <= have))
         };
@@ -105,12 +107,13 @@ impl MasterState {
 
     /// Rule: a round ends when every ring stands. Newcomers are accepted and votes are answered.
     pub(super) fn end_round(&mut self) -> bool {
-        let is_ready = |group: &Group| group.check.is_none() && self.ring_confirmed(group);
+        let is_ready =
+            |group: &Group| group.formed.is_some() || (group.check.is_none() && self.ring_confirmed(group));
         if self.round.is_none() || !self.groups.values().all(is_ready) {
             return false;
         }
         self.round = None;
-        let newcomers: Vec<PeerId> = self.in_phase(Phase::Connecting).collect();
+        let newcomers: Vec<PeerId> = self.connecting().collect();
         if !newcomers.is_empty() {
             self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
         }
@@ -143,7 +146,7 @@ impl MasterState {
     }
 
     /// Sends a packet that contains the present sizes of the world.
-    fn tell_sizes(&mut self, id: PeerId, packet: impl FnOnce(WorldSizes) -> M2c) {
+    pub(super) fn tell_sizes(&mut self, id: PeerId, packet: impl FnOnce(WorldSizes) -> M2c) {
         let Some(group) = self.peers.get(&id).map(super::client::Peer::group) else { return };
         let sizes = self.sizes(group);
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -170,8 +173,8 @@ impl MasterState {
 
     /// Rule: the pending query is answered when all accepted peers have asked.
     pub(super) fn answer_pending_queries(&mut self) -> bool {
-        let all = self.peers.values().filter(|peer| peer.accepted()).all(|peer| peer.pending.is_some());
-        if !all || self.accepted_count() == 0 {
+        let mut voters = self.peers.values().filter(|peer| peer.has_a_say()).peekable();
+        if voters.peek().is_none() || !voters.all(|peer| peer.pending.is_some()) {
             return false;
         }
         let pending = !self.admissible().is_empty();

@@ -75,6 +75,8 @@ pub struct Snapshot {
     pub round: bool,
     /// An optimisation runs.
     pub optimizing: bool,
+    /// Groups of given members that are being formed.
+    pub forming: usize,
     /// Edges of which something was measured.
     pub measured: usize,
     /// Rings that are being planned.
@@ -129,6 +131,7 @@ impl MasterState {
             unregistered: self.clients.values().filter(|client| client.peer.is_none()).count(),
             round: self.round.is_some(),
             optimizing: self.optimization.is_some(),
+            forming: self.formings.len(),
             measured: self.measured.len(),
             planning: self.plans.len(),
             last_sync: self.last_sync,
@@ -147,13 +150,16 @@ impl MasterState {
             let client = self.clients.get(&peer.client).map(|client| client.peer);
             assert_eq!(client, Some(Some(*id)), "peer {id} has lost its connection");
             let connecting = peer.phase == Phase::Connecting;
-            assert!(!connecting || self.round.is_some(), "peer {id} connects, but no round runs");
+            assert!(
+                !connecting || peer.info.formed || self.round.is_some(),
+                "peer {id} connects, but no round runs"
+            );
             let votes = peer.topology.is_some() || peer.pending.is_some() || peer.optimize.is_some();
-            assert!(!votes || peer.accepted(), "peer {id} votes without being accepted");
+            assert!(!votes || peer.has_a_say(), "peer {id} votes without being accepted");
         }
         let optimizes = self.optimization.is_some();
         assert!(!optimizes || self.round.is_none(), "a round and an optimisation run at once");
-        let all = self.peers.values().filter(|p| p.accepted()).all(|p| p.optimize.is_some());
+        let all = self.peers.values().filter(|p| p.has_a_say()).all(|p| p.optimize.is_some());
         assert!(!optimizes || all, "an optimisation runs without the vote of an accepted peer");
         let registered = self.clients.values().filter(|client| client.peer.is_some()).count();
         assert_eq!(registered, self.peers.len(), "a connection belongs to a peer that is not there");
@@ -186,9 +192,9 @@ impl MasterState {
         for peer in grouped {
             assert!(self.groups.contains_key(&peer.group()), "group {} is missing", peer.group());
         }
-        let somebody = self.peers.values().any(|peer| peer.phase != Phase::Pending);
+        let mut others = self.peers.values().filter(|peer| !peer.info.formed).peekable();
         assert!(
-            somebody || self.peers.is_empty(),
+            others.peek().is_none() || others.any(|peer| peer.phase != Phase::Pending),
             "everybody waits for admission and nobody can vote for it"
         );
     }

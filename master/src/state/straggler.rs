@@ -7,7 +7,7 @@
 use super::client::Peer;
 use super::group::{Group, Op, Sync};
 use super::{MasterState, Timestamp};
-use pccl_protocol::{GroupId, KickCode, KickReason, OpId, PeerId};
+use pccl_protocol::{CollectiveId, GroupId, KickCode, KickReason, PeerId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) enum Vote {
     Topology,
     Optimize,
     Pending,
-    Collective(GroupId, OpId),
+    Collective(GroupId, CollectiveId),
     Sync(GroupId),
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Vote {
             Self::Topology => write!(f, "update_topology"),
             Self::Optimize => write!(f, "optimize_topology"),
             Self::Pending => write!(f, "are_peers_pending"),
-            Self::Collective(_, op) => write!(f, "all-reduce {op}"),
+            Self::Collective(_, id) => write!(f, "{id}"),
             Self::Sync(group) => write!(f, "the shared-state sync of group {group}"),
         }
     }
@@ -88,7 +88,7 @@ impl MasterState {
             Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
             Vote::Optimize => peer.is_some_and(|peer| peer.optimize.is_some()),
             Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
-            Vote::Collective(group, op) => {
+            Vote::Collective(group, CollectiveId { op, .. }) => {
                 self.groups.get(&group).and_then(|group| group.ops.get(&op)).is_some_and(|op| op.involves(id))
             }
             Vote::Sync(group) => self
@@ -133,7 +133,7 @@ impl MasterState {
                     && votes.len() + 1 == group.ring.len()
                 {
                     let missing = member_without(group, |peer| state.involves(peer));
-                    all.extend(missing.map(|peer| (Vote::Collective(*id, *op), peer)));
+                    all.extend(missing.map(|peer| (Vote::Collective(*id, state.named(*op)), peer)));
                 }
             }
             if let Some(sync @ Sync::Voting { .. }) = &group.sync {
@@ -155,7 +155,7 @@ impl MasterState {
 
     /// The only accepted peer that has not voted, if at least one other has.
     fn accepted_without(&self, voted: impl Fn(&Peer) -> bool) -> Option<PeerId> {
-        let accepted = || self.peers.iter().filter(|(_, peer)| peer.accepted());
+        let accepted = || self.peers.iter().filter(|(_, peer)| peer.has_a_say());
         let any = accepted().any(|(_, peer)| voted(peer));
         only(accepted().filter(|(_, peer)| !voted(peer)).map(|(id, _)| *id)).filter(|_| any)
     }

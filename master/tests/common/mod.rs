@@ -85,6 +85,8 @@ pub(crate) fn registration(group: u32) -> C2m {
         pool_connections: 1,
         name: Name::new("client"),
         previous: None,
+        formed: false,
+        alone: false,
     })
 }
 

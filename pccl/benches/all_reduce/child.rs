@@ -138,18 +138,43 @@ impl Peer {
             }
             ("many", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);
+                timed(repetitions, || many(&self.comm, self.data.chunks_exact_mut(bytes / 4)))
+            }
+            // A large tensor and a small one, so many times.
+            ("pairs", &[tensors, bytes, repetitions]) => {
+                self.data.resize(tensors * bytes / 4, 1.0);
                 timed(repetitions, || {
-                    let mut tensors: Vec<_> = self
-                        .data
-                        .chunks_exact_mut(bytes / 4)
-                        .map(|tensor| Tensor::in_place(tensor, ReduceOp::Sum))
-                        .collect();
-                    Ok(self.comm.all_reduce_many(&mut tensors, ManyOptions::default()).map(drop)?)
+                    let pairs = self.data.chunks_exact_mut(bytes / 4);
+                    many(
+                        &self.comm,
+                        pairs.flat_map(|pair| <[_; 2]>::from(pair.split_at_mut(bytes / 4 - 256))),
+                    )
+                })
+            }
+            ("in_flight", &[operations, bytes, repetitions]) => {
+                self.data.resize(operations * bytes / 4, 1.0);
+                timed(repetitions, || {
+                    let tensors = self.data.chunks_exact_mut(bytes / 4).zip(1..);
+                    self.comm.scope(|scope| {
+                        let launched: Result<Vec<_>, _> = tensors
+                            .map(|(tensor, tag)| {
+                                scope.all_reduce(tensor, ReduceOptions::new(ReduceOp::Sum).tag(tag))
+                            })
+                            .collect();
+                        launched?.into_iter().try_for_each(|operation| operation.wait().map(drop))
+                    })?;
+                    Ok(())
                 })
             }
             _ => Err(format!("unknown command {name} {numbers:?}").into()),
         }
     }
+}
+
+/// Reduces tensors in one operation.
+fn many<'a>(comm: &Communicator, tensors: impl Iterator<Item = &'a mut [f32]>) -> Result<(), Box<dyn Error>> {
+    let mut tensors: Vec<_> = tensors.map(|tensor| Tensor::in_place(tensor, ReduceOp::Sum)).collect();
+    Ok(comm.all_reduce_many(&mut tensors, ManyOptions::default()).map(drop)?)
 }
 
 /// By its place in the order of [`AUTOMATIC`], [`RING`], [`PAIRWISE`].

@@ -13,6 +13,7 @@ mod moving;
 mod plain_ring;
 mod process;
 mod schedules;
+mod several;
 mod wan;
 
 use child::{AUTOMATIC, PAIRWISE};
@@ -59,6 +60,10 @@ struct Args {
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
+    /// Measures several tensors instead, in one operation and in several ones in flight, beside one operation of the
+    /// same bytes.
+    #[arg(long)]
+    several: bool,
     /// Only the cases of `--wan` whose names contain this.
     #[arg(long, default_value = "")]
     case: String,
@@ -93,6 +98,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);
+    }
+    if args.several {
+        return several::run(&args);
     }
     if args.kill {
         return kill::run(&args);

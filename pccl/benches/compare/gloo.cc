@@ -1,4 +1,5 @@
-// All-reduces of Gloo over TCP between processes of this machine: gloo PEERS FOLDER. The folder, empty, is where they meet.
+// All-reduces of Gloo over TCP between processes of this machine: gloo PEERS FOLDER. The folder, empty, is where they
+// meet.
 
 #include <gloo/allreduce.h>
 #include <gloo/math.h>

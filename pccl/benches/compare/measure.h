@@ -42,8 +42,8 @@ static double cpu_seconds() {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Measures everything in this process. `reduce` reduces the given number of bytes, `sum` adds one number over all ranks, `largest`
-// takes the largest. Rank 0 prints.
+// Measures everything in this process. `reduce` reduces the given number of bytes, `sum` adds one number over all
+// ranks, `largest` takes the largest. Rank 0 prints.
 static void measure(const char* library, int rank, int peers, const std::function<void(size_t)>& reduce,
                     const std::function<double(double)>& sum, const std::function<double(double)>& largest) {
     for (const Work& work : WORK) {

@@ -7,7 +7,8 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use pccl::{
-    Builder, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule, Tensor,
+    Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule,
+    Tensor,
 };
 use std::{
     cell::Cell,
@@ -179,11 +180,11 @@ impl Comm {
         Ok(())
     }
 
-    /// Launches an all-reduce under a tag that is free.
-    pub(crate) fn launch(&self, tensors: Vec<Tensor<'static>>, tag: u64) -> Outcome {
+    /// Launches a collective under a tag that is free.
+    pub(crate) fn launch(&self, call: impl Into<Call<'static>>, tag: u64) -> Outcome {
         let communicator = self.take_tag(tag)?;
         let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: None };
-        let launched = communicator.launch_detached(tensors, options);
+        let launched = communicator.launch_detached(call, options);
         let mut reduces = self.reduces.lock();
         match launched {
             Ok(reduce) => {
@@ -211,16 +212,8 @@ impl Comm {
     /// Takes a tag for an all-reduce that is about to begin, if the group is large enough for one.
     fn take_tag(&self, tag: u64) -> Outcome<Arc<Communicator>> {
         let communicator = self.connected()?;
-        let world = communicator.world();
-        if communicator.is_connected() && (world.group_size < 2 || world.global_size < world.min_world_size) {
-            let (have, need, in_group) = if world.group_size < 2 {
-                (world.group_size, 2, true)
-            } else {
-                (world.global_size, world.min_world_size, false)
-            };
-            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            let error = pccl::Error::TooFewPeers { have: number(have), need: number(need), in_group };
-            return Err(Failure::of_reduce(&error));
+        if communicator.is_connected() {
+            communicator.check_company().map_err(|error| Failure::of_reduce(&error))?;
         }
         let mut reduces = self.reduces.lock();
         if reduces.contains_key(&tag) {

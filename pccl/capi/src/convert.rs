@@ -88,6 +88,7 @@ pub(crate) fn remedy(value: c_int) -> Outcome<Option<Remedy>> {
         2 => Remedy::WaitForPeers,
         3 => Remedy::Reconnect,
         GIVE_UP => Remedy::GiveUp,
+        5 => Remedy::FormGroup,
         _ => return Err(Failure::argument(format!("{value} is no pcclRemedy_t"))),
     }))
 }

@@ -36,6 +36,11 @@ impl Failure {
         Self { code, text, remedy: Remedy::GiveUp, cause, culprits: Vec::new() }
     }
 
+    /// A failure with a remedy of its own.
+    pub(crate) fn with(code: ResultCode, cause: &str, remedy: Remedy, text: String) -> Self {
+        Self { remedy, ..Self::new(code, cause, text) }
+    }
+
     /// An argument is invalid.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(code::INVALID_ARGUMENT, "InvalidArgument", text)
@@ -174,6 +179,7 @@ pub(crate) fn last_remedy() -> c_int {
         Some(Remedy::Retry) => 1,
         Some(Remedy::WaitForPeers) => 2,
         Some(Remedy::Reconnect) => 3,
+        Some(Remedy::FormGroup) => 5,
         Some(_) => GIVE_UP,
     }
 }

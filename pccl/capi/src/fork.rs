@@ -3,7 +3,11 @@
 //! A child has one thread, whatever the parent had, and a copy of each descriptor. As long as it kept those of our
 //! connections, nobody would notice the death of the parent.
 
-use crate::{communicator::COMMUNICATORS, masters::MASTERS};
+use crate::{
+    communicator::COMMUNICATORS,
+    masters::MASTERS,
+    members::{ITERATIONS, STORES},
+};
 use std::sync::{
     Once,
     atomic::{AtomicBool, Ordering},
@@ -33,7 +37,8 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn prepare() {
-    IN_USE.store(!(COMMUNICATORS.is_empty() && MASTERS.is_empty()), Ordering::Relaxed);
+    let idle = COMMUNICATORS.is_empty() && MASTERS.is_empty() && ITERATIONS.is_empty() && STORES.is_empty();
+    IN_USE.store(!idle, Ordering::Relaxed);
     tinysockets::ledger::freeze();
 }
 

@@ -5,14 +5,18 @@
 //! up. No panic leaves this crate.
 
 mod calls;
+mod collectives;
 mod communicator;
 mod convert;
 mod diagnosis;
 mod failure;
 mod fork;
+mod groups;
+mod iteration;
 mod logging;
 mod master;
 mod masters;
+mod members;
 mod raw;
 mod reduce;
 mod registry;

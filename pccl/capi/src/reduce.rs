@@ -43,7 +43,8 @@ unsafe fn tensor(
     })
 }
 
-fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
+/// What C is told of a collective that succeeded.
+pub(crate) fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
     ReduceInfo {
         local_world_size: u32::try_from(info.world_size).unwrap_or(u32::MAX),
         schedule: convert::schedule_code(info.algorithm),
@@ -279,7 +280,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
             // SAFETY: by the contract of this function.
             unsafe { tensor(it.send, it.recv, &it.descriptor) }
         });
-        entered.launch(tensors.collect::<Outcome<_>>()?, tag)?;
+        entered.launch(tensors.collect::<Outcome<Vec<_>>>()?, tag)?;
         entered.reduce(tag)?.goes_on_alone();
         // SAFETY: by the contract of this function.
         unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };

@@ -156,6 +156,14 @@ pub(crate) struct World {
     pub(crate) rank: u32,
 }
 
+/// A member of a group that is to be formed: by its name, or, where that is null, by its identity.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) name: *const c_char,
+    pub(crate) peer: [u8; 16],
+}
+
 /// Bytes of a note with its zero: the longest text of the protocol, rounded up.
 pub(crate) const NOTE_BYTES: usize = 1032;
 
@@ -177,6 +185,27 @@ pub(crate) struct Optimized {
     pub(crate) note: [u8; NOTE_BYTES],
 }
 
+/// Bytes of the name of a member of a global iteration, with its zero, rounded up.
+pub(crate) const MEMBER_BYTES: usize = 72;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IterationInfo {
+    pub(crate) iteration: u64,
+    pub(crate) members: u32,
+    pub(crate) position: u32,
+    pub(crate) life: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IterationMember {
+    pub(crate) life: u64,
+    pub(crate) payload_bytes: u32,
+    pub(crate) joined: bool,
+    pub(crate) id: [u8; MEMBER_BYTES],
+}
+
 // The test of the interface asserts the same of the header.
 const _: () = {
     assert!(size_of::<SocketAddress>() == 28 && align_of::<SocketAddress>() == 4);
@@ -187,4 +216,6 @@ const _: () = {
     assert!(size_of::<TensorInfo>() == 40 && size_of::<SharedState>() == 24);
     assert!(size_of::<SyncInfo>() == 16 && size_of::<BuildInfo>() == 1 && size_of::<World>() == 24);
     assert!(size_of::<Optimized>() == 1104);
+    assert!(size_of::<IterationInfo>() == 24 && size_of::<IterationMember>() == 88);
+    assert!(MEMBER_BYTES > pccl_iteration::protocol::MAX_ID_BYTES);
 };

@@ -50,7 +50,7 @@ named! {
         CallBegan = "call-began",
         /// The call `name` returned.
         CallEnded = "call-ended",
-        /// An all-reduce was launched: `count` tensors of `bytes` together, the first of them is `part`.
+        /// A collective `name` was launched: `count` tensors of `bytes` together, the first of them is `part`.
         OpLaunched = "op-launched",
         /// This peer votes to begin.
         OpVoted = "op-voted",
@@ -198,7 +198,7 @@ impl Event {
     pub fn verdict(verdict: &Verdict) -> Self {
         let culprit = |index: usize| verdict.culprits.get(index).map(|culprit| culprit.peer);
         let subject = match verdict.operation {
-            Operation::AllReduce(id) => Some(Subject::Op(id)),
+            Operation::Collective(id) => Some(Subject::Op(id.op)),
             Operation::Sync(id) => Some(Subject::Sync(id)),
             // The text names whatever else there may be.
             _ => None,

@@ -1,6 +1,9 @@
 use super::*;
 use crate::{Event, Subject};
-use pccl_protocol::{Cause, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase, Text, Verdict};
+use pccl_protocol::{
+    Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase,
+    Text, Verdict,
+};
 
 const RUN: RunId = RunId(0xabc << 96);
 /// Start of every recorder by the true clock.
@@ -58,7 +61,10 @@ fn verdict(dead: PeerId) -> Event {
     Event::verdict(&Verdict {
         cause: Cause::PeerDied,
         culprits: vec![Culprit { peer: dead, host: Host::new("h2"), name: Name::default() }],
-        operation: Operation::AllReduce(OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 }),
+        operation: Operation::Collective(CollectiveId {
+            kind: CollectiveKind::AllReduce,
+            op: OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 },
+        }),
         phase: Phase::Transfer,
         bytes_done: 100,
         silent_ms: 0,

@@ -6,7 +6,7 @@ use pccl_protocol::{C2m, M2c, VoteRef};
 fn voted_for(vote: &VoteRef) -> Subject {
     match vote {
         VoteRef::Collective(id) => Subject::Op(*id),
-        VoteRef::Sync(request) => Subject::Request(*request),
+        VoteRef::Sync(request) | VoteRef::Forming(request) => Subject::Request(*request),
     }
 }
 
@@ -25,6 +25,7 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
         C2m::GiveUp(give_up) => voted_for(&give_up.vote),
         C2m::RatesRequest(asked) => Subject::Request(asked.request),
         C2m::SyncInitiate(initiate) => Subject::Request(initiate.request),
+        C2m::FormGroup(vote) => Subject::Request(vote.request),
         C2m::SyncComplete(complete) => Subject::Sync(complete.sync),
         _ => return None,
     })
@@ -47,6 +48,8 @@ pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
         M2c::SyncPlan(plan) => Subject::Request(plan.request),
         M2c::SyncOutcome(outcome) => Subject::Request(outcome.request),
         M2c::OptimizeDone(done) => Subject::Request(done.request),
+        M2c::GroupFormed(answer) => Subject::Request(answer.request),
+        M2c::FormFailed(answer) => Subject::Request(answer.request),
         M2c::Status(status) => Subject::Request(status.request),
         M2c::Echo(echo) => Subject::Beat(echo.sequence),
         _ => return None,

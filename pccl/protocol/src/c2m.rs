@@ -1,11 +1,11 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Descriptor, EdgeFault, EdgeName, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Name, Nothing,
-    OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId, Revision, RunId, SourceFailure,
-    StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    CollectiveId, CollectiveKind, Descriptor, EdgeFault, EdgeName, FormGroup, GroupEpoch, GroupId, GroupPlan,
+    Host, LinkGeneration, Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId,
+    Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
-use tinysockets::wire::ListItem;
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
 packets! {
     /// What a peer tells the master.
@@ -45,6 +45,8 @@ packets! {
         RatesRequest(RatesRequest) = 18,
         /// Whom this peer does not reach.
         ReachReport(ReachReport) = 19,
+        /// Vote to form a group.
+        FormGroup(FormGroup) = 20,
     }
 }
 
@@ -65,6 +67,10 @@ wire_struct! {
         pub name: Name,
         /// What this process was before, if it was in a run before.
         pub previous: Option<PreviousIdentity>,
+        /// Its group is formed by [`C2m::FormGroup`]; nobody lets it in, and it lets nobody in.
+        pub formed: bool,
+        /// Its collectives are not refused while it is the only member of its group.
+        pub alone: bool,
     }
 }
 
@@ -82,26 +88,86 @@ wire_struct! {
     }
 }
 
-wire_code! {
-    /// What the caller's thread is doing.
-    #[non_exhaustive]
-    pub enum CallKind {
-        /// Not in any call.
-        None = 0 => "no call",
-        /// connect
-        Connect = 1 => "connect",
-        /// update_topology
-        UpdateTopology = 2 => "update_topology",
-        /// are_peers_pending
-        ArePeersPending = 3 => "are_peers_pending",
-        /// wait_for_world
-        WaitForWorld = 4 => "wait_for_world",
-        /// all_reduce or waiting for an asynchronous one
-        AllReduce = 5 => "all_reduce",
-        /// sync_shared_state
-        Sync = 6 => "sync_shared_state",
-        /// optimize_topology
-        OptimizeTopology = 7 => "optimize_topology",
+/// What the caller's thread is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum CallKind {
+    /// Not in any call.
+    None,
+    /// `connect`.
+    Connect,
+    /// `update_topology`.
+    UpdateTopology,
+    /// `are_peers_pending`.
+    ArePeersPending,
+    /// `wait_for_world`.
+    WaitForWorld,
+    /// A collective, or waiting for an asynchronous one.
+    Collective(CollectiveKind),
+    /// `sync_shared_state`.
+    Sync,
+    /// `optimize_topology`.
+    OptimizeTopology,
+    /// `form_group`.
+    FormGroup,
+}
+
+/// The code of a call that is a collective is this plus that of its kind.
+const COLLECTIVES: u8 = 0x40;
+
+impl CallKind {
+    /// The calls that are no collectives.
+    const OTHERS: [(Self, u8, &'static str); 8] = [
+        (Self::None, 0, "no call"),
+        (Self::Connect, 1, "connect"),
+        (Self::UpdateTopology, 2, "update_topology"),
+        (Self::ArePeersPending, 3, "are_peers_pending"),
+        (Self::WaitForWorld, 4, "wait_for_world"),
+        (Self::Sync, 6, "sync_shared_state"),
+        (Self::OptimizeTopology, 7, "optimize_topology"),
+        (Self::FormGroup, 8, "form_group"),
+    ];
+
+    /// Every call.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let collectives = CollectiveKind::ALL.iter().map(|kind| Self::Collective(*kind));
+        Self::OTHERS.into_iter().map(|(call, ..)| call).chain(collectives)
+    }
+
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Collective(kind) => kind.call(),
+            other => other.entry().2,
+        }
+    }
+
+    fn entry(self) -> (Self, u8, &'static str) {
+        Self::OTHERS.into_iter().find(|(call, ..)| *call == self).unwrap_or(Self::OTHERS[0])
+    }
+}
+
+impl std::fmt::Display for CallKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl Encode for CallKind {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Collective(kind) => COLLECTIVES + kind.code(),
+            other => other.entry().1,
+        });
+    }
+}
+
+impl Decode for CallKind {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let code = u8::decode(reader)?;
+        let kind = code.checked_sub(COLLECTIVES).and_then(CollectiveKind::from_code).map(Self::Collective);
+        let other = Self::OTHERS.into_iter().find(|(_, other, _)| *other == code).map(|(call, ..)| call);
+        kind.or(other).ok_or(WireError::BadValue { what: "CallKind", value: code.into() })
     }
 }
 
@@ -114,8 +180,8 @@ wire_struct! {
         pub call: CallKind,
         /// Since when, in milliseconds.
         pub call_ms: u64,
-        /// The oldest operation in flight, if any.
-        pub operation: Option<OpId>,
+        /// The oldest collective in flight, if any.
+        pub operation: Option<CollectiveId>,
         /// Bytes sent and received by all operations since the connection began.
         pub moved_bytes: u64,
         /// Edges from this peer on which bytes wait that do not move.

@@ -1,6 +1,6 @@
 //! What a collective is: its descriptor, its algorithm, its result.
 
-use crate::{OpId, Paths, Verdict, limits};
+use crate::{Collective, CollectiveKind, OpId, Paths, Verdict, limits};
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{self, Quantisation, Scheme},
@@ -96,14 +96,32 @@ pub(crate) fn decode_data_type(reader: &mut Reader<'_>) -> Result<DataType, Wire
     DataType::from_code(code).ok_or(WireError::BadValue { what: "data type", value: code.into() })
 }
 
-wire_struct! {
-    /// What travels with a vote to begin a collective. All votes of one attempt must be equal.
-    pub struct Descriptor {
-        /// The tensors, in the caller's order.
-        pub parts: Vec<PartDescriptor>,
-        /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
-        /// which leaves it to the master.
-        pub algorithm: Algorithm,
+/// What travels with a vote to begin a collective. All votes of one attempt must be equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// What is done.
+    pub collective: Collective,
+    /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is [`ReduceOp::Sum`].
+    pub parts: Vec<PartDescriptor>,
+    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
+    /// which leaves it to the master.
+    pub algorithm: Algorithm,
+}
+
+impl Encode for Descriptor {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.collective.encode(out);
+        self.parts.encode(out);
+        self.algorithm.encode(out);
+    }
+}
+
+impl Decode for Descriptor {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let collective = Collective::decode(reader)?;
+        let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
+        collective.check(&parts)?;
+        Ok(Self { collective, parts, algorithm })
     }
 }
 
@@ -138,6 +156,9 @@ impl Descriptor {
         // Partial sums are what is quantised, and there are none where all contributions go to all.
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
+        if self.kind() != CollectiveKind::AllReduce {
+            return self.algorithm_of_others(ranks, paths);
+        }
         let can_be_pairwise = self.can_be_pairwise(ranks);
         let pairwise = if paths.mesh { Algorithm::Pairwise } else { Algorithm::Ring };
         match self.algorithm {
@@ -154,25 +175,46 @@ impl Descriptor {
         }
     }
 
+    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the
+    /// root sends it once only.
+    fn algorithm_of_others(&self, ranks: usize, paths: Paths) -> Algorithm {
+        let is_small = self.bytes() <= limits::MAX_ALL_GATHER_BYTES;
+        let wants = match self.algorithm {
+            Algorithm::Ring => false,
+            Algorithm::Pairwise => true,
+            _ => is_small || paths.pairwise && self.collective.split().is_some(),
+        };
+        if wants && paths.mesh && self.can_be_pairwise(ranks) { Algorithm::Pairwise } else { Algorithm::Ring }
+    }
+
     /// Whether the caller has asked for the mesh by name, and `ranks` peers can have one.
     pub fn asks_for_mesh(&self, ranks: usize) -> bool {
         self.algorithm == Algorithm::Pairwise && self.can_be_pairwise(ranks)
     }
 
     fn can_be_pairwise(&self, ranks: usize) -> bool {
-        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0
+        // Over the mesh an owner quantises what it has folded, and who alone keeps that should not lose by it.
+        let is_lossy = self.parts.iter().any(|part| part.quantisation.is_some());
+        let stays = matches!(self.kind(), CollectiveKind::Reduce | CollectiveKind::ReduceScatter);
+        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0 && !(stays && is_lossy)
     }
 
-    /// Names the first difference between two descriptors, for the verdict of a mismatch.
+    /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,
+    /// and how the other one was.
     pub fn difference(&self, other: &Self) -> Option<(String, String)> {
+        if self.collective != other.collective {
+            return Some((format!("as {}", self.collective), format!("as {}", other.collective)));
+        }
         if self.parts.len() != other.parts.len() {
-            return Some((format!("{} tensors", self.parts.len()), format!("{} tensors", other.parts.len())));
+            let tensors = |count| format!("with {count} tensors");
+            return Some((tensors(self.parts.len()), tensors(other.parts.len())));
         }
         if self.algorithm != other.algorithm {
-            return Some((format!("algorithm {}", self.algorithm), format!("algorithm {}", other.algorithm)));
+            let algorithm = |algorithm| format!("with algorithm {algorithm}");
+            return Some((algorithm(self.algorithm), algorithm(other.algorithm)));
         }
         let (index, (a, b)) = self.parts.iter().zip(&other.parts).enumerate().find(|(_, (a, b))| a != b)?;
-        Some((format!("tensor {index}: {a}"), format!("tensor {index}: {b}")))
+        Some((format!("with tensor {index}: {a}"), format!("with tensor {index}: {b}")))
     }
 }
 

@@ -81,7 +81,10 @@ pub struct Named<'a>(pub PeerId, pub &'a Name, pub &'a str);
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(peer, name, host) = self;
-        if name.as_str().is_empty() {
+        if *peer == PeerId::default() && !name.as_str().is_empty() {
+            // Somebody who is known by name only.
+            write!(f, "{name} (not connected)")
+        } else if name.as_str().is_empty() {
             write!(f, "{peer} ({host})")
         } else {
             write!(f, "{peer} ({name}, {host})")

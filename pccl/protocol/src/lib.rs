@@ -15,7 +15,9 @@ mod macros;
 
 mod c2m;
 mod collective;
+mod forming;
 mod ids;
+mod kind;
 pub mod limits;
 mod m2c;
 mod p2p;
@@ -29,7 +31,9 @@ mod world;
 
 pub use c2m::*;
 pub use collective::*;
+pub use forming::*;
 pub use ids::*;
+pub use kind::*;
 pub use m2c::*;
 pub use p2p::*;
 pub use probe::*;

@@ -15,6 +15,10 @@ pub const MAX_PARTS: usize = 16_384;
 pub const MAX_ALL_GATHER_BYTES: u64 = 256 << 10;
 /// Most collectives that one group may have in flight.
 pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
+/// Formings of groups that the master remembers, of one number of a group: their uuids cannot be used again.
+pub const MAX_FORMINGS: usize = 65_536;
+/// Of those that failed, how many it remembers with the verdict, for members who call late.
+pub const MAX_FAILED_FORMINGS: usize = 64;
 /// Outcomes per group and epoch after which the master starts a new epoch at a quiet moment, so that the counts of
 /// attempts that master and peers keep per tag stay bounded.
 pub const MAX_TAG_HISTORY: usize = 65_536;
@@ -79,6 +83,8 @@ const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest group, with its edges.
 const _: () =
     assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256 < MAX_PACKET_BYTES);
+// So must the list of the largest group that is formed.
+const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
     MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)

@@ -1,8 +1,9 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, GroupEpoch, GroupPlan, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan,
-    Rates, ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, FormFailed, GroupEpoch, GroupFormed, GroupPlan, KickReason, Nothing, OpId, OptimizeDone,
+    Outcome, PeerId, ProbePlan, Rates, ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text,
+    WorldSizes,
 };
 
 packets! {
@@ -54,6 +55,10 @@ packets! {
         ReachPlan(ReachPlan) = 22,
         /// What whoever runs this peer has to know and put right, in words.
         Warning(Text) = 23,
+        /// A group was formed.
+        GroupFormed(GroupFormed) = 24,
+        /// A group was not formed.
+        FormFailed(FormFailed) = 25,
     }
 }
 
@@ -124,6 +129,8 @@ wire_union! {
         Collective(OpId) = 1,
         /// A vote to begin a sync.
         Sync(RequestId) = 2,
+        /// A vote to form a group.
+        Forming(RequestId) = 3,
     }
 }
 

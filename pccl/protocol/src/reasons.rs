@@ -35,6 +35,8 @@ wire_code! {
         Straggler = 13 => "straggler",
         /// Its shared state has other tensors than that of its group.
         StateMismatch = 14 => "shared state of another shape",
+        /// The members of its group are found in another way than it asked for: given by lists, or let in.
+        GroupKind = 15 => "group of another kind",
     }
 }
 

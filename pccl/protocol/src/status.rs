@@ -1,8 +1,8 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
 use crate::{
-    CallKind, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, OpId, PeerId, RequestId, Revision, RunId,
-    Text, WorldSizes, limits,
+    CallKind, CollectiveId, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, PeerId, RequestId, Revision,
+    RunId, Text, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -45,8 +45,8 @@ wire_struct! {
         pub silent_ms: u64,
         /// Bytes that it had sent and received in operations by its last sign of life.
         pub moved_bytes: u64,
-        /// Its oldest operation in flight by its last sign of life.
-        pub operation: Option<OpId>,
+        /// Its oldest collective in flight by its last sign of life.
+        pub operation: Option<CollectiveId>,
     }
 }
 
@@ -164,7 +164,7 @@ impl fmt::Display for Status {
             }
             write!(f, ", heard {} ago", Time(peer.silent_ms))?;
             if let Some(operation) = &peer.operation {
-                write!(f, ", all-reduce {operation}")?;
+                write!(f, ", {operation}")?;
             }
             writeln!(f, ", {} bytes moved", peer.moved_bytes)?;
         }
@@ -213,6 +213,7 @@ impl fmt::Display for Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{CollectiveKind, OpId};
 
     fn peer(id: u128, stage: PeerStage) -> StatusPeer {
         StatusPeer {
@@ -223,11 +224,14 @@ mod tests {
             state_port: 48_149,
             group: GroupId(2),
             stage,
-            call: CallKind::AllReduce,
+            call: CallKind::Collective(CollectiveKind::AllReduce),
             call_ms: 12_345,
             silent_ms: 250,
             moved_bytes: 99,
-            operation: Some(OpId { epoch: GroupEpoch(4), tag: 7, attempt: 1 }),
+            operation: Some(CollectiveId {
+                kind: CollectiveKind::AllReduce,
+                op: OpId { epoch: GroupEpoch(4), tag: 7, attempt: 1 },
+            }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Why an operation failed: decided by the master, identical on every peer.
 
-use crate::{Host, Name, Named, OpId, PeerId, Text, limits};
+use crate::{CollectiveId, Host, Name, Named, PeerId, Text, limits};
 use std::fmt;
 use tinysockets::wire::ListItem;
 
@@ -32,6 +32,10 @@ wire_code! {
         MasterStopping = 11 => "master stopping",
         /// A caller's limit passed before the operation was over, and it gave it up.
         CallTimeout = 12 => "given up by a caller whose limit passed",
+        /// Peers called an operation for members that the group does not have.
+        WorldChanged = 13 => "called for other members",
+        /// The group was formed of given members, and is not whole any more: it has to be formed again.
+        GroupBroken = 14 => "group broken",
     }
 }
 
@@ -55,18 +59,21 @@ wire_union! {
     #[derive(Copy)]
     #[non_exhaustive]
     pub enum Operation {
-        /// An all-reduce.
-        AllReduce(OpId) = 1,
+        /// A collective.
+        Collective(CollectiveId) = 1,
         /// A shared-state sync.
         Sync(crate::SyncId) = 2,
+        /// The forming of a group.
+        Forming(crate::GroupUuid) = 3,
     }
 }
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AllReduce(id) => write!(f, "all-reduce {id}"),
+            Self::Collective(id) => write!(f, "{id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
+            Self::Forming(uuid) => write!(f, "form_group {uuid}"),
         }
     }
 }

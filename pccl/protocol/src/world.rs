@@ -101,7 +101,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The members of one group in one epoch, and the edges between them.
+    /// The members of one group in one epoch, and the edges between them. In the ring data flows from each member to
+    /// the one behind it, from the last to the first.
     pub struct GroupPlan {
         /// The group.
         pub group: GroupId,

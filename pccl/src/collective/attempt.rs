@@ -22,15 +22,18 @@ use super::{
     coding::{Coding, Stop},
     plan::{Frame, Plan, StageKind},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
+    runs::{RunMemory, Stretch},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, OpId, PartDescriptor};
-use pccl_quant::{DataType, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into};
+use pccl_protocol::{Descriptor, OpId};
+use pccl_quant::{
+    DataType, KernelError, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into,
+};
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
-use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
+use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
 
 const IDLE: u8 = 0;
 const REDUCING: u8 = 1;
@@ -38,12 +41,11 @@ const REDUCED: u8 = 2;
 const GATHERING: u8 = 3;
 const GATHERED: u8 = 4;
 
+/// A run of tensors.
 struct Part {
     data_type: DataType,
     op: ReduceOp,
-    memory: PartMemory,
-    raw: RawTensor,
-    backup_offset: usize,
+    memory: RunMemory,
     /// If it is quantised.
     coding: Option<Coding>,
 }
@@ -69,23 +71,9 @@ impl std::fmt::Debug for Attempt {
     }
 }
 
-/// Bytes of backup that these tensors need.
-pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize {
-    descriptor.parts.iter().zip(raws).map(|(part, raw)| part_backup_bytes(part, raw)).sum()
-}
-
-/// Of a quantised tensor nothing has to be saved; what cannot be cut adds up in the backup.
-pub(super) fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
-    match &part.quantisation {
-        Some(quantisation) if quantisation.scheme().can_be_cut() => 0,
-        _ if raw.is_saved() => raw.bytes(),
-        _ => 0,
-    }
-}
-
 impl Attempt {
-    /// Prepares an attempt. `backup` has [`backup_bytes`] of the tensors, `staging` as many bytes as the plan has
-    /// encoded ones. [`Attempt::prepare`] comes before anything is sent.
+    /// Prepares an attempt. `backup` has [`super::runs::backup_bytes`] of the tensors, `staging` as many bytes as the
+    /// plan has encoded ones. [`Attempt::prepare`] comes before anything is sent.
     pub(crate) fn new(
         id: OpId,
         plan: Plan,
@@ -97,29 +85,16 @@ impl Attempt {
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
         let (mut backup_offset, mut staging_offset) = (0, 0);
-        let parts = descriptor
-            .parts
-            .iter()
-            .zip(raws)
-            .enumerate()
-            .map(|(index, (part, raw))| {
-                let saved = backup_offset..backup_offset + part_backup_bytes(part, raw);
-                backup_offset = saved.end;
-                let encoded = staging_offset..staging_offset + plan.encoded_bytes(index);
-                staging_offset = encoded.end;
-                let coding = plan.codec(index).zip(part.quantisation).map(|(codec, quantisation)| {
-                    Coding::new(codec, quantisation, staging.lend(encoded, &gate))
-                });
-                Part {
-                    data_type: part.data_type,
-                    op: part.op,
-                    backup_offset: saved.start,
-                    memory: raw.lend(&gate, &backup, saved),
-                    raw: raw.clone(),
-                    coding,
-                }
-            })
-            .collect();
+        let parts = plan.runs().enumerate().map(|(index, run)| {
+            let encoded = staging_offset..staging_offset + plan.encoded_bytes(index);
+            staging_offset = encoded.end;
+            let coding = plan.codec(index).zip(run.descriptor.quantisation);
+            let coding = coding
+                .map(|(codec, quantisation)| Coding::new(codec, quantisation, staging.lend(encoded, &gate)));
+            let memory = RunMemory::lend(run, (descriptor, raws), &gate, &backup, &mut backup_offset);
+            Part { data_type: run.descriptor.data_type, op: run.descriptor.op, memory, coding }
+        });
+        let parts = parts.collect();
         let (slots, received, sent) = (plan.slots(), plan.frames_received(), plan.frames_sent());
         Arc::new_cyclic(|me| Self {
             plan,
@@ -172,12 +147,17 @@ impl Attempt {
             return Ok(());
         }
         for (index, part) in self.parts.iter().enumerate() {
-            let PartMemory::OutOfPlace { send, recv } = &part.memory else { continue };
-            if part.coding.is_none() || is_alone {
-                let (elements, size) = (self.plan.chunk(index, chunk).0, part.data_type.size_bytes());
-                let bytes = elements.start * size..elements.end * size;
-                let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
-                recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
+            if part.coding.is_some() && !is_alone {
+                continue;
+            }
+            let (elements, size) = (self.plan.chunk(index, chunk).0, part.data_type.size_bytes());
+            for Stretch { memory, bytes, .. } in
+                part.memory.stretches(elements.start * size..elements.end * size)
+            {
+                if let PartMemory::OutOfPlace { send, recv } = memory {
+                    let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
+                    recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
+                }
             }
         }
         Ok(())
@@ -194,10 +174,10 @@ impl Attempt {
     pub(crate) fn restore(&self) {
         assert!(self.progress.is_retracted(), "restore comes after retract");
         for frame in self.plan.all_frames() {
-            let part = &self.parts[frame.part];
             let saved = self.saved[frame.slot].load(Ordering::Acquire) as usize;
-            if saved > 0 && part.raw.is_in_place() {
-                part.raw.restore(frame.offset..frame.offset + saved, &self.backup, part.backup_offset);
+            if saved > 0 {
+                let saved = frame.offset..frame.offset + saved;
+                self.parts[frame.part].memory.restore(saved, &self.backup);
             }
         }
     }
@@ -223,6 +203,18 @@ impl Attempt {
         }
     }
 
+    /// Where the payload lies from byte `done` on: in staging memory, if it is encoded, otherwise in what `which`
+    /// picks.
+    fn place(&self, header: &FrameHeader, done: usize, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
+        let part = &self.parts[header.part as usize];
+        let start = header.offset as usize;
+        let range = start + done..start + header.len as usize;
+        match &part.coding {
+            Some(coding) => Place { memory: &coding.staging, range },
+            None => part.memory.place(range, which),
+        }
+    }
+
     fn received(&self, header: &FrameHeader) -> Option<Frame> {
         self.plan.received_frame(header.part, header.stage, header.offset, header.len)
     }
@@ -244,18 +236,19 @@ impl Attempt {
 
     /// Saves what a gather frame overwrites although nothing was folded into it. `false`: the gate is closed.
     fn save_whole(&self, frame: &Frame) -> bool {
-        let PartMemory::InPlace { data, backup } = &self.parts[frame.part].memory else { return true };
-        if backup.is_empty() {
-            return true;
-        }
-        data.view(frame.range(), |content| {
-            backup.update(frame.range(), |saved| {
-                copy_streaming(saved, content);
-                self.saved[frame.slot].store(frame.len as u32, Ordering::Release);
-            })
+        self.parts[frame.part].memory.stretches(frame.range()).all(|stretch| {
+            let PartMemory::InPlace { data, backup } = stretch.memory else { return true };
+            if backup.is_empty() {
+                return true;
+            }
+            let saved = data.view(stretch.bytes.clone(), |content| {
+                backup.update(stretch.bytes.clone(), |saved| {
+                    copy_streaming(saved, content);
+                    self.saved[frame.slot].store(stretch.in_range().end as u32, Ordering::Release);
+                })
+            });
+            saved.flatten().is_some()
         })
-        .flatten()
-        .is_some()
     }
 
     /// Folds a piece of the frame with the own contribution; `None` when the gate is closed.
@@ -265,9 +258,28 @@ impl Attempt {
         done: usize,
         payload: &[u8],
         last: bool,
-    ) -> Option<Result<(), String>> {
+    ) -> Option<Result<(), KernelError>> {
         let part = &self.parts[frame.part];
-        let range = frame.offset + done..frame.offset + done + payload.len();
+        let start = frame.offset + done;
+        for stretch in part.memory.stretches(start..start + payload.len()) {
+            let (payload, saved) = (&payload[stretch.in_range()], done + stretch.in_range().end);
+            if let Err(error) = self.fold_stretch(part, &stretch, payload, last, (frame.slot, saved))? {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Folds what lies in one tensor. In place, so many bytes of the slot are then saved.
+    fn fold_stretch(
+        &self,
+        part: &Part,
+        stretch: &Stretch<'_>,
+        payload: &[u8],
+        last: bool,
+        (slot, saved_bytes): (usize, usize),
+    ) -> Option<Result<(), KernelError>> {
+        let bytes = || stretch.bytes.clone();
         let average = |data: &mut [u8]| {
             if last && part.op == ReduceOp::Avg {
                 finish_average(part.data_type, data, self.plan.ranks() as u32)
@@ -276,24 +288,24 @@ impl Attempt {
             }
         };
         let into = |out: &Lent, own: &Lent| {
-            out.update(range.clone(), |out| {
-                own.view(range.clone(), |own| {
+            out.update(bytes(), |out| {
+                own.view(bytes(), |own| {
                     fold_into(part.data_type, part.op, out, own, payload).and_then(|()| average(out))
                 })
             })
         };
-        let folded = match &part.memory {
+        let folded = match stretch.memory {
             PartMemory::InPlace { data, backup } if self.keeps_partial(last) => into(backup, data),
-            PartMemory::InPlace { data, backup } => data.update(range.clone(), |own| {
-                backup.update(range.clone(), |saved| {
+            PartMemory::InPlace { data, backup } => data.update(bytes(), |own| {
+                backup.update(bytes(), |saved| {
                     let result = fold_in_place_saving(part.data_type, part.op, own, payload, saved);
-                    self.saved[frame.slot].store((done + payload.len()) as u32, Ordering::Release);
+                    self.saved[slot].store(saved_bytes as u32, Ordering::Release);
                     result.and_then(|()| average(own))
                 })
             }),
             PartMemory::OutOfPlace { send, recv } => into(recv, send),
         };
-        folded.flatten().map(|result| result.map_err(|error| error.to_string()))
+        folded.flatten()
     }
 
     /// Whether a sum, the last one to a chunk or not, is not for the caller: see the module's documentation.
@@ -327,8 +339,8 @@ impl Transfer for Attempt {
         let last = self.plan.stage_kind(header.stage as usize) == StageKind::LastReduce;
         match self.fold_piece(&frame, done, payload, last) {
             Some(Ok(())) => true,
-            Some(Err(text)) => {
-                self.progress.report(local_fault(text));
+            Some(Err(error)) => {
+                self.progress.report(local_fault(error.to_string()));
                 false
             }
             None => false,
@@ -339,25 +351,17 @@ impl Transfer for Attempt {
         self.parts.get(header.part as usize).map_or(1, |part| part.data_type.size_bytes())
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let part = &self.parts[header.part as usize];
-        let memory = match (&part.coding, &part.memory) {
-            (Some(coding), _) => &coding.staging,
-            (None, memory) => memory.result(),
-        };
-        (memory, header.offset as usize)
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        self.place(header, done, PartMemory::result)
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        let part = &self.parts[header.part as usize];
-        let memory = match (&part.coding, &part.memory) {
-            (Some(coding), _) => &coding.staging,
-            (None, memory) if header.stage == 0 => memory.own(),
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        self.place(header, done, |memory| match memory {
+            memory if header.stage == 0 => memory.own(),
             // Whoever sends on what it has folded is not the owner, unless the result is distributed.
-            (None, PartMemory::InPlace { backup, .. }) if self.keeps_partial(false) => backup,
-            (None, memory) => memory.result(),
-        };
-        (memory, header.offset as usize)
+            PartMemory::InPlace { backup, .. } if self.keeps_partial(false) => backup,
+            memory => memory.result(),
+        })
     }
 
     fn arrived(&self, header: &FrameHeader) {

@@ -1,9 +1,10 @@
 //! Whole rings of attempts without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt::{Attempt, backup_bytes},
+    attempt::Attempt,
     plan::Plan,
     progress::{AttemptOwner, op_key},
+    runs::backup_bytes,
     shape::Shape,
 };
 use crate::memory::{Backup, Tensor};
@@ -12,8 +13,11 @@ use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, 
 use pccl_quant::{Level, ReduceOp, quantise::Quantisation};
 use pccl_quant_reference::ring_all_reduce_oracle;
 use proptest::prelude::*;
-use std::sync::{Arc, Weak};
-use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+};
+use tinysockets::link::{FrameHeader, Landing, Outgoing, Place, Transfer};
 
 pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
 
@@ -59,7 +63,7 @@ pub(super) struct Rank {
 
 pub(super) struct Ring {
     pub(super) ranks: Vec<Rank>,
-    in_place: bool,
+    memory: Memory,
 }
 
 /// What the memory of a tensor is like.
@@ -69,6 +73,22 @@ pub(super) enum Memory {
     /// In place, without a backup.
     Unsaved,
     OutOfPlace,
+    /// Several tensors, some in place and some not, which are a run.
+    Several,
+}
+
+impl Memory {
+    /// The tensors that `count` elements are, and whether each is in place.
+    fn tensors(self, count: usize) -> Vec<(Range<usize>, bool)> {
+        if self == Self::Several {
+            let cuts = [0, count.min(1), count / 3, count / 3, count / 2, count];
+            let cuts = || {
+                cuts.iter().scan(0, |last, cut| Some(std::mem::replace(last, (*last).max(*cut)).max(*cut)))
+            };
+            return cuts().zip(cuts().skip(1)).enumerate().map(|(i, (a, b))| (a..b, i % 2 == 0)).collect();
+        }
+        vec![(0..count, self != Self::OutOfPlace)]
+    }
 }
 
 impl From<bool> for Memory {
@@ -102,31 +122,39 @@ impl Ring {
         op: ReduceOp,
         (frame_bytes, quantisation): (usize, Option<Quantisation>),
     ) -> Self {
-        let in_place = memory != Memory::OutOfPlace;
         let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
         let ranks = inputs
             .iter()
             .map(|input| Rank {
                 send: input.clone(),
-                recv: if in_place { Vec::new() } else { vec![f32::NAN; input.len()] },
+                recv: vec![f32::NAN; input.len()],
                 owner: Arc::default(),
                 attempt: None,
             })
             .collect();
-        let mut ring = Self { ranks, in_place };
+        let mut ring = Self { ranks, memory };
         let counter = Arc::default();
         for (index, rank) in ring.ranks.iter_mut().enumerate() {
-            let tensor = if in_place {
-                Tensor::in_place(&mut rank.send, op)
-            } else {
-                Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length")
+            let (mut send, mut recv) = (&mut rank.send[..], &mut rank.recv[..]);
+            let (mut parts, mut raws) = (Vec::new(), Vec::new());
+            for (range, in_place) in memory.tensors(send.len()) {
+                let (own_send, rest_send) = send.split_at_mut(range.len());
+                let (own_recv, rest_recv) = recv.split_at_mut(range.len());
+                (send, recv) = (rest_send, rest_recv);
+                let tensor = if in_place {
+                    Tensor::in_place(own_send, op)
+                } else {
+                    Tensor::out_of_place(own_send, own_recv, op).expect("same length")
+                }
+                .with(quantisation);
+                crate::memory::check_part(&tensor.descriptor).expect("possible");
+                parts.push(tensor.descriptor);
+                let is_unsaved = memory == Memory::Unsaved;
+                raws.push(if is_unsaved { tensor.raw.without_backup() } else { tensor.raw });
             }
-            .with(quantisation);
-            tensor.check().expect("possible");
-            let descriptor = Descriptor { parts: vec![tensor.descriptor], algorithm: Algorithm::Automatic };
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
             let plan =
                 Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);
-            let raws = [if memory == Memory::Unsaved { tensor.raw.without_backup() } else { tensor.raw }];
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));
@@ -168,10 +196,7 @@ impl Ring {
     pub(super) fn deliver(&self, index: usize, piece: usize, pieces: usize) -> bool {
         let (sender, frame) = self.take(index);
         let header = frame.header;
-        let (source, offset) = frame.transfer.source(&header);
-        let payload = source
-            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
-            .expect("the sender's gate is open");
+        let payload = payload_of(&frame);
         frame.transfer.released(&header);
         let receiver = self.attempt((sender + 1) % self.ranks.len());
         let landing = receiver.admit(&header).expect("in the plan");
@@ -183,10 +208,7 @@ impl Ring {
             match landing {
                 Landing::Fold => assert!(receiver.fold(&header, done, bytes)),
                 Landing::Direct => {
-                    let (target, offset) = receiver.target(&header);
-                    target
-                        .update(offset + done..offset + done + bytes.len(), |to| to.copy_from_slice(bytes))
-                        .expect("the receiver's gate is open");
+                    land(&**receiver, &header, done, bytes);
                 }
                 Landing::Discard => panic!("the gate is open"),
             }
@@ -202,7 +224,38 @@ impl Ring {
     }
 
     pub(super) fn results(&self) -> Vec<Vec<u8>> {
-        self.ranks.iter().map(|rank| bytes_of(if self.in_place { &rank.send } else { &rank.recv })).collect()
+        let result = |rank: &Rank| {
+            let tensors = self.memory.tensors(rank.send.len()).into_iter();
+            let of_tensor = |(range, in_place): (Range<usize>, bool)| {
+                bytes_of(if in_place { &rank.send[range] } else { &rank.recv[range] })
+            };
+            tensors.flat_map(of_tensor).collect()
+        };
+        self.ranks.iter().map(result).collect()
+    }
+}
+
+/// What travels as a frame.
+pub(super) fn payload_of(frame: &Outgoing) -> Vec<u8> {
+    let mut payload = Vec::new();
+    while payload.len() < frame.header.len as usize {
+        let Place { memory, range } = frame.transfer.source(&frame.header, payload.len());
+        assert!(!range.is_empty());
+        memory.view(range, |bytes| payload.extend_from_slice(bytes)).expect("the sender's gate is open");
+    }
+    assert_eq!(payload.len(), frame.header.len as usize);
+    payload
+}
+
+/// Puts bytes of a frame, from byte `done` on, where they go.
+pub(super) fn land(receiver: &dyn Transfer, header: &FrameHeader, mut done: usize, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let Place { memory, range } = receiver.target(header, done);
+        let (here, rest) = bytes.split_at(bytes.len().min(range.len()));
+        assert!(!here.is_empty());
+        let range = range.start..range.start + here.len();
+        memory.update(range, |to| to.copy_from_slice(here)).expect("the receiver's gate is open");
+        (done, bytes) = (done + here.len(), rest);
     }
 }
 

@@ -99,10 +99,10 @@ impl Coding {
         Ok(())
     }
 
-    /// The rounding of `rank` for a unit of the tensor `index`. Random numbers are those of tag, tensor, chunk and
-    /// rank: the same in every attempt.
-    pub(super) fn rounding(&self, tag: u64, rank: usize, index: usize, unit: &Unit) -> Rounding {
-        let place = (index as u64) << 32 | unit.chunk as u64;
+    /// The rounding of `rank` for a unit of the tensor with that number. Random numbers are those of tag, tensor, chunk
+    /// and rank: the same in every attempt.
+    pub(super) fn rounding(&self, tag: u64, rank: usize, tensor: usize, unit: &Unit) -> Rounding {
+        let place = (tensor as u64) << 32 | unit.chunk as u64;
         let operation = tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ place;
         self.quantisation.rounding(operation, rank as u32)
     }

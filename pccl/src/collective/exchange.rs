@@ -35,7 +35,7 @@ use std::{
     },
 };
 use tinysockets::link::{
-    FrameHeader, Gate, Landing, Lent, LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer, Violation,
+    FrameHeader, Gate, Landing, Lent, LinkFault, MAX_FRAME_BYTES, Outgoing, Place, Transfer, Violation,
 };
 
 const IDLE: u8 = 0;
@@ -47,7 +47,7 @@ const ROOT: usize = 0;
 
 /// See the module's documentation.
 pub(crate) struct Exchange {
-    /// One frame per chunk and tensor: which elements are folded from which rank on.
+    /// One frame per chunk and run: which elements are folded from which rank on.
     plan: Plan,
     parts: Vec<Part>,
     /// Bytes of one contribution.
@@ -59,8 +59,8 @@ pub(crate) struct Exchange {
     states: Box<[AtomicU8]>,
     /// All contributions are here and folded.
     is_complete: AtomicBool,
-    /// Code of the algorithm that the master named, once it has.
-    algorithm: AtomicU8,
+    /// One of those for small operations.
+    algorithm: Algorithm,
     /// Rank 0 has sent the result to all.
     is_broadcast: AtomicBool,
     progress: Progress,
@@ -68,7 +68,6 @@ pub(crate) struct Exchange {
 }
 
 struct Part {
-    descriptor: PartDescriptor,
     memory: PartMemory,
     /// First byte in a contribution.
     offset: usize,
@@ -95,7 +94,7 @@ impl Exchange {
     /// `backup` is that of the operation, which stays unused.
     pub(crate) fn new(
         id: OpId,
-        (ranks, rank): (usize, usize),
+        (ranks, rank, algorithm): (usize, usize, Algorithm),
         descriptor: &Descriptor,
         raws: &[RawTensor],
         (memory, backup): (Arc<Backup>, &Backup),
@@ -103,13 +102,8 @@ impl Exchange {
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
         let mut offset = 0;
-        let parts = descriptor.parts.iter().zip(raws).map(|(descriptor, raw)| {
-            let part = Part {
-                descriptor: *descriptor,
-                memory: raw.lend(&gate, backup, 0..0),
-                offset,
-                bytes: raw.bytes(),
-            };
+        let parts = raws.iter().map(|raw| {
+            let part = Part { memory: raw.lend(&gate, backup, 0..0), offset, bytes: raw.bytes() };
             offset += raw.bytes();
             part
         });
@@ -123,7 +117,7 @@ impl Exchange {
             memory,
             states: (0..=ranks).map(|_| AtomicU8::new(IDLE)).collect(),
             is_complete: AtomicBool::new(hops == 0),
-            algorithm: AtomicU8::new(Algorithm::Automatic.code()),
+            algorithm,
             is_broadcast: AtomicBool::new(false),
             progress: Progress::new(id, gate, (hops, hops), owner),
             me: me.clone(),
@@ -152,28 +146,18 @@ impl Exchange {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// The algorithm that the master has named; [`Algorithm::Automatic`] as long as it has not.
-    pub(crate) fn way(&self) -> Algorithm {
-        Algorithm::from_code(self.algorithm.load(Ordering::SeqCst)).unwrap_or(Algorithm::Automatic)
+    /// The algorithm by which it goes.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
-    /// Notes the algorithm that the master named. `false`: it is not one of these.
-    pub(crate) fn take_way(&self, algorithm: Algorithm) -> bool {
-        let is_prepared =
-            matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast);
-        if is_prepared {
-            self.algorithm.store(algorithm.code(), Ordering::SeqCst);
-        }
-        is_prepared
-    }
-
-    /// Sends the own contribution on its way. After [`Exchange::take_way`].
+    /// Sends the own contribution on its way.
     pub(crate) fn start(&self) {
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
         let own = self.first_direct_stage() + self.rank();
-        match self.way() {
+        match self.algorithm {
             Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
             Algorithm::ReduceBroadcast => {
                 self.progress.sends_only(1);
@@ -294,7 +278,7 @@ impl Exchange {
     /// Rank 0 sends the result, once it has it and the master has named this way. Either may come first.
     fn broadcast_when_due(&self) {
         let is_due = self.rank() == ROOT
-            && self.way() == Algorithm::ReduceBroadcast
+            && self.algorithm == Algorithm::ReduceBroadcast
             && self.is_complete.load(Ordering::SeqCst);
         if is_due && !self.is_broadcast.swap(true, Ordering::SeqCst) {
             self.send_to_all(self.result_stage());
@@ -311,11 +295,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// Folds one chunk of one tensor into the area of results; `None` when the gate is closed.
+    /// Folds one chunk of one run into the area of results; `None` when the gate is closed.
     fn fold_chunk(&self, frame: &Frame) -> Option<Result<(), String>> {
-        let (part, ranks) = (&self.parts[frame.part], self.ranks());
-        let PartDescriptor { data_type, op, .. } = part.descriptor;
-        let bytes = part.offset + frame.offset..part.offset + frame.offset + frame.len;
+        let (run, ranks) = (self.plan.run(frame.part), self.ranks());
+        let PartDescriptor { data_type, op, .. } = run.descriptor;
+        let start = self.parts[run.tensors.start].offset + frame.offset;
+        let bytes = start..start + frame.len;
         let of = |index: usize| self.area(index, bytes.clone());
         let mut partial = of(frame.chunk);
         for step in 1..ranks {
@@ -379,12 +364,14 @@ impl Transfer for Exchange {
         1
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.areas, self.place_of(self.received_at(header.stage as usize)))
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = self.place_of(self.received_at(header.stage as usize));
+        Place { memory: &self.areas, range: start + done..start + self.bytes }
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.areas, self.place_of(self.sent_at(header.stage as usize)))
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let start = self.place_of(self.sent_at(header.stage as usize));
+        Place { memory: &self.areas, range: start + done..start + self.bytes }
     }
 
     fn arrived(&self, header: &FrameHeader) {

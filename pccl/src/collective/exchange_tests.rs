@@ -1,7 +1,7 @@
 //! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt_tests::{ID, Owner},
+    attempt_tests::{ID, Owner, land, payload_of},
     exchange::{Exchange, exchange_bytes},
     progress::{AttemptOwner, op_key},
 };
@@ -25,7 +25,7 @@ struct Rank {
 struct Ranks(Vec<Rank>);
 
 impl Ranks {
-    fn new(ranks: usize, halves: usize, doubles: usize, op: ReduceOp) -> Self {
+    fn new(ranks: usize, halves: usize, doubles: usize, op: ReduceOp, algorithm: Algorithm) -> Self {
         let mut all = Vec::new();
         for index in 0..ranks {
             let mut rank = Rank {
@@ -38,16 +38,19 @@ impl Ranks {
             };
             let mut first = Tensor::in_place(&mut rank.halves, op);
             first.descriptor.data_type = DataType::Float16;
-            let second = Tensor::out_of_place(&rank.send, &mut rank.recv, op).expect("same length");
-            let descriptor = Descriptor {
-                parts: vec![first.descriptor, second.descriptor],
-                algorithm: Algorithm::Automatic,
-            };
-            let raws = [first.raw, second.raw];
+            // Two tensors that are a run.
+            let (send, more) = rank.send.split_at(doubles / 3);
+            let (recv, more_recv) = rank.recv.split_at_mut(doubles / 3);
+            let second = Tensor::out_of_place(send, recv, op).expect("same length");
+            let third = Tensor::out_of_place(more, more_recv, op).expect("same length");
+            let parts = vec![first.descriptor, second.descriptor, third.descriptor];
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
+            let raws = [first.raw, second.raw, third.raw];
             let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
             let backup = Backup::new(2 * halves, &Arc::default());
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let exchange = Exchange::new(ID, (ranks, index), &descriptor, &raws, (memory, &backup), owner);
+            let place = (ranks, index, algorithm);
+            let exchange = Exchange::new(ID, place, &descriptor, &raws, (memory, &backup), owner);
             rank.exchange = Some(exchange);
             all.push(rank);
         }
@@ -58,14 +61,13 @@ impl Ranks {
         self.0[rank].exchange.as_ref().expect("made by new")
     }
 
-    fn begin(&self, algorithm: Algorithm, rank: usize) {
-        assert!(self.exchange(rank).take_way(algorithm));
+    fn begin(&self, rank: usize) {
         self.exchange(rank).start();
     }
 
     /// All ranks from `first` on begin.
-    fn start(&self, algorithm: Algorithm, first: usize) {
-        (first..self.0.len()).for_each(|rank| self.begin(algorithm, rank));
+    fn start(&self, first: usize) {
+        (first..self.0.len()).for_each(|rank| self.begin(rank));
     }
 
     /// Ranks that have a frame to deliver.
@@ -88,16 +90,12 @@ impl Ranks {
     fn deliver(&self, sender: usize, choice: prop::sample::Index, len: usize) {
         let (to, frame) = self.take(sender, choice);
         let header = frame.header;
-        let (source, offset) = frame.transfer.source(&header);
-        let payload = source
-            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
-            .expect("the sender's gate is open");
+        let payload = payload_of(&frame);
         frame.transfer.released(&header);
         let receiver = self.exchange(to);
         assert_eq!(receiver.admit(&header), Ok(Landing::Direct));
-        let (target, offset) = receiver.target(&header);
         let part = &payload[..payload.len().min(len)];
-        target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("the gate is open");
+        land(&**receiver, &header, 0, part);
         if part.len() == payload.len() {
             receiver.arrived(&header);
         }
@@ -133,11 +131,11 @@ proptest! {
         algorithm in prop::sample::select(&WAYS[..]), begins_late in any::<bool>(),
         order in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 30),
     ) {
-        let all = Ranks::new(ranks, halves, doubles, op);
+        let all = Ranks::new(ranks, halves, doubles, op, algorithm);
         let before = all.buffers();
         // Some hear that it has begun after all contributions have come.
         let late = usize::from(begins_late);
-        all.start(algorithm, late);
+        all.start(late);
         let mut order = order.iter().cycle();
         for begun in [late, 0] {
             while let senders = all.senders() && !senders.is_empty() {
@@ -145,7 +143,7 @@ proptest! {
                 all.deliver(senders[sender.index(senders.len())], *frame, usize::MAX);
             }
             if begun > 0 {
-                all.begin(algorithm, 0);
+                all.begin(0);
             }
         }
         prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");
@@ -173,9 +171,9 @@ proptest! {
         ranks in 2usize..6, frames in 0usize..12, part in 0usize..200, algorithm in prop::sample::select(&WAYS[..]),
         order in prop::collection::vec(any::<prop::sample::Index>(), 12),
     ) {
-        let all = Ranks::new(ranks, 9, 11, ReduceOp::Avg);
+        let all = Ranks::new(ranks, 9, 11, ReduceOp::Avg, algorithm);
         let before = all.buffers();
-        all.start(algorithm, 0);
+        all.start(0);
         for (number, index) in order[..frames].iter().enumerate() {
             let senders = all.senders();
             if senders.is_empty() {
@@ -192,8 +190,8 @@ proptest! {
 
 #[test]
 fn frames_that_are_not_due_are_refused() {
-    let all = Ranks::new(3, 4, 2, ReduceOp::Sum);
-    all.start(Algorithm::AllGather, 0);
+    let all = Ranks::new(3, 4, 2, ReduceOp::Sum, Algorithm::AllGather);
+    all.start(0);
     let header = |stage: u32, part: u32, offset: u64, len: u32| FrameHeader {
         op: op_key(ID),
         part,
@@ -225,8 +223,8 @@ fn frames_that_are_not_due_are_refused() {
 
 #[test]
 fn damage_names_the_edge_that_it_came_over() {
-    let all = Ranks::new(2, 4, 2, ReduceOp::Sum);
-    all.start(Algorithm::AllGather, 0);
+    let all = Ranks::new(2, 4, 2, ReduceOp::Sum, Algorithm::AllGather);
+    all.start(0);
     let frame = all.0[0].owner.sent.lock().remove(0);
     all.exchange(1).corrupt(&frame.header, 77, 5);
     let faults = all.0[1].owner.faults.lock();

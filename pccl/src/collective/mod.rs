@@ -1,15 +1,16 @@
 //! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
 
 pub(crate) mod attempt;
+pub(crate) mod calls;
 mod coding;
 pub(crate) mod exchange;
-pub(crate) mod large;
 pub(crate) mod op;
 pub(crate) mod ownership;
 pub(crate) mod pairwise;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod running;
+pub(crate) mod runs;
 pub(crate) mod shape;
 pub(crate) mod table;
 

@@ -8,14 +8,15 @@
 mod state;
 
 use super::{
-    attempt::{Attempt, backup_bytes},
+    attempt::Attempt,
+    calls::{Beside, Prepared, shape_of},
     exchange::{Exchange, exchange_bytes},
-    large::Large,
     ownership::{self, Ownership},
     pairwise::{Pairwise, pairwise_bytes},
-    plan::Plan,
+    plan::{FRAME_BYTES, Plan},
     progress::{AttemptOwner, local_fault},
     running::Running,
+    runs::backup_bytes,
     shape::Shape,
     table::Slot,
 };
@@ -29,18 +30,19 @@ use crate::{
 use parking_lot::Mutex;
 use pccl_flight::{Subject, What};
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, Commence, Complete, Descriptor, GiveUp, Initiate, OpFault, OpId,
-    Outcome, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, Cause, CollectiveId, CollectiveKind, Commence, Complete, Descriptor, GiveUp,
+    Initiate, OpFault, OpId, Outcome, PeerId, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
+    ops::Range,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 use threadpark::Parker;
 use tinysockets::link::Outgoing;
 
-/// What a successful all-reduce reports.
+/// What a successful collective reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReduceInfo {
@@ -64,6 +66,9 @@ pub(crate) struct Op {
     timeout: Option<Duration>,
     descriptor: Descriptor,
     raws: Vec<RawTensor>,
+    /// Memory of the library that `raws` point to.
+    rooms: Vec<Arc<Backup>>,
+    beside: Option<Box<dyn Beside>>,
     backup: Arc<Backup>,
     shared: Weak<Shared>,
     launched: Instant,
@@ -76,8 +81,7 @@ impl Op {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         (tag, timeout): (u64, Option<Duration>),
-        descriptor: Descriptor,
-        raws: Vec<RawTensor>,
+        Prepared { descriptor, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
         let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
@@ -85,6 +89,8 @@ impl Op {
             timeout,
             descriptor,
             raws,
+            rooms,
+            beside,
             backup,
             shared: Arc::downgrade(shared),
             launched: Instant::now(),
@@ -113,6 +119,11 @@ impl Op {
         self.state.lock().attempt.as_ref().map(|attempt| attempt.id())
     }
 
+    /// The present attempt with the kind of collective.
+    pub(crate) fn named(&self) -> Option<CollectiveId> {
+        self.id().map(|op| CollectiveId { kind: self.descriptor.kind(), op })
+    }
+
     /// Identity of the last attempt, also after [`Op::wait`].
     pub(crate) fn last_id(&self) -> Option<OpId> {
         self.state.lock().last_id
@@ -134,9 +145,15 @@ impl Op {
         &self.descriptor
     }
 
-    /// The memory that the operation borrows.
-    pub(crate) fn raws(&self) -> &[RawTensor] {
-        &self.raws
+    /// The memory that the operation borrows: address ranges, and whether they are written.
+    pub(crate) fn ranges(&self) -> Vec<(Range<usize>, bool)> {
+        let mut all: Vec<(Range<usize>, bool)> = self.beside.iter().flat_map(|it| it.ranges()).collect();
+        for raw in &self.raws {
+            let (written, read) = raw.ranges();
+            all.push((written, true));
+            all.extend(read.map(|read| (read, false)));
+        }
+        all
     }
 
     /// Registers an attempt for the present epoch and votes for it.
@@ -146,17 +163,27 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let registered = shared.table.register(&op, self.tag, |slot| self.attempt_in(&shared, slot));
+        let mut shape = None;
+        let registered = shared.table.register(&op, self.tag, |slot| {
+            let ring: Vec<PeerId> = slot.plan.members.iter().map(|member| member.peer).collect();
+            shape = shape_of(&self.descriptor.collective, &ring);
+            self.attempt_in(&shared, slot, shape.as_ref())
+        });
         let Some(attempt) = registered else {
             return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
         };
         let id = attempt.id();
         state.phase = Phase::Voting;
-        (state.vote, state.early) = (None, None);
+        // The master finds that as well, and lets no such attempt begin.
+        state.early = shape.is_none().then(|| local_fault("called for other members"));
+        state.vote = None;
         state.attempt = Some(attempt.clone());
         state.last_id = Some(id);
         (state.initiated, state.told) = (false, false);
         drop(state);
+        if let Some(beside) = self.beside.as_ref().filter(|_| shape.is_some()) {
+            beside.before(attempt.place());
+        }
         attempt.prepare();
         flight::op(&shared.flight, What::OpVoted, id);
         shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
@@ -174,32 +201,42 @@ impl Op {
         }
     }
 
-    /// An attempt of this rank in the present ring.
-    fn attempt_in(&self, shared: &Shared, slot: &Slot) -> Running {
+    /// An attempt of this rank in the present ring. Without a shape its members cannot carry it out, and it only gets
+    /// its verdict.
+    fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
         let algorithm = descriptor.algorithm_for(slot.ranks, slot.paths);
-        if matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast) {
-            let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
-            let place = (slot.ranks, slot.rank);
-            let exchange = Exchange::new(slot.id, place, descriptor, raws, (memory, &self.backup), owner);
-            return Running::AllGather(exchange);
-        }
-        let shares: &[u16] = if algorithm == Algorithm::Pairwise { &slot.shares } else { &[] };
-        let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
-        let shape = Shape::all_reduce(slot.ranks);
-        let plan = Plan::new(&descriptor.parts, &shape, slot.rank, frame_bytes);
-        let pairwise = (algorithm == Algorithm::Pairwise).then(|| {
-            let ownership = Ownership::new(&plan, shares);
-            let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
-            let (plans, room) = ((plan.clone(), ownership), (memory, self.backup.clone()));
-            Pairwise::new(slot.id, plans, descriptor, raws, room, owner.clone())
-        });
-        let staging = shared.backups.take(plan.all_encoded_bytes());
-        let ring = Attempt::new(slot.id, plan, descriptor, raws, self.backup.clone(), staging, owner);
-        match pairwise {
-            Some(pairwise) => Running::Large(Large::new(ring, pairwise)),
-            None => Running::Ring(ring),
+        let Some(shape) = shape else {
+            let plan = Plan::new(&[], &Shape::all_reduce(slot.ranks), slot.rank, FRAME_BYTES);
+            let nothing = shared.backups.take(0);
+            let idle = Attempt::new(slot.id, plan, descriptor, &[], self.backup.clone(), nothing, owner);
+            return Running::Ring(idle);
+        };
+        match algorithm {
+            Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
+                let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
+                let place = (slot.ranks, slot.rank, algorithm);
+                let room = (memory, &*self.backup);
+                Running::Small(Exchange::new(slot.id, place, descriptor, raws, room, owner))
+            }
+            Algorithm::Pairwise => {
+                // Only what can be cut anywhere can be owned by anybody.
+                let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
+                let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
+                let ownership = Ownership::new(&plan, shares);
+                let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
+                let room = (memory, self.backup.clone());
+                Running::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
+            }
+            _ => {
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, FRAME_BYTES);
+                let staging = shared.backups.take(plan.all_encoded_bytes());
+                let backup = self.backup.clone();
+                Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, backup, staging, owner))
+            }
         }
     }
 
@@ -231,11 +268,12 @@ impl Op {
         flight::commenced(&shared.flight, commence);
         let named = commence.algorithm;
         // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
-        if !attempt.take_way(named) {
+        if attempt.algorithm() != named {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
         let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
-        if let Some(fault) = shared.links.fault_for(id.epoch, users).or(early) {
+        let fault = if attempt.place().ranks > 1 { shared.links.fault_for(id.epoch, users) } else { None };
+        if let Some(fault) = fault.or(early) {
             return self.fault(id, fault);
         }
         attempt.start();
@@ -290,7 +328,7 @@ impl Op {
                 let is_own_limit =
                     matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
                 Err(if is_own_limit {
-                    let (call, text) = (CallKind::AllReduce, verdict.to_string());
+                    let (call, text) = (CallKind::Collective(self.descriptor.kind()), verdict.to_string());
                     Error::TimedOut { call, text, verdict: Some(Box::new(verdict)) }
                 } else {
                     Error::Aborted(Box::new(verdict))
@@ -315,7 +353,7 @@ impl Op {
 
     /// Whether the present attempt runs over the mesh.
     pub(crate) fn uses_mesh(&self) -> bool {
-        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.way().uses_mesh())
+        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.algorithm().uses_mesh())
     }
 
     /// A link that the present attempt runs on broke.
@@ -355,7 +393,12 @@ impl Op {
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
         let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
-        result = concluded.map_err(|text| Error::System(text.into())).and(result);
+        let concluded = concluded.map_err(|text| Error::System(text.into()));
+        let delivered = concluded.and_then(|()| match &self.beside {
+            Some(beside) if keep => beside.after(attempt.place()),
+            _ => Ok(()),
+        });
+        result = delivered.and(result);
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = shared.map(|shared| shared.flight.clone());
         let record_result = |error: Option<&Error>| {
@@ -368,11 +411,11 @@ impl Op {
             Ok(()) => {
                 record_result(None);
                 Ok(ReduceInfo {
-                    world_size: attempt.ranks(),
-                    rank: attempt.rank(),
+                    world_size: attempt.place().ranks,
+                    rank: attempt.place().rank,
                     tx_bytes,
                     rx_bytes,
-                    algorithm: attempt.way(),
+                    algorithm: attempt.algorithm(),
                 })
             }
             Err(error) => {
@@ -421,7 +464,7 @@ impl Op {
 
     /// Gives the backup memory back for the next operation. After [`Op::wait`].
     pub(crate) fn recycle(&self, shared: &Shared) {
-        shared.backups.give(self.backup.clone());
+        [&self.backup].into_iter().chain(&self.rooms).for_each(|room| shared.backups.give(room.clone()));
     }
 
     /// Changes the phase of the present attempt, if it is `id` and in `phase`.

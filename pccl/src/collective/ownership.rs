@@ -159,7 +159,7 @@ mod tests {
             prop_assert_eq!(frames, plan.slots());
             for (rank, (plan, own)) in all.iter().enumerate() {
                 prop_assert_eq!(&own.owners, &first.owners);
-                let mut ends = vec![0; counts.len()];
+                let mut ends = vec![0; plan.parts()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
                     let is_same = |other| own.owner(&other) == own.owner(&frame);
@@ -211,7 +211,7 @@ mod tests {
     fn frames_are_small_enough_to_be_shared_out() {
         let bytes = |bytes: u64, shares: &[u16]| {
             let parts = parts(&[bytes / 4, 0], None);
-            frame_bytes(&Descriptor { parts, algorithm: Algorithm::Automatic }, 5, shares)
+            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, shares)
         };
         let shares = [1, 0, 2, 1, 1];
         assert_eq!(bytes(64 << 20, &[]), FRAME_BYTES);

@@ -1,12 +1,12 @@
-//! One attempt of a large collective over the mesh: every rank sends each chunk to the rank that owns it, which folds
-//! what all have sent, and sends the result to all.
+//! One attempt of a collective over the mesh. If its shape folds, every rank sends each chunk to the rank that owns it,
+//! which folds what all have sent; if it distributes, the owner then sends it to all.
 //!
-//! That is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of collective
-//! communication operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without steps: all edges
-//! are busy at once. A rank moves as many bytes as on the ring, but `2 / n` of the tensor over each edge, where a ring
-//! has `2 (n - 1) / n` on each of its `n` edges. So it pays where pairs are slower than hosts. The stages follow those
-//! of the ring, so that a peer can be prepared for both: contribution of rank `r` at `2 (n - 1) + r`, result of rank
-//! `r` at `2 (n - 1) + n + r`.
+//! For an all-reduce that is reduce-scatter by pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of
+//! collective communication operations in MPICH", 2005, section 4.2), and an all-gather of the same kind, without
+//! steps: all edges are busy at once. A rank moves as many bytes as on the ring, but `2 / n` of the tensor over each
+//! edge, where a ring has `2 (n - 1) / n` on each of its `n` edges. So it pays where pairs are slower than hosts, and
+//! where a collective is so small that hops are what it costs: there is one to the owner, and one from it. Rank `r`
+//! contributes at stage `r`, and sends what it owns at stage `n + r`.
 //!
 //! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
 //!
@@ -27,6 +27,7 @@ use super::{
     ownership::Ownership,
     plan::{Frame, Plan, Unit},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
+    runs::{RunMemory, Stretch},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
 use pccl_protocol::{Descriptor, OpId};
@@ -38,7 +39,7 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
-use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Transfer, Violation};
+use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
 
 const IDLE: u8 = 0;
 const RECEIVING: u8 = 1;
@@ -63,7 +64,7 @@ pub(crate) struct Pairwise {
 struct Part {
     data_type: DataType,
     op: ReduceOp,
-    memory: PartMemory,
+    memory: RunMemory,
     coding: Option<Coding>,
     /// Contributions of the others to what is owned.
     contributions: Lent,
@@ -101,17 +102,13 @@ fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);
     let sum_bytes = sums.map_or(0, |codec| elements * codec.sum_type().size_bytes());
-    [plan.encoded_bytes(index), (plan.ranks() - 1) * ownership.owned_bytes(index), sum_bytes]
+    let contributions = if plan.shape().folds() { ownership.owned_bytes(index) } else { 0 };
+    [plan.encoded_bytes(index), (plan.ranks() - 1) * contributions, sum_bytes]
 }
 
 /// Bytes of memory that pairwise exchange needs beside the tensors and their backup.
 pub(crate) fn pairwise_bytes(plan: &Plan, ownership: &Ownership) -> usize {
     (0..plan.parts()).flat_map(|index| part_bytes(plan, ownership, index)).sum()
-}
-
-/// The first stage: behind those of the ring.
-pub(crate) fn first_stage(ranks: usize) -> usize {
-    2 * (ranks - 1)
 }
 
 impl Pairwise {
@@ -130,25 +127,25 @@ impl Pairwise {
             used += bytes;
             memory.lend(used - bytes..used, &gate)
         };
-        let mut parts = Vec::with_capacity(raws.len());
-        for (index, (part, raw)) in descriptor.parts.iter().zip(raws).enumerate() {
+        let mut parts = Vec::with_capacity(plan.parts());
+        for (index, run) in plan.runs().enumerate() {
             let [encoded, contributions, sums] = part_bytes(&plan, &ownership, index).map(&mut lend);
-            let codec = plan.codec(index).zip(part.quantisation);
-            let backup_bytes = super::attempt::part_backup_bytes(part, raw);
+            let codec = plan.codec(index).zip(run.descriptor.quantisation);
             parts.push(Part {
-                data_type: part.data_type,
-                op: part.op,
-                memory: raw.lend(&gate, &backup, saved..saved + backup_bytes),
+                data_type: run.descriptor.data_type,
+                op: run.descriptor.op,
+                memory: RunMemory::lend(run, (descriptor, raws), &gate, &backup, &mut saved),
                 coding: codec.map(|(codec, quantisation)| Coding::new(codec, quantisation, encoded)),
                 contributions,
                 sums,
             });
-            saved += backup_bytes;
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
         let owned = ownership.frames();
-        // Both ways: for what is owned once with every other rank, for the rest once with its owner.
-        let frames = slots - owned + (ranks - 1) * owned;
+        let (for_own, for_rest) = ((ranks - 1) * owned, slots - owned);
+        let fold = |frames: usize| if plan.shape().folds() { frames } else { 0 };
+        let distribute = |frames: usize| if plan.shape().distributes() { frames } else { 0 };
+        let frames = (fold(for_own) + distribute(for_rest), fold(for_rest) + distribute(for_own));
         Arc::new_cyclic(|me| Self {
             parts,
             _backup: backup,
@@ -157,7 +154,7 @@ impl Pairwise {
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             plan,
             ownership,
-            progress: Progress::new(id, gate, (frames, frames), owner),
+            progress: Progress::new(id, gate, frames, owner),
             me: me.clone(),
         })
     }
@@ -167,16 +164,31 @@ impl Pairwise {
         &self.progress
     }
 
-    /// Encodes what this rank contributes, so that it can be sent. On the thread that votes, before the vote.
+    /// Ranks that take part.
+    pub(crate) fn ranks(&self) -> usize {
+        self.plan.ranks()
+    }
+
+    /// Own rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.plan.rank()
+    }
+
+    /// Encodes what this rank sends first, so that it can be sent: its contributions, or, if there are none, what it
+    /// owns. On the thread that votes, before the vote.
     pub(crate) fn prepare(&self) {
-        for frame in self.plan.all_frames().filter(|frame| !self.ownership.is_own(frame)) {
+        if let Err(Stop::Failed(text)) = self.keep_own() {
+            return self.progress.report(local_fault(text));
+        }
+        let folds = self.plan.shape().folds();
+        for frame in self.plan.all_frames().filter(|frame| self.ownership.is_own(frame) != folds) {
             let part = &self.parts[frame.part];
             let Some(coding) = &part.coding else { continue };
             let unit = self.plan.unit_of(&frame);
             if unit.slots.start != frame.slot {
                 continue;
             }
-            match coding.encode(part.memory.own(), &unit, self.rounding(frame.part, coding, &unit)) {
+            match coding.encode(part.memory.whole().own(), &unit, self.rounding(frame.part, coding, &unit)) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
@@ -184,10 +196,34 @@ impl Pairwise {
         }
     }
 
-    /// Sends everything to its owner. After [`Pairwise::prepare`].
+    /// Out of place, copies what stays what it is. The own part of a quantised tensor is decoded like everybody else's.
+    fn keep_own(&self) -> Result<(), Stop> {
+        if self.plan.shape().folds() {
+            return Ok(());
+        }
+        for frame in self.plan.all_frames().filter(|frame| self.ownership.is_own(frame)) {
+            let part = &self.parts[frame.part];
+            if part.coding.is_some() {
+                continue;
+            }
+            for Stretch { memory, bytes, .. } in part.memory.stretches(frame.range()) {
+                let PartMemory::OutOfPlace { send, recv } = memory else { continue };
+                let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
+                recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything to its owner, or, if nothing is folded, what is owned to all. After [`Pairwise::prepare`].
     pub(crate) fn start(&self) {
         for to in self.others() {
-            let stage = first_stage(self.plan.ranks()) + self.plan.rank();
+            if !self.plan.shape().folds() {
+                let mut frames = self.plan.all_frames().filter(|frame| self.ownership.is_own(frame));
+                self.send(to, &mut frames, self.result_stage(self.plan.rank()));
+                continue;
+            }
+            let stage = self.plan.rank();
             let mut frames = self.plan.all_frames().filter(|frame| self.ownership.owner(frame) == to);
             self.send(to, &mut frames, stage);
         }
@@ -196,20 +232,32 @@ impl Pairwise {
     /// Copies or decodes results into the caller's memory. On the caller's thread, after everything has been received
     /// and before [`Progress::retract`]. The error is a defect of this library.
     pub(crate) fn deliver(&self) -> Result<(), String> {
+        let shape = self.plan.shape();
         for frame in self.plan.all_frames() {
-            let part = &self.parts[frame.part];
-            let delivered = match (&part.coding, &part.memory) {
-                (Some(coding), memory) => {
+            let (part, is_own) = (&self.parts[frame.part], self.ownership.is_own(&frame));
+            if !is_own && !shape.distributes() {
+                continue;
+            }
+            let delivered = match &part.coding {
+                Some(coding) => {
                     let unit = self.plan.unit_of(&frame);
                     let is_first = unit.slots.start == frame.slot;
-                    if is_first { coding.decode(&unit, memory.result()) } else { Ok(()) }
+                    if is_first { coding.decode(&unit, part.memory.whole().result()) } else { Ok(()) }
                 }
-                (None, PartMemory::InPlace { data, backup }) => {
-                    let copy =
-                        |result: &[u8]| data.update(frame.range(), |data| copy_streaming(data, result));
-                    backup.view(frame.range(), copy).flatten().ok_or(Stop::Closed)
+                // What nothing is folded into is where it has been.
+                None if is_own && !shape.folds() => Ok(()),
+                None => {
+                    part.memory.stretches(frame.range()).try_for_each(|Stretch { memory, bytes, .. }| {
+                        let PartMemory::InPlace { data, backup } = memory else { return Ok(()) };
+                        // What has no backup came to where it goes.
+                        if backup.is_empty() {
+                            return Ok(());
+                        }
+                        let copy =
+                            |result: &[u8]| data.update(bytes.clone(), |data| copy_streaming(data, result));
+                        backup.view(bytes.clone(), copy).flatten().ok_or(Stop::Closed)
+                    })
                 }
-                (None, PartMemory::OutOfPlace { .. }) => Ok(()),
             };
             delivered.map_err(Stop::after_the_outcome)?;
         }
@@ -229,7 +277,8 @@ impl Pairwise {
     }
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        coding.rounding(self.progress.id().tag, self.plan.rank(), index, unit)
+        let tensor = self.plan.run(index).tensors.start;
+        coding.rounding(self.progress.id().tag, self.plan.rank(), tensor, unit)
     }
 
     fn send(&self, to: usize, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
@@ -251,18 +300,23 @@ impl Pairwise {
 
     /// What a frame that arrives here carries, if it is one of those that do.
     fn received(&self, header: &FrameHeader) -> Option<(Frame, Cargo)> {
-        let ranks = self.plan.ranks();
-        let place = (header.stage as usize).checked_sub(first_stage(ranks))?;
-        let (from, cargo) = match place.checked_sub(ranks) {
-            None => (place, Cargo::Contribution { from: place }),
+        let (ranks, stage, shape) = (self.plan.ranks(), header.stage as usize, self.plan.shape());
+        let (from, cargo) = match stage.checked_sub(ranks) {
+            None => (stage, Cargo::Contribution { from: stage }),
             Some(from) => (from, Cargo::Result),
         };
-        if from >= ranks || from == self.plan.rank() {
+        let is_due = if cargo == Cargo::Result { shape.distributes() } else { shape.folds() };
+        if !is_due || from >= ranks || from == self.plan.rank() {
             return None;
         }
         let owner = if cargo == Cargo::Result { from } else { self.plan.rank() };
         let frame = self.plan.frame_anywhere(header.part as usize, header.offset, header.len)?;
         (self.ownership.owner(&frame) == owner).then_some((frame, cargo))
+    }
+
+    /// The stage at which a rank sends what it owns; it contributes to others at the stage of its number.
+    fn result_stage(&self, rank: usize) -> usize {
+        self.plan.ranks() + rank
     }
 
     /// The place of a rank among those that add to a chunk: the order of the ring.
@@ -308,7 +362,7 @@ impl Transfer for Pairwise {
         1
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         let part = &self.parts[header.part as usize];
         if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
             let unit = self.plan.unit_of(&frame);
@@ -316,21 +370,16 @@ impl Transfer for Pairwise {
             let turn = self.turn_of(from, frame.chunk);
             // The own contribution has no place among those of the others.
             let place = turn - usize::from(turn > self.turn_of(self.plan.rank(), frame.chunk));
-            let first = self.place_of(&unit).start + place * unit.encoded.len();
-            return (&part.contributions, first + in_unit);
+            let first = self.place_of(&unit).start + place * unit.encoded.len() + in_unit;
+            return Place { memory: &part.contributions, range: first + done..first + frame.len };
         }
-        (part.results(), header.offset as usize)
+        part.place(header, done, results)
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let is_folded = self.plan.shape().folds() && header.stage as usize >= self.plan.ranks();
         let part = &self.parts[header.part as usize];
-        let is_result = header.stage as usize >= first_stage(self.plan.ranks()) + self.plan.ranks();
-        let memory = match &part.coding {
-            Some(coding) => &coding.staging,
-            None if is_result => part.results(),
-            None => part.memory.own(),
-        };
-        (memory, header.offset as usize)
+        part.place(header, done, if is_folded { results } else { PartMemory::own })
     }
 
     fn arrived(&self, header: &FrameHeader) {
@@ -364,12 +413,22 @@ impl Transfer for Pairwise {
 }
 
 impl Part {
-    /// Where results are received and sent from.
-    fn results(&self) -> &Lent {
-        match (&self.coding, &self.memory) {
-            (Some(coding), _) => &coding.staging,
-            (None, PartMemory::InPlace { backup, .. }) => backup,
-            (None, PartMemory::OutOfPlace { recv, .. }) => recv,
+    /// Where a payload lies from byte `done` on: in staging memory, if it is encoded, otherwise in what `which` picks.
+    fn place(&self, header: &FrameHeader, done: usize, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
+        let start = header.offset as usize;
+        let range = start + done..start + header.len as usize;
+        match &self.coding {
+            Some(coding) => Place { memory: &coding.staging, range },
+            None => self.memory.place(range, which),
         }
+    }
+}
+
+/// Where results are received and sent from.
+fn results(memory: &PartMemory) -> &Lent {
+    match memory {
+        PartMemory::InPlace { data, backup } if backup.is_empty() => data,
+        PartMemory::InPlace { backup, .. } => backup,
+        PartMemory::OutOfPlace { recv, .. } => recv,
     }
 }

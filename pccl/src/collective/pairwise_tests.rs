@@ -2,14 +2,14 @@
 //! Each rank has the kernels of another processor.
 
 use super::{
-    attempt::{Attempt, backup_bytes},
-    attempt_tests::{ID, Owner, bytes_of, inputs},
-    large::Large,
+    attempt_tests::{ID, Owner, bytes_of, inputs, land, payload_of},
     ownership::Ownership,
-    pairwise::{Pairwise, first_stage, pairwise_bytes},
+    pairwise::{Pairwise, pairwise_bytes},
     plan::Plan,
     progress::{AttemptOwner, op_key},
+    runs::backup_bytes,
     shape::Shape,
+    shape_tests::expected,
 };
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor};
@@ -29,7 +29,6 @@ struct Rank {
     recv: Vec<f32>,
     halves: Vec<u16>,
     owner: Arc<Owner>,
-    large: Option<Arc<Large>>,
     pairwise: Option<Arc<Pairwise>>,
 }
 
@@ -48,11 +47,13 @@ struct How {
     quantisation: Option<Quantisation>,
     /// As many of them count as there are ranks.
     shares: [u16; 8],
+    /// The first tensor only, if not all-reduce.
+    shape: fn(usize) -> Shape,
 }
 
 /// The tensors of one rank, as they are described.
 fn plan(descriptor: &Descriptor, ranks: usize, rank: usize, how: How) -> (Plan, Ownership) {
-    let plan = Plan::new(&descriptor.parts, &Shape::all_reduce(ranks), rank, how.frame_bytes);
+    let plan = Plan::new(&descriptor.parts, &(how.shape)(ranks), rank, how.frame_bytes);
     let ownership = Ownership::new(&plan, &how.shares[..ranks]);
     (plan, ownership)
 }
@@ -67,48 +68,54 @@ impl Ranks {
                 recv: vec![f32::NAN; if how.in_place { 0 } else { input.len() }],
                 halves: (0..halves).map(|i| (i * 2_311 + index * 977) as u16).collect(),
                 owner: Arc::default(),
-                large: None,
                 pairwise: None,
             };
-            let first = if how.in_place {
-                Tensor::in_place(&mut rank.floats, how.op)
-            } else {
-                Tensor::out_of_place(&rank.floats, &mut rank.recv, how.op).expect("same length")
+            // Two tensors that are a run, unless they are quantised.
+            // Other shapes cut each tensor by itself.
+            let is_run = how.quantisation.is_none() && (how.shape)(n) == Shape::all_reduce(n);
+            let cut = if is_run { input.len() / 3 } else { 0 };
+            let (floats, more) = rank.floats.split_at_mut(cut);
+            let (recv, more_recv) = rank.recv.split_at_mut(if how.in_place { 0 } else { cut });
+            let mut tensors = Vec::new();
+            for (floats, recv) in [(floats, recv), (more, more_recv)] {
+                let tensor = if how.in_place {
+                    Tensor::in_place(floats, how.op)
+                } else {
+                    Tensor::out_of_place(floats, recv, how.op).expect("same length")
+                }
+                .with(how.quantisation);
+                crate::memory::check_part(&tensor.descriptor).expect("possible");
+                tensors.push(tensor);
             }
-            .with(how.quantisation);
-            first.check().expect("possible");
-            let mut second = Tensor::in_place(&mut rank.halves, how.op);
-            second.descriptor.data_type = DataType::Float16;
-            let descriptor = Descriptor {
-                parts: vec![first.descriptor, second.descriptor],
-                algorithm: Algorithm::Pairwise,
-            };
-            let raws = [first.raw, second.raw];
+            if how.quantisation.is_some() {
+                tensors.remove(0);
+            }
+            let mut halves = Tensor::in_place(&mut rank.halves, how.op);
+            halves.descriptor.data_type = DataType::Float16;
+            tensors.push(halves);
+            let parts = tensors.iter().map(|tensor| tensor.descriptor).collect();
+            let descriptor = Descriptor::all_reduce(parts, Algorithm::Pairwise);
+            let raws: Vec<_> = tensors.into_iter().map(|tensor| tensor.raw).collect();
             let (plan, ownership) = plan(&descriptor, n, index, how);
             let plan = plan.at(levels[index % levels.len()]);
             let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
             let backup = memory(backup_bytes(&descriptor, &raws));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let room = (memory(pairwise_bytes(&plan, &ownership)), backup.clone());
-            let plans = (plan.clone(), ownership);
-            let pairwise = Pairwise::new(ID, plans, &descriptor, &raws, room, owner.clone());
-            let staging = memory(plan.all_encoded_bytes());
-            let ring = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
-            let large = Large::new(ring, pairwise.clone());
-            large.prepare();
-            (rank.large, rank.pairwise) = (Some(large), Some(pairwise));
+            let room = (memory(pairwise_bytes(&plan, &ownership)), backup);
+            let pairwise = Pairwise::new(ID, (plan, ownership), &descriptor, &raws, room, owner);
+            pairwise.prepare();
+            rank.pairwise = Some(pairwise);
             rank
         });
         Self { all: all.collect(), in_place: how.in_place }
     }
 
-    fn large(&self, rank: usize) -> &Arc<Large> {
-        self.all[rank].large.as_ref().expect("made by new")
+    fn attempt(&self, rank: usize) -> &Arc<Pairwise> {
+        self.all[rank].pairwise.as_ref().expect("made by new")
     }
 
-    fn begin(&self, rank: usize, way: Algorithm) {
-        assert!(self.large(rank).take_way(way));
-        self.large(rank).start();
+    fn begin(&self, rank: usize) {
+        self.attempt(rank).start();
     }
 
     /// Ranks that have a frame to deliver.
@@ -132,18 +139,12 @@ impl Ranks {
     fn deliver(&self, sender: usize, choice: usize, len: usize) {
         let (to, frame) = self.take(sender, choice);
         let header = frame.header;
-        let (source, offset) = frame.transfer.source(&header);
-        let payload = source
-            .view(offset..offset + header.len as usize, <[u8]>::to_vec)
-            .expect("the sender's gate is open");
+        let payload = payload_of(&frame);
         frame.transfer.released(&header);
-        let receiver = self.large(to);
+        let receiver = self.attempt(to);
         let part = &payload[..payload.len().min(len)];
         match receiver.admit(&header).expect("due") {
-            Landing::Direct => {
-                let (target, offset) = receiver.target(&header);
-                target.update(offset..offset + part.len(), |to| to.copy_from_slice(part)).expect("open");
-            }
+            Landing::Direct => land(&**receiver, &header, 0, part),
             Landing::Fold => {
                 let granule = receiver.granule_bytes(&header);
                 assert!(receiver.fold(&header, 0, &part[..part.len() / granule * granule]));
@@ -201,7 +202,7 @@ fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], 
     };
     // The second tensor counts, too.
     let halves = PartDescriptor::new(halves as u64, DataType::Float16, how.op);
-    let descriptor = Descriptor { parts: vec![part, halves], algorithm: Algorithm::Pairwise };
+    let descriptor = Descriptor::all_reduce(vec![part, halves], Algorithm::Pairwise);
     let (plan, ownership) = plan(&descriptor, ranks, 0, how);
     let mut result = vec![0; inputs[0].len()];
     for frame in plan.all_frames().filter(|frame| frame.part == 0) {
@@ -251,6 +252,7 @@ fn hows() -> impl Strategy<Value = How> {
             frame_bytes,
             quantisation,
             shares,
+            shape: Shape::all_reduce,
         },
     )
 }
@@ -266,22 +268,23 @@ proptest! {
         let before = all.kept();
         // Rank 0 may hear that it has begun after everything else has come that does not depend on it.
         let late = usize::from(is_late);
-        (late..ranks).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
+        (late..ranks).for_each(|rank| all.begin(rank));
         all.deliver_all(&order);
         if is_late {
             // Unless there is nothing for it to begin with, since it owns all.
-            prop_assert!(how.shares != EQUAL || !all.large(1).progress().has_received_all());
-            all.begin(0, Algorithm::Pairwise);
+            prop_assert!(how.shares != EQUAL || !all.attempt(1).progress().has_received_all());
+            all.begin(0);
             all.deliver_all(&order);
         }
         prop_assert_eq!(all.faults(), []);
         prop_assert!(all.kept() == before, "only read before the outcome");
         let expected = oracle(how, &before);
         for rank in 0..ranks {
-            let progress = all.large(rank).progress();
+            let progress = all.attempt(rank).progress();
             prop_assert!(progress.has_received_all() && progress.has_released_all());
             prop_assert_eq!(*all.all[rank].owner.received_all.lock(), 1);
-            all.large(rank).conclude(true, None).expect("everything has come");
+            all.attempt(rank).deliver().expect("everything has come");
+            progress.retract();
             prop_assert_eq!(&all.result(rank), &expected.0, "rank {} of {:?}", rank, how);
             prop_assert_eq!(half_bytes(&all.all[rank].halves), &expected.1[..]);
         }
@@ -290,12 +293,11 @@ proptest! {
     #[test]
     fn an_attempt_that_is_cut_off_anywhere_leaves_everything_as_it_was(
         ranks in 3usize..6, frames in 0usize..60, part in 0usize..70, how in hows(),
-        way in prop::sample::select(vec![Algorithm::Ring, Algorithm::Pairwise]),
         order in prop::collection::vec(any::<usize>(), 60),
     ) {
         let all = Ranks::new(&inputs(ranks, 700), 9, How { frame_bytes: 64, ..how });
         let before = all.kept();
-        (0..ranks).for_each(|rank| all.begin(rank, way));
+        (0..ranks).for_each(|rank| all.begin(rank));
         for (number, index) in order[..frames].iter().enumerate() {
             let senders = all.senders();
             if senders.is_empty() {
@@ -305,15 +307,19 @@ proptest! {
             let len = if number + 1 == frames { part } else { usize::MAX };
             all.deliver(senders[index % senders.len()], *index, len);
         }
-        for rank in 0..ranks {
-            all.large(rank).conclude(false, None).expect("nothing to deliver");
-        }
+        (0..ranks).for_each(|rank| all.attempt(rank).progress().retract());
         prop_assert!(all.kept() == before);
     }
 }
 
-const PLAIN: How =
-    How { in_place: true, op: ReduceOp::Sum, frame_bytes: 64, quantisation: None, shares: EQUAL };
+const PLAIN: How = How {
+    in_place: true,
+    op: ReduceOp::Sum,
+    frame_bytes: 64,
+    quantisation: None,
+    shares: EQUAL,
+    shape: Shape::all_reduce,
+};
 
 fn header(stage: usize, offset: u64, len: u32) -> FrameHeader {
     FrameHeader { op: op_key(ID), part: 0, stage: stage as u32, offset, len, flags: 0, checksum: 0 }
@@ -323,39 +329,26 @@ fn header(stage: usize, offset: u64, len: u32) -> FrameHeader {
 fn frames_that_are_not_due_are_refused() {
     // Three chunks of 32 floats, of two frames each. Rank 0 owns chunk 1, at bytes 128 to 255.
     let all = Ranks::new(&inputs(3, 96), 0, PLAIN);
-    let (large, first) = (all.large(0), first_stage(3));
-    let (contribution, result) = (first + 1, first + 3 + 1);
-    assert_eq!(large.admit(&header(contribution, 128, 64)), Ok(Landing::Direct));
-    assert!(large.admit(&header(contribution, 128, 64)).is_err(), "a duplicate");
-    assert_eq!(large.admit(&header(contribution + 1, 128, 64)), Ok(Landing::Direct), "of another rank");
-    assert_eq!(large.admit(&header(result, 256, 64)), Ok(Landing::Direct));
+    let attempt = all.attempt(0);
+    let (contribution, result) = (1, 3 + 1);
+    assert_eq!(attempt.admit(&header(contribution, 128, 64)), Ok(Landing::Direct));
+    assert!(attempt.admit(&header(contribution, 128, 64)).is_err(), "a duplicate");
+    assert_eq!(attempt.admit(&header(contribution + 1, 128, 64)), Ok(Landing::Direct), "of another rank");
+    assert_eq!(attempt.admit(&header(result, 256, 64)), Ok(Landing::Direct));
     for (stage, offset, len, what) in [
         (result, 256, 64, "a duplicate"),
-        (first, 128, 64, "the own contribution"),
-        (first + 3, 128, 64, "the own result"),
+        (0, 128, 64, "the own contribution"),
+        (3, 128, 64, "the own result"),
         (contribution, 0, 64, "a chunk of another owner"),
         (contribution, 160, 64, "between two frames"),
         (contribution, 192, 63, "shorter than the frame"),
         (contribution, 192, 65, "longer than the frame"),
         (result, 128, 64, "a result of a chunk that its sender does not own"),
-        (first + 6, 128, 64, "beyond the last stage"),
+        (6, 128, 64, "beyond the last stage"),
         (usize::MAX >> 33, 128, 64, "far beyond"),
     ] {
-        assert!(large.admit(&header(stage, offset, len)).is_err(), "{what}");
+        assert!(attempt.admit(&header(stage, offset, len)).is_err(), "{what}");
     }
-}
-
-#[test]
-fn who_goes_one_way_takes_no_frames_of_the_other() {
-    let all = Ranks::new(&inputs(3, 96), 0, PLAIN);
-    assert_eq!(all.large(0).way(), Algorithm::Automatic);
-    // Rank 0 receives chunk 2 at stage 0 of the ring.
-    assert_eq!(all.large(0).admit(&header(0, 256, 64)), Ok(Landing::Fold));
-    assert!(all.large(0).admit(&header(first_stage(3) + 1, 128, 64)).is_err());
-    assert!(!all.large(0).take_way(Algorithm::Pairwise), "somebody goes around the ring");
-    assert!(all.large(0).take_way(Algorithm::Ring));
-    assert!(all.large(1).take_way(Algorithm::Pairwise));
-    assert!(all.large(1).admit(&header(0, 0, 64)).is_err());
 }
 
 #[test]
@@ -364,12 +357,12 @@ fn each_rank_moves_as_much_as_on_the_ring() {
     // Four chunks of 1024 elements; encoded, four blocks of 256 + 8 bytes each.
     for (quantisation, chunk) in [(None, 4096), (Some(scheme), 4 * 264)] {
         let all = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
-        (0..4).for_each(|rank| all.begin(rank, Algorithm::Pairwise));
+        (0..4).for_each(|rank| all.begin(rank));
         all.deliver_all(&[(0, 0)]);
-        assert_eq!(all.large(2).progress().traffic(), (6 * chunk, 6 * chunk));
+        assert_eq!(all.attempt(2).progress().traffic(), (6 * chunk, 6 * chunk));
         // The ring has the edge to the next rank, the mesh all others: what has been sent is gone, so count again.
         let again = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
-        again.begin(2, Algorithm::Pairwise);
+        again.begin(2);
         let bytes = |to: usize| -> u64 {
             let (sent, sent_to) = (again.all[2].owner.sent.lock(), again.all[2].owner.sent_to.lock());
             let over_ring = sent.iter().filter(|_| to == 3);
@@ -377,5 +370,54 @@ fn each_rank_moves_as_much_as_on_the_ring() {
             over_ring.chain(over_mesh).map(|frame| u64::from(frame.header.len)).sum()
         };
         assert_eq!([0, 1, 2, 3].map(bytes), [chunk, chunk, 0, chunk]);
+    }
+}
+
+/// Shapes of the other collectives, among ranks of which the last is the root.
+const SHAPES: [fn(usize) -> Shape; 4] = [
+    |ranks| Shape::broadcast(ranks, ranks - 1),
+    |ranks| Shape::reduce(ranks, ranks - 1),
+    |ranks| Shape::all_gather(ranks, &[]),
+    |ranks| Shape::reduce_scatter(ranks, &[]),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn every_shape_gives_what_it_says_or_leaves_everything_as_it_was(
+        ranks in 3usize..7, floats in 0usize..300, in_place: bool, shape in prop::sample::select(&SHAPES[..]),
+        cut in prop::option::of((0usize..60, 0usize..70)), order in prop::collection::vec(any::<(usize, usize)>(), 60),
+    ) {
+        let inputs = inputs(ranks, floats);
+        let all = Ranks::new(&inputs, 0, How { in_place, op: ReduceOp::Avg, shape, ..PLAIN });
+        let before = all.kept();
+        (0..ranks).for_each(|rank| all.begin(rank));
+        if let Some((frames, part)) = cut {
+            for (number, (sender, index)) in order.iter().take(frames).enumerate() {
+                let senders = all.senders();
+                if senders.is_empty() {
+                    break;
+                }
+                let len = if number + 1 == frames { part } else { usize::MAX };
+                all.deliver(senders[sender % senders.len()], *index, len);
+            }
+            (0..ranks).for_each(|rank| all.attempt(rank).progress().retract());
+            prop_assert!(all.kept() == before);
+            return Ok(());
+        }
+        all.deliver_all(&order);
+        prop_assert!(all.kept() == before, "only read before the outcome");
+        for rank in 0..ranks {
+            let progress = all.attempt(rank).progress();
+            prop_assert!(progress.has_received_all() && progress.has_released_all());
+            all.attempt(rank).deliver().expect("everything has come");
+            let (result, mut at) = (all.result(rank), 0);
+            for chunk in expected(&shape(ranks), rank, ReduceOp::Avg, None, &inputs, in_place) {
+                let Some(chunk) = chunk else { break };
+                prop_assert!(result[at..].starts_with(&chunk), "rank {}, byte {}", rank, at);
+                at += chunk.len();
+            }
+        }
+        prop_assert_eq!(all.faults(), []);
     }
 }

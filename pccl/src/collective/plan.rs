@@ -11,10 +11,15 @@
 //! `(r - s) mod n` and receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the
 //! root, one to it.
 //!
+//! What is cut are the [runs](Run) of an operation: one tensor each, or several that are dealt with as one.
+//!
 //! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is
 //! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
 
-use super::shape::Shape;
+use super::{
+    runs::{Run, runs_of},
+    shape::Shape,
+};
 use pccl_protocol::PartDescriptor;
 use pccl_quant::quantise::Codec;
 use std::ops::Range;
@@ -36,9 +41,10 @@ pub(crate) struct Plan {
     slots: usize,
 }
 
-/// Where the chunks and frames of one tensor lie.
+/// Where the chunks and frames of one run lie.
 #[derive(Debug, Clone)]
 struct PartPlan {
+    run: Run,
     codec: Option<Codec>,
     /// Elements of a full unit.
     unit_elements: usize,
@@ -51,31 +57,31 @@ struct PartPlan {
 /// Where a chunk begins.
 #[derive(Debug, Clone, Copy)]
 struct Start {
-    /// First element of the tensor.
+    /// First element of the run.
     element: usize,
-    /// First byte of the tensor, in the form in which it travels.
+    /// First byte of the run, in the form in which it travels.
     byte: usize,
     /// First slot.
     slot: usize,
 }
 
-/// One frame of one chunk of one tensor: the unit of bookkeeping.
+/// One frame of one chunk of one run: the unit of bookkeeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Index of the tensor.
+    /// Index of the run.
     pub(crate) part: usize,
-    /// Chunk of the tensor.
+    /// Chunk of the run.
     pub(crate) chunk: usize,
-    /// Number of this frame among all frames of all tensors.
+    /// Number of this frame among all frames of all runs.
     pub(crate) slot: usize,
-    /// First byte in the tensor, in the form in which it travels.
+    /// First byte in the run, in the form in which it travels.
     pub(crate) offset: usize,
     /// Length in bytes.
     pub(crate) len: usize,
 }
 
 impl Frame {
-    /// The bytes of the tensor that the frame covers.
+    /// The bytes of the run that the frame covers.
     pub(crate) fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len
     }
@@ -84,13 +90,13 @@ impl Frame {
 /// What is decoded and encoded as a whole, of a quantised tensor; a frame, if it is not quantised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
-    /// Chunk of the tensor.
+    /// Chunk of the run.
     pub(crate) chunk: usize,
-    /// Elements of the tensor.
+    /// Elements of the run.
     pub(crate) elements: Range<usize>,
     /// Number of the first of them in its chunk.
     pub(crate) first_in_chunk: usize,
-    /// Bytes in the encoded form of the tensor.
+    /// Bytes of the run, in the form in which it travels.
     pub(crate) encoded: Range<usize>,
     /// The frames that make it up.
     pub(crate) slots: Range<usize>,
@@ -114,7 +120,8 @@ impl Plan {
         assert!(rank < shape.ranks(), "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
         let mut slots = 0;
-        let parts = parts.iter().map(|part| PartPlan::new(part, shape, frame_bytes, &mut slots)).collect();
+        let runs = runs_of(parts, shape).into_iter();
+        let parts = runs.map(|run| PartPlan::new(run, shape, frame_bytes, &mut slots)).collect();
         Self { shape: shape.clone(), rank, parts, slots }
     }
 
@@ -133,12 +140,22 @@ impl Plan {
         &self.shape
     }
 
-    /// Number of tensors.
+    /// Number of runs.
     pub(crate) fn parts(&self) -> usize {
         self.parts.len()
     }
 
-    /// Number of frames of all tensors.
+    /// The run with that index.
+    pub(crate) fn run(&self, part: usize) -> &Run {
+        &self.parts[part].run
+    }
+
+    /// All runs, in their order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.parts.iter().map(|part| &part.run)
+    }
+
+    /// Number of frames of all runs.
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }
@@ -178,14 +195,14 @@ impl Plan {
         if stage < self.stages() { self.chunk_after(stage + 1) } else { None }
     }
 
-    /// The chunk that is with this rank after so many hops, which are not more than it makes.
+    /// The chunk that is with this rank after `hops` hops, which are not more than it makes.
     fn chunk_after(&self, hops: usize) -> Option<usize> {
         let ranks = self.ranks();
         let start = (self.rank + 2 * ranks - hops) % ranks;
         self.shape.chunk_owned_by((start + ranks - usize::from(self.shape.folds())) % ranks)
     }
 
-    /// The frames of `chunk` in every tensor, in order.
+    /// The frames of `chunk` in every run, in order.
     pub(crate) fn frames_of(&self, chunk: usize) -> impl Iterator<Item = Frame> + '_ {
         (0..self.parts.len()).flat_map(move |part| {
             let frames = self.parts[part].slots(chunk).len();
@@ -235,7 +252,7 @@ impl Plan {
         chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
     }
 
-    /// Frames of one chunk of all tensors.
+    /// Frames of one chunk of all runs.
     pub(crate) fn frames_in_chunk(&self, chunk: usize) -> usize {
         self.parts.iter().map(|part| part.slots(chunk).len()).sum()
     }
@@ -306,7 +323,8 @@ impl Plan {
 
 impl PartPlan {
     /// Takes its slots from `slots` on.
-    fn new(part: &PartDescriptor, shape: &Shape, frame_bytes: usize, slots: &mut usize) -> Self {
+    fn new(run: Run, shape: &Shape, frame_bytes: usize, slots: &mut usize) -> Self {
+        let part = &run.descriptor;
         let element_bytes = part.data_type.size_bytes();
         // The launch of an operation has refused what has no codec.
         let codec = part.quantisation.and_then(|it| it.codec(part.data_type, part.op).ok());
@@ -332,7 +350,7 @@ impl PartPlan {
             starts.push(at);
         }
         *slots = at.slot;
-        Self { codec, unit_elements, frame_bytes, starts }
+        Self { run, codec, unit_elements, frame_bytes, starts }
     }
 
     fn elements(&self, chunk: usize) -> Range<usize> {
@@ -348,7 +366,7 @@ impl PartPlan {
         self.starts[chunk].slot..self.starts[chunk + 1].slot
     }
 
-    /// The chunk that has this byte of the tensor, in the form in which it travels.
+    /// The chunk that has this byte of the run, in the form in which it travels.
     fn chunk_with(&self, byte: usize) -> Option<usize> {
         let after = self.starts.partition_point(|start| start.byte <= byte);
         (after < self.starts.len()).then(|| after - 1)

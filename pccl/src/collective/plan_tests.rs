@@ -97,7 +97,8 @@ proptest! {
                     at = (at + 1) % ranks;
                     match plans[at].stage_kind(stage) {
                         StageKind::Gather => {
-                            prop_assert_eq!(plans[at].folds_before_gather(chunk), shape.folds() && at != plans[0].start_of(chunk));
+                            let folds = shape.folds() && at != plans[0].start_of(chunk);
+                            prop_assert_eq!(plans[at].folds_before_gather(chunk), folds);
                             has_result.push(at);
                         }
                         StageKind::Reduce => contributed.push(at),

@@ -1,6 +1,6 @@
-//! The ways in which an attempt can run, as the operation sees them.
+//! The engines that an attempt can run on, as the operation sees them.
 
-use super::{attempt::Attempt, exchange::Exchange, large::Large, progress::Progress};
+use super::{attempt::Attempt, calls::Place, exchange::Exchange, pairwise::Pairwise, progress::Progress};
 use crate::{memory::Backup, session::backups::BackupPool};
 use pccl_protocol::{Algorithm, OpId};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tinysockets::link::Transfer;
 /// One attempt of one collective.
 #[derive(Debug, Clone)]
 pub(crate) enum Running {
-    /// On the pipelined ring, in the caller's memory.
+    /// On the pipelined ring.
     Ring(Arc<Attempt>),
     /// By exchange of all contributions, around the ring or directly, in memory of our own.
-    AllGather(Arc<Exchange>),
-    /// On the pipelined ring or by pairwise exchange.
-    Large(Arc<Large>),
+    Small(Arc<Exchange>),
+    /// Over the mesh, each chunk by way of its owner.
+    Pairwise(Arc<Pairwise>),
 }
 
 /// Calls the method of either.
@@ -22,30 +22,19 @@ macro_rules! either {
     ($running:expr, $attempt:ident => $call:expr) => {
         match $running {
             Running::Ring($attempt) => $call,
-            Running::AllGather($attempt) => $call,
-            Running::Large($attempt) => $call,
+            Running::Small($attempt) => $call,
+            Running::Pairwise($attempt) => $call,
         }
     };
 }
 
 impl Running {
-    /// Notes the algorithm that the master named. `false`: that is not what has been prepared, or what others do.
-    pub(crate) fn take_way(&self, algorithm: Algorithm) -> bool {
-        match self {
-            Self::Ring(_) => algorithm == Algorithm::Ring,
-            Self::AllGather(exchange) => exchange.take_way(algorithm),
-            Self::Large(large) => {
-                matches!(algorithm, Algorithm::Ring | Algorithm::Pairwise) && large.take_way(algorithm)
-            }
-        }
-    }
-
-    /// The algorithm by which it goes; [`Algorithm::Automatic`] as long as that is open.
-    pub(crate) fn way(&self) -> Algorithm {
+    /// The algorithm by which it goes.
+    pub(crate) fn algorithm(&self) -> Algorithm {
         match self {
             Self::Ring(_) => Algorithm::Ring,
-            Self::AllGather(exchange) => exchange.way(),
-            Self::Large(large) => large.way(),
+            Self::Small(exchange) => exchange.algorithm(),
+            Self::Pairwise(_) => Algorithm::Pairwise,
         }
     }
 
@@ -63,22 +52,17 @@ impl Running {
         self.progress().id()
     }
 
-    /// Ranks that take part.
-    pub(crate) fn ranks(&self) -> usize {
-        either!(self, attempt => attempt.ranks())
-    }
-
-    /// Own rank.
-    pub(crate) fn rank(&self) -> usize {
-        either!(self, attempt => attempt.rank())
+    /// Own rank and number of ranks.
+    pub(crate) fn place(&self) -> Place {
+        either!(self, attempt => Place { rank: attempt.rank(), ranks: attempt.ranks() })
     }
 
     /// Whether this rank holds everything that the result takes.
     pub(crate) fn has_received_all(&self) -> bool {
         match self {
-            // Another rank may fold on its behalf.
-            Self::AllGather(exchange) => exchange.has_received_all(),
-            Self::Ring(_) | Self::Large(_) => self.progress().has_received_all(),
+            // Others may do its part.
+            Self::Small(exchange) => exchange.has_received_all(),
+            Self::Ring(_) | Self::Pairwise(_) => self.progress().has_received_all(),
         }
     }
 
@@ -96,49 +80,38 @@ impl Running {
     pub(crate) fn prepare(&self) {
         match self {
             Self::Ring(attempt) => attempt.prepare(),
-            Self::AllGather(_) => {}
-            Self::Large(large) => large.prepare(),
+            Self::Small(_) => {}
+            Self::Pairwise(attempt) => attempt.prepare(),
         }
     }
 
-    /// Sends what this rank begins with. After [`Running::take_way`].
+    /// Sends what this rank begins with. After [`Running::prepare`].
     pub(crate) fn start(&self) {
         either!(self, attempt => attempt.start());
     }
 
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
     pub(crate) fn retract(&self) {
-        match self {
-            Self::Ring(_) | Self::AllGather(_) => self.progress().retract(),
-            Self::Large(large) => large.retract(),
-        }
+        self.progress().retract();
     }
 
     /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there
     /// before if not. Memory of our own goes back to `pool`. The error is a defect of this library.
     pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
-        match self {
-            Self::Ring(attempt) => {
-                let delivered = if keep { attempt.deliver() } else { Ok(()) };
-                attempt.progress().retract();
-                if let Some(pool) = pool {
-                    pool.give(attempt.staging().clone());
-                }
-                if !keep {
-                    attempt.restore();
-                }
-                delivered
-            }
-            Self::AllGather(exchange) => {
-                let delivered = if keep { exchange.deliver() } else { Ok(()) };
-                exchange.progress().retract();
-                let memory: Arc<Backup> = exchange.memory();
-                if let Some(pool) = pool {
-                    pool.give(memory);
-                }
-                delivered
-            }
-            Self::Large(large) => large.conclude(keep, pool),
+        let delivered = if keep { either!(self, attempt => attempt.deliver()) } else { Ok(()) };
+        self.retract();
+        let memory: Arc<Backup> = match self {
+            Self::Ring(attempt) => attempt.staging().clone(),
+            Self::Small(attempt) => attempt.memory(),
+            Self::Pairwise(attempt) => attempt.memory().clone(),
+        };
+        if let Some(pool) = pool {
+            pool.give(memory);
         }
+        // The others have only read it until now.
+        if let (Self::Ring(attempt), false) = (self, keep) {
+            attempt.restore();
+        }
+        delivered
     }
 }

@@ -35,7 +35,7 @@ enum Cut {
     Even,
     /// One chunk.
     Whole,
-    /// One chunk per rank, with so many elements.
+    /// One chunk per rank, with these numbers of elements.
     Counts(Vec<u64>),
 }
 
@@ -107,7 +107,12 @@ impl Shape {
         (chunk < self.chunks()).then_some(chunk)
     }
 
-    /// Whether tensors of so many elements can be cut so.
+    /// Whether consecutive tensors may be cut as one: not if a rank has a part of each.
+    pub(crate) fn spans_tensors(&self) -> bool {
+        self.cut == Cut::Whole || (self.folds && self.distributes)
+    }
+
+    /// Whether tensors of `elements` elements can be cut so.
     pub(crate) fn fits(&self, elements: u64) -> bool {
         match &self.cut {
             Cut::Even | Cut::Whole => true,
@@ -117,7 +122,7 @@ impl Shape {
         }
     }
 
-    /// Number of elements of each chunk, of a tensor of so many elements, which it fits.
+    /// Number of elements of each chunk, of a tensor of `elements` elements, which it fits.
     pub(crate) fn chunk_counts(&self, elements: usize) -> impl Iterator<Item = usize> + '_ {
         assert!(
             self.fits(elements as u64),

@@ -51,7 +51,7 @@ fn chunk_result(
 }
 
 /// What a rank has in its result afterwards: `None` where that means nothing.
-fn expected(
+pub(super) fn expected(
     shape: &Shape,
     rank: usize,
     op: ReduceOp,
@@ -181,7 +181,8 @@ fn an_abort_at_every_stage_and_frame_restores_every_byte() {
                             assert_eq!(
                                 bytes_of(&ring.ranks[rank].send),
                                 bytes_of(input),
-                                "{name}, ranks {ranks}, in place {in_place}, {delivered} frames, {pieces} pieces, rank {rank}"
+                                "{name}, ranks {ranks}, in place {in_place}, {delivered} frames, {pieces} pieces, \
+                                 rank {rank}"
                             );
                         }
                     }
@@ -217,4 +218,38 @@ fn a_gather_without_a_backup_gives_the_same() {
         assert!(ring.deliver(0, 8, usize::MAX));
     }
     check(&ring, "all-gather", &shape, (ReduceOp::Sum, None), &inputs, true);
+}
+
+/// Frames span tensors, in place and out of place, in any order of delivery, and can be cut off anywhere.
+#[test]
+fn a_run_of_tensors_gives_what_one_tensor_gives() {
+    for (count, frame) in [(0, 16), (1, 16), (26, 16), (300, 64)] {
+        let inputs = inputs(3, count);
+        let shapes = all_shapes(3, 1, count).into_iter().filter(|(_, shape)| shape.spans_tensors());
+        for (name, shape) in shapes {
+            for op in [ReduceOp::Avg, ReduceOp::Max] {
+                for delivered in 0.. {
+                    let ring = Ring::shaped(&shape, &inputs, Memory::Several, op, (frame, None));
+                    ring.start();
+                    let mut left = delivered;
+                    while left > 0 && ring.under_way() > 0 {
+                        // Pieces that end within tensors and at their borders.
+                        assert!(ring.deliver(delivered * 7 % ring.under_way(), 12, usize::MAX));
+                        left -= 1;
+                    }
+                    if ring.under_way() == 0 {
+                        deliver_all(&ring);
+                        check(&ring, name, &shape, (op, None), &inputs, false);
+                        break;
+                    }
+                    ring.deliver(ring.under_way() / 2, 12, delivered % 2);
+                    ring.retract_all();
+                    for (rank, input) in inputs.iter().enumerate() {
+                        ring.attempt(rank).restore();
+                        assert_eq!(bytes_of(&ring.ranks[rank].send), bytes_of(input), "{name}, rank {rank}");
+                    }
+                }
+            }
+        }
+    }
 }

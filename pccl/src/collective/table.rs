@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     pub(crate) id: OpId,
     pub(crate) ranks: usize,
     pub(crate) rank: usize,
+    /// The ring.
+    pub(crate) plan: Arc<GroupPlan>,
     /// How data may travel.
     pub(crate) paths: Paths,
     /// What the ranks own in pairwise exchange ([`GroupPlan::shares`]).
@@ -48,6 +50,26 @@ impl Inner {
     /// The first epoch whose attempts count.
     fn counted_since(&self) -> GroupEpoch {
         self.ring.as_ref().map_or_else(GroupEpoch::default, |plan| plan.counted_since)
+    }
+}
+
+impl Inner {
+    /// The identity of the next attempt of a tag.
+    fn next_id(&self, tag: u64) -> OpId {
+        OpId { epoch: self.epoch, tag, attempt: self.outcomes.get(&tag).copied().unwrap_or(0) }
+    }
+
+    /// Ring and identity for the next attempt of a tag.
+    fn slot(&self, tag: u64) -> Option<Slot> {
+        let plan = self.ring.clone()?;
+        Some(Slot {
+            id: self.next_id(tag),
+            ranks: plan.members.len(),
+            rank: self.rank,
+            paths: plan.paths,
+            shares: plan.shares(),
+            plan,
+        })
     }
 }
 
@@ -78,28 +100,34 @@ impl OpTable {
         self.inner.lock().ring.as_ref().is_some_and(|ring| ring.rank_of(peer).is_some())
     }
 
+    /// Whether there is, or was, a ring.
+    pub(crate) fn has_ring(&self) -> bool {
+        self.inner.lock().ring.is_some()
+    }
+
     /// The present epoch.
     pub(crate) fn epoch(&self) -> GroupEpoch {
         self.inner.lock().epoch
     }
 
-    /// Makes an attempt for `tag` and registers it, both for the epoch that is current at that moment. From then on its
-    /// frames can be received. `None`: there is no ring yet.
+    /// Makes an attempt for `tag` and registers it for the epoch that it was made for. From then on its frames can be
+    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if
+    /// a newer ring comes meanwhile. `None`: there is no ring yet.
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,
         tag: u64,
-        make: impl FnOnce(&Slot) -> Running,
+        mut make: impl FnMut(&Slot) -> Running,
     ) -> Option<Running> {
-        let mut inner = self.inner.lock();
-        let plan = inner.ring.as_ref()?;
-        let (ranks, paths) = (plan.members.len(), plan.paths);
-        let attempt = inner.outcomes.get(&tag).copied().unwrap_or(0);
-        let id = OpId { epoch: inner.epoch, tag, attempt };
-        let slot = Slot { id, ranks, rank: inner.rank, paths, shares: plan.shares() };
-        let attempt = make(&slot);
-        inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
-        Some(attempt)
+        loop {
+            let slot = self.inner.lock().slot(tag)?;
+            let attempt = make(&slot);
+            let mut inner = self.inner.lock();
+            if inner.next_id(tag) == slot.id {
+                inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
+                return Some(attempt);
+            }
+        }
     }
 
     /// The operation that an attempt belongs to.

@@ -44,7 +44,7 @@ impl Communicator {
             }
             match self.wait_for_company(peers).and_then(|()| step(self, state)) {
                 Ok(()) => failures = None,
-                Err(error) if error.remedy() == Remedy::GiveUp || self.door.call_backs() != closes => {
+                Err(error) if error.remedy().is_for_callers() || self.door.call_backs() != closes => {
                     return Err(error);
                 }
                 Err(error) => {
@@ -85,7 +85,7 @@ impl Communicator {
     /// The error itself, if its remedy is to give up. Otherwise as [`Communicator::run`].
     pub fn recover(&self, error: &Error, peers: usize) -> Result<(), Error> {
         match error.remedy() {
-            Remedy::GiveUp => Err(error.clone()),
+            Remedy::GiveUp | Remedy::FormGroup => Err(error.clone()),
             remedy => self.make_good(remedy, peers),
         }
     }
@@ -107,7 +107,7 @@ impl Communicator {
             }
             remedy = error.remedy();
             // Reaching the master was tried for as long as it may take.
-            if remedy == Remedy::GiveUp || matches!(error, Error::ConnectFailed(_)) {
+            if remedy.is_for_callers() || matches!(error, Error::ConnectFailed(_)) {
                 return Err(error);
             }
             // What comes after a long time of peace is another failure.
@@ -136,6 +136,9 @@ impl Communicator {
                 self.wait_for_company(peers)
             }
             Remedy::GiveUp => Err(Error::InvalidUsage("there is no way to make this failure good".into())),
+            Remedy::FormGroup => {
+                Err(Error::InvalidUsage("only the program knows whom to form a group of".into()))
+            }
         }
     }
 

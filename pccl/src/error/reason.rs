@@ -98,7 +98,14 @@ impl ConnectCause {
             }
             Self::NoMaster | Self::WrongVersion | Self::WrongSecurity | Self::WrongRun | Self::Full => true,
             Self::Dropped(code) => {
-                matches!(code, KickCode::Malformed | KickCode::Protocol | KickCode::Full | KickCode::Operator)
+                matches!(
+                    code,
+                    KickCode::Malformed
+                        | KickCode::Protocol
+                        | KickCode::Full
+                        | KickCode::Operator
+                        | KickCode::GroupKind
+                )
             }
         }
     }

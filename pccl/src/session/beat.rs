@@ -89,14 +89,14 @@ fn beat(shared: &Shared, watches: &mut Watches, sequence: u64, interval: Duratio
     let oldest = activity.ops.iter().min_by_key(|op| op.launched());
     let (call, since) = match (activity.exclusive, oldest) {
         (Some((call, since)), _) => (call, Some(since)),
-        (None, Some(op)) => (CallKind::AllReduce, Some(op.launched())),
+        (None, Some(op)) => (CallKind::Collective(op.descriptor().kind()), Some(op.launched())),
         (None, None) => (CallKind::None, None),
     };
     Beat {
         sequence,
         call,
         call_ms: since.map_or(0, |since| since.elapsed().as_millis() as u64),
-        operation: oldest.and_then(|op| op.id()),
+        operation: oldest.and_then(|op| op.named()),
         moved_bytes,
         stalled,
         sent,

@@ -50,6 +50,10 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
             shared.learn(|known| known.apply_sizes(&done.sizes));
             return shared.answered(M2c::TopologyDone(done));
         }
+        M2c::GroupFormed(formed) => {
+            shared.learn(|known| known.apply_sizes(&formed.sizes));
+            return shared.answered(M2c::GroupFormed(formed));
+        }
         M2c::OptimizeDone(done) => {
             shared.learn(|known| known.apply_sizes(&done.sizes));
             return shared.answered(M2c::OptimizeDone(done));
@@ -68,16 +72,18 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
                     let _ = shared.conductor.send(Event::Revote(op.clone()));
                 }
             }),
-            VoteRef::Sync(_) => return Tap::Keep(M2c::Stale(stale)),
+            VoteRef::Sync(_) | VoteRef::Forming(_) => return Tap::Keep(M2c::Stale(stale)),
         },
         M2c::TooFewPeers(answer) => match answer.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
-            VoteRef::Sync(_) => return shared.answered(M2c::TooFewPeers(answer)),
+            VoteRef::Sync(_) | VoteRef::Forming(_) => return shared.answered(M2c::TooFewPeers(answer)),
         },
         M2c::Echo(echo) => shared.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
         kept @ (M2c::TopologyProgress(_) | M2c::SyncPlan(_)) => return Tap::Keep(kept),
-        answer @ (M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_)) => return shared.answered(answer),
+        answer @ (M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) | M2c::FormFailed(_)) => {
+            return shared.answered(answer);
+        }
         M2c::SyncOutcome(outcome) => {
             shared.source.stop();
             return shared.answered(M2c::SyncOutcome(outcome));

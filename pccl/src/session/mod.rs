@@ -280,6 +280,13 @@ impl Shared {
         admitted
     }
 
+    /// This peer is registered, and nobody lets it in: other calls are possible.
+    pub(crate) fn enter_without_admission(&self) {
+        self.activity.lock().exclusive = None;
+        self.idle.notify_all();
+        *self.answer_world.lock() = Some(self.world());
+    }
+
     /// Whether this peer still waits for admission.
     pub(crate) fn is_connecting(&self) -> bool {
         matches!(self.activity.lock().exclusive, Some((CallKind::Connect, _)))
@@ -475,6 +482,8 @@ impl Session {
             pool_connections: shared.config.pool_connections,
             name: shared.config.name.clone(),
             previous,
+            formed: shared.config.formed,
+            alone: shared.config.alone,
         }));
         shared
             .receive(Some(deadline), |packet| match packet {

@@ -1,4 +1,5 @@
-"""The core of a package as that of the original's version 1.0.0: cffi over the shared object in the directory of the package.
+"""The core of a package as that of the original's version 1.0.0: cffi over the shared object in the directory of the
+package.
 
 The tests put it, as ``pccl``, beside a libpccl.so of this repository: nothing of this repository's own package is used.
 """
@@ -104,7 +105,8 @@ class Communicator:
     def sync_shared_state(self, state):
         info = ffi.new("pcclSharedStateSyncInfo_t*")
         strategy = C.PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR
-        PCCLError.check(C.pcclSynchronizeSharedState(self._comm[0], state.c, strategy, info), "pcclSynchronizeSharedState")
+        PCCLError.check(C.pcclSynchronizeSharedState(self._comm[0], state.c, strategy, info),
+                        "pcclSynchronizeSharedState")
         return info.tx_bytes, info.rx_bytes
 
     def all_reduce_async(self, send, recv, *, op, tag=0, quantised=False):
@@ -115,7 +117,8 @@ class Communicator:
         descriptor.quantization_options.quantized_datatype = C.pcclUint8 if quantised else C.pcclFloat
         descriptor.quantization_options.algorithm = C.pcclQuantMinMax if quantised else C.pcclQuantNone
         handle = ffi.new("pcclAsyncReduceOp_t*")
-        code = C.pcclAllReduceAsync(ffi.cast("void*", send.ctypes.data), ffi.cast("void*", recv.ctypes.data), descriptor,
+        code = C.pcclAllReduceAsync(ffi.cast("void*", send.ctypes.data), ffi.cast("void*", recv.ctypes.data),
+                                    descriptor,
                                     self._comm[0], handle)
         PCCLError.check(code, "pcclAllReduceAsync")
         # A copy of the value, as the original stores it.

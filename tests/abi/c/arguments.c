@@ -75,6 +75,9 @@ static void handles(void) {
         EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
         EXPECT(pcclSetStrictPorts(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
+        EXPECT(pcclSetFormedGroups(comm, true), pcclInvalidArgument);
+        EXPECT(pcclSetWorldOfOne(comm, true), pcclInvalidArgument);
+        EXPECT(pcclFormGroup(comm, 0, 1, NULL, 0), pcclInvalidArgument);
         EXPECT(pcclSetCallTimeout(comm, 1000), pcclInvalidArgument);
         EXPECT(pcclGetName(comm, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclGetPeerId(comm, &peer), pcclInvalidArgument);
@@ -141,7 +144,7 @@ static void unconnected(void) {
     /* What was the matter stays to be read. */
     EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
     CHECK(strstr(pcclGetLastError(), "connection refused") != NULL);
-    EXPECT(pcclRecover(comm, (pcclRemedy_t) 5, 2), pcclInvalidArgument);
+    EXPECT(pcclRecover(comm, (pcclRemedy_t) 6, 2), pcclInvalidArgument);
     EXPECT(pcclRecover(comm, pcclRemedyNone, 2), pcclSuccess);
     EXPECT(pcclRecover(comm, pcclRemedyRetry, 2), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);

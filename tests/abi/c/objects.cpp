@@ -64,7 +64,31 @@ static void failures(Communicator &comm) {
     closes.join();
 }
 
+static void iterations() {
+    Store store("127.0.0.1:0");
+    GlobalIteration one("127.0.0.1:" + std::to_string(store.port()), "cpp", "0", 1);
+    one.policy(pcclIterationStrictMajority).first(7).mirror(false).time(pcclIterationTimeJoin, no_timeout);
+    pcclIterationInfo_t info{};
+    CHECK(!one.current(info));
+    CHECK(one.join("hello").iteration == 7 && one.current(info) && info.members == 1);
+    one.force_members({"0"});
+    CHECK(one.advance(std::string(4096, 'x')).iteration == 8 && one.decision().iteration == 8);
+    const std::vector<GlobalIteration::Member> members = one.members();
+    CHECK(members.size() == 1 && members[0].id == "0" && members[0].payload == std::string(4096, 'x'));
+    one.leave();
+    try {
+        one.advance();
+        CHECK(!"it has left");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "NotMember" && error.remedy() == pcclRemedyReconnect);
+    }
+    one.catch_up();
+    CHECK(one.members()[0].life == 2);
+    one.cancel();
+}
+
 int main() {
+    iterations();
     std::atomic<int> lines{0};
     {
         LogSink sink([&](pcclLogLevel_t, const char *, const char *) { lines++; }, pcclLogDebug);

@@ -1,4 +1,5 @@
-/* A peer: PORT SCENARIO PEERS INDEX. Uses the original's functions, and extensions only to look at results. C99 and C++. */
+/* A peer: PORT SCENARIO PEERS INDEX. Uses the original's functions, and extensions only to look at results. C99 and
+ * C++. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -330,7 +331,8 @@ static pcclResult_t sync_once(pcclComm_t *comm, const char *name, uint64_t *revi
     return result;
 }
 
-/* The first peer has another tensor than the others, or skips a revision: it is dropped, they go on in the same call. */
+/* The first peer has another tensor than the others, or skips a revision: it is dropped, they go on in the same
+ * call. */
 static void deviate(pcclComm_t *comm, bool skips) {
     uint64_t revision = 3;
     EXPECT(sync_once(comm, "weights", &revision), pcclSuccess);
@@ -392,7 +394,8 @@ static void give_up(pcclComm_t *comm) {
 static void limits(pcclComm_t *comm) {
     static float data[COUNT];
     static char status[20000], name[80];
-    pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 4), alone = describe(1, pcclFloat, pcclSum, 9);
+    pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 4);
+    pcclReduceDescriptor_t alone = describe(1, pcclFloat, pcclSum, 9);
     pcclTensorInfo_t tensor = {"state", data, COUNT, pcclFloat, pcclDeviceCpu, false};
     pcclSharedState_t state = {0, 1, &tensor};
     const pcclSharedStateSyncStrategy_t popular = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;

@@ -12,7 +12,8 @@ use super::{
     ChecksumAppend, Direction, Directory, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents,
     LinkFault, Lookup, Transfer,
     core::{Core, Fault, guarded},
-    outgoing::{payload_range, report_failure},
+    outgoing::report_failure,
+    places::Places,
     scratch::Scratch,
 };
 use crate::{conn::Conn, sys::Interest};
@@ -251,50 +252,53 @@ impl Receiver<'_> {
         Ok(Payload::Landed(checksum))
     }
 
-    /// Receives the payload straight into its place, apart from what was read together with the header.
+    /// Receives the payload straight into its places, apart from what was read together with the header, and from
+    /// places so small that it is better copied.
     fn direct(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
-        let (memory, base) = transfer.target(header);
-        let range = payload_range(header, memory, base)?;
-        if !memory.is_writable() {
-            return Err(Fault::new(FaultKind::Internal, "memory lent for reading is no place to receive"));
-        }
         let append = header.has_checksum().then_some(self.shared.checksum);
-        let mut checksum = 0;
-        let mut at = range.start;
-
-        let buffered = self.scratch.buffered();
-        let early = &buffered[..buffered.len().min(range.len())];
-        if !early.is_empty() {
-            if memory.update(at..at + early.len(), |place| place.copy_from_slice(early)).is_none() {
-                return self.discard(header, range.len());
+        let (len, mut done, mut checksum) = (header.len as usize, 0, 0);
+        while done < len {
+            let target = |done| transfer.target(header, done);
+            let places = Places::of(header, done, DIRECT_PIECE_BYTES, target)?;
+            if !places.are_writable() {
+                return Err(Fault::new(
+                    FaultKind::Internal,
+                    "memory lent for reading is no place to receive",
+                ));
             }
-            checksum = append.map_or(0, |append| append(0, early));
-            at += early.len();
-            let copied = early.len();
-            self.scratch.consume(copied);
-        }
-        while at < range.end {
-            let piece = at..range.end.min(at + DIRECT_PIECE_BYTES);
-            match memory.receive(piece, self.conn) {
-                None => return self.discard(header, range.end - at),
-                Some(Ok(0)) => return Err(eof_in(header)),
-                Some(Ok(count)) => {
-                    self.count(count);
-                    let fresh = at..at + count;
-                    at += count;
-                    if let Some(append) = append {
-                        match memory.view(fresh, |bytes| append(checksum, bytes)) {
-                            Some(appended) => checksum = appended,
-                            None => return self.discard(header, range.end - at),
-                        }
+            let buffered = self.scratch.buffered();
+            let count = if !buffered.is_empty() {
+                let count = buffered.len().min(places.bytes());
+                if places.fill(&buffered[..count]).is_none() {
+                    return self.discard(header, len - done);
+                }
+                self.scratch.consume(count);
+                count
+            } else if places.are_tiny() {
+                self.fill_or_eof(header, len - done + READ_AHEAD_BYTES)?;
+                continue;
+            } else {
+                match places.receive(self.conn) {
+                    None => return self.discard(header, len - done),
+                    Some(Ok(0)) => return Err(eof_in(header)),
+                    Some(Ok(count)) => {
+                        self.count(count);
+                        count
                     }
+                    Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.conn
+                            .wait(Interest::Read, None)
+                            .map_err(|error| Fault::io("waiting to receive", &error))?;
+                        continue;
+                    }
+                    Some(Err(error)) => return Err(Fault::io("receiving failed", &error)),
                 }
-                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.conn
-                        .wait(Interest::Read, None)
-                        .map_err(|error| Fault::io("waiting to receive", &error))?;
-                }
-                Some(Err(error)) => return Err(Fault::io("receiving failed", &error)),
+            };
+            done += count;
+            if let Some(append) = append
+                && places.view(count, |bytes| checksum = append(checksum, bytes)).is_none()
+            {
+                return self.discard(header, len - done);
             }
         }
         Ok(Payload::Landed(checksum))

@@ -11,8 +11,8 @@
 //! |---|---|---|
 //! | [`Lent::view`] | reads through `&[u8]` | `view`, `send` |
 //! | [`Lent::update`] | writes through `&mut [u8]` | nothing |
-//! | [`Lent::send`] | the kernel reads | `view`, `send`, `receive` |
-//! | [`Lent::receive`] | the kernel writes | `send` |
+//! | `send` | the kernel reads | `view`, `send`, `receive` |
+//! | `receive` | the kernel writes | `send` |
 //!
 //! `send` and `receive` make no reference to the bytes, only the kernel touches them. A neighbour may send the
 //! gathered value of a range as soon as it *has* the old one, which can be before the sending thread here has returned
@@ -21,6 +21,7 @@
 use std::{fmt, io, ops::Range, sync::Arc};
 
 pub use super::gate::{Gate, Pass};
+use super::places::Place;
 use crate::{conn::Conn, sys};
 
 /// A range of the caller's memory that is lent to the threads of links until its gate closes.
@@ -108,26 +109,6 @@ impl Lent {
         Some(write(bytes))
     }
 
-    /// Sends `header` and then the bytes of `range`, as far as the socket takes them without blocking: one system call,
-    /// which returns the number of bytes taken of both together, or `WouldBlock`. `None` if the gate is closed or the
-    /// range is out of bounds; nothing was sent then.
-    pub fn send(&self, range: Range<usize>, conn: &Conn, header: &[u8]) -> Option<io::Result<usize>> {
-        let (_pass, start) = self.open(&range)?;
-        // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of
-        // `new` the bytes are mapped. There is no reference to them, and a concurrent `receive` may change them.
-        Some(unsafe { sys::send_header_raw(conn.fd(), header, start, range.len(), true) })
-    }
-
-    /// Receives into `range` what the socket has, without blocking: one system call, which returns the number of bytes
-    /// received (0 for an empty range, or at the end of the stream), or `WouldBlock`. `None` if the gate is closed, the
-    /// range is out of bounds or the memory was lent for reading only; nothing was received then.
-    pub fn receive(&self, range: Range<usize>, conn: &Conn) -> Option<io::Result<usize>> {
-        let (_pass, start) = self.open_writable(&range)?;
-        // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
-        // `new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
-        Some(unsafe { sys::recv_raw(conn.fd(), start, range.len(), true) })
-    }
-
     /// Checks the bounds, takes a pass, and returns the address of the first byte of `range`.
     fn open(&self, range: &Range<usize>) -> Option<(Pass<'_>, *mut u8)> {
         debug_assert!(self.contains(range), "range {range:?} exceeds {} lent bytes", self.len);
@@ -144,6 +125,45 @@ impl Lent {
         debug_assert!(self.writable, "memory lent for reading only is not written");
         if self.writable { self.open(range) } else { None }
     }
+}
+
+/// Most places of one system call.
+pub(super) const PLACES_MAX: usize = 32;
+
+/// Sends `header` and then the bytes of at most [`PLACES_MAX`] places, as far as the socket takes them without
+/// blocking: one system call, which returns the number of bytes taken of all together, or `WouldBlock`. `None` if a
+/// gate is closed or a range is out of bounds; nothing was sent then.
+pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<io::Result<usize>> {
+    let mut parts = [sys::raw_part(std::ptr::dangling_mut(), 0); PLACES_MAX + 1];
+    parts[0] = sys::raw_part(header.as_ptr().cast_mut(), header.len());
+    let mut passes = [const { None }; PLACES_MAX];
+    for ((place, pass), part) in places.iter().zip(&mut passes).zip(&mut parts[1..]) {
+        let (entered, start) = place.memory.open(&place.range)?;
+        *pass = Some(entered);
+        *part = sys::raw_part(start, place.range.len());
+    }
+    let parts = &parts[..=places.len().min(PLACES_MAX)];
+    // SAFETY: the first part is a live slice. For the others `open` checked the bounds, and the passes are held until
+    // the end of this function, so by the contract of `Lent::new` the bytes are mapped. There is no reference to them,
+    // and a concurrent `receive` may change them. What is sent is only read.
+    Some(unsafe { sys::send_parts_raw(conn.fd(), parts, true) })
+}
+
+/// Receives into at most [`PLACES_MAX`] places what the socket has, without blocking: one system call, which returns
+/// the number of bytes received (0 for no places, or at the end of the stream), or `WouldBlock`. `None` if a gate is
+/// closed, a range is out of bounds or memory was lent for reading only; nothing was received then.
+pub(super) fn receive(places: &[Place<'_>], conn: &Conn) -> Option<io::Result<usize>> {
+    let mut parts = [sys::raw_part(std::ptr::dangling_mut(), 0); PLACES_MAX];
+    let mut passes = [const { None }; PLACES_MAX];
+    for ((place, pass), part) in places.iter().zip(&mut passes).zip(&mut parts) {
+        let (entered, start) = place.memory.open_writable(&place.range)?;
+        *pass = Some(entered);
+        *part = sys::raw_part(start, place.range.len());
+    }
+    let parts = &parts[..places.len().min(PLACES_MAX)];
+    // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
+    // `Lent::new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
+    Some(unsafe { sys::recv_parts_raw(conn.fd(), parts, true) })
 }
 
 impl fmt::Debug for Lent {
@@ -187,31 +207,35 @@ mod tests {
         gate.close();
         assert_eq!(lent.view(2..4, <[u8]>::len), None);
         assert_eq!(lent.update(2..4, |bytes| bytes.len()), None);
-        assert!(lent.send(0..4, &one, b"header").is_none());
-        assert!(lent.receive(0..4, &one).is_none());
+        let place = || Place { memory: &lent, range: 0..4 };
+        assert!(send(b"header", &[place()], &one).is_none());
+        assert!(receive(&[place()], &one).is_none());
         assert!(gate.wait_drained(None));
         assert_eq!(&bytes, b"ab23456789");
     }
 
     #[test]
-    fn sends_header_and_range_and_receives_into_a_range() {
+    fn sends_header_and_places_and_receives_into_places() {
         let (one, mut other) = pair();
         let (gate, mut bytes) = (Arc::new(Gate::new()), *b"0123456789");
         let lent = lend(&mut bytes, &gate);
-        let sent = lent.send(3..6, &one, b"head").expect("open").expect("room");
-        assert_eq!(sent, 7);
-        assert_eq!(lent.send(9..10, &one, b"").expect("open").expect("room"), 1);
-        let mut got = [0; 8];
+        let place = |range| Place { memory: &lent, range };
+        let sent = send(b"head", &[place(3..6), place(0..1)], &one).expect("open").expect("room");
+        assert_eq!(sent, 8);
+        assert_eq!(send(b"", &[place(9..10)], &one).expect("open").expect("room"), 1);
+        let mut got = [0; 9];
         other.read_exact(&mut got).expect("receive");
-        assert_eq!(&got, b"head3459");
+        assert_eq!(&got, b"head34509");
 
-        let nothing = lent.receive(0..4, &one).expect("open").expect_err("nothing was sent");
+        let nothing = receive(&[place(0..4)], &one).expect("open").expect_err("nothing was sent");
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        other.write_all(b"abc").expect("send");
+        one.wait(sys::Interest::Read, None).expect("poll");
+        assert_eq!(receive(&[place(7..9), place(1..3)], &one).expect("open").expect("three"), 3);
         drop(other);
         one.wait(sys::Interest::Read, None).expect("poll");
-        assert_eq!(lent.receive(0..4, &one).expect("open").expect("end"), 0);
-        drop(lent);
-        assert_eq!(&bytes, b"0123456789");
+        assert_eq!(receive(&[place(0..4)], &one).expect("open").expect("end"), 0);
+        assert_eq!(&bytes, b"0c23456ab9");
     }
 
     #[test]

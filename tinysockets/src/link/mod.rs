@@ -34,6 +34,7 @@ pub mod incoming;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outgoing;
+mod places;
 mod queue;
 mod scratch;
 pub mod tuning;
@@ -44,6 +45,7 @@ pub use frame::{FLAG_CHECKSUM, FLAGS_FOR_USER, FRAME_HEADER_BYTES, FrameHeader, 
 pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Pass};
 pub use outgoing::{Backlog, OutConfig, OutLink};
+pub use places::Place;
 pub use tuning::tune_data_socket;
 
 /// Computes a checksum piece by piece: from that of the bytes so far (0 for none) and the bytes that follow. CRC-32C is
@@ -113,13 +115,12 @@ pub trait Transfer: Send + Sync {
     /// multiple of it breaks the link.
     fn granule_bytes(&self, header: &FrameHeader) -> usize;
 
-    /// Where the payload of a [`Landing::Direct`] frame goes: the memory, and the offset in it of the payload's first
-    /// byte.
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize);
+    /// Where the payload of a [`Landing::Direct`] frame goes, from byte `done` of it on: as far as that lies together,
+    /// at least one byte, and not beyond the end of the payload.
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_>;
 
-    /// Where the payload of a frame to be sent comes from: the memory, and the offset in it of the payload's first
-    /// byte. Asked several times per frame, with the same answer.
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize);
+    /// Where the payload of a frame to be sent comes from, in the same way. Asked several times, with the same answer.
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_>;
 
     /// The payload of an admitted frame is where it belongs, and its checksum is good if it has one.
     fn arrived(&self, header: &FrameHeader);

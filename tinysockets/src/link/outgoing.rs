@@ -4,7 +4,6 @@ use std::{
     cell::Cell,
     collections::HashSet,
     io,
-    ops::Range,
     os::fd::AsFd,
     sync::{
         Arc,
@@ -15,9 +14,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    ChecksumAppend, Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Lent, LinkEvents,
+    ChecksumAppend, Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, LinkEvents,
     LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer,
     core::{Core, Fault, guarded},
+    places::{Places, send_copied},
     queue::{Pushed, Queue, Sending, Work},
 };
 use crate::{
@@ -311,13 +311,9 @@ impl Shared {
 
     /// Prepares a frame to be sent.
     fn begin(&self, connection: u16, frame: Outgoing) -> Begun {
-        let begun = guarded(|| {
-            let (memory, base) = frame.transfer.source(&frame.header);
-            let payload = payload_range(&frame.header, memory, base)?;
-            Ok(self.encode_header(&frame.header, memory, &payload).map(|header| (header, payload)))
-        });
+        let begun = guarded(|| self.encode_header(&frame));
         match begun.and_then(|begun| begun) {
-            Ok(Some((header, payload))) => Begun::Sending(Sending { frame, header, payload, sent: 0 }),
+            Ok(Some(header)) => Begun::Sending(Sending { frame, header, sent: 0 }),
             Ok(None) => {
                 release(frame);
                 Begun::Dropped
@@ -354,12 +350,18 @@ impl Shared {
 
     /// Sends what the connection takes at once: one system call.
     fn step(&self, connection: u16, sending: &mut Sending) -> Result<Step, Fault> {
-        let Sending { frame, header, payload, sent } = sending;
-        let (conn, total) = (self.core.conn(connection), FRAME_HEADER_BYTES + payload.len());
+        let Sending { frame, header, sent } = sending;
+        let (conn, total) = (self.core.conn(connection), FRAME_HEADER_BYTES + frame.header.len as usize);
         let header_left = &header[(*sent).min(FRAME_HEADER_BYTES)..];
-        let from = payload.start + sent.saturating_sub(FRAME_HEADER_BYTES);
-        let (memory, _) = frame.transfer.source(&frame.header);
-        let result = match memory.send(from..payload.end, conn, header_left) {
+        let done = sent.saturating_sub(FRAME_HEADER_BYTES);
+        let source = |done| frame.transfer.source(&frame.header, done);
+        let places = Places::of(&frame.header, done, usize::MAX, source)?;
+        let result = if places.are_tiny() {
+            send_copied(&frame.header, done, source, header_left, conn)?
+        } else {
+            places.send(header_left, conn)
+        };
+        let result = match result {
             Some(result) => result,
             // The gate is closed. A frame not begun is dropped, of one begun the peer expects the whole: what is
             // missing is made up, so that the next one is found.
@@ -397,18 +399,28 @@ impl Shared {
     }
 
     /// The header with its checksum, or `None` if the gate is closed.
-    fn encode_header(
-        &self,
-        header: &FrameHeader,
-        memory: &Lent,
-        payload: &Range<usize>,
-    ) -> Option<[u8; FRAME_HEADER_BYTES]> {
-        let mut header = FrameHeader { flags: header.flags & !FLAG_CHECKSUM, checksum: 0, ..*header };
+    fn encode_header(&self, frame: &Outgoing) -> Result<Option<[u8; FRAME_HEADER_BYTES]>, Fault> {
+        let len = frame.header.len as usize;
+        if len > MAX_FRAME_BYTES {
+            let text = format!("a frame of {len} bytes (op {:?})", frame.header.op);
+            return Err(Fault::new(FaultKind::Internal, text));
+        }
+        let flags = frame.header.flags & !FLAG_CHECKSUM;
+        let mut header = FrameHeader { flags, checksum: 0, ..frame.header };
         if let Some(append) = self.checksum {
-            header.checksum = memory.view(payload.clone(), |bytes| append(0, bytes))?;
+            let mut done = 0;
+            while done < len {
+                let source = |done| frame.transfer.source(&frame.header, done);
+                let places = Places::of(&frame.header, done, usize::MAX, source)?;
+                let add = |bytes: &[u8]| header.checksum = append(header.checksum, bytes);
+                if places.view(places.bytes(), add).is_none() {
+                    return Ok(None);
+                }
+                done += places.bytes();
+            }
             header.flags |= FLAG_CHECKSUM;
         }
-        Some(header.encode())
+        Ok(Some(header.encode()))
     }
 
     fn wake(&self, connection: u16) {
@@ -432,18 +444,6 @@ impl Shared {
             drop_frames(frames, fault);
         }
     }
-}
-
-/// Where the payload of `header` lies in `memory`.
-pub(super) fn payload_range(header: &FrameHeader, memory: &Lent, base: usize) -> Result<Range<usize>, Fault> {
-    let len = header.len as usize;
-    let range = base..base.saturating_add(len);
-    if len > MAX_FRAME_BYTES || range.len() != len || !memory.contains(&range) {
-        let lent = memory.len();
-        let text = format!("frame of {len} bytes at {base} of {lent} bytes lent (op {:?})", header.op);
-        return Err(Fault::new(FaultKind::Internal, text));
-    }
-    Ok(range)
 }
 
 /// Tells each transfer once that the link failed, and releases each frame.

@@ -5,7 +5,7 @@
 //! and sends it itself because the TX thread sleeps ([`Line::Borrowed`]). The TX thread may wake up meanwhile; it then
 //! finds its line borrowed and goes on waiting.
 
-use std::{collections::VecDeque, ops::Range};
+use std::collections::VecDeque;
 
 use super::{FRAME_HEADER_BYTES, Outgoing};
 
@@ -13,8 +13,6 @@ use super::{FRAME_HEADER_BYTES, Outgoing};
 pub(super) struct Sending {
     pub(super) frame: Outgoing,
     pub(super) header: [u8; FRAME_HEADER_BYTES],
-    /// Where the payload lies in its memory.
-    pub(super) payload: Range<usize>,
     /// Bytes sent, of header and payload together.
     pub(super) sent: usize,
 }
@@ -166,7 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::link::{FrameHeader, Landing, Lent, LinkFault, OpKey, Transfer, Violation};
+    use crate::link::{FrameHeader, Landing, LinkFault, OpKey, Place, Transfer, Violation};
 
     /// Frames are only passed around here.
     struct Untouched;
@@ -181,10 +179,10 @@ mod tests {
         fn granule_bytes(&self, _header: &FrameHeader) -> usize {
             unreachable!("a queue does not look into its frames")
         }
-        fn target(&self, _header: &FrameHeader) -> (&Lent, usize) {
+        fn target(&self, _header: &FrameHeader, _done: usize) -> Place<'_> {
             unreachable!("a queue does not look into its frames")
         }
-        fn source(&self, _header: &FrameHeader) -> (&Lent, usize) {
+        fn source(&self, _header: &FrameHeader, _done: usize) -> Place<'_> {
             unreachable!("a queue does not look into its frames")
         }
         fn arrived(&self, _header: &FrameHeader) {}
@@ -200,7 +198,7 @@ mod tests {
     }
 
     fn sending(frame: Outgoing) -> Box<Sending> {
-        Box::new(Sending { frame, header: [0; FRAME_HEADER_BYTES], payload: 0..0, sent: 7 })
+        Box::new(Sending { frame, header: [0; FRAME_HEADER_BYTES], sent: 7 })
     }
 
     /// What a TX thread is told, in short.

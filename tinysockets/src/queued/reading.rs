@@ -55,7 +55,7 @@ enum Step {
 
 impl Wake for Waker {
     fn wake(&self) {
-        Waker::wake(self);
+        Self::wake(self);
     }
 }
 

@@ -4,7 +4,10 @@
 use std::{
     collections::HashMap,
     net::{TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,7 +15,7 @@ use tinysockets::{
     conn::Conn,
     link::{
         Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault,
-        Lookup, OpKey, OutConfig, OutLink, Outgoing, Transfer, Violation,
+        Lookup, OpKey, OutConfig, OutLink, Outgoing, Place, Transfer, Violation,
     },
 };
 
@@ -197,6 +200,8 @@ pub struct Recorder {
     pub granule: usize,
     lent: Lent,
     memory: *mut [u8],
+    /// Most bytes that it says to lie together.
+    piece_bytes: AtomicUsize,
     /// Called at the end of `arrived` and `released`.
     pub hook: Watched<Option<Hook>>,
 }
@@ -212,8 +217,21 @@ impl Recorder {
         let memory = Box::into_raw(bytes.into_boxed_slice());
         // SAFETY: the memory is freed in `drop` after the gate was drained. Frames of these tests do not overlap.
         let lent = unsafe { Lent::new(memory.cast(), memory.len(), true, Arc::clone(&gate)) };
-        let (record, hook) = (Watched::default(), Watched::default());
-        Arc::new(Self { record, gate, landing, granule, lent, memory, hook })
+        let (record, hook, piece_bytes) =
+            (Watched::default(), Watched::default(), AtomicUsize::new(usize::MAX));
+        Arc::new(Self { record, gate, landing, granule, lent, memory, piece_bytes, hook })
+    }
+
+    /// As if the memory were in pieces of so many bytes.
+    pub fn cut_into(self: Arc<Self>, piece_bytes: usize) -> Arc<Self> {
+        self.piece_bytes.store(piece_bytes, Ordering::Relaxed);
+        self
+    }
+
+    fn place(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let (start, piece) = (header.offset as usize + done, self.piece_bytes.load(Ordering::Relaxed));
+        let end = (header.offset as usize).saturating_add(header.len as usize);
+        Place { memory: &self.lent, range: start..end.min(start.saturating_add(piece - start % piece)) }
     }
 
     pub fn on_event(&self, hook: impl Fn(&Self, &FrameHeader) + Send + Sync + 'static) {
@@ -285,12 +303,12 @@ impl Transfer for Recorder {
         self.granule
     }
 
-    fn target(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        self.place(header, done)
     }
 
-    fn source(&self, header: &FrameHeader) -> (&Lent, usize) {
-        (&self.lent, header.offset as usize)
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        self.place(header, done)
     }
 
     fn arrived(&self, header: &FrameHeader) {

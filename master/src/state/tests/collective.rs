@@ -295,7 +295,10 @@ fn who_comes_late_walks_through_all_attempts_that_ended_without_it() {
     let mut late = first;
     while late != op {
         rig.initiate(2, late);
-        assert_eq!(aborted(rig.answer(2)).operation, Operation::AllReduce(late));
+        assert_eq!(
+            aborted(rig.answer(2)).operation,
+            Operation::Collective(CollectiveId { kind: CollectiveKind::AllReduce, op: late })
+        );
         late = late.next_attempt();
     }
     rig.commence(op);

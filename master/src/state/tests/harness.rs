@@ -30,12 +30,14 @@ pub(super) fn register(group: u32) -> Register {
         pool_connections: 2,
         name: Name::default(),
         previous: None,
+        formed: false,
+        alone: false,
     }
 }
 
 pub(super) fn descriptor(count: u64) -> Descriptor {
     let part = PartDescriptor::new(count, DataType::Float32, ReduceOp::Sum);
-    Descriptor { parts: vec![part], algorithm: Algorithm::Automatic }
+    Descriptor::all_reduce(vec![part], Algorithm::Automatic)
 }
 
 /// Pairs that do not reach each other, and who says so.
@@ -272,7 +274,7 @@ impl Rig {
     }
 
     pub(super) fn beat(&mut self, n: u64, moved_bytes: u64) {
-        let (call, call_ms) = (CallKind::AllReduce, 100);
+        let (call, call_ms) = (CallKind::Collective(CollectiveKind::AllReduce), 100);
         self.send(
             n,
             C2m::Beat(Beat {

@@ -44,6 +44,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         }),
         C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms: Some(1) }),
         C2m::RatesRequest(RatesRequest { request: RequestId(1), group: None }),
+        C2m::FormGroup(FormGroup { request: RequestId(1), uuid: GroupUuid(1), members: vec![] }),
         C2m::ReachReport(ReachReport { check: 0, epoch, unreached: vec![] }),
     ]
 }

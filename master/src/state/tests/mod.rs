@@ -3,9 +3,11 @@
 mod admission;
 mod collective;
 mod fetches;
+mod forming;
 mod giving_up;
 mod harness;
 mod kicks;
+mod kinds;
 mod liveness;
 mod mesh;
 mod optimize;

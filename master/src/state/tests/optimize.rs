@@ -435,9 +435,9 @@ impl Rig {
             let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
             let beat = Beat {
                 sequence: 1,
-                call: CallKind::AllReduce,
+                call: CallKind::Collective(CollectiveKind::AllReduce),
                 call_ms: 1,
-                operation: Some(op),
+                operation: Some(CollectiveId { kind: CollectiveKind::AllReduce, op }),
                 moved_bytes: *moved,
                 stalled: Vec::new(),
                 sent: if busy(n) { Vec::new() } else { vec![bytes(next.to, next.generation)] },

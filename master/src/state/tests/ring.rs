@@ -1,6 +1,6 @@
 //! Faults of edges, repairs, and who has to go.
 
-use super::harness::{Rig, aborted};
+use super::harness::{Rig, aborted, broken};
 use crate::state::PeerPhase;
 use pccl_protocol::*;
 
@@ -229,8 +229,8 @@ fn a_broken_edge_is_rebuilt_after_the_grace() {
     assert_eq!(after.epoch.0, before.epoch.0 + 1);
     let new = LinkGeneration(after.epoch.0);
     assert_eq!(after.generations, [before.generations[0], new, before.generations[2]]);
-    // The second report of the same break comes late and is ignored.
-    rig.broken(3, fault);
+    // The second report of the same break was on its way when the plan came, and is ignored.
+    rig.send(3, broken(before.epoch, fault));
     rig.pass(1_000, &[1, 2, 3]);
     assert_eq!(rig.group(0).epoch, after.epoch);
 }
@@ -311,7 +311,7 @@ fn nobody_is_late_while_another_member_may_be_dead() {
 }
 
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
-    let (edge, call) = (rig.edge(from, to), CallKind::AllReduce);
+    let (edge, call) = (rig.edge(from, to), CallKind::Collective(CollectiveKind::AllReduce));
     let stalled = vec![StalledEdge { to: edge.to, generation: edge.generation, stalled_ms }];
     rig.send(
         from,
@@ -370,7 +370,7 @@ fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
 /// anew.
 fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_beats: impl Fn(u64) -> bool) {
     let edge = rig.edge(1, 2);
-    let call = CallKind::AllReduce;
+    let call = CallKind::Collective(CollectiveKind::AllReduce);
     let idle = Beat {
         sequence: 1,
         call,

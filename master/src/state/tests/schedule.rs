@@ -204,9 +204,9 @@ impl Rig {
             };
             let beat = Beat {
                 sequence: 1,
-                call: CallKind::AllReduce,
+                call: CallKind::Collective(CollectiveKind::AllReduce),
                 call_ms: 1,
-                operation: Some(op),
+                operation: Some(CollectiveId { kind: CollectiveKind::AllReduce, op }),
                 moved_bytes: 1,
                 stalled: Vec::new(),
                 sent: others().filter(|to| !busy(n, *to)).map(|to| bytes(to, edge(n, to))).collect(),

@@ -39,7 +39,7 @@ fn the_status_says_who_is_in_and_what_waits_since_when() {
     assert_eq!(peers[..4], want);
     assert_eq!(peers[4], (rig.peers[&6], PeerStage::Pending));
     assert_eq!(status.peers[2].host.as_str(), "10.0.0.3");
-    assert_eq!(status.peers[2].call, CallKind::AllReduce);
+    assert_eq!(status.peers[2].call, CallKind::Collective(CollectiveKind::AllReduce));
     let wait = &status.waits[0];
     assert_eq!(wait.since_ms, 2_500);
     assert!(wait.text.as_str().contains("tag 7") && wait.text.as_str().contains("10.0.0.3"), "{wait:?}");

@@ -114,10 +114,11 @@ arb_id!(
     Revision,
     RequestId,
     PeerId,
+    GroupUuid,
     Digest128
 );
 arb_code!(
-    CallKind,
+    CollectiveKind,
     Algorithm,
     OpFaultKind,
     KickCode,
@@ -161,6 +162,44 @@ impl Arb for ReduceOp {
     }
 }
 
+impl Arb for CallKind {
+    fn arb() -> BoxedStrategy<Self> {
+        select(Self::all().collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl Arb for Descriptor {
+    /// Only such as can be carried out: the tensors are made to fit the collective.
+    fn arb() -> BoxedStrategy<Self> {
+        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb());
+        let fitted = all.prop_map(|(mut collective, mut parts, algorithm)| {
+            if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
+                match split {
+                    Split::Equal(ranks) => {
+                        *ranks = (*ranks).max(1);
+                        parts.iter_mut().for_each(|part| part.count -= part.count % u64::from(*ranks));
+                    }
+                    Split::Members(counts) => {
+                        counts.sort_by_key(|member| member.peer);
+                        counts.dedup_by_key(|member| member.peer);
+                        counts.iter_mut().for_each(|member| member.count >>= 8);
+                        let count = counts.iter().map(|member| member.count).sum();
+                        parts = vec![PartDescriptor::new(count, DataType::Float64, ReduceOp::Sum)];
+                    }
+                }
+            }
+            if collective.kind() == CollectiveKind::Barrier {
+                parts.clear();
+            }
+            if !collective.kind().folds() {
+                parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
+            }
+            Self { collective, parts, algorithm }
+        });
+        fitted.boxed()
+    }
+}
+
 impl Arb for Quantisation {
     fn arb() -> BoxedStrategy<Self> {
         let parameters: Vec<u16> = (0..12).chain(Block::ALL.map(|block| block as u16)).collect();
@@ -190,7 +229,10 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone }
+    FormGroup { request, uuid, members }
+    GroupFormed { request, sizes }
+    FormFailed { request, verdict }
     PreviousIdentity { run, peer, revision, unknown_outcome }
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
     EdgeBytes { peer, generation, bytes }
@@ -204,7 +246,8 @@ arb_struct! {
     SyncComplete { sync, report, failures }
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
-    Descriptor { parts, algorithm }
+    MemberCount { peer, count }
+    CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms }
     TopologyDone { request, sizes }
@@ -260,23 +303,26 @@ arb_struct! {
 
 // An enum that may grow: `round_trip` counts its variants.
 arb_variants! {
-    Operation { AllReduce, Sync }
+    Operation { Collective, Sync, Forming }
 }
 
 arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, EdgeReport, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, GiveUp,
-        RatesRequest, ReachReport
+        RatesRequest, ReachReport, FormGroup
     }
     M2c {
         Registered, Kicked, GroupPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
-        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
-    VoteRef { Collective, Sync }
+    VoteRef { Collective, Sync, Forming }
+    MemberRef { Peer, Name }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
+    Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }

@@ -33,7 +33,11 @@ impl Attempt {
     pub(super) fn encode_own(&self) -> Result<(), Stop> {
         let Some(chunk) = self.plan.sent_chunk(0) else { return Ok(()) };
         for (index, coding, unit) in self.coded_units(self.plan.frames_of(chunk)) {
-            coding.encode(self.parts[index].memory.own(), &unit, self.rounding(index, coding, &unit))?;
+            coding.encode(
+                self.parts[index].memory.whole().own(),
+                &unit,
+                self.rounding(index, coding, &unit),
+            )?;
         }
         Ok(())
     }
@@ -76,7 +80,7 @@ impl Attempt {
     }
 
     fn unit_complete(&self, index: usize, coding: &Coding, unit: &Unit, stage: usize) -> Result<(), Stop> {
-        let (kind, memory) = (self.plan.stage_kind(stage), &self.parts[index].memory);
+        let (kind, memory) = (self.plan.stage_kind(stage), self.parts[index].memory.whole());
         let is_out_of_place = matches!(memory, PartMemory::OutOfPlace { .. });
         match kind {
             StageKind::Reduce => self.reduce(index, coding, unit, stage),
@@ -104,7 +108,8 @@ impl Attempt {
         }
         let shape = self.plan.shape();
         for (index, coding, unit) in self.coded_units(self.plan.all_frames()) {
-            let (memory, is_own) = (&self.parts[index].memory, shape.owner(unit.chunk) == self.plan.rank());
+            let (memory, is_own) =
+                (self.parts[index].memory.whole(), shape.owner(unit.chunk) == self.plan.rank());
             let delivered = match memory {
                 PartMemory::InPlace { .. } if shape.distributes() => coding.decode(&unit, memory.result()),
                 PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
@@ -128,8 +133,8 @@ impl Attempt {
                 Ok(())
             };
             let bytes = piece.bytes.clone();
-            let added = part.memory.result().update(bytes.clone(), |sum| {
-                if let PartMemory::OutOfPlace { send, .. } = &part.memory {
+            let added = part.memory.whole().result().update(bytes.clone(), |sum| {
+                if let PartMemory::OutOfPlace { send, .. } = part.memory.whole() {
                     send.view(bytes, |own| sum.copy_from_slice(own))?;
                 }
                 coding.staging.view(piece.encoded.clone(), |encoded| add(sum, encoded))
@@ -172,7 +177,8 @@ impl Attempt {
     }
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        coding.rounding(self.progress.id().tag, self.plan.rank(), index, unit)
+        let tensor = self.plan.run(index).tensors.start;
+        coding.rounding(self.progress.id().tag, self.plan.rank(), tensor, unit)
     }
 }
 
@@ -185,14 +191,14 @@ impl Part {
         work: impl FnOnce(&mut [u8]) -> R,
     ) -> Option<R> {
         let scratch = &mut scratch[..bytes.len()];
-        self.memory.own().view(bytes, |own| scratch.copy_from_slice(own))?;
+        self.memory.whole().own().view(bytes, |own| scratch.copy_from_slice(own))?;
         Some(work(scratch))
     }
 
     /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup,
     /// or the receive buffer. `None` when the gate is closed.
     fn in_spare<R>(&self, bytes: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-        let (own, spare) = match &self.memory {
+        let (own, spare) = match self.memory.whole() {
             PartMemory::InPlace { data, backup } => (data, backup),
             PartMemory::OutOfPlace { send, recv } => (send, recv),
         };

@@ -1,12 +1,9 @@
 //! What the owner of a unit does with the contributions of all ranks.
 
-use super::{Pairwise, Part, first_stage};
-use crate::{
-    collective::{
-        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
-        plan::{Frame, Unit},
-    },
-    memory::PartMemory,
+use super::{Pairwise, Part, results};
+use crate::collective::{
+    coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
+    plan::{Frame, Unit},
 };
 use pccl_quant::{
     DataType, KernelError, ReduceOp, finish_average, fold_in_place, fold_into,
@@ -33,7 +30,10 @@ impl Pairwise {
             Some(coding) => self.combine(frame.part, coding, &unit)?,
             None => self.fold_unit(part, &unit)?,
         }
-        let stage = first_stage(self.plan.ranks()) + self.plan.ranks() + self.plan.rank();
+        if !self.plan.shape().distributes() {
+            return Ok(());
+        }
+        let stage = self.result_stage(self.plan.rank());
         for to in self.others() {
             self.send(to, &mut self.plan.frames_of_unit(frame.part, &unit), stage);
         }
@@ -42,24 +42,25 @@ impl Pairwise {
 
     /// Folds all contributions to a unit.
     fn fold_unit(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
-        let (range, len) = (unit.encoded.clone(), unit.encoded.len());
-        let turn = self.turn_of(self.plan.rank(), unit.chunk);
-        let result = match &part.memory {
-            PartMemory::InPlace { backup, .. } => backup,
-            PartMemory::OutOfPlace { recv, .. } => recv,
-        };
+        let (len, turn) = (unit.encoded.len(), self.turn_of(self.plan.rank(), unit.chunk));
         let fold = |all: &mut [u8]| -> Result<(), Stop> {
-            let others = all.split_at_mut(turn * len);
-            let into = |own: &[u8]| {
-                result.update(range.clone(), |out| -> Result<(), Stop> {
-                    fold_in_turn((part.data_type, part.op), others, own, out)?;
-                    if part.op == ReduceOp::Avg {
-                        finish_average(part.data_type, out, self.plan.ranks() as u32)?;
-                    }
-                    Ok(())
-                })
-            };
-            part.memory.own().view(range.clone(), into).flatten().ok_or(Stop::Closed)?
+            let (before, after) = all.split_at_mut(turn * len);
+            for stretch in part.memory.stretches(unit.encoded.clone()) {
+                let bytes = || stretch.bytes.clone();
+                let before = before.chunks_exact_mut(len).map(|other| &mut other[stretch.in_range()]);
+                let after = after.chunks_exact_mut(len).map(|other| &mut other[stretch.in_range()]);
+                let into = |own: &[u8]| {
+                    results(stretch.memory).update(bytes(), |out| -> Result<(), Stop> {
+                        fold_in_turn((part.data_type, part.op), (before, after), own, out)?;
+                        if part.op == ReduceOp::Avg {
+                            finish_average(part.data_type, out, self.plan.ranks() as u32)?;
+                        }
+                        Ok(())
+                    })
+                };
+                stretch.memory.own().view(bytes(), into).flatten().ok_or(Stop::Closed)??;
+            }
+            Ok(())
         };
         part.contributions.update(self.place_of(unit), fold).ok_or(Stop::Closed)?
     }
@@ -102,7 +103,7 @@ impl Pairwise {
             coding.codec.combine(&contributions, part.op, sums, encoded, rounding, piece.first_in_chunk)
         };
         let combined = part.contributions.view(self.place_of(unit), |all| {
-            let own = part.memory.own();
+            let own = part.memory.whole().own();
             own.view(piece.bytes.clone(), |own| {
                 coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
             })
@@ -111,23 +112,22 @@ impl Pairwise {
     }
 }
 
-/// Folds contributions, those before and after the own one each one behind the other, in this order into `out`.
-fn fold_in_turn(
+/// Folds contributions, those before and after the own one, in this order into `out`.
+fn fold_in_turn<'a>(
     (data_type, op): (DataType, ReduceOp),
-    (before, after): (&mut [u8], &mut [u8]),
+    (mut before, mut after): (impl Iterator<Item = &'a mut [u8]>, impl Iterator<Item = &'a mut [u8]>),
     own: &[u8],
     out: &mut [u8],
 ) -> Result<(), KernelError> {
-    let (is_first, len) = (before.is_empty(), own.len());
-    let mut before = before.chunks_exact_mut(len);
-    if let Some(mut partial) = before.next() {
+    let first = before.next();
+    let is_first = first.is_none();
+    if let Some(mut partial) = first {
         for next in before {
             fold_in_place(data_type, op, next, partial)?;
             partial = next;
         }
         fold_into(data_type, op, out, own, partial)?;
     }
-    let mut after = after.chunks_exact_mut(len);
     let Some(mut partial) = after.next() else { return Ok(()) };
     fold_in_place(data_type, op, partial, if is_first { own } else { out })?;
     for next in after {

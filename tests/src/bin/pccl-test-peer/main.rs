@@ -1,16 +1,19 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`,
-//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `level=` (the most processor
-//! features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...` or `err kind=... key=value ... -- text`;
-//! lines that start with `note` may come before.
+//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `formed=`, `alone=`,
+//! `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...` or `err
+//! kind=... key=value ... -- text`; lines that start with `note` may come before.
 
 mod buffer;
+mod collective;
 mod reduce;
 mod trap;
 
 use buffer::Buffer;
-use pccl::{Builder, Communicator, Error, Master, MasterConfig, SharedState, SyncStrategy, World};
+use pccl::{
+    Builder, Communicator, Error, Master, MasterConfig, Member, PeerId, SharedState, SyncStrategy, World,
+};
 use pccl_quant::Level;
 use pccl_tests::{pattern, spec::StateSpec};
 use std::{
@@ -79,6 +82,8 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "bind" => builder.bind(value.parse().map_err(|error| format!("{value}: {error}"))?),
         "call-timeout-ms" => builder.call_timeout(Duration::from_millis(number(value)?)),
         "name" => builder.name(value),
+        "formed" => builder.formed_groups(number(value)? > 0),
+        "alone" => builder.world_of_one(number(value)? > 0),
         "strict" => builder.strict_ports(number(value)? > 0),
         "host" => builder.advertised_host(value),
         "ports" => {
@@ -106,7 +111,11 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         words.get(at).and_then(|word| word.parse().ok()).ok_or_else(|| usage(&format!("{command} {rest}")))
     };
     match command {
-        "connect" => comm.connect().map(|()| world(&comm.world())).map_err(|error| failed(&error)),
+        "connect" => comm
+            .connect()
+            .map(|()| format!("id={:032x} {}", comm.id().map_or(0, |id| id.0), world(&comm.world())))
+            .map_err(|error| failed(&error)),
+        "form" => form(comm, &words),
         "level" => Ok(format!("level={:?}", Level::detect())),
         "connected" => Ok(format!("connected={}", comm.is_connected())),
         "close" | "quit" => {
@@ -146,6 +155,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "reduce-announced" => reduce::one(comm, index, &words, true),
         "many" => reduce::many(comm, index, &words),
         "scope" => reduce::scope(comm, index, &words),
+        "collective" => collective::run(comm, index, &words),
         "busy" => reduce::busy(comm, index, &words),
         "sync" => sync(comm, &words),
         "trap" => {
@@ -202,6 +212,21 @@ pub(crate) fn failed_with(error: &Error, fields: &str) -> String {
     let code = if let Error::Kicked(reason) = error { format!("{:?}", reason.code) } else { "none".into() };
     let text = error.to_string().replace('\n', " ");
     format!("err kind={} remedy={:?} code={code} {fields} -- {text}", kind(error), error.remedy())
+}
+
+/// `form UUID LIMIT_MS MEMBER,MEMBER,...`: a member is a name, or `#` and an identity.
+fn form(comm: &Communicator, words: &[&str]) -> Reply {
+    let [uuid, limit_ms, members] = words[..] else { return Err(usage("form")) };
+    let (uuid, limit_ms) = uuid.parse().ok().zip(limit_ms.parse().ok()).ok_or_else(|| usage("form"))?;
+    let member = |text: &str| match text.strip_prefix('#') {
+        Some(id) => {
+            u128::from_str_radix(id, 16).map(|id| Member::from(PeerId(id))).map_err(|_| usage("form"))
+        }
+        None => Ok(Member::from(text)),
+    };
+    let members = members.split(',').map(member).collect::<Result<Vec<_>, _>>()?;
+    let formed = comm.form_group_within(uuid, &members, Duration::from_millis(limit_ms));
+    formed.map(|formed| world(&formed)).map_err(|error| failed(&error))
 }
 
 /// `sync REVISION STRATEGY STATE,STATE,...`: answers with the hashes of all tensors afterwards.

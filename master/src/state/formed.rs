@@ -1,0 +1,327 @@
+//! The life of a group with given members: it is set up when all of them have called, it is whole or it is broken up,
+//! and it never changes. Its ring has the order of the list, whatever is known of rates.
+//!
+//! A broken group has no place among the groups: its members are back where they were after registration, and whatever
+//! they vote for is answered with the reason, until they are formed into another group.
+
+use super::MasterState;
+use super::client::Phase as Stage;
+use super::edges::{EdgeEnds, Severity, ring_of};
+use super::group::{GivenUp, Group, Loss, Op, Sync};
+use pccl_protocol::{
+    Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
+    Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
+    WorldEpoch,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers of formed groups begin here. Which one a group has means nothing to its members.
+const FIRST_NUMBER: u32 = 1 << 31;
+
+/// What makes a group one of given members.
+#[derive(Debug)]
+pub(super) struct Formed {
+    uuid: GroupUuid,
+    /// The number for which its members registered.
+    pool: GroupId,
+    /// The place is the rank, and that in the ring.
+    pub(super) members: Vec<PeerId>,
+    /// Votes that are answered when the ring stands for the first time.
+    pub(super) votes: BTreeMap<PeerId, RequestId>,
+    /// A caller gave it up before that.
+    given_up: Option<GivenUp>,
+    /// Why it is not whole.
+    pub(super) broken: Option<Broken>,
+}
+
+/// Why a formed group is not whole.
+#[derive(Debug, Clone)]
+pub(super) struct Broken {
+    cause: Cause,
+    culprits: Vec<Culprit>,
+    silent_ms: u64,
+    detail: Text,
+}
+
+impl Broken {
+    fn lost(loss: &Loss) -> Self {
+        let Loss { cause, culprit, silent_ms, detail } = loss.clone();
+        Self { cause, culprits: vec![culprit], silent_ms, detail }
+    }
+
+    /// The verdict for whatever a member does in the group.
+    fn verdict(&self, operation: Operation, phase: Phase, bytes_done: u64) -> Verdict {
+        let why = match self.detail.as_str() {
+            "" => self.cause.to_string(),
+            detail if self.cause == Cause::GroupBroken => detail.to_owned(),
+            detail => format!("{}: {detail}", self.cause),
+        };
+        Verdict {
+            cause: Cause::GroupBroken,
+            culprits: self.culprits.clone(),
+            operation,
+            phase,
+            bytes_done,
+            silent_ms: self.silent_ms,
+            detail: Text::new(format!("{why}; the group has to be formed again")),
+        }
+    }
+
+    /// The verdict for those who wait for the group to stand.
+    fn forming_verdict(&self, uuid: GroupUuid) -> Verdict {
+        let Self { cause, culprits, silent_ms, detail } = self.clone();
+        let (operation, phase) = (Operation::Forming(uuid), Phase::Connecting);
+        Verdict { cause, culprits, operation, phase, bytes_done: 0, silent_ms, detail }
+    }
+}
+
+/// What a peer brings along from the formed groups that it was in.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// The last epoch that it may know.
+    epoch: GroupEpoch,
+    /// The last revision that it is known to hold.
+    revision: Option<Revision>,
+    /// Why its last group is not whole.
+    broken: Option<Broken>,
+}
+
+impl Past {
+    /// Whether there was a group that it may still vote in.
+    pub(super) const fn has_group(&self) -> bool {
+        self.broken.is_some()
+    }
+}
+
+impl Group {
+    /// A member has gone.
+    pub(super) fn lose_member(&mut self, id: PeerId, loss: &Loss) {
+        if let Some(formed) = &mut self.formed {
+            formed.votes.remove(&id);
+            formed.given_up.take_if(|given_up| given_up.by == id);
+            formed.broken.get_or_insert_with(|| Broken::lost(loss));
+        }
+    }
+
+    /// Whether it is one of given members that is not whole.
+    pub(super) fn is_broken(&self) -> bool {
+        self.formed.as_ref().is_some_and(|formed| formed.broken.is_some())
+    }
+
+    /// How the loss of a member shows in operations.
+    pub(super) fn show_loss(&self, loss: &Loss, verdict: Verdict) -> Verdict {
+        if self.formed.is_none() {
+            return verdict;
+        }
+        let Verdict { operation, phase, bytes_done, .. } = verdict;
+        Broken::lost(loss).verdict(operation, phase, bytes_done)
+    }
+}
+
+impl MasterState {
+    /// All members have called: they leave the groups they are in, and are connected.
+    pub(super) fn set_up_group(
+        &mut self,
+        pool: GroupId,
+        uuid: GroupUuid,
+        members: Vec<PeerId>,
+        votes: BTreeMap<PeerId, RequestId>,
+    ) {
+        self.formings.note_used(pool, uuid, None);
+        for id in &members {
+            if let Some(before) = self.peers.get(id).and_then(|peer| peer.formed) {
+                let (culprits, detail) = (vec![self.culprit_of(*id)], "it formed another group");
+                let detail = Text::new(detail);
+                let broken = Broken { cause: Cause::GroupBroken, culprits, silent_ms: 0, detail };
+                self.break_up(before, &broken);
+            }
+        }
+        let number = self.free_group_number();
+        let pasts = || members.iter().filter_map(|id| self.peers.get(id)).map(|peer| &peer.past);
+        let epoch = pasts().map(|past| past.epoch).max().unwrap_or_default();
+        let committed = pasts().filter_map(|past| past.revision).max();
+        let holds = |id: &&PeerId| {
+            committed.is_some() && self.peers.get(id).is_some_and(|peer| peer.past.revision == committed)
+        };
+        let holders: BTreeSet<PeerId> = members.iter().filter(holds).copied().collect();
+        for id in &members {
+            if let Some(peer) = self.peers.get_mut(id) {
+                (peer.phase, peer.formed, peer.past.broken) = (Stage::Connecting, Some(number), None);
+            }
+        }
+        let names: Vec<String> = members.iter().map(|id| self.name_of(*id)).collect();
+        self.info(format!("group {pool}: form_group {uuid} makes group {number} of {}", names.join(", ")));
+        let formed = Formed { uuid, pool, members, votes, given_up: None, broken: None };
+        let group = Group { epoch, committed, holders, formed: Some(formed), ..Group::default() };
+        self.groups.insert(number, group);
+    }
+
+    fn free_group_number(&mut self) -> GroupId {
+        loop {
+            let number = GroupId(FIRST_NUMBER + self.formings.formed % FIRST_NUMBER);
+            self.formings.formed = self.formings.formed.wrapping_add(1);
+            let registered = || self.peers.values().any(|peer| peer.info.group == number);
+            if !self.groups.contains_key(&number) && !registered() {
+                return number;
+            }
+        }
+    }
+
+    /// A caller gives up a forming whose group is being connected.
+    pub(super) fn give_up_connecting(&mut self, group: GroupId, wish: GivenUp, request: RequestId) {
+        let formed = self.groups.get_mut(&group).and_then(|group| group.formed.as_mut());
+        if let Some(formed) = formed.filter(|formed| formed.votes.get(&wish.by) == Some(&request)) {
+            formed.given_up.get_or_insert(wish);
+        }
+    }
+
+    /// Plans the ring of a formed group: that of its list. If that cannot be built, the group is broken.
+    pub(super) fn plan_formed_ring(&mut self, group_id: GroupId) {
+        let Some(group) = self.groups.get(&group_id) else { return };
+        let Some(order) = group.formed.as_ref().map(|formed| formed.members.clone()) else { return };
+        let is_forbidden = |ends: &EdgeEnds| {
+            let mark = group.edges.marks.get(ends).filter(|mark| mark.until > self.now);
+            mark.is_some_and(|mark| mark.severity >= Severity::Forbidden)
+        };
+        let forbidden = ring_of(&order).find(is_forbidden);
+        let Some(ends) = forbidden else { return self.install_ring(group_id, &order) };
+        let text =
+            self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
+        let text = text.map_or("", Text::as_str);
+        let detail = Text::new(format!("{} cannot be built: {text}", self.name_of_edge(ends)));
+        let culprits = vec![self.culprit_of(ends.0), self.culprit_of(ends.1)];
+        let broken = Broken { cause: Cause::EdgeBroken, culprits, silent_ms: 0, detail };
+        if let Some(formed) = self.groups.get_mut(&group_id).and_then(|group| group.formed.as_mut()) {
+            formed.broken.get_or_insert(broken);
+        }
+    }
+
+    /// Rule: a formed group whose ring stands is there: its members are accepted, and their votes are answered.
+    pub(super) fn end_formings(&mut self) -> bool {
+        let waits = |group: &Group| {
+            let open = group.formed.as_ref().is_some_and(|formed| !formed.votes.is_empty());
+            open && !group.is_broken() && group.check.is_none() && self.ring_confirmed(group)
+        };
+        let due: Vec<GroupId> =
+            self.groups.iter().filter(|(_, group)| waits(group)).map(|(id, _)| *id).collect();
+        for id in &due {
+            let formed = self.groups.get_mut(id).and_then(|group| group.formed.as_mut());
+            let votes = formed.map(|formed| std::mem::take(&mut formed.votes)).unwrap_or_default();
+            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
+            for peer in votes.keys() {
+                if let Some(peer) = self.peers.get_mut(peer) {
+                    peer.phase = Stage::Accepted;
+                }
+            }
+            for (peer, request) in votes {
+                self.tell_sizes(peer, |sizes| M2c::GroupFormed(GroupFormed { request, sizes }));
+            }
+        }
+        !due.is_empty()
+    }
+
+    /// Rule: a formed group that is not whole is broken up, once whatever ran in it is decided; and one whose forming a
+    /// caller gave up.
+    pub(super) fn break_up_groups(&mut self) -> bool {
+        let mut due = Vec::new();
+        for (id, group) in &self.groups {
+            let Some(formed) = &group.formed else { continue };
+            let given_up = formed.given_up.filter(|_| !formed.votes.is_empty());
+            let given_up = given_up.map(|given_up| self.broken_by_limit(group, formed, given_up));
+            due.extend(formed.broken.clone().or(given_up).map(|broken| (*id, broken)));
+        }
+        for (id, broken) in &due {
+            self.break_up(*id, broken);
+        }
+        !due.is_empty()
+    }
+
+    /// The limit of a caller passed while the ring was being connected.
+    fn broken_by_limit(&self, group: &Group, formed: &Formed, given_up: GivenUp) -> Broken {
+        let missing = group.edges.missing(Purpose::Ring);
+        let open: Vec<PeerId> = formed.members.iter().copied().filter(|id| missing.contains(id)).collect();
+        let operation = (Operation::Forming(formed.uuid), Phase::Connecting, 0);
+        let Verdict { cause, culprits, silent_ms, detail, .. } =
+            self.given_up_verdict(operation, given_up, &open);
+        Broken { cause, culprits, silent_ms, detail }
+    }
+
+    /// Ends a formed group: whatever waits in it fails, and its members are in no group.
+    fn break_up(&mut self, group_id: GroupId, broken: &Broken) {
+        self.drop_plan(group_id);
+        let Some(group) = self.groups.remove(&group_id) else { return };
+        let Some(formed) = &group.formed else { return };
+        self.changed = true;
+        for (id, op) in group.ops.iter() {
+            let (voters, phase): (Vec<PeerId>, Phase) = match op {
+                Op::Voting { votes, .. } => (votes.keys().copied().collect(), Phase::Voting),
+                Op::Running { participants, .. } => (participants.keys().copied().collect(), Phase::Transfer),
+            };
+            self.send_peers(&voters, broken_op(op.named(*id), broken, phase));
+        }
+        let (voters, sync): (Vec<(PeerId, RequestId)>, Option<SyncId>) = match &group.sync {
+            Some(Sync::Voting { votes, .. }) => {
+                (votes.iter().map(|(id, vote)| (*id, vote.request)).collect(), None)
+            }
+            Some(Sync::Running { sync, voters, .. }) => {
+                (voters.iter().map(|(id, voter)| (*id, voter.request)).collect(), Some(*sync))
+            }
+            None => (Vec::new(), None),
+        };
+        for (id, request) in voters {
+            self.fail_sync(id, request, sync, broken);
+        }
+        let mut was_accepted = false;
+        for (id, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.formed == Some(group_id)) {
+            was_accepted |= peer.phase == Stage::Accepted;
+            (peer.phase, peer.formed) = (Stage::Pending, None);
+            peer.past.epoch = peer.past.epoch.max(group.epoch);
+            peer.past.revision =
+                group.committed.filter(|_| group.holders.contains(id)).or(peer.past.revision);
+            peer.past.broken = Some(broken.clone());
+        }
+        if was_accepted {
+            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
+        }
+        if formed.votes.is_empty() {
+            self.warn(format!("group {group_id}: broken up: {}", broken.forming_verdict(formed.uuid)));
+        } else {
+            let verdict = broken.forming_verdict(formed.uuid);
+            self.fail_forming(formed.pool, &formed.votes, verdict);
+        }
+    }
+
+    fn fail_sync(&mut self, id: PeerId, request: RequestId, sync: Option<SyncId>, broken: &Broken) {
+        let phase = if sync.is_some() { Phase::Transfer } else { Phase::Voting };
+        let sync = sync.unwrap_or_else(|| SyncId(self.last_sync.0 + 1));
+        self.last_sync = self.last_sync.max(sync);
+        let outcome = SyncOutcome::Failed(broken.verdict(Operation::Sync(sync), phase, 0));
+        self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request, outcome }));
+    }
+
+    /// A collective that a peer votes for in a group that is not whole any more.
+    pub(super) fn refuse_op(&mut self, id: PeerId, op: CollectiveId) {
+        let broken = self.peers.get(&id).and_then(|peer| peer.past.broken.clone());
+        if let Some(broken) = broken {
+            self.send_peer(id, broken_op(op, &broken, Phase::Voting));
+        }
+    }
+
+    /// A sync that a peer votes for in such a group.
+    pub(super) fn refuse_sync(&mut self, id: PeerId, request: RequestId) {
+        let broken = self.peers.get(&id).and_then(|peer| peer.past.broken.clone());
+        if let Some(broken) = broken {
+            self.fail_sync(id, request, None, &broken);
+        }
+    }
+
+    /// Whether this is the number of a formed group.
+    pub(super) fn is_forming_number(&self, group: GroupId) -> bool {
+        self.groups.get(&group).is_some_and(|group| group.formed.is_some())
+    }
+}
+
+fn broken_op(id: CollectiveId, broken: &Broken, phase: Phase) -> M2c {
+    let outcome = Outcome::Aborted(broken.verdict(Operation::Collective(id), phase, 0));
+    M2c::Outcome(OpOutcome { op: id.op, outcome })
+}

@@ -1,0 +1,102 @@
+//! Groups with given members: a list of peers, in order, that all of them call `form_group` with.
+
+use crate::{Name, PeerId, RequestId, Verdict, WorldSizes, limits};
+use std::fmt;
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
+
+/// Names one forming of a group: chosen by the callers, used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GroupUuid(pub u128);
+
+/// A counter as a number, anything larger as UUIDs are written.
+impl fmt::Display for GroupUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Ok(number) = u64::try_from(self.0) {
+            return write!(f, "{number}");
+        }
+        let digits = format!("{:032x}", self.0);
+        let (a, b, c, d) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]);
+        write!(f, "{a}-{b}-{c}-{d}-{}", &digits[20..])
+    }
+}
+
+impl Encode for GroupUuid {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for GroupUuid {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self(u128::decode(reader)?))
+    }
+}
+
+wire_union! {
+    /// How a caller names a member of the group that is to be formed.
+    pub enum MemberRef {
+        /// One connected life of a communicator.
+        Peer(PeerId) = 1,
+        /// Whoever is called so when the group is formed.
+        Name(Name) = 2,
+    }
+}
+
+impl fmt::Display for MemberRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(peer) => write!(f, "{peer}"),
+            Self::Name(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+impl ListItem for MemberRef {
+    const LIST: &'static str = "list of members";
+    const MAX_ITEMS: usize = limits::MAX_PEERS;
+}
+
+wire_struct! {
+    /// Vote to form a group.
+    pub struct FormGroup {
+        /// Names the answer.
+        pub request: RequestId,
+        /// Which forming; all members name the same one.
+        pub uuid: GroupUuid,
+        /// The members; the place is the rank.
+        pub members: Vec<MemberRef>,
+    }
+}
+
+wire_struct! {
+    /// The group stands. Its ring plan came before.
+    #[derive(Copy)]
+    pub struct GroupFormed {
+        /// The vote.
+        pub request: RequestId,
+        /// The world with this group.
+        pub sizes: WorldSizes,
+    }
+}
+
+wire_struct! {
+    /// The group was not formed, for all who have voted; its uuid is used.
+    pub struct FormFailed {
+        /// The vote.
+        pub request: RequestId,
+        /// Why.
+        pub verdict: Verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_shown_as_a_number_and_a_uuid_as_usual() {
+        assert_eq!(GroupUuid(1001).to_string(), "1001");
+        let uuid = GroupUuid(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+        assert_eq!(uuid.to_string(), "01234567-89ab-cdef-0011-223344556677");
+    }
+}

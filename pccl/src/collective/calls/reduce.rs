@@ -1,0 +1,20 @@
+//! Reduce: the root gets the reduction of what all give.
+
+use super::{Call, Prepared, Root};
+use crate::memory::Target;
+use pccl_protocol::Collective;
+use pccl_quant::ReduceOp;
+
+impl<'a> Call<'a> {
+    /// Reduces `data` over all peers of the group; the result is in `data` at the root, and the others keep what they
+    /// have. See [`Communicator::reduce`](crate::Communicator::reduce).
+    pub fn reduce(data: impl Into<Target<'a>>, root: impl Into<Root>, op: ReduceOp) -> Self {
+        let (data, root) = (data.into(), root.into());
+        let (raw, count, data_type) = (data.in_place(), data.count(), data.data_type());
+        Self::new(move |context| {
+            let root = root.peer(context.world)?;
+            let part = context.part(count, data_type, op)?;
+            Ok(Prepared::of(context.descriptor(Collective::Reduce(root), vec![part]), raw.clone()))
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! Reduce-scatter: each one gets its part of the reduction of what all give.
+//!
+//! Sums pass through memory for the whole tensor, which the library has; the own part of it is copied to the caller
+//! at the end.
+
+use super::{Beside, Call, Place, Prepared, own_part, same_type, split};
+use crate::{
+    Error,
+    memory::{Backup, RawTensor, Source, Span, Target},
+};
+use pccl_protocol::{Collective, Split};
+use pccl_quant::ReduceOp;
+use std::{ops::Range, sync::Arc};
+
+impl<'a> Call<'a> {
+    /// Reduces `send` over all peers; each one gets an equal part of the result in `recv`. See
+    /// [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
+    pub fn reduce_scatter(send: impl Into<Source<'a>>, recv: impl Into<Target<'a>>, op: ReduceOp) -> Self {
+        Self::scatter(send.into(), recv.into(), None, op)
+    }
+
+    /// As [`Call::reduce_scatter`], with as many elements for each rank as `counts` says. See
+    /// [`Communicator::reduce_scatter_counts`](crate::Communicator::reduce_scatter_counts).
+    pub fn reduce_scatter_counts(
+        send: impl Into<Source<'a>>,
+        recv: impl Into<Target<'a>>,
+        counts: &[u64],
+        op: ReduceOp,
+    ) -> Self {
+        Self::scatter(send.into(), recv.into(), Some(counts.to_vec()), op)
+    }
+
+    fn scatter(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>, op: ReduceOp) -> Self {
+        let (all, own) = (send.count(), recv.count());
+        let (data_type, recv_type) = (send.data_type(), recv.data_type());
+        let (send, recv) = (send.span(), recv.span());
+        Self::new(move |context| {
+            same_type(data_type, recv_type)?;
+            let split = split(context.world, counts.as_deref(), own, all)?;
+            let part = context.part(all, data_type, op)?;
+            let room = context.backups.take(send.range().len());
+            let raw = RawTensor::into_room(&send, &room);
+            let beside = Scatter { room: room.clone(), recv: recv.clone(), all, split: split.clone() };
+            let descriptor = context.descriptor(Collective::ReduceScatter(split), vec![part]);
+            let prepared = Prepared::of(descriptor, raw);
+            Ok(Prepared { rooms: vec![room], beside: Some(Box::new(beside)), ..prepared })
+        })
+    }
+}
+
+/// The own part goes to a buffer of its own.
+#[derive(Debug)]
+struct Scatter {
+    room: Arc<Backup>,
+    recv: Span,
+    all: usize,
+    split: Split,
+}
+
+impl Beside for Scatter {
+    fn ranges(&self) -> Vec<(Range<usize>, bool)> {
+        vec![(self.recv.range(), true)]
+    }
+
+    fn after(&self, place: Place) -> Result<(), Error> {
+        let own = own_part(&self.split, self.all, place);
+        let element_bytes = self.recv.range().len().checked_div(own.len()).unwrap_or(0);
+        let bytes = own.start * element_bytes..own.end * element_bytes;
+        self.room.view(bytes, |result| self.recv.update(|out| out.copy_from_slice(result)));
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Weighted average: everybody gets the sum of what all give, each times its weight, divided by the sum of the weights.
+//!
+//! It is an all-reduce of two tensors in memory of the library: the weighted values, and the weight as one `f64`. The
+//! caller's tensor is read before the vote and written after the outcome, so a failure leaves it as it is.
+
+use super::{Beside, Call, Place, Prepared};
+use crate::{
+    Error,
+    memory::{Backup, RawTensor, Span, Target},
+};
+use pccl_protocol::{Descriptor, PartDescriptor};
+use pccl_quant::{DataType, ReduceOp, unweigh, weigh, weighted_type};
+use std::{ops::Range, sync::Arc};
+
+/// Bytes of a weight.
+const WEIGHT_BYTES: usize = size_of::<f64>();
+
+impl<'a> Call<'a> {
+    /// Replaces `data` by the weighted average over all peers. See
+    /// [`Communicator::weighted_average`](crate::Communicator::weighted_average).
+    pub fn weighted_average(data: impl Into<Target<'a>>, weight: f64) -> Self {
+        let data = data.into();
+        let (count, data_type, data) = (data.count(), data.data_type(), data.span());
+        Self::new(move |context| {
+            if !weight.is_finite() || weight < 0.0 {
+                return Err(Error::InvalidArgument(format!("a weight of {weight}")));
+            }
+            let carrier = weighted_type(data_type).ok_or_else(|| {
+                Error::InvalidArgument(format!("elements of {data_type} have no weighted average"))
+            })?;
+            let part = context.part(count, carrier, ReduceOp::Sum)?;
+            let bytes = count.checked_mul(carrier.size_bytes()).filter(|bytes| *bytes < usize::MAX / 4);
+            let bytes =
+                bytes.ok_or_else(|| Error::InvalidArgument(format!("{count} elements are too many")))?;
+            // The weight, then the values; both to send and to receive.
+            let half = WEIGHT_BYTES + bytes;
+            let room = context.backups.take(2 * half);
+            room.fill(0..WEIGHT_BYTES, |out| out.copy_from_slice(&weight.to_ne_bytes()));
+            data.view(|values| room.fill(WEIGHT_BYTES..half, |out| weigh(data_type, values, weight, out)));
+            let raw = |range: Range<usize>| {
+                RawTensor::within(&room, range.clone(), range.start + half..range.end + half)
+            };
+            let raws = vec![raw(0..WEIGHT_BYTES), raw(WEIGHT_BYTES..half)];
+            let weights = PartDescriptor::new(1, DataType::Float64, ReduceOp::Sum);
+            let descriptor = Descriptor::all_reduce(vec![weights, part], context.algorithm);
+            let beside = Division { data: data.clone(), data_type, room: room.clone(), half, bytes };
+            Ok(Prepared { descriptor, raws, rooms: vec![room], beside: Some(Box::new(beside)) })
+        })
+    }
+}
+
+/// Where the sums are, and where the quotients go.
+#[derive(Debug)]
+struct Division {
+    data: Span,
+    data_type: DataType,
+    room: Arc<Backup>,
+    half: usize,
+    bytes: usize,
+}
+
+impl Beside for Division {
+    fn ranges(&self) -> Vec<(Range<usize>, bool)> {
+        vec![(self.data.range(), true)]
+    }
+
+    fn after(&self, _place: Place) -> Result<(), Error> {
+        let mut weights = [0; WEIGHT_BYTES];
+        self.room.view(self.half..self.half + WEIGHT_BYTES, |sum| weights.copy_from_slice(sum));
+        let weights = f64::from_ne_bytes(weights);
+        if weights == 0.0 || !weights.is_finite() {
+            return Err(Error::InvalidArgument(format!("the weights of all peers together are {weights}")));
+        }
+        let sums = self.half + WEIGHT_BYTES..self.half + WEIGHT_BYTES + self.bytes;
+        self.room.view(sums, |sums| self.data.update(|out| unweigh(self.data_type, sums, weights, out)));
+        Ok(())
+    }
+}

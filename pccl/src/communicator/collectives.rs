@@ -1,0 +1,333 @@
+//! Collectives of any kind: from the call of the caller to the operation and back.
+
+use super::Communicator;
+use crate::{
+    Call, CollectiveOptions, Error, LaunchOptions, ManyOptions, ReduceInfo, ReduceOptions, Root,
+    collective::op::Op, flight, limit::Limit, session::Shared,
+};
+use pccl_protocol::{CallKind, Cause, limits};
+use pccl_quant::Element;
+use std::{ops::Range, sync::Arc};
+
+impl Communicator {
+    /// Carries out a collective and waits for its end. The calls for each kind, such as [`Communicator::broadcast`],
+    /// are short for this.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `Aborted` with the cause `WorldChanged` if the call was made for members that
+    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts.
+    pub fn call<'a>(
+        &self,
+        call: impl Into<Call<'a>>,
+        options: impl Into<LaunchOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let (shared, op) = self.launch(&call.into(), options.into())?;
+        self.complete(&shared, &op, Limit::of(op.timeout()))
+    }
+
+    /// As [`Communicator::call`]; after an abort it is tried again, whole, until it succeeds, too few peers are left,
+    /// the members are not those that it was called for, or the retries of `options` are used up.
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, what the collective only reads or works on in place is as before.
+    pub fn call_with_retry<'a>(
+        &self,
+        call: impl Into<Call<'a>>,
+        options: ManyOptions,
+    ) -> Result<ReduceInfo, Error> {
+        let (call, mut retries) = (call.into(), options.retries);
+        let limit = Limit::of(options.timeout.or(self.call_timeout()));
+        loop {
+            let (shared, op) = self.launch(&call, options.into())?;
+            let result = self.complete(&shared, &op, limit);
+            let Err(error) = &result else { return result };
+            let is_other_world = error.verdict().is_some_and(|verdict| verdict.cause == Cause::WorldChanged);
+            let is_final = !error.is_retryable() || error.is_given_up() || is_other_world;
+            if is_final || retries == 0 || limit.is_over() {
+                return result;
+            }
+            retries -= 1;
+            log::info!("trying the {} again: {error}", op.descriptor().kind());
+        }
+    }
+
+    /// Replaces `data` by what it is at `root`, a rank of [`Communicator::world`] or a peer. All peers of the group
+    /// call it with the same root, count, type and tag.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut weights = vec![0.0_f32; 1000];
+    /// comm.broadcast(&mut weights, 0, ())?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `data` is as before. `InvalidArgument` if there is no such rank.
+    pub fn broadcast<T: Element>(
+        &self,
+        data: &mut [T],
+        root: impl Into<Root>,
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::broadcast(data, root).quantised(options.quantisation), options)
+    }
+
+    /// Puts what all peers of the group send into `recv`, in the order of the ranks that they have when it begins: as
+    /// many elements of each, so that `recv` has those of all. [`ReduceInfo::rank`] is the own rank then.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut losses = vec![0.0_f32; comm.world().group_size];
+    /// comm.all_gather(&[0.25_f32], &mut losses, ())?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `send` is as before and `recv` is undefined. `InvalidArgument` if `recv`
+    /// is not a multiple of `send`.
+    pub fn all_gather<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::all_gather(send, recv).quantised(options.quantisation), options)
+    }
+
+    /// As [`Communicator::all_gather`], with as many elements of each rank of [`Communicator::world`] as `counts`
+    /// says. All peers give the same counts.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`]; `InvalidArgument` if the counts do not fit the world or the buffers.
+    pub fn all_gather_counts<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[u64],
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::all_gather_counts(send, recv, counts).quantised(options.quantisation), options)
+    }
+
+    /// Reduces `data` over all peers of the group, to `root`: it has the result in `data`, the others keep what they
+    /// have.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut samples = [64_u64];
+    /// comm.reduce(&mut samples, 0, pccl::ReduceOp::Sum)?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `data` is as before. `InvalidArgument` if there is no such rank.
+    pub fn reduce<T: Element>(
+        &self,
+        data: &mut [T],
+        root: impl Into<Root>,
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::reduce(data, root, options.op).quantised(options.quantisation), options)
+    }
+
+    /// Reduces `send` over all peers of the group. Of the result each peer gets one of as many equal parts as there
+    /// are ranks, in the order of the ranks that they have when it begins: as many elements as `recv` has.
+    /// [`ReduceInfo::rank`] is the own rank then.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let mut part = vec![0.0_f32; 250];
+    /// let gradient = vec![0.5_f32; part.len() * comm.world().group_size];
+    /// comm.reduce_scatter(&gradient, &mut part, pccl::ReduceOp::Avg)?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `send` is as before, and `recv` too. `InvalidArgument` if `send` is not
+    /// a multiple of `recv`.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::reduce_scatter(send, recv, options.op).quantised(options.quantisation), options)
+    }
+
+    /// As [`Communicator::reduce_scatter`], with as many elements for each rank of [`Communicator::world`] as
+    /// `counts` says. All peers give the same counts.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce_scatter`]; `InvalidArgument` if the counts do not fit the world or the buffers.
+    pub fn reduce_scatter_counts<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[u64],
+        options: impl Into<ReduceOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        let call = Call::reduce_scatter_counts(send, recv, counts, options.op);
+        self.call(call.quantised(options.quantisation), options)
+    }
+
+    /// Returns when all peers of the group have called it.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// comm.barrier(())?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`].
+    pub fn barrier(&self, options: impl Into<CollectiveOptions>) -> Result<ReduceInfo, Error> {
+        self.call(Call::barrier(), options.into())
+    }
+
+    /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its
+    /// `weight`, divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of
+    /// samples that a peer has seen. `docs/semantics.md` has the exact rule. Floats only.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let (mut gradient, samples) = (vec![0.5_f32; 1000], 640);
+    /// comm.weighted_average(&mut gradient, f64::from(samples), ())?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]; after any, `data` is as before. `InvalidArgument` for a weight that is none, for
+    /// elements that are no floats, and, on all peers, if all weights are 0.
+    pub fn weighted_average<T: Element>(
+        &self,
+        data: &mut [T],
+        weight: f64,
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::weighted_average(data, weight).quantised(options.quantisation), options)
+    }
+
+    /// What a collective that began now would fail with if there are too few peers, as far as this peer knows. The
+    /// master has the last word.
+    ///
+    /// # Errors
+    /// `TooFewPeers`.
+    pub fn check_company(&self) -> Result<(), Error> {
+        let world = self.world();
+        let in_group = if self.config.formed || self.config.alone { 1 } else { 2 };
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let few = |have: usize, need: usize, in_group| {
+            Err(Error::TooFewPeers { have: number(have), need: number(need), in_group })
+        };
+        if world.group_size < in_group && !self.config.formed {
+            return few(world.group_size, in_group, true);
+        }
+        if world.global_size < world.min_world_size && !self.config.formed {
+            return few(world.global_size, world.min_world_size, false);
+        }
+        Ok(())
+    }
+
+    /// Begins an operation. The memory of `call` stays lent until [`Communicator::complete`] has returned: the two
+    /// callers (the blocking calls and the scope) make sure that it is called before the borrows end.
+    pub(crate) fn launch(
+        &self,
+        call: &Call<'_>,
+        LaunchOptions { tag, schedule, timeout }: LaunchOptions,
+    ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
+        let shared = self.shared()?;
+        self.check_group("a collective")?;
+        let me = shared.identity().ok_or(Error::NotConnected)?.peer;
+        let known = self.world.lock().clone();
+        let prepared = call.prepare((me, &known.world), &shared.backups, schedule.algorithm())?;
+        let timeout = timeout.or(self.call_timeout());
+        let kind = prepared.descriptor.kind().call();
+        let op = Op::new(&shared, (tag, timeout), prepared);
+        {
+            let mut activity = shared.activity.lock();
+            activity.check_not_draining()?;
+            if let Some((call, _)) = activity.exclusive
+                && call != CallKind::ArePeersPending
+            {
+                return Err(Error::InvalidUsage(format!("{kind} while another thread is in {call}")));
+            }
+            if activity.ops.iter().any(|other| other.tag() == tag) {
+                return Err(Error::InvalidUsage(format!("tag {tag} is in flight already")));
+            }
+            if activity.ops.len() >= limits::MAX_TAGS_IN_FLIGHT {
+                return Err(Error::InvalidUsage(format!(
+                    "more than {} collectives in flight",
+                    limits::MAX_TAGS_IN_FLIGHT
+                )));
+            }
+            check_overlaps(activity.ops.iter().chain([&op]))?;
+            activity.ops.push(op.clone());
+        }
+        flight::launched(&shared.flight, tag, op.descriptor());
+        op.vote();
+        Ok((shared, op))
+    }
+
+    /// Waits for an operation and takes it off the books. When the limit passes, it is given up.
+    pub(crate) fn complete(
+        &self,
+        shared: &Arc<Shared>,
+        op: &Arc<Op>,
+        limit: Limit,
+    ) -> Result<ReduceInfo, Error> {
+        let moved = op.moved_bytes();
+        let result = op.wait(limit);
+        self.note_verdict(&result);
+        shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
+        op.recycle(shared);
+        let others_run = {
+            let mut activity = shared.activity.lock();
+            activity.ops.retain(|other| !Arc::ptr_eq(other, op));
+            !activity.ops.is_empty()
+        };
+        if others_run {
+            shared.recall_reader();
+        }
+        if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
+            previous.unknown_outcome = op.last_id();
+        }
+        self.show(op.answer_world());
+        if result.is_err() {
+            flight::settle(&shared.flight);
+        }
+        result
+    }
+
+    /// [`Communicator::complete`] for an operation that may have been waited for already.
+    pub(crate) fn complete_if_open(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<(), Error> {
+        let open = shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op));
+        if open { self.complete(shared, op, Limit::of(op.timeout())).map(drop) } else { Ok(()) }
+    }
+}
+
+/// No memory that an operation writes may be used by another one in flight, or twice by the same.
+fn check_overlaps<'a>(ops: impl Iterator<Item = &'a Arc<Op>>) -> Result<(), Error> {
+    let mut ranges: Vec<(Range<usize>, bool)> = ops.flat_map(|op| op.ranges()).collect();
+    ranges.retain(|(range, _)| !range.is_empty());
+    ranges.sort_unstable_by_key(|(range, _)| range.start);
+    let (mut written_end, mut any_end) = (0, 0);
+    for (range, written) in ranges {
+        if range.start < written_end || (written && range.start < any_end) {
+            return Err(Error::InvalidArgument(
+                "buffers overlap, with each other or with an operation in flight".into(),
+            ));
+        }
+        any_end = any_end.max(range.end);
+        if written {
+            written_end = written_end.max(range.end);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+"""Collectives beside all-reduce."""
+
+import math
+from ctypes import byref, c_size_t
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+
+from ._arguments import U32, integer, limit_ms
+from ._buffers import Buffer, buffer_of
+from ._descriptors import QuantizationOptions, ReduceInfo, describe
+from ._enums import ReduceOp
+from ._errors import InvalidBuffer, PCCLError
+from ._library import library, structs
+from ._reduces import AsyncReduceHandle
+
+_I64 = (1 << 63) - 1
+
+
+class Collectives:
+    """The calls that move tensors, beside all-reduce. All peers of the group make the same call with the same
+    arguments.
+
+    Each has a twin that begins it and returns a handle: ``broadcast_async``. The arguments that all of them have:
+
+    - ``tag``: names the call among those in flight, as in ``all_reduce``.
+    - ``quantization_options``: floats travel in fewer bits.
+    - ``timeout``: as everywhere. Handles have it in ``result()``.
+
+    A root is a rank: an index of ``ring()``. If root or sizes do not fit the members that the group has when the call
+    begins, all peers raise ``Aborted`` with the cause ``WorldChanged``: look at ``world()``, and call again.
+    """
+
+    if TYPE_CHECKING:
+        _handle: Any
+
+        def _tag(self, tag: Optional[int]) -> int: ...
+
+        def _launched(self, handle: AsyncReduceHandle) -> AsyncReduceHandle: ...
+
+    def broadcast(self, data: Any, root: int = 0, *, tag: Optional[int] = None,
+                  quantization_options: Optional[QuantizationOptions] = None,
+                  timeout: Optional[float] = None) -> ReduceInfo:
+        """Replaces ``data`` by what it is at ``root``."""
+        limit_ms(timeout)
+        return self._rooted("broadcast", data, root, None, tag, quantization_options).result(timeout)
+
+    def broadcast_async(self, data: Any, root: int = 0, *, tag: Optional[int] = None,
+                        quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
+        """Begins a ``broadcast``."""
+        return self._rooted("broadcast", data, root, None, tag, quantization_options)
+
+    def reduce(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
+               quantization_options: Optional[QuantizationOptions] = None,
+               timeout: Optional[float] = None) -> ReduceInfo:
+        """Reduces ``data`` over all peers. At ``root`` it becomes the result, at the others it stays as it is."""
+        limit_ms(timeout)
+        return self._rooted("reduce", data, root, op, tag, quantization_options).result(timeout)
+
+    def reduce_async(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
+                     quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
+        """Begins a ``reduce``."""
+        return self._rooted("reduce", data, root, op, tag, quantization_options)
+
+    def all_gather(self, send: Any, recv: Any, *, counts: Optional[Sequence[int]] = None, tag: Optional[int] = None,
+                   quantization_options: Optional[QuantizationOptions] = None,
+                   timeout: Optional[float] = None) -> ReduceInfo:
+        """Puts what all peers send into ``recv``, in the order of the ranks: as many elements of each, or as many as
+        ``counts`` says, by rank."""
+        limit_ms(timeout)
+        return self._parts("all_gather", send, recv, None, counts, tag, quantization_options).result(timeout)
+
+    def all_gather_async(self, send: Any, recv: Any, *, counts: Optional[Sequence[int]] = None,
+                         tag: Optional[int] = None,
+                         quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
+        """Begins an ``all_gather``."""
+        return self._parts("all_gather", send, recv, None, counts, tag, quantization_options)
+
+    def reduce_scatter(self, send: Any, recv: Any, *, op: Union[ReduceOp, str],
+                       counts: Optional[Sequence[int]] = None, tag: Optional[int] = None,
+                       quantization_options: Optional[QuantizationOptions] = None,
+                       timeout: Optional[float] = None) -> ReduceInfo:
+        """Reduces ``send`` over all peers. Each gets its part of the result in ``recv``, in the order of the ranks:
+        equal parts, or as many elements for each rank as ``counts`` says."""
+        limit_ms(timeout)
+        return self._parts("reduce_scatter", send, recv, op, counts, tag, quantization_options).result(timeout)
+
+    def reduce_scatter_async(self, send: Any, recv: Any, *, op: Union[ReduceOp, str],
+                             counts: Optional[Sequence[int]] = None, tag: Optional[int] = None,
+                             quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
+        """Begins a ``reduce_scatter``."""
+        return self._parts("reduce_scatter", send, recv, op, counts, tag, quantization_options)
+
+    def weighted_average(self, data: Any, weight: float, *, tag: Optional[int] = None,
+                         quantization_options: Optional[QuantizationOptions] = None,
+                         timeout: Optional[float] = None) -> ReduceInfo:
+        """Replaces ``data``, floats, by the average over all peers, each with its own weight, such as the number of
+        its samples: a finite number, at least 0."""
+        limit_ms(timeout)
+        return self._weighted(data, weight, tag, quantization_options).result(timeout)
+
+    def weighted_average_async(self, data: Any, weight: float, *, tag: Optional[int] = None,
+                               quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
+        """Begins a ``weighted_average``."""
+        return self._weighted(data, weight, tag, quantization_options)
+
+    def barrier(self, *, tag: Optional[int] = None, timeout: Optional[float] = None) -> ReduceInfo:
+        """Returns when all peers of the group have called it."""
+        limit_ms(timeout)
+        return self.barrier_async(tag=tag).result(timeout)
+
+    def barrier_async(self, *, tag: Optional[int] = None) -> AsyncReduceHandle:
+        """Begins a ``barrier``."""
+        number, c_op = self._tag(tag), structs.AsyncReduceOp()
+        code = library.pcclBarrierAsync(number, self._handle, byref(c_op))
+        return self._begun("barrier", code, c_op, None)
+
+    def _rooted(self, call: str, data: Any, root: int, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
+                quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+        buffer, rank = buffer_of(data, writable=True), integer(root, "root", 0, U32)
+        descriptor, c_op = self._described(buffer, op, tag, quantization), structs.AsyncReduceOp()
+        begin = library.pcclBroadcastAsync if op is None else library.pcclReduceAsync
+        code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
+        return self._begun(call, code, c_op, buffer)
+
+    def _weighted(self, data: Any, weight: float, tag: Optional[int],
+                  quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+        buffer, number = buffer_of(data, writable=True), float(weight)
+        if not math.isfinite(number) or number < 0:
+            raise ValueError(f"a weight of {weight}")
+        descriptor, c_op = self._described(buffer, None, tag, quantization), structs.AsyncReduceOp()
+        code = library.pcclWeightedAverageAsync(buffer.pointer, number, byref(descriptor), self._handle, byref(c_op))
+        return self._begun("weighted_average", code, c_op, buffer)
+
+    def _parts(self, call: str, send: Any, recv: Any, op: Optional[Union[ReduceOp, str]],
+               counts: Optional[Sequence[int]], tag: Optional[int],
+               quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
+        given, taken = buffer_of(send, writable=False), buffer_of(recv, writable=True)
+        if given.dtype is not taken.dtype:
+            raise InvalidBuffer(f"{given.dtype.name} to send, {taken.dtype.name} to receive")
+        by_rank = None if counts is None else [integer(count, "a count", 0, _I64) for count in counts]
+        descriptor, c_op = self._described(given, op, tag, quantization), structs.AsyncReduceOp()
+        end = (byref(descriptor), self._handle, byref(c_op))
+        front: Tuple[Any, ...] = (given.pointer, taken.pointer, taken.count)
+        if by_rank is None:
+            begin = library.pcclAllGatherAsync if op is None else library.pcclReduceScatterAsync
+        else:
+            begin = library.pcclAllGatherVAsync if op is None else library.pcclReduceScatterVAsync
+            front = (*front, (c_size_t * len(by_rank))(*by_rank), len(by_rank))
+        return self._begun(call, begin(*front, *end), c_op, (given, taken))
+
+    def _described(self, buffer: Buffer, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
+                   quantization: Optional[QuantizationOptions]) -> Any:
+        reduction = ReduceOp.SUM if op is None else op
+        # Checked before a tag is used up.
+        describe(buffer, reduction, 0, None, quantization)
+        return describe(buffer, reduction, self._tag(tag), None, quantization).to_c()
+
+    def _begun(self, call: str, code: int, c_op: Any, keep: Any) -> AsyncReduceHandle:
+        name = f"Communicator.{call}"
+        PCCLError.check(code, name)
+        return self._launched(AsyncReduceHandle(self, name, c_op, keep))  # type: ignore[arg-type]

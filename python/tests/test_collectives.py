@@ -1,0 +1,116 @@
+"""Collectives beside all-reduce, against numpy and torch."""
+
+import pytest
+
+import pccl
+
+pytest.importorskip("numpy")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_collective(fleet, count):
+    fleet(count, """
+        comm = join()
+        rank = comm.world().rank
+        ranks = numpy.zeros(peers, numpy.int64)
+        assert comm.all_gather(numpy.array([rank]), ranks).world_size == peers
+        assert (ranks == numpy.arange(peers)).all()
+
+        for root in range(peers):
+            data = numpy.full(1000, rank + 1.0, numpy.float32)
+            comm.broadcast(data, root)
+            assert (data == root + 1).all()
+            data = numpy.full(1000, rank + 1, numpy.int32)
+            comm.reduce(data, root, op="sum")
+            assert (data == (peers * (peers + 1) // 2 if rank == root else rank + 1)).all()
+
+        counts = [3 * one for one in range(peers)]
+        wanted = numpy.concatenate([numpy.full(counts[one], one + 0.5) for one in range(peers)])
+        gathered = numpy.zeros(sum(counts))
+        comm.all_gather(numpy.full(counts[rank], rank + 0.5), gathered, counts=counts)
+        assert (gathered == wanted).all()
+
+        whole = numpy.arange(peers * 50, dtype=numpy.float64)
+        part = numpy.zeros(50)
+        comm.reduce_scatter(whole, part, op="avg")
+        assert (part == whole[rank * 50:(rank + 1) * 50]).all()
+        whole, part = numpy.arange(sum(counts), dtype=numpy.int64), numpy.zeros(counts[rank], numpy.int64)
+        comm.reduce_scatter(whole, part, op="sum", counts=counts)
+        begin = sum(counts[:rank])
+        assert (part == peers * whole[begin:begin + counts[rank]]).all()
+
+        # Samples 1, 2, ... of the values 1, 2, ...
+        data = numpy.full(100, rank + 1.0)
+        comm.weighted_average(data, rank + 1)
+        weights = numpy.arange(1, peers + 1)
+        assert numpy.allclose(data, (weights * weights).sum() / weights.sum())
+        comm.barrier()
+        """)
+
+
+def test_several_in_flight(fleet):
+    fleet(2, """
+        comm = join()
+        rank = comm.world().rank
+        handles = []
+        data = [numpy.full(5000, rank + i, numpy.float32) for i in range(4)]
+        both, mine = numpy.zeros(10000, numpy.float32), numpy.zeros(2500, numpy.float32)
+        handles.append(comm.broadcast_async(data[0], 1))
+        handles.append(comm.reduce_async(data[1], 0, op="max"))
+        handles.append(comm.weighted_average_async(data[2], 1.0 - rank))
+        handles.append(comm.all_gather_async(data[3], both, tag=77))
+        handles.append(comm.reduce_scatter_async(numpy.ones(5000, numpy.float32), mine, op="sum"))
+        handles.append(comm.barrier_async())
+        for handle in handles:
+            assert handle.result().world_size == 2
+        assert (data[0] == 1).all() and (data[1] == (2 if rank == 0 else 2)).all() and (data[2] == 2).all()
+        assert (both[:5000] == 3).all() and (both[5000:] == 4).all() and (mine == 2).all()
+        """)
+
+
+def test_tensors_of_torch(fleet):
+    pytest.importorskip("torch")
+    fleet(2, """
+        import torch
+        comm = join()
+        rank = comm.world().rank
+        weights = torch.full((10, 10), float(rank))
+        comm.broadcast(weights, 1)
+        assert bool((weights == 1).all())
+        losses = torch.zeros(2)
+        comm.all_gather(torch.tensor([rank + 0.25]), losses)
+        assert losses.tolist() == [0.25, 1.25]
+        half = torch.ones(8, dtype=torch.bfloat16) * (rank + 1)
+        comm.weighted_average(half, 3 - 2 * rank)
+        assert bool((half == 1.25).all())
+        """)
+
+
+def test_what_does_not_fit_is_an_error_and_changes_nothing(fleet):
+    fleet(2, """
+        comm = join()
+        data, before = numpy.ones(6), numpy.ones(6)
+
+        def refused(error, call):
+            try:
+                call()
+            except error:
+                assert (data == before).all()
+                return
+            raise SystemExit(f"not refused with {error}")
+
+        refused(InvalidArgument, lambda: comm.broadcast(data, 2))
+        refused(ValueError, lambda: comm.broadcast(data, -1))
+        refused(InvalidArgument, lambda: comm.all_gather(numpy.ones(4), data))
+        refused(InvalidArgument, lambda: comm.all_gather(numpy.ones(3), data, counts=[1, 2, 3]))
+        refused(InvalidArgument, lambda: comm.reduce_scatter(data, numpy.ones(4), op="sum"))
+        refused(InvalidBuffer, lambda: comm.all_gather(numpy.ones(3, numpy.float32), data))
+        refused(ValueError, lambda: comm.weighted_average(data, float("nan")))
+        refused(ValueError, lambda: comm.weighted_average(data, -1))
+        refused(InvalidArgument, lambda: comm.weighted_average(numpy.ones(3, numpy.int32), 1))
+        refused(TypeError, lambda: comm.reduce(data, 0))
+        refused(ValueError, lambda: comm.reduce(data, 0, op="median"))
+        # Three ranks, in a group of two: all of them hear of it.
+        refused(Aborted, lambda: comm.all_gather(numpy.ones(2), data))
+        comm.barrier()
+        """)

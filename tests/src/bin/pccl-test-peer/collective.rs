@@ -1,0 +1,79 @@
+//! The command that makes a collective of any kind. Each try looks at the world anew: ranks, and how many there are.
+
+use crate::{Reply, failed_with, kind as kind_of, usage, world};
+use pccl::{Communicator, Error, ReduceInfo, ReduceOp, ReduceOptions, Remedy};
+use pccl_tests::{
+    collectives::{bytes, input, part},
+    pattern,
+};
+
+/// What a try leaves behind: the result, and whether what was put in is still there.
+struct Tried {
+    result: Result<ReduceInfo, Error>,
+    output: Vec<u64>,
+    intact: bool,
+}
+
+fn attempt(comm: &Communicator, kind: &str, index: usize, (count, tag): (usize, u64)) -> Option<Tried> {
+    let own = input(index, count);
+    let ranks = comm.world().ring.len().max(1);
+    let sum = ReduceOptions::new(ReduceOp::Sum).tag(tag);
+    let mut data = own.clone();
+    let in_place = |result: Result<ReduceInfo, Error>, data: Vec<u64>| {
+        let intact = result.is_ok() || data == own;
+        Tried { result, output: data, intact }
+    };
+    Some(match kind {
+        "broadcast" => in_place(comm.broadcast(&mut data, 0, tag), data),
+        "reduce" => in_place(comm.reduce(&mut data, 0, sum), data),
+        "barrier" => in_place(comm.barrier(tag), data),
+        "all_gather" => {
+            let mut output = vec![0; ranks * count];
+            let result = comm.all_gather(&data, &mut output, tag);
+            Tried { result, output, intact: data == own }
+        }
+        "reduce_scatter" => {
+            let mut output = vec![7; part(count, ranks)];
+            let result = comm.reduce_scatter(&data[..ranks * output.len()], &mut output, sum);
+            let intact = data == own && (result.is_ok() || output.iter().all(|element| *element == 7));
+            Tried { result, output, intact }
+        }
+        _ => return None,
+    })
+}
+
+/// `collective KIND COUNT TAG RETRIES`: rank 0 of the present world is the root.
+pub(crate) fn run(comm: &Communicator, index: usize, words: &[&str]) -> Reply {
+    let &[kind, count, tag, retries] = words else { return Err(usage("KIND COUNT TAG RETRIES")) };
+    let number = |text: &str| text.parse::<u64>().map_err(|_| usage(text));
+    let (count, tag, retries) = (number(count)? as usize, number(tag)?, number(retries)?);
+    let (mut errors, mut intact, mut text) = (Vec::new(), true, String::new());
+    loop {
+        let tried = attempt(comm, kind, index, (count, tag)).ok_or_else(|| usage(kind))?;
+        intact &= tried.intact;
+        match tried.result {
+            Ok(info) => {
+                let digest = pattern::digest(&bytes(&tried.output));
+                return Ok(format!(
+                    "participants={} own={} digests={digest} restored={intact} errors={} {} -- {text}",
+                    info.world_size,
+                    info.rank,
+                    errors.join("|"),
+                    world(&comm.world()),
+                ));
+            }
+            Err(error) => {
+                errors.push(kind_of(&error));
+                if error.remedy() != Remedy::Retry || errors.len() > retries as usize {
+                    return Err(failed_with(
+                        &error,
+                        &format!("restored={intact} errors={}", errors.join("|")),
+                    ));
+                }
+                if text.is_empty() {
+                    text = error.to_string().replace('\n', " ");
+                }
+            }
+        }
+    }
+}

@@ -206,12 +206,9 @@ impl Table {
     }
 
     fn send(&mut self, key: u64, packet: C2m) {
-        match &packet {
-            C2m::EdgeReport(report) => {
-                self.up.extend(report.up.iter().map(|name| (key, *name)));
-                self.told_of_break |= !report.broken.is_empty();
-            }
-            _ => {}
+        if let C2m::EdgeReport(report) = &packet {
+            self.up.extend(report.up.iter().map(|name| (key, *name)));
+            self.told_of_break |= !report.broken.is_empty();
         }
         self.input(Input::Packet { client: ClientKey(key), packet });
     }

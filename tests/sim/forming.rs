@@ -521,17 +521,15 @@ impl World {
         let before = process.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
         assert!(before < plan.epoch, "seed {}: epoch {} after {before}", self.seed, plan.epoch);
         let me = process.peer;
-        assert!(plan.rank_of(me).is_some(), "a plan with this peer");
-        let mut report = EdgeReport { epoch: plan.epoch, up: Vec::new(), broken: Vec::new() };
-        for name @ EdgeName { from, to, generation } in plan.edges_for(Purpose::Ring) {
-            let is_blocked = self.blocked.contains(&(self.slots[&from], self.slots[&to]));
-            if from == me && is_blocked {
-                let text = Text::new("connection refused");
-                report.broken.push(EdgeFault { from, to, generation, text });
-            } else if from == me || (to == me && !is_blocked) {
-                report.up.push(name);
-            }
-        }
+        let mut report = EdgeReport::all_up(&plan, me, &[Purpose::Ring]);
+        assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
+        let is_blocked =
+            |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
+        let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
+        let text = Text::new("refused");
+        let fault =
+            |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
+        report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
         let report = C2m::EdgeReport(report);
         (process.plan, process.attempts) = (Some(plan), 0);
         let time = self.delay();

@@ -146,7 +146,7 @@ impl MasterState {
         let edges: usize = rounds.iter().map(Vec::len).sum();
         let number = self.optimizations;
         self.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
-        let ring = |group: &super::group::Group| group.ring.iter().copied().collect();
+        let ring = |group: &super::group::Group| group.ring.to_vec();
         self.optimization = Some(Optimization {
             number,
             since: self.now,
@@ -162,7 +162,7 @@ impl MasterState {
     fn rounds_of_probes(&self) -> VecDeque<Vec<EdgeEnds>> {
         let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
         for group in self.groups.values().filter(|group| group.can_be_ordered()) {
-            let members: Vec<PeerId> = group.ring.iter().copied().collect();
+            let members: Vec<PeerId> = group.ring.to_vec();
             let wanted = |from: usize, to: usize| {
                 self.measured.wants_probe((members[from], members[to]), self.now, &self.options)
             };
@@ -183,7 +183,7 @@ impl MasterState {
         let mut all = Vec::new();
         let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
         for group in self.groups.values().filter(is_small) {
-            let members: Vec<PeerId> = group.ring.iter().copied().collect();
+            let members: Vec<PeerId> = group.ring.to_vec();
             let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
             let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
             let places = self.places(&members);

@@ -77,7 +77,7 @@ impl MasterState {
     /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its
     /// group has, in Mbit/s.
     pub(super) fn exchange_mbit_s(&self, group: &Group, ends: EdgeEnds) -> Option<f64> {
-        let order: Vec<PeerId> = group.ring.iter().copied().collect();
+        let order: Vec<PeerId> = group.ring.to_vec();
         let (matrix, interfaces) = self.network(group, &order)?;
         let shares = group.shares_of(&order);
         let tensor_mbit_s = pairwise_rate(&matrix, &interfaces, &shares)?;
@@ -106,7 +106,7 @@ impl MasterState {
     /// says.
     pub(super) fn schedule_is_outdated(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
-        let order: Vec<PeerId> = group.ring.iter().copied().collect();
+        let order: Vec<PeerId> = group.ring.to_vec();
         let (pairwise, shares) = self.schedule_for(group, &order);
         pairwise != group.paths.pairwise || (pairwise && shares != group.shares)
     }

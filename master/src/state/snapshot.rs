@@ -110,7 +110,7 @@ impl MasterState {
         let groups = self.groups.iter().map(|(id, group)| GroupStatus {
             group: *id,
             epoch: group.epoch,
-            ring: group.ring.iter().copied().collect(),
+            ring: group.ring.to_vec(),
             generations: group
                 .ring_ends()
                 .filter_map(|ends| Some(group.edges.get(ends)?.generation))

@@ -46,7 +46,7 @@ impl MasterState {
             Rates { request: asked.request, group: None, peers: Vec::new(), edges: Vec::new(), left_out: 0 };
         if let Some((id, group)) = found {
             answer.group = Some(id);
-            let ring: Vec<PeerId> = group.ring.iter().copied().collect();
+            let ring: Vec<PeerId> = group.ring.to_vec();
             let rated = |peer: &PeerId| RatedPeer { peer: *peer, name: self.culprit_of(*peer).name };
             answer.peers = ring.iter().map(rated).collect();
             for (from, to, rate) in self.measured.among(&ring) {
@@ -81,7 +81,7 @@ impl MasterState {
             group: *id,
             epoch: group.epoch,
             connected: self.ring_confirmed(group),
-            ring: group.ring.iter().copied().collect(),
+            ring: group.ring.to_vec(),
             revision: group.committed,
             slowest: self.slowest_edge(group),
             pairwise: group.paths.pairwise,

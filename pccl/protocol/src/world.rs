@@ -141,11 +141,6 @@ impl GroupPlan {
         (rank + 1) % self.members.len()
     }
 
-    /// Rank of the member in front of `rank`.
-    pub fn previous_of(&self, rank: usize) -> usize {
-        (rank + self.members.len() - 1) % self.members.len()
-    }
-
     /// The peers at both ends of an edge. `None`: no plan of a master has such an edge.
     pub fn name_of(&self, edge: &PlanEdge) -> Option<EdgeName> {
         let peer = |rank: u16| Some(self.members.get(usize::from(rank))?.peer);

@@ -148,8 +148,8 @@ fn inputs_of_forgotten_clients_are_ignored() {
     assert_eq!(rig.state.snapshot(), before);
 }
 
-/// An edge breaks under an attempt, and the master stands still before it can judge that: the death of one end, which explains
-/// it, comes only after the pause.
+/// An edge breaks under an attempt, and the master stands still before it can judge that: the death of one end, which
+/// explains it, comes only after the pause.
 #[test]
 fn a_fault_is_not_judged_by_a_pause_of_the_master() {
     let mut rig = Rig::world(3);

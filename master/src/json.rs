@@ -44,7 +44,9 @@ fn peer(peer: &StatusPeer) -> String {
     let operation = peer.operation.map_or("null".to_owned(), |CollectiveId { kind, op }| {
         object(&[
             ("collective", text(kind.text())),
-            ("tag", op.tag.to_string()),
+            ("tag", op.tag.number.to_string()),
+            ("from", op.tag.pair.map_or("null".to_owned(), |pair| text(&format!("{:#}", pair.from)))),
+            ("to", op.tag.pair.map_or("null".to_owned(), |pair| text(&format!("{:#}", pair.to)))),
             ("epoch", op.epoch.to_string()),
             ("attempt", op.attempt.to_string()),
         ])
@@ -155,7 +157,7 @@ mod tests {
                 moved_bytes: u64::MAX,
                 operation: Some(CollectiveId {
                     kind: CollectiveKind::Broadcast,
-                    op: OpId { epoch: GroupEpoch(6), tag: 9, attempt: 1 },
+                    op: OpId { epoch: GroupEpoch(6), tag: 9.into(), attempt: 1 },
                 }),
             }],
             waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],

@@ -46,7 +46,7 @@ fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {
     first.confirm_ring_of(2);
     let plan = second.confirm_ring_of(2);
     second.wait_for_admission();
-    let op = OpId { epoch: plan.epoch, tag: 7, attempt: 0 };
+    let op = OpId { epoch: plan.epoch, tag: 7.into(), attempt: 0 };
     first.send(&initiate(op));
     first.check_alive(1);
     (first, second, op)

@@ -41,7 +41,7 @@ impl DetachedReduce {
 
     /// The tag.
     pub fn tag(&self) -> u64 {
-        self.op.tag()
+        self.op.tag().number
     }
 }
 

@@ -61,6 +61,7 @@ impl<'a> Tensor<'a> {
                 bytes: size_of_val(send),
                 in_place: false,
                 is_saved: false,
+                is_read_only: false,
             },
             descriptor: PartDescriptor::new(send.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
@@ -253,6 +254,8 @@ pub(crate) struct RawTensor {
     in_place: bool,
     /// In place only: what is overwritten comes back after a failure.
     is_saved: bool,
+    /// In place only: nothing is written.
+    is_read_only: bool,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -301,7 +304,13 @@ impl PartMemory {
 impl RawTensor {
     fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
         let in_place = std::ptr::eq(send, recv);
-        Self { send, recv, bytes, in_place, is_saved: in_place }
+        Self { send, recv, bytes, in_place, is_saved: in_place, is_read_only: false }
+    }
+
+    /// Memory of the caller that a collective only reads, for one in which this rank only gives.
+    pub(crate) fn read_only(data: &Span) -> Self {
+        let Span { start, bytes } = *data;
+        Self { send: start, recv: start, bytes, in_place: true, is_saved: false, is_read_only: true }
     }
 
     /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
@@ -318,13 +327,14 @@ impl RawTensor {
         assert!(bytes == room.checked(&recv) && (send.end <= recv.start || recv.end <= send.start));
         // SAFETY: both ranges lie inside the allocation, which was just checked.
         let (send, recv) = unsafe { (room.start.add(send.start), room.start.add(recv.start)) };
-        Self { send, recv, bytes, in_place: false, is_saved: false }
+        Self { send, recv, bytes, in_place: false, is_saved: false, is_read_only: false }
     }
 
     /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
     pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
         let bytes = room.checked(&(0..send.bytes));
-        Self { send: send.start, recv: room.start, bytes, in_place: false, is_saved: false }
+        let (send, recv) = (send.start, room.start);
+        Self { send, recv, bytes, in_place: false, is_saved: false, is_read_only: false }
     }
 
     /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the
@@ -346,15 +356,20 @@ impl RawTensor {
         self.bytes
     }
 
-    /// The address ranges that are written and that are only read.
-    pub(crate) fn ranges(&self) -> (Range<usize>, Option<Range<usize>>) {
+    /// Its address ranges, and whether they are written.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
         let range = |start: usize| start..start + self.bytes;
-        (range(self.recv as usize), (!self.in_place).then(|| range(self.send as usize)))
+        let read = (!self.in_place).then(|| (range(self.send as usize), false));
+        std::iter::once((range(self.recv as usize), !self.is_read_only)).chain(read)
     }
 
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
-        if self.in_place {
+        if self.is_read_only {
+            // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
+            let data = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
+            PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
+        } else if self.in_place {
             // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained
             // (module documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
@@ -371,7 +386,7 @@ impl RawTensor {
     /// Copies saved bytes back into an in-place tensor. Only after the gate of the attempt has drained: the caller's
     /// thread is then the only user of tensor and backup.
     pub(crate) fn restore(&self, range: Range<usize>, backup: &Backup, backup_offset: usize) {
-        assert!(self.in_place && range.start <= range.end && range.end <= self.bytes);
+        assert!(self.in_place && !self.is_read_only && range.start <= range.end && range.end <= self.bytes);
         let from = backup_offset + range.start;
         assert!(from + range.len() <= backup.capacity);
         // SAFETY: both ranges were just checked; the two allocations are different, and the drained gate leaves this

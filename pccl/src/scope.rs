@@ -115,7 +115,7 @@ impl AsyncReduce<'_> {
 
     /// The tag.
     pub fn tag(&self) -> u64 {
-        self.op.tag()
+        self.op.tag().number
     }
 }
 

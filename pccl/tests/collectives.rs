@@ -428,3 +428,115 @@ fn buffers_that_do_not_fit_are_refused_at_once() {
         assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
     }
 }
+
+/// A process has its own sockets to all others beside ring and mesh when there are more than eight.
+#[test]
+fn each_sends_to_each_at_the_same_time() {
+    for ranks in [2, 3, 5, 10] {
+        let peers = Peers::new(ranks);
+        let counts: &[usize] = if ranks == 10 { &[1000] } else { &COUNTS };
+        for (count, shift) in counts.iter().flat_map(|count| (1..ranks).map(|shift| (*count, shift))) {
+            peers.each(|comm| {
+                let rank = comm.world().rank;
+                let (to, from) = ((rank + shift) % ranks, (rank + ranks - shift) % ranks);
+                let (own, mut other, mut all) = (content(rank, count), vec![-1.0; count], vec![1.0_f32]);
+                // One number for three operations.
+                let exchanged: Result<(), Error> = comm.scope(|scope| {
+                    let sent = scope.launch(Call::send(&own[..], to), 3)?;
+                    let received = scope.launch(Call::recv(&mut other[..], from), 3)?;
+                    let reduced = scope.all_reduce(&mut all, ReduceOptions::new(ReduceOp::Sum).tag(3))?;
+                    let (sent, received) = (sent.wait()?, received.wait()?);
+                    assert_eq!((sent.world_size, sent.rank, received.rank), (2, 0, 1));
+                    reduced.wait().map(drop)
+                });
+                exchanged.expect("all call it");
+                assert!(own == content(rank, count) && other == content(from, count), "{ranks} {shift}");
+                assert_eq!(all, [ranks as f32]);
+            });
+        }
+    }
+}
+
+#[test]
+fn two_who_do_not_agree_on_what_is_sent_both_learn_it() {
+    let peers = Peers::new(3);
+    let errors = peers.each(|comm| {
+        let (mut data, before) = (vec![7.0_f32; 10], vec![7.0_f32; 10]);
+        let result = match comm.world().rank {
+            0 => comm.send(&data, 1, ()),
+            1 => comm.recv(&mut data[..9], 0, ()),
+            // Nobody waits for this one.
+            _ => return None,
+        };
+        assert_eq!(data, before);
+        Some(result.expect_err("lengths differ"))
+    });
+    for error in errors.iter().flatten() {
+        let verdict = verdict_of(error);
+        assert_eq!(verdict.cause, Cause::MismatchedCall);
+        assert_eq!(verdict.culprits.len(), 2);
+    }
+    // The tag is usable again.
+    let sums = peers.each(|comm| {
+        let mut data = content(0, 100);
+        match comm.world().rank {
+            0 => comm.send(&data, 1, ()).map(drop),
+            1 => {
+                data.fill(0.0);
+                comm.recv(&mut data, 0, ()).map(drop)
+            }
+            _ => Ok(()),
+        }
+        .expect("fits");
+        data
+    });
+    assert!(sums.iter().all(|data| *data == content(0, 100)));
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let peers = Peers::new(2);
+    let comm = &peers.all[0];
+    let refused = |result: Result<ReduceInfo, Error>, part: &str| {
+        let error = result.expect_err("refused");
+        assert!(matches!(&error, Error::InvalidArgument(text) if text.contains(part)), "{error}");
+    };
+    refused(comm.send(&[1.0_f32], 0, ()), "to itself");
+    refused(comm.recv(&mut [1.0_f32], comm.id().expect("connected"), ()), "to itself");
+    refused(comm.send(&[1.0_f32], 2, ()), "no rank 2 in a group of 2");
+    let quantised =
+        CollectiveOptions { quantisation: Some(Scheme::BlockAffineU8(Block::B64).into()), ..().into() };
+    refused(comm.send(&[1.0_f32], 1, quantised), "not quantised");
+    let gone = pccl::PeerId(77);
+    let error = comm.send(&[1.0_f32], gone, ()).expect_err("no such member");
+    let verdict = verdict_of(&error);
+    assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::WorldChanged, gone));
+}
+
+#[test]
+fn who_receives_waits_as_long_as_it_wants_and_the_end_of_a_third_is_none_of_its_business() {
+    let mut peers = Peers::new(4);
+    let timeout = Some(Duration::from_millis(300));
+    let options = CollectiveOptions { timeout, ..CollectiveOptions::default() };
+    let error = peers.all[1].recv(&mut [0.0_f32; 4], 0, options).expect_err("nobody sends");
+    assert!(matches!(&error, Error::TimedOut { .. }), "{error}");
+    let verdict = verdict_of(&error);
+    assert_eq!(verdict.culprits.len(), 1, "{verdict}");
+    assert_eq!(Some(verdict.culprits[0].peer), peers.all[0].id(), "{verdict}");
+    // The sender learns the outcome of the try that was given up.
+    let late = peers.all[0].send(&[0.0_f32; 4], 1, ()).expect_err("was given up");
+    assert_eq!(verdict_of(&late).cause, Cause::CallTimeout);
+    let third = peers.all.pop().expect("four");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut data = vec![0.0_f32; 100_000];
+            peers.all[1].recv(&mut data, 0, 5).expect("it comes");
+            data
+        });
+        let _ = third.close_within(PATIENCE);
+        drop(third);
+        let data = content(0, 100_000);
+        peers.all[0].send(&data, 1, 5).expect("it is received");
+        assert!(receiver.join().expect("no panic") == data);
+    });
+}

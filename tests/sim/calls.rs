@@ -340,11 +340,11 @@ impl World {
         self.clients[slot].call = Call::Reducing;
         self.clients[slot].work.clear();
         for tag in 0..self.swarm.tags {
-            self.vote_collective(slot, tag);
+            self.vote_collective(slot, tag.into());
         }
     }
 
-    fn vote_collective(&mut self, slot: usize, tag: u64) {
+    fn vote_collective(&mut self, slot: usize, tag: Tag) {
         let odd = !self.healing && self.rng.percent(self.swarm.mismatch);
         let gives_up = !self.healing && self.rng.percent(self.swarm.give_up);
         let client = &self.clients[slot];
@@ -370,7 +370,7 @@ impl World {
             if let Some(me) = self.clients[slot].peer {
                 self.ledger.acted(op, me, Act::GaveUp);
             }
-            let limit_ms = (op.tag ^ u64::from(op.attempt)).is_multiple_of(2).then_some(LIMIT_MS);
+            let limit_ms = (op.tag.number ^ u64::from(op.attempt)).is_multiple_of(2).then_some(LIMIT_MS);
             self.send(slot, C2m::GiveUp(GiveUp { vote: VoteRef::Collective(op), limit_ms }));
         }
     }

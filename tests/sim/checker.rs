@@ -68,7 +68,7 @@ pub(crate) struct Checker {
     outcomes: BTreeMap<OpKey, Outcome>,
     /// The same, with the epoch since which attempts are counted.
     decided: BTreeMap<OpKey, Outcome>,
-    attempts: BTreeMap<(GroupId, u64, GroupEpoch, u64), u32>,
+    attempts: BTreeMap<(GroupId, u64, GroupEpoch, Tag), u32>,
     /// How often the world was empty: numbers of syncs begin anew then.
     worlds: u64,
     syncs: BTreeMap<(u64, RequestId), SyncKey>,

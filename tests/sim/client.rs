@@ -94,8 +94,8 @@ pub(crate) struct Client {
     pub(crate) plan: Option<GroupPlan>,
     /// Edges of which the master knows that they stand at this end, or that they do not.
     pub(crate) said: BTreeMap<EdgeKey, bool>,
-    pub(crate) attempts: BTreeMap<u64, u32>,
-    pub(crate) work: BTreeMap<u64, TagWork>,
+    pub(crate) attempts: BTreeMap<Tag, u32>,
+    pub(crate) work: BTreeMap<Tag, TagWork>,
     pub(crate) serving: Option<SyncId>,
     pub(crate) sync_plan: Option<SyncPlan>,
     pub(crate) staged: Vec<FetchItem>,

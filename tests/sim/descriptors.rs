@@ -51,7 +51,7 @@ impl World {
     /// What all members of a group call for this attempt: its numbers are all that they have in common.
     pub(crate) fn descriptor(&self, group: GroupId, op: OpId, ring: &[PeerId]) -> Descriptor {
         let of_data = self.all_reduce(group, op);
-        let place = op.epoch.0 << 24 ^ op.tag << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
+        let place = op.epoch.0 << 24 ^ op.tag.number << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
         let mut rng = Rng::new(self.seed ^ place ^ 0x5eed_000f << 32);
         if ring.is_empty() || !rng.percent(self.swarm.kinds) {
             return of_data;
@@ -60,7 +60,7 @@ impl World {
     }
 
     fn all_reduce(&self, group: GroupId, op: OpId) -> Descriptor {
-        let place = op.epoch.0 << 24 ^ op.tag << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
+        let place = op.epoch.0 << 24 ^ op.tag.number << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
         let mut rng = Rng::new(self.seed ^ place ^ 0x5eed_000a << 32);
         if !rng.percent(self.swarm.large) {
             return whole(SMALL, Algorithm::Automatic);

@@ -230,7 +230,7 @@ impl Table {
 
     fn op(&self, key: u64) -> OpId {
         let peer = &self.peers[&key];
-        OpId { epoch: peer.epoch, tag: 7, attempt: peer.attempts }
+        OpId { epoch: peer.epoch, tag: 7.into(), attempt: peer.attempts }
     }
 
     fn initiate(&self, key: u64) -> C2m {

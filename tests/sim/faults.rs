@@ -172,7 +172,7 @@ impl World {
         let client = &self.clients[slot];
         let me = client.peer.unwrap_or_default();
         let epoch = GroupEpoch((client.epoch().0 + 1).saturating_sub(a.min(2)));
-        let op = OpId { epoch, tag: b, attempt: c as u32 / 2 };
+        let op = OpId { epoch, tag: b.into(), attempt: c as u32 / 2 };
         let part = PartDescriptor::new(100, pccl_quant::DataType::Float32, pccl_quant::ReduceOp::Sum);
         let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Automatic);
         let request = RequestId(a);

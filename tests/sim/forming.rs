@@ -452,7 +452,7 @@ impl World {
     fn reduce(&mut self, slot: usize) {
         let process = &mut self.all[slot];
         let (Some(key), Some(plan)) = (process.conn, &process.plan) else { return };
-        let op = OpId { epoch: plan.epoch, tag: 0, attempt: process.attempts };
+        let op = OpId { epoch: plan.epoch, tag: 0.into(), attempt: process.attempts };
         process.call = Call::Reducing(op);
         let part = PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum);
         let descriptor = Descriptor {

@@ -66,7 +66,7 @@ impl Bench {
     }
 
     fn vote(&mut self, tag: u64) {
-        let op = OpId { epoch: self.epoch, tag, attempt: 0 };
+        let op = OpId { epoch: self.epoch, tag: tag.into(), attempt: 0 };
         let part = PartDescriptor::new(1 << 20, DataType::Float32, ReduceOp::Sum);
         let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Ring);
         for client in 1..=PEERS {
@@ -128,7 +128,7 @@ fn measure(flying: u64) -> f64 {
             }
             M2c::Stale(stale) if client == ClientKey(PEERS) => {
                 if let pccl_protocol::VoteRef::Collective(op) = stale.vote {
-                    bench.vote(op.tag);
+                    bench.vote(op.tag.number);
                 }
             }
             _ => {}

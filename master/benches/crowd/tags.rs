@@ -20,7 +20,7 @@ fn initiate(op: OpId) -> C2m {
 pub(crate) fn begin(crowd: &mut Crowd, tag: u64) {
     for peer in crowd.peers.values_mut() {
         let epoch = peer.ring.1;
-        peer.send(&initiate(OpId { epoch, tag, attempt: 0 }));
+        peer.send(&initiate(OpId { epoch, tag: tag.into(), attempt: 0 }));
     }
     let (size, begun) = (crowd.peers.len(), Cell::new(0));
     let begins = crowd.run_with(
@@ -41,7 +41,7 @@ pub(crate) fn run(seconds: usize) {
     let mut done: u64 = 0;
     let vote = |peer: &mut Peer, tag: u64| {
         let epoch = peer.ring.1;
-        peer.send(&initiate(OpId { epoch, tag, attempt: 0 }));
+        peer.send(&initiate(OpId { epoch, tag: tag.into(), attempt: 0 }));
     };
     // The large operation: tag 0 begins, and nobody completes it.
     for peer in crowd.peers.values_mut() {
@@ -53,17 +53,17 @@ pub(crate) fn run(seconds: usize) {
             length / 10,
             |_| false,
             |peer, packet| match packet {
-                M2c::Commence(commence) if commence.op.tag > 0 => {
+                M2c::Commence(commence) if commence.op.tag.number > 0 => {
                     let (op, fault, moved_bytes) = (commence.op, None, 1);
                     peer.send(&C2m::Complete(Complete { op, fault, moved_bytes }));
                 }
                 M2c::Outcome(outcome) => {
                     done += 1;
-                    vote(peer, outcome.op.tag + BATCH);
+                    vote(peer, outcome.op.tag.number + BATCH);
                 }
                 M2c::Stale(stale) => {
                     if let VoteRef::Collective(op) = stale.vote {
-                        vote(peer, op.tag);
+                        vote(peer, op.tag.number);
                     }
                 }
                 _ => {}

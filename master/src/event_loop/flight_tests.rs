@@ -86,7 +86,7 @@ fn a_loss_is_one_only_if_the_peer_was_neither_dropped_nor_left() {
 fn a_verdict_for_many_is_noted_once() {
     let mut observer = observer();
     let peers = [register(&mut observer, 1, None), register(&mut observer, 2, None)];
-    let op = OpId { epoch: GroupEpoch(1), tag: 0, attempt: 0 };
+    let op = OpId { epoch: GroupEpoch(1), tag: 0.into(), attempt: 0 };
     for attempt in 0..2 {
         let op = OpId { attempt, ..op };
         let verdict = Verdict {

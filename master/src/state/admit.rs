@@ -6,7 +6,9 @@
 use super::MasterState;
 use super::client::Phase;
 use super::types::ClientKey;
-use pccl_protocol::{C2m, GroupId, KickCode, KickReason, OpId, PeerId, Register, limits};
+use pccl_protocol::{
+    C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, limits,
+};
 
 /// Where the sender of a packet stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +96,7 @@ impl MasterState {
             }
 
             (C2m::Initiate(initiate), Peer(id, group, Accepted)) => {
-                self.admit_initiate(id, group, initiate.op)
+                Self::admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate.op))
             }
             (C2m::Complete(complete), Peer(id, group, Accepted)) => {
                 self.admit_complete(id, group, complete.op)
@@ -201,6 +203,19 @@ impl MasterState {
         match group.ops.iter().find(|(_, op)| op.involves(id)) {
             Some((op, _)) => busy(format!("its collective {op} is in flight")),
             None => Ok(()),
+        }
+    }
+
+    /// A vote for an operation between two members comes from one of them.
+    fn admit_pair(id: PeerId, Initiate { op, descriptor }: &Initiate) -> Result<(), KickReason> {
+        let is_send = descriptor.kind() == CollectiveKind::SendRecv;
+        match op.tag.pair {
+            None if is_send => Err(protocol(format!("{op} has no two ends"))),
+            Some(_) if !is_send => Err(protocol(format!("{op} is a {}", descriptor.kind()))),
+            Some(pair) if !pair.has(id) || pair.from == pair.to => {
+                Err(protocol(format!("{op} is not its own")))
+            }
+            _ => Ok(()),
         }
     }
 

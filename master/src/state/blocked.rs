@@ -97,10 +97,12 @@ impl MasterState {
     fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {
         match op {
             Op::Voting { votes, .. } => {
-                let members = group.ring.iter().copied();
+                let members = group.members_for(id.tag);
                 let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
                 let reason = if !missing.is_empty() {
                     self.list_peers(missing.into_iter())
+                } else if let Some(pair) = id.tag.pair {
+                    format!("the connection of {}", self.name_of_edge((pair.from, pair.to)))
                 } else if self.ring_ready(group) {
                     let open = self.list_peers(group.edges.missing(Purpose::Mesh).into_iter());
                     format!("the connections beside the ring of {open}")

@@ -11,7 +11,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be done about an attempt now.
-enum Step {
+pub(super) enum Step {
     Wait,
     /// Nobody has it in flight any more.
     Forget,
@@ -26,6 +26,10 @@ enum Step {
 impl MasterState {
     pub(super) fn record_initiate(&mut self, id: PeerId, group_id: GroupId, initiate: Initiate) {
         let (now, op) = (self.now, initiate.op);
+        if let Some(pair) = op.tag.pair {
+            // Whoever comes first has the edge built.
+            self.want_pair(group_id, pair);
+        }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         if op.epoch == group.epoch && op.attempt == group.history.attempts(op.tag) {
             let fresh = || Op::Voting { since: now, votes: BTreeMap::new(), given_up: None };
@@ -135,10 +139,13 @@ impl MasterState {
                 } else if id.epoch != group.epoch {
                     Step::Stale
                 } else if let Some(given_up) = given_up {
-                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let missing = group.members_for(id.tag).filter(|peer| !votes.contains_key(peer));
+                    let missing: Vec<PeerId> = missing.collect();
                     let operation = (Operation::Collective(op.named(id)), Phase::Voting, 0);
                     Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, *given_up, &missing)))
-                } else if votes.len() == group.ring.len() && group.ops.gate().ready {
+                } else if votes.len() == group.votes_for(id.tag)
+                    && (id.tag.pair.is_some() || group.ops.gate().ready)
+                {
                     self.begin_or_mismatch(group, id, votes)
                 } else {
                     Step::Wait
@@ -193,6 +200,9 @@ impl MasterState {
             let id = CollectiveId { kind: descriptor.kind(), op: id };
             return Step::Decide(self.refused(id, Cause::MismatchedCall, &[*first, *other], &detail));
         }
+        if let Some(pair) = id.tag.pair {
+            return self.begin_between(group, id, pair);
+        }
         let ring: Vec<PeerId> = group.ring.clone();
         if let Some(Misfit { missing, text }) = descriptor.collective.misfit(&ring) {
             let id = CollectiveId { kind: descriptor.kind(), op: id };
@@ -205,7 +215,13 @@ impl MasterState {
     }
 
     /// The outcome of an attempt that cannot begin although all have voted.
-    fn refused(&self, id: CollectiveId, cause: Cause, culprits: &[PeerId], detail: &str) -> Outcome {
+    pub(super) fn refused(
+        &self,
+        id: CollectiveId,
+        cause: Cause,
+        culprits: &[PeerId],
+        detail: &str,
+    ) -> Outcome {
         Outcome::Aborted(Verdict {
             cause,
             culprits: culprits.iter().map(|peer| self.culprit_of(*peer)).collect(),
@@ -253,7 +269,7 @@ impl MasterState {
             return Step::Decide(Outcome::Aborted(self.given_up_verdict(operation, given_up, &open)));
         }
         // Nobody has seen an edge break that stands still, so this alone ends the attempt.
-        if let Some(edge) = broken.iter().find(|edge| edge.stalled_ms > 0) {
+        if let Some(edge) = broken.iter().find(|edge| edge.is_final) {
             return Step::Decide(Outcome::Aborted(self.edge_verdict(id, phase, bytes, edge)));
         }
         let mut faults: Vec<(Timestamp, PeerId, &OpFault)> = faults_of(participants).collect();
@@ -314,7 +330,7 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let (packet, record) = match step {
             Step::Wait => {
-                let is_timed = group.ops.get(&id).is_some_and(|op| is_timed(group, op));
+                let is_timed = group.ops.get(&id).is_some_and(|op| is_timed(group, id, op));
                 return group.ops.rest(id, is_timed);
             }
             Step::Commence(algorithm) => return self.commence(group_id, id, algorithm),
@@ -329,7 +345,7 @@ impl MasterState {
                 (M2c::Outcome(OpOutcome { op: id, outcome: outcome.clone() }), Some(outcome))
             }
         };
-        let members = group.ring.len();
+        let members = group.votes_for(id.tag);
         let voters: Vec<PeerId> = match group.ops.remove(id) {
             Some(Op::Voting { votes, .. }) => votes.into_keys().collect(),
             Some(Op::Running { participants, .. }) => participants.into_keys().collect(),
@@ -375,6 +391,7 @@ impl MasterState {
             lost_bytes: 0,
             most_bytes,
             broken: Vec::new(),
+            edge: group.edge_of(id.tag),
             given_up: None,
         };
         group.ops.run(id, running);
@@ -445,10 +462,10 @@ impl MasterState {
 }
 
 /// Whether time alone, or a sign of life, may change what is to be done about an operation: a fault of an edge is held
-/// back, and a vote that is complete may wait for the mesh.
-fn is_timed(group: &Group, op: &Op) -> bool {
+/// back, and a vote that is complete may wait for the mesh or for an edge.
+fn is_timed(group: &Group, id: OpId, op: &Op) -> bool {
     match op {
-        Op::Voting { votes, .. } => votes.len() == group.ring.len(),
+        Op::Voting { votes, .. } => votes.len() == group.votes_for(id.tag),
         Op::Running { faulty, .. } => *faulty,
     }
 }

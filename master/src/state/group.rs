@@ -12,7 +12,8 @@ use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
-    OpId, Outcome, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
+    OpId, Outcome, Pair, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy,
+    Tag, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +24,8 @@ pub(super) struct BrokenEdge {
     pub(super) generation: LinkGeneration,
     /// For how long it had stood still; 0 if its ends saw it break.
     pub(super) stalled_ms: u64,
+    /// Nobody else will end the attempt.
+    pub(super) is_final: bool,
     pub(super) text: Text,
 }
 
@@ -74,9 +77,11 @@ pub(super) enum Op {
         /// Most bytes that one participant can move for this operation. A beat counts all operations together and may
         /// be a second old, so what it says is cut to this.
         most_bytes: u64,
-        /// Edges of its ring that were judged broken, in this order. One that stood still ends the attempt. The others
-        /// explain what their ring's replacement breaks for those who still move data.
+        /// Edges that it runs on and that were judged broken, in this order. One that stood still ends the attempt. The
+        /// others explain what their ring's replacement breaks for those who still move data.
         broken: Vec<BrokenEdge>,
+        /// The generation of its edge, if it is between two members.
+        edge: Option<LinkGeneration>,
         /// A participant gave it up.
         given_up: Option<GivenUp>,
     },
@@ -263,6 +268,33 @@ impl Group {
     /// Whether these are its members, in any order.
     pub(super) fn has_members(&self, peers: &[PeerId]) -> bool {
         peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer))
+    }
+
+    /// An edge was judged broken: attempts of `users`, and one between its two ends, learn of it.
+    pub(super) fn note_broken(&mut self, edge: &BrokenEdge, users: impl Fn(OpId, Algorithm) -> bool) {
+        self.ops.change_some(|id, op| {
+            let Op::Running { algorithm, broken, edge: own, .. } = op else { return false };
+            let pair = id.tag.pair.map(|Pair { from, to }| (from, to));
+            let is_own = pair == Some(edge.ends) && *own == Some(edge.generation);
+            let is_user = is_own || users(id, *algorithm);
+            if is_user {
+                broken.push(edge.clone());
+            }
+            is_user
+        });
+    }
+
+    /// The members that take part in operations with a tag.
+    pub(super) fn members_for(&self, tag: Tag) -> impl Iterator<Item = PeerId> {
+        self.ring.iter().copied().filter(move |peer| tag.involves(*peer))
+    }
+
+    /// How many votes an operation needs to begin.
+    pub(super) fn votes_for(&self, tag: Tag) -> usize {
+        match tag.pair {
+            None => self.ring.len(),
+            Some(Pair { from, to }) => [from, to].iter().filter(|end| self.ring.contains(end)).count(),
+        }
     }
 
     /// What these members own in pairwise exchange; empty: equal chunks.

@@ -3,7 +3,7 @@
 
 use super::MasterState;
 use super::group::Group;
-use pccl_protocol::{GroupEpoch, GroupId, Outcome};
+use pccl_protocol::{GroupEpoch, GroupId, Outcome, Tag};
 use std::collections::BTreeMap;
 
 /// The attempts that a tag has had since they are counted.
@@ -27,24 +27,24 @@ impl TagHistory {
 /// All tags.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    tags: BTreeMap<u64, TagHistory>,
+    tags: BTreeMap<Tag, TagHistory>,
     /// Outcomes that are kept, over all tags.
     kept: usize,
 }
 
 impl History {
     /// What is known of a tag, if it has had an outcome.
-    pub(super) fn tag(&self, tag: u64) -> Option<&TagHistory> {
+    pub(super) fn tag(&self, tag: Tag) -> Option<&TagHistory> {
         self.tags.get(&tag)
     }
 
     /// Outcomes of `tag`.
-    pub(super) fn attempts(&self, tag: u64) -> u32 {
+    pub(super) fn attempts(&self, tag: Tag) -> u32 {
         self.tags.get(&tag).map_or(0, |history| history.outcomes)
     }
 
     /// Records an outcome. `all`: every member is told of it, so it need not be kept, nor those before it.
-    pub(super) fn remember(&mut self, tag: u64, outcome: Outcome, all: bool) {
+    pub(super) fn remember(&mut self, tag: Tag, outcome: Outcome, all: bool) {
         let history = self.tags.entry(tag).or_default();
         if all {
             self.kept -= history.kept.len();

@@ -6,7 +6,7 @@
 //! mesh.
 
 use super::edges::{EdgeEnds, Wanted, mesh_of};
-use super::group::{BrokenEdge, Group, Op};
+use super::group::{BrokenEdge, Group};
 use super::{MasterState, Timestamp};
 use pccl_protocol::{Descriptor, EdgeFault, GroupId, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
@@ -101,14 +101,9 @@ impl MasterState {
         self.changed = true;
         let is_new = group.mesh.add_fault(ends, now, memory);
         if stalled_ms > 0 {
-            group.ops.change_some(|_, op| {
-                let Op::Running { algorithm, broken, .. } = op else { return false };
-                if algorithm.uses_mesh() {
-                    let text = Text::new(fault.text.as_str());
-                    broken.push(BrokenEdge { ends, generation, stalled_ms, text });
-                }
-                algorithm.uses_mesh()
-            });
+            let text = Text::new(fault.text.as_str());
+            let broken = BrokenEdge { ends, generation, stalled_ms, is_final: true, text };
+            group.note_broken(&broken, |id, algorithm| id.tag.pair.is_none() && algorithm.uses_mesh());
         }
         if is_new {
             let text = &fault.text;

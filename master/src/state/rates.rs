@@ -118,7 +118,8 @@ impl MasterState {
         let group = self.groups.get(&group_id)?;
         let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        let op = beat.operation?.op;
+        // What is between two members has a rate of its own, that no plan promises.
+        let op = beat.operation.filter(|it| it.op.tag.pair.is_none())?.op;
         let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
         let is_used = match algorithm {
             Algorithm::Pairwise => group.edges.named(ends, received.generation).is_some(),

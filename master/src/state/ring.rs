@@ -3,12 +3,12 @@
 use super::client::Phase;
 use super::edges::{EdgeEnds, HeldFault, Mark, Severity, Wanted, ring_of};
 use super::flow::Missing;
-use super::group::{BrokenEdge, Group, Op};
+use super::group::{BrokenEdge, Group};
 use super::{MasterState, Timestamp};
 use crate::topology::ring_order;
 use pccl_protocol::{
-    EdgeFault, EdgeReport, GroupId, GroupPlan, KickCode, KickReason, M2c, Member, Paths, PeerId, Purpose,
-    StalledEdge, Text, limits,
+    Algorithm, EdgeFault, EdgeReport, GroupId, GroupPlan, KickCode, KickReason, M2c, Member, OpId, Paths,
+    PeerId, Purpose, StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,6 +58,7 @@ impl MasterState {
     pub(super) fn record_edge_report(&mut self, id: PeerId, group_id: GroupId, report: EdgeReport) {
         if let Some(group) = self.groups.get_mut(&group_id) {
             report.up.iter().for_each(|name| group.edges.note_up(id, name));
+            group.ops.change_timed();
         }
         for fault in report.broken {
             self.record_fault(id, group_id, fault);
@@ -73,7 +74,7 @@ impl MasterState {
         match edge.purpose {
             Purpose::Ring => edge.hold(fault.text, !stood, 0, now),
             Purpose::Mesh => self.mesh_fault(group_id, &fault, 0),
-            Purpose::Pair => self.pair_fault(group_id, &fault),
+            Purpose::Pair => self.pair_fault(group_id, &fault, 0),
         }
     }
 
@@ -112,7 +113,7 @@ impl MasterState {
             match group.edges.named(ends, generation).map(|edge| edge.purpose) {
                 Some(Purpose::Ring) => drop(stuck_in_ring.get_or_insert((fault, stalled_ms))),
                 Some(Purpose::Mesh) if is_heard => self.mesh_fault(group_id, &fault, stalled_ms),
-                Some(Purpose::Pair) if is_heard => self.pair_fault(group_id, &fault),
+                Some(Purpose::Pair) if is_heard => self.pair_fault(group_id, &fault, stalled_ms),
                 Some(_) | None => {}
             }
         }
@@ -126,7 +127,10 @@ impl MasterState {
             // Whatever stood still moves again, or is explained by the silence of the other end.
             None => {
                 for (_, edge) in group.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
-                    edge.held.take_if(|fault| fault.stalled_ms > 0);
+                    if edge.held.take_if(|fault| fault.stalled_ms > 0).is_some() {
+                        // Somebody may wait for just this edge.
+                        group.ops.change_timed();
+                    }
                 }
             }
         }
@@ -234,14 +238,15 @@ impl MasterState {
         group.edges.marks.insert(ends, Mark { until, severity, text: fault.text });
         // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or
         // is built anew.
-        let (generation, stalled_ms) = (edge_generation, fault.stalled_ms);
-        group.ops.change_some(|id, op| match op {
-            Op::Running { broken, .. } if generation.0 <= id.epoch.0 => {
-                broken.push(BrokenEdge { ends, generation, stalled_ms, text: Text::new(text.clone()) });
-                true
-            }
-            Op::Running { .. } | Op::Voting { .. } => false,
-        });
+        let is_user = |id: OpId, _: Algorithm| id.tag.pair.is_none() && edge_generation.0 <= id.epoch.0;
+        let broken = BrokenEdge {
+            ends,
+            generation: edge_generation,
+            stalled_ms: fault.stalled_ms,
+            is_final: fault.stalled_ms > 0,
+            text: Text::new(text.clone()),
+        };
+        group.note_broken(&broken, is_user);
         group.replan = true;
         let edge = self.name_of_edge(ends);
         self.warn(format!("{edge} failed ({severity:?}): {text}"));
@@ -344,6 +349,7 @@ impl MasterState {
         if is_new {
             group.edges_since = group.epoch;
         }
+        group.end_what_has_no_edge();
         group.ring = order.to_vec();
         group.replan = false;
         // A mesh that stands goes on, and another one has yet to stand.

@@ -129,7 +129,9 @@ impl MasterState {
         all.extend(self.accepted_without(|peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
         for (id, group) in &self.groups {
             for (op, state) in group.ops.iter() {
+                // Who sends or receives waits for nobody but the other one, whose turn may be much later.
                 if let Op::Voting { votes, .. } = state
+                    && op.tag.pair.is_none()
                     && votes.len() + 1 == group.ring.len()
                 {
                     let missing = member_without(group, |peer| state.involves(peer));

@@ -14,7 +14,7 @@ fn id(n: u128) -> PeerId {
 }
 
 fn op(tag: u64) -> Subject {
-    Subject::Op(OpId { epoch: GroupEpoch(1), tag, attempt: 0 })
+    Subject::Op(OpId { epoch: GroupEpoch(1), tag: tag.into(), attempt: 0 })
 }
 
 /// A recorder whose wall clock is wrong by `skew_us`; times are true ones, in milliseconds.
@@ -63,7 +63,7 @@ fn verdict(dead: PeerId) -> Event {
         culprits: vec![Culprit { peer: dead, host: Host::new("h2"), name: Name::default() }],
         operation: Operation::Collective(CollectiveId {
             kind: CollectiveKind::AllReduce,
-            op: OpId { epoch: GroupEpoch(1), tag: 7, attempt: 0 },
+            op: OpId { epoch: GroupEpoch(1), tag: 7.into(), attempt: 0 },
         }),
         phase: Phase::Transfer,
         bytes_done: 100,

@@ -5,8 +5,8 @@
 
 use crate::{Entry, Event, Subject, What, event::named};
 use pccl_protocol::{
-    Cause, GroupEpoch, GroupId, LinkGeneration, Name, OpId, PartDescriptor, PeerId, RequestId, RunId, SyncId,
-    WorldEpoch,
+    Cause, GroupEpoch, GroupId, LinkGeneration, Name, OpId, Pair, PartDescriptor, PeerId, RequestId, RunId,
+    SyncId, Tag, WorldEpoch,
 };
 use pccl_quant::{
     DataType, ReduceOp,
@@ -190,7 +190,10 @@ fn write_entry(out: &mut String, entry: &Entry) -> fmt::Result {
     }
     match event.subject {
         None => {}
-        Some(Subject::Op(id)) => write!(out, " op={}.{}.{}", id.epoch, id.tag, id.attempt)?,
+        Some(Subject::Op(OpId { epoch, tag, attempt })) => {
+            write!(out, " op={epoch}.{}.{attempt}", tag.number)?;
+            tag.pair.map_or(Ok(()), |Pair { from, to }| write!(out, ".{from:#}.{to:#}"))?;
+        }
         Some(Subject::Tag(tag)) => write!(out, " tag={tag}")?,
         Some(Subject::Epoch(epoch)) => write!(out, " epoch={epoch}")?,
         Some(Subject::World(epoch)) => write!(out, " world={epoch}")?,
@@ -257,8 +260,15 @@ fn parse_subject(key: &str, value: &str) -> Option<Subject> {
     if key == "op" {
         let mut numbers = value.split('.');
         let epoch = GroupEpoch(numbers.next()?.parse().ok()?);
-        let tag = numbers.next()?.parse().ok()?;
+        let number = numbers.next()?.parse().ok()?;
         let attempt = numbers.next()?.parse().ok()?;
+        let pair = match numbers.next() {
+            None => None,
+            Some(from) => {
+                Some(Pair { from: PeerId(parse_id(from)?), to: PeerId(parse_id(numbers.next()?)?) })
+            }
+        };
+        let tag = Tag { number, pair };
         return numbers.next().is_none().then_some(Subject::Op(OpId { epoch, tag, attempt }));
     }
     let number = value.parse().ok()?;

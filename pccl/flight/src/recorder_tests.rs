@@ -33,7 +33,11 @@ fn recorder(directory: Option<&Directory>, capacity: usize) -> Recorder {
 }
 
 fn op(tag: u64) -> Event {
-    Event::new(What::OpCommenced).about(Subject::Op(OpId { epoch: GroupEpoch(1), tag, attempt: 0 }))
+    Event::new(What::OpCommenced).about(Subject::Op(OpId {
+        epoch: GroupEpoch(1),
+        tag: tag.into(),
+        attempt: 0,
+    }))
 }
 
 #[test]
@@ -53,7 +57,7 @@ fn it_is_bounded_and_in_order_and_frequent_events_do_not_push_rare_ones_out() {
         .entries
         .iter()
         .filter_map(|entry| match entry.event.subject {
-            Some(Subject::Op(id)) => Some(id.tag),
+            Some(Subject::Op(id)) => Some(id.tag.number),
             _ => None,
         })
         .collect();

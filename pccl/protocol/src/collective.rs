@@ -156,8 +156,11 @@ impl Descriptor {
         // Partial sums are what is quantised, and there are none where all contributions go to all.
         let is_small = bytes.saturating_mul(ranks as u64) <= limits::MAX_ALL_GATHER_BYTES
             && self.parts.iter().all(|part| part.quantisation.is_none());
-        if self.kind() != CollectiveKind::AllReduce {
-            return self.algorithm_of_others(ranks, paths);
+        match self.kind() {
+            CollectiveKind::AllReduce => {}
+            // There is one way from one member to another.
+            CollectiveKind::SendRecv => return Algorithm::Ring,
+            _ => return self.algorithm_of_others(ranks, paths),
         }
         let can_be_pairwise = self.can_be_pairwise(ranks);
         let pairwise = if paths.mesh { Algorithm::Pairwise } else { Algorithm::Ring };
@@ -195,8 +198,12 @@ impl Descriptor {
     fn can_be_pairwise(&self, ranks: usize) -> bool {
         // Over the mesh an owner quantises what it has folded, and who alone keeps that should not lose by it.
         let is_lossy = self.parts.iter().any(|part| part.quantisation.is_some());
-        let stays = matches!(self.kind(), CollectiveKind::Reduce | CollectiveKind::ReduceScatter);
-        (3..=limits::MAX_MESH_RANKS).contains(&ranks) && self.bytes() > 0 && !(stays && is_lossy)
+        let kind = self.kind();
+        let stays = matches!(kind, CollectiveKind::Reduce | CollectiveKind::ReduceScatter);
+        (3..=limits::MAX_MESH_RANKS).contains(&ranks)
+            && self.bytes() > 0
+            && !(stays && is_lossy)
+            && kind != CollectiveKind::SendRecv
     }
 
     /// Names the first difference between two descriptors, for the verdict of a mismatch: how this one was called,

@@ -109,6 +109,78 @@ impl ListItem for PeerId {
     const MAX_ITEMS: usize = limits::MAX_PEERS;
 }
 
+/// The two members of an operation that only they take part in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pair {
+    /// The one that sends.
+    pub from: PeerId,
+    /// The one that receives.
+    pub to: PeerId,
+}
+
+impl Pair {
+    /// Whether this is one of the two.
+    pub fn has(self, peer: PeerId) -> bool {
+        peer == self.from || peer == self.to
+    }
+}
+
+impl Encode for Pair {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.from.encode(out);
+        self.to.encode(out);
+    }
+}
+
+impl Decode for Pair {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { from: Decode::decode(reader)?, to: Decode::decode(reader)? })
+    }
+}
+
+/// What tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
+/// and of an operation between two members who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag {
+    /// The caller's number.
+    pub number: u64,
+    /// The two who take part; `None`: all members do.
+    pub pair: Option<Pair>,
+}
+
+impl Tag {
+    /// Whether an operation with this tag has a part for a member.
+    pub fn involves(self, peer: PeerId) -> bool {
+        self.pair.is_none_or(|pair| pair.has(peer))
+    }
+}
+
+impl From<u64> for Tag {
+    fn from(number: u64) -> Self {
+        Self { number, pair: None }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tag {}", self.number)?;
+        self.pair.map_or(Ok(()), |Pair { from, to }| write!(f, " from {from} to {to}"))
+    }
+}
+
+impl Encode for Tag {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.number.encode(out);
+        self.pair.encode(out);
+    }
+}
+
+impl Decode for Tag {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { number: Decode::decode(reader)?, pair: Decode::decode(reader)? })
+    }
+}
+
 /// Identity of one attempt of one collective.
 ///
 /// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing
@@ -118,14 +190,14 @@ pub struct OpId {
     /// Epoch of the group that runs the collective.
     pub epoch: GroupEpoch,
     /// The caller's tag.
-    pub tag: u64,
+    pub tag: Tag,
     /// Outcomes that this tag had before in this epoch.
     pub attempt: u32,
 }
 
 impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tag {} (epoch {}, attempt {})", self.tag, self.epoch, self.attempt)
+        write!(f, "{} (epoch {}, attempt {})", self.tag, self.epoch, self.attempt)
     }
 }
 

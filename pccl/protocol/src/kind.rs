@@ -20,6 +20,8 @@ wire_code! {
         Reduce = 4 => "reduce",
         /// Nobody goes on before all have come.
         Barrier = 5 => "barrier",
+        /// One member gets what another one gives. Nobody else takes part.
+        SendRecv = 6 => "send-recv",
     }
 }
 
@@ -33,6 +35,7 @@ impl CollectiveKind {
             Self::ReduceScatter => "reduce_scatter",
             Self::Reduce => "reduce",
             Self::Barrier => "barrier",
+            Self::SendRecv => "send_recv",
         }
     }
 
@@ -40,7 +43,7 @@ impl CollectiveKind {
     pub const fn folds(self) -> bool {
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::Reduce => true,
-            Self::Broadcast | Self::AllGather | Self::Barrier => false,
+            Self::Broadcast | Self::AllGather | Self::Barrier | Self::SendRecv => false,
         }
     }
 }
@@ -61,6 +64,8 @@ wire_union! {
         Reduce(PeerId) = 4,
         /// Nobody goes on before all have come. There are no tensors.
         Barrier(Nothing) = 5,
+        /// One member gets what another one gives: which ones, the [tag](crate::Tag) says.
+        SendRecv(Nothing) = 6,
     }
 }
 
@@ -126,6 +131,7 @@ impl Collective {
             Self::ReduceScatter(_) => CollectiveKind::ReduceScatter,
             Self::Reduce(_) => CollectiveKind::Reduce,
             Self::Barrier(_) => CollectiveKind::Barrier,
+            Self::SendRecv(_) => CollectiveKind::SendRecv,
         }
     }
 
@@ -133,7 +139,11 @@ impl Collective {
     pub const fn root(&self) -> Option<PeerId> {
         match self {
             Self::Broadcast(root) | Self::Reduce(root) => Some(*root),
-            Self::AllReduce(_) | Self::AllGather(_) | Self::ReduceScatter(_) | Self::Barrier(_) => None,
+            Self::AllReduce(_)
+            | Self::AllGather(_)
+            | Self::ReduceScatter(_)
+            | Self::Barrier(_)
+            | Self::SendRecv(_) => None,
         }
     }
 
@@ -141,7 +151,11 @@ impl Collective {
     pub const fn split(&self) -> Option<&Split> {
         match self {
             Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
-            Self::AllReduce(_) | Self::Broadcast(_) | Self::Reduce(_) | Self::Barrier(_) => None,
+            Self::AllReduce(_)
+            | Self::Broadcast(_)
+            | Self::Reduce(_)
+            | Self::Barrier(_)
+            | Self::SendRecv(_) => None,
         }
     }
 

@@ -230,7 +230,7 @@ mod tests {
             moved_bytes: 99,
             operation: Some(CollectiveId {
                 kind: CollectiveKind::AllReduce,
-                op: OpId { epoch: GroupEpoch(4), tag: 7, attempt: 1 },
+                op: OpId { epoch: GroupEpoch(4), tag: 7.into(), attempt: 1 },
             }),
         }
     }

@@ -9,7 +9,9 @@ use super::{
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
-use pccl_protocol::{Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId};
+use pccl_protocol::{
+    Algorithm, Descriptor, GroupEpoch, LinkGeneration, OpFault, OpFaultKind, OpId, PeerId, Tag,
+};
 use pccl_quant::{Level, ReduceOp, quantise::Quantisation};
 use pccl_quant_reference::ring_all_reduce_oracle;
 use proptest::prelude::*;
@@ -19,7 +21,7 @@ use std::{
 };
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Place, Transfer};
 
-pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: 9, attempt: 1 };
+pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: Tag { number: 9, pair: None }, attempt: 1 };
 
 /// Stands for the operation and for the link to the next rank.
 #[derive(Default)]

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use pccl_flight::{Subject, What};
 use pccl_protocol::{
     Algorithm, C2m, CallKind, Cause, CollectiveId, CollectiveKind, Commence, Complete, Descriptor, GiveUp,
-    Initiate, OpFault, OpId, Outcome, PeerId, TooFewPeers, VoteRef,
+    GroupEpoch, Initiate, OpFault, OpId, Outcome, Pair, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -61,7 +61,7 @@ pub struct ReduceInfo {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Op {
-    tag: u64,
+    tag: Tag,
     /// How long it may be waited for.
     timeout: Option<Duration>,
     descriptor: Descriptor,
@@ -81,11 +81,11 @@ impl Op {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         (tag, timeout): (u64, Option<Duration>),
-        Prepared { descriptor, raws, rooms, beside }: Prepared,
+        Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
         let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
-            tag,
+            tag: Tag { number: tag, pair },
             timeout,
             descriptor,
             raws,
@@ -100,7 +100,7 @@ impl Op {
     }
 
     /// The caller's tag.
-    pub(crate) fn tag(&self) -> u64 {
+    pub(crate) fn tag(&self) -> Tag {
         self.tag
     }
 
@@ -149,9 +149,7 @@ impl Op {
     pub(crate) fn ranges(&self) -> Vec<(Range<usize>, bool)> {
         let mut all: Vec<(Range<usize>, bool)> = self.beside.iter().flat_map(|it| it.ranges()).collect();
         for raw in &self.raws {
-            let (written, read) = raw.ranges();
-            all.push((written, true));
-            all.extend(read.map(|read| (read, false)));
+            all.extend(raw.ranges());
         }
         all
     }
@@ -165,8 +163,7 @@ impl Op {
         }
         let mut shape = None;
         let registered = shared.table.register(&op, self.tag, |slot| {
-            let ring: Vec<PeerId> = slot.plan.members.iter().map(|member| member.peer).collect();
-            shape = shape_of(&self.descriptor.collective, &ring);
+            shape = shape_of(&self.descriptor.collective, &slot.ring);
             self.attempt_in(&shared, slot, shape.as_ref())
         });
         let Some(attempt) = registered else {
@@ -206,17 +203,17 @@ impl Op {
     fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
         let owner: Weak<dyn AttemptOwner> = self.me.clone();
         let (descriptor, raws) = (&self.descriptor, &self.raws);
-        let algorithm = descriptor.algorithm_for(slot.ranks, slot.paths);
+        let algorithm = descriptor.algorithm_for(slot.ring.len(), slot.paths);
         let Some(shape) = shape else {
-            let plan = Plan::new(&[], &Shape::all_reduce(slot.ranks), slot.rank, FRAME_BYTES);
+            let plan = Plan::new(&[], &Shape::all_reduce(slot.ring.len()), slot.rank, FRAME_BYTES);
             let nothing = shared.backups.take(0);
             let idle = Attempt::new(slot.id, plan, descriptor, &[], self.backup.clone(), nothing, owner);
             return Running::Ring(idle);
         };
         match algorithm {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
-                let memory = shared.backups.take(exchange_bytes(descriptor, slot.ranks));
-                let place = (slot.ranks, slot.rank, algorithm);
+                let memory = shared.backups.take(exchange_bytes(descriptor, slot.ring.len()));
+                let place = (slot.ring.len(), slot.rank, algorithm);
                 let room = (memory, &*self.backup);
                 Running::Small(Exchange::new(slot.id, place, descriptor, raws, room, owner))
             }
@@ -224,7 +221,7 @@ impl Op {
                 // Only what can be cut anywhere can be owned by anybody.
                 let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
                 let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
-                let frame_bytes = ownership::frame_bytes(descriptor, slot.ranks, shares);
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), shares);
                 let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
                 let ownership = Ownership::new(&plan, shares);
                 let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
@@ -271,7 +268,7 @@ impl Op {
         if attempt.algorithm() != named {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
-        let users = if named.uses_mesh() { Users::OverMesh } else { Users::All };
+        let users = self.users(&shared, named);
         let fault = if attempt.place().ranks > 1 { shared.links.fault_for(id.epoch, users) } else { None };
         if let Some(fault) = fault.or(early) {
             return self.fault(id, fault);
@@ -351,9 +348,19 @@ impl Op {
         self.finish(&shared, &mut state, result, false);
     }
 
-    /// Whether the present attempt runs over the mesh.
-    pub(crate) fn uses_mesh(&self) -> bool {
-        self.state.lock().attempt.as_ref().is_some_and(|attempt| attempt.algorithm().uses_mesh())
+    /// The links that the present attempt runs on, and its epoch.
+    pub(crate) fn runs_on(&self, shared: &Shared) -> Option<(GroupEpoch, Users)> {
+        let attempt = self.state.lock().attempt.clone()?;
+        Some((attempt.id().epoch, self.users(shared, attempt.algorithm())))
+    }
+
+    fn users(&self, shared: &Shared, algorithm: Algorithm) -> Users {
+        match self.tag.pair {
+            Some(Pair { from, to }) if shared.identity().is_some_and(|me| me.peer == from) => Users::To(to),
+            Some(Pair { from, .. }) => Users::From(from),
+            None if algorithm.uses_mesh() => Users::OverMesh,
+            None => Users::All,
+        }
     }
 
     /// A link that the present attempt runs on broke.
@@ -525,9 +532,11 @@ impl AttemptOwner for Op {
     }
 
     fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
-        let Some(link) = self.shared.upgrade().and_then(|shared| shared.links.out_for(op.epoch)) else {
-            return false;
-        };
+        let link = self.shared.upgrade().and_then(|shared| match self.tag.pair {
+            Some(pair) => shared.links.out_to(op.epoch, pair.to),
+            None => shared.links.out_for(op.epoch),
+        });
+        let Some(link) = link else { return false };
         link.push_all(frames);
         true
     }

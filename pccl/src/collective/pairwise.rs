@@ -278,7 +278,7 @@ impl Pairwise {
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
         let tensor = self.plan.run(index).tensors.start;
-        coding.rounding(self.progress.id().tag, self.plan.rank(), tensor, unit)
+        coding.rounding(self.progress.id().tag.number, self.plan.rank(), tensor, unit)
     }
 
     fn send(&self, to: usize, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {

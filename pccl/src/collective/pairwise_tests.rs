@@ -187,7 +187,7 @@ fn half_bytes(halves: &[u16]) -> Vec<u8> {
 
 /// The result of the first tensor, unit by unit as if its owner owned all.
 fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], usize)) -> Vec<u8> {
-    let (ranks, operation) = (inputs.len(), (ID.tag, 0));
+    let (ranks, operation) = (inputs.len(), (ID.tag.number, 0));
     if how.shares == EQUAL {
         return quantised_pairwise_oracle(DataType::Float32, how.op, quantisation, operation, inputs);
     }

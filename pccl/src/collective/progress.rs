@@ -169,7 +169,8 @@ impl Progress {
 
 /// The link's name for an attempt.
 pub(crate) fn op_key(id: OpId) -> OpKey {
-    OpKey { epoch: id.epoch.0, tag: id.tag, attempt: id.attempt }
+    let OpId { epoch, tag, attempt } = id;
+    OpKey { epoch: epoch.0, tag: tag.number, attempt, pair: tag.pair.is_some() }
 }
 
 pub(crate) fn local_fault(text: impl Into<String>) -> OpFault {

@@ -3,7 +3,7 @@
 
 use super::{op::Op, running::Running};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Paths, PeerId};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Weak},
@@ -22,7 +22,7 @@ struct Inner {
     ring: Option<Arc<GroupPlan>>,
     rank: usize,
     /// Outcomes of each tag since [`GroupPlan::counted_since`].
-    outcomes: HashMap<u64, u32>,
+    outcomes: HashMap<Tag, u32>,
     active: HashMap<OpId, Entry>,
 }
 
@@ -36,10 +36,9 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) id: OpId,
-    pub(crate) ranks: usize,
+    /// Who takes part, by rank.
+    pub(crate) ring: Vec<PeerId>,
     pub(crate) rank: usize,
-    /// The ring.
-    pub(crate) plan: Arc<GroupPlan>,
     /// How data may travel.
     pub(crate) paths: Paths,
     /// What the ranks own in pairwise exchange ([`GroupPlan::shares`]).
@@ -55,20 +54,22 @@ impl Inner {
 
 impl Inner {
     /// The identity of the next attempt of a tag.
-    fn next_id(&self, tag: u64) -> OpId {
+    fn next_id(&self, tag: Tag) -> OpId {
         OpId { epoch: self.epoch, tag, attempt: self.outcomes.get(&tag).copied().unwrap_or(0) }
     }
 
-    /// Ring and identity for the next attempt of a tag.
-    fn slot(&self, tag: u64) -> Option<Slot> {
-        let plan = self.ring.clone()?;
-        Some(Slot {
-            id: self.next_id(tag),
-            ranks: plan.members.len(),
-            rank: self.rank,
-            paths: plan.paths,
-            shares: plan.shares(),
-            plan,
+    /// Who takes part in the next attempt of a tag, and its identity.
+    fn slot(&self, tag: Tag) -> Option<Slot> {
+        let (plan, id) = (self.ring.as_ref()?, self.next_id(tag));
+        Some(match tag.pair {
+            None => {
+                let ring = plan.members.iter().map(|member| member.peer).collect();
+                Slot { id, ring, rank: self.rank, paths: plan.paths, shares: plan.shares() }
+            }
+            Some(Pair { from, to }) => {
+                let rank = usize::from(plan.members.get(self.rank)?.peer == to);
+                Slot { id, ring: vec![from, to], rank, paths: Paths::default(), shares: Vec::new() }
+            }
         })
     }
 }
@@ -116,7 +117,7 @@ impl OpTable {
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,
-        tag: u64,
+        tag: Tag,
         mut make: impl FnMut(&Slot) -> Running,
     ) -> Option<Running> {
         loop {
@@ -169,17 +170,19 @@ impl OpTable {
 #[derive(Debug)]
 pub(crate) struct LinkDirectory {
     table: Arc<OpTable>,
+    ends: Pair,
 }
 
 impl LinkDirectory {
-    /// A view for one link.
-    pub(crate) fn new(table: Arc<OpTable>) -> Self {
-        Self { table }
+    /// A view for the link between these two.
+    pub(crate) fn new(table: Arc<OpTable>, ends: Pair) -> Self {
+        Self { table, ends }
     }
 }
 
 impl Directory for LinkDirectory {
     fn find(&self, op: &OpKey) -> Lookup {
-        self.table.find(OpId { epoch: GroupEpoch(op.epoch), tag: op.tag, attempt: op.attempt })
+        let tag = Tag { number: op.tag, pair: op.pair.then_some(self.ends) };
+        self.table.find(OpId { epoch: GroupEpoch(op.epoch), tag, attempt: op.attempt })
     }
 }

@@ -190,6 +190,52 @@ impl Communicator {
         self.call(Call::barrier(), options.into())
     }
 
+    /// Gives `data` to one member of the group, which calls [`Communicator::recv`] with the same tag. Nobody else takes
+    /// part, or is waited for: what others do, and whether they die, changes nothing. Tags of what goes from one peer
+    /// to another are their own: the same number may be in flight to others, from others and among all.
+    ///
+    /// ```no_run
+    /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
+    /// let world = comm.world();
+    /// let (next, previous) = ((world.rank + 1) % world.group_size, (world.rank + world.group_size - 1) % world.group_size);
+    /// let (own, mut other) = (vec![1.0_f32; 1000], vec![0.0_f32; 1000]);
+    /// comm.scope(|scope| {
+    ///     let sent = scope.launch(pccl::Call::send(&own[..], next), 0)?;
+    ///     let received = scope.launch(pccl::Call::recv(&mut other[..], previous), 0)?;
+    ///     sent.wait()?;
+    ///     received.wait()
+    /// })?;
+    /// # Ok::<(), pccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::call`]: `Aborted` with the cause `WorldChanged` if the other one is no member any more, with
+    /// `EdgeBroken` if there is no connection from the one to the other, with `MismatchedCall` if the two have tensors
+    /// of different types or lengths. `InvalidArgument` if it is this peer itself.
+    pub fn send<T: Element>(
+        &self,
+        data: &[T],
+        to: impl Into<Root>,
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::send(data, to).quantised(options.quantisation), options)
+    }
+
+    /// Puts what one member of the group gives by [`Communicator::send`] into `data`. See there.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`]; after any, the content of `data` is undefined.
+    pub fn recv<T: Element>(
+        &self,
+        data: &mut [T],
+        from: impl Into<Root>,
+        options: impl Into<CollectiveOptions>,
+    ) -> Result<ReduceInfo, Error> {
+        let options = options.into();
+        self.call(Call::recv(data, from).quantised(options.quantisation), options)
+    }
+
     /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its
     /// `weight`, divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of
     /// samples that a peer has seen. `docs/semantics.md` has the exact rule. Floats only.
@@ -258,8 +304,8 @@ impl Communicator {
             {
                 return Err(Error::InvalidUsage(format!("{kind} while another thread is in {call}")));
             }
-            if activity.ops.iter().any(|other| other.tag() == tag) {
-                return Err(Error::InvalidUsage(format!("tag {tag} is in flight already")));
+            if activity.ops.iter().any(|other| other.tag() == op.tag()) {
+                return Err(Error::InvalidUsage(format!("{} is in flight already", op.tag())));
             }
             if activity.ops.len() >= limits::MAX_TAGS_IN_FLIGHT {
                 return Err(Error::InvalidUsage(format!(

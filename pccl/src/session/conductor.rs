@@ -9,7 +9,7 @@
 use super::{
     Identity, Shared,
     edges::{self, Dialed, Edge, Waiting},
-    links::{Name, Users},
+    links::Name,
     reach,
 };
 use crate::{
@@ -20,8 +20,8 @@ use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 use pccl_flight::{Event as Record, Subject, What};
 use pccl_protocol::{
-    C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, PeerId, PlanEdge, Purpose,
-    ReachPlan, Text,
+    C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, Pair, PeerId, PlanEdge,
+    Purpose, ReachPlan, Text,
 };
 use std::{
     collections::BTreeMap,
@@ -169,7 +169,10 @@ impl Conductor {
         let awaited: Vec<Edge> = awaited.map(|(name, end)| end.edge(name)).collect();
         for edge in awaited {
             let Some(conns) = self.waiting.take(&edge) else { continue };
-            let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
+            let directory = Arc::new(LinkDirectory::new(
+                shared.table.clone(),
+                Pair { from: PeerId(edge.peer), to: self.me.peer },
+            ));
             let config = InConfig {
                 peer: edge.peer,
                 generation: edge.generation,
@@ -349,8 +352,7 @@ fn fail_running(shared: &Shared, fault: &LinkFault) {
         return;
     }
     for op in shared.table.all() {
-        let users = if op.uses_mesh() { Users::OverMesh } else { Users::All };
-        if op.id().is_some_and(|id| shared.links.carries(id.epoch, users, fault)) {
+        if op.runs_on(shared).is_some_and(|(epoch, users)| shared.links.carries(epoch, users, fault)) {
             op.link_broken(&link_fault(fault));
         }
     }

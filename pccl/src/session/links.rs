@@ -6,7 +6,7 @@
 
 use crate::collective::{op::missing_link, progress::link_fault};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, Purpose};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, PeerId, Purpose};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -23,14 +23,17 @@ pub(crate) enum Users {
     All,
     /// Those of the ring and of the mesh.
     OverMesh,
+    /// The one to this peer.
+    To(PeerId),
+    /// The one from this peer.
+    From(PeerId),
 }
 
 /// The edges of one plan that touch this peer.
 #[derive(Debug, Default)]
 struct View {
-    /// To the next rank, and from the previous one.
+    /// To the next rank.
     next: Option<Name>,
-    previous: Option<Name>,
     /// To other ranks, by rank.
     out: BTreeMap<usize, (Name, Purpose)>,
     inbound: Vec<(Name, Purpose)>,
@@ -50,30 +53,30 @@ impl View {
             }
             if let Some(name) = name(from).filter(|_| to == rank) {
                 view.inbound.push((name, edge.purpose));
-                if edge.purpose == Purpose::Ring {
-                    view.previous = Some(name);
-                }
             }
         }
         view
     }
 
-    /// Whether operations with these users run on an edge.
-    fn has(&self, users: Users, direction: Direction, name: Name) -> bool {
-        let is_used = |(known, purpose): &(Name, Purpose)| *known == name && users.use_edges_for(*purpose);
-        match direction {
-            Direction::Out => self.out.values().any(is_used),
-            Direction::In => self.inbound.iter().any(is_used),
-        }
+    /// The edges that operations with these users run on: from this peer, and to it.
+    fn used_by(&self, users: Users) -> (Vec<Name>, Vec<Name>) {
+        let used = |direction| {
+            move |(name, purpose): &(Name, Purpose)| {
+                users.use_edge(direction, *name, *purpose).then_some(*name)
+            }
+        };
+        let out = self.out.values().filter_map(used(Direction::Out)).collect();
+        (out, self.inbound.iter().filter_map(used(Direction::In)).collect())
     }
 }
 
 impl Users {
-    fn use_edges_for(self, purpose: Purpose) -> bool {
-        match purpose {
-            Purpose::Ring => true,
-            Purpose::Mesh => self == Self::OverMesh,
-            Purpose::Pair => false,
+    fn use_edge(self, direction: Direction, name: Name, purpose: Purpose) -> bool {
+        match self {
+            Self::All => purpose == Purpose::Ring,
+            Self::OverMesh => purpose != Purpose::Pair,
+            Self::To(peer) => direction == Direction::Out && name.0 == peer.0,
+            Self::From(peer) => direction == Direction::In && name.0 == peer.0,
         }
     }
 }
@@ -146,6 +149,13 @@ impl Links {
         now.out.get(&now.views.get(&epoch)?.next?).cloned()
     }
 
+    /// The link to a peer in `epoch`.
+    pub(crate) fn out_to(&self, epoch: GroupEpoch, peer: PeerId) -> Option<Arc<OutLink>> {
+        let now = self.now.lock();
+        let name = now.views.get(&epoch)?.out.values().map(|(name, _)| name).find(|name| name.0 == peer.0)?;
+        now.out.get(name).cloned()
+    }
+
     /// The link to `rank` in `epoch`.
     pub(crate) fn mesh_out_for(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
@@ -167,20 +177,18 @@ impl Links {
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch, users: Users) -> Option<OpFault> {
         let now = self.now.lock();
-        let view = now.views.get(&epoch);
-        if !view.and_then(|view| view.next).is_some_and(|name| now.out.contains_key(&name)) {
-            return Some(missing_link("to the next rank"));
+        let (out, inbound) = now.views.get(&epoch).map(|view| view.used_by(users)).unwrap_or_default();
+        let (needs_out, needs_inbound) = match users {
+            Users::All | Users::OverMesh => (true, true),
+            Users::To(_) => (true, false),
+            Users::From(_) => (false, true),
+        };
+        if (needs_out && out.is_empty()) || !out.iter().all(|name| now.out.contains_key(name)) {
+            return Some(missing_link("to another rank"));
         }
-        if !view.and_then(|view| view.previous).is_some_and(|name| now.inbound.contains_key(&name)) {
-            return Some(missing_link("from the previous rank"));
-        }
-        let used = |(name, purpose): &(Name, Purpose)| users.use_edges_for(*purpose).then_some(*name);
-        let out: Vec<Name> = view.iter().flat_map(|view| view.out.values()).filter_map(used).collect();
-        let inbound: Vec<Name> = view.iter().flat_map(|view| &view.inbound).filter_map(used).collect();
-        if !out.iter().all(|name| now.out.contains_key(name))
-            || !inbound.iter().all(|name| now.inbound.contains_key(name))
+        if (needs_inbound && inbound.is_empty()) || !inbound.iter().all(|name| now.inbound.contains_key(name))
         {
-            return Some(missing_link("to all other ranks"));
+            return Some(missing_link("from another rank"));
         }
         let is_used = |fault: &&LinkFault| {
             let names = if fault.direction == Direction::Out { &out } else { &inbound };
@@ -232,7 +240,8 @@ impl Links {
     pub(crate) fn carries(&self, epoch: GroupEpoch, users: Users, fault: &LinkFault) -> bool {
         let now = self.now.lock();
         let name = (fault.peer, fault.generation);
-        now.views.get(&epoch).is_some_and(|view| view.has(users, fault.direction, name))
+        let used = now.views.get(&epoch).map(|view| view.used_by(users)).unwrap_or_default();
+        if fault.direction == Direction::Out { used.0.contains(&name) } else { used.1.contains(&name) }
     }
 }
 
@@ -241,7 +250,7 @@ mod tests {
     use super::*;
     use crate::collective::table::{LinkDirectory, OpTable};
     use pccl_protocol::{
-        GroupId, Host, LinkGeneration, Member, OpFaultKind, Paths, PeerId, PlanEdge, WorldSizes,
+        GroupId, Host, LinkGeneration, Member, OpFaultKind, Pair, Paths, PlanEdge, WorldSizes,
     };
     use std::net::{TcpListener, TcpStream};
     use tinysockets::conn::Conn;
@@ -277,7 +286,10 @@ mod tests {
             events: Arc::new(Nobody),
             name: "test".into(),
         };
-        let directory = Arc::new(LinkDirectory::new(Arc::new(OpTable::default())));
+        let directory = Arc::new(LinkDirectory::new(
+            Arc::new(OpTable::default()),
+            Pair { from: PeerId(peer), to: PeerId(9) },
+        ));
         (InLink::start(vec![own], config, directory).expect("starts"), other)
     }
 

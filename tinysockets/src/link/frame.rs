@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..2 | magic `F7 A3` |
-//! | 2 | flags |
+//! | 2 | flags: 1 a checksum, 2 an operation of the two ends of the link only |
 //! | 3 | zero |
 //! | 4..8 | payload length |
 //! | 8..16, 16..24, 24..28 | operation: epoch, tag, attempt |
@@ -27,6 +27,9 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 /// Flag: the field `checksum` holds the checksum of the payload. Set and cleared by the sending link.
 pub const FLAG_CHECKSUM: u8 = 1;
 
+/// Flag: [`OpKey::pair`].
+const FLAG_PAIR: u8 = 2;
+
 /// Flags that the link carries without looking at them, for whoever plans the frames.
 pub const FLAGS_FOR_USER: u8 = 0xF0;
 
@@ -42,6 +45,8 @@ pub struct OpKey {
     pub tag: u64,
     /// Which attempt of this tag in this epoch.
     pub attempt: u32,
+    /// Whether only the two ends of the link take part: such operations have tags of their own.
+    pub pair: bool,
 }
 
 /// What a frame is a piece of, and how long it is.
@@ -91,7 +96,7 @@ impl FrameHeader {
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut out = [0; FRAME_HEADER_BYTES];
         out[0..2].copy_from_slice(&MAGIC);
-        out[2] = self.flags;
+        out[2] = self.flags | if self.op.pair { FLAG_PAIR } else { 0 };
         BigEndian::write_u32(&mut out[4..8], self.len);
         BigEndian::write_u64(&mut out[8..16], self.op.epoch);
         BigEndian::write_u64(&mut out[16..24], self.op.tag);
@@ -115,7 +120,7 @@ impl FrameHeader {
         if found != computed {
             return Err(HeaderError::Check { found, computed });
         }
-        if bytes[2] & !(FLAG_CHECKSUM | FLAGS_FOR_USER) != 0 || bytes[3] != 0 {
+        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR | FLAGS_FOR_USER) != 0 || bytes[3] != 0 {
             return Err(HeaderError::Flags(BigEndian::read_u16(&bytes[2..4])));
         }
         let len = BigEndian::read_u32(&bytes[4..8]);
@@ -127,12 +132,13 @@ impl FrameHeader {
                 epoch: BigEndian::read_u64(&bytes[8..16]),
                 tag: BigEndian::read_u64(&bytes[16..24]),
                 attempt: BigEndian::read_u32(&bytes[24..28]),
+                pair: bytes[2] & FLAG_PAIR != 0,
             },
             part: BigEndian::read_u32(&bytes[28..32]),
             stage: BigEndian::read_u32(&bytes[32..36]),
             offset: BigEndian::read_u64(&bytes[36..44]),
             len,
-            flags: bytes[2],
+            flags: bytes[2] & !FLAG_PAIR,
             checksum: BigEndian::read_u32(&bytes[44..48]),
         })
     }
@@ -154,7 +160,7 @@ mod tests {
         let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
         (numbers, 0..=MAX_FRAME_BYTES as u32, any::<u8>(), any::<u32>()).prop_map(
             |((epoch, tag, attempt, part, stage, offset), len, flags, checksum)| FrameHeader {
-                op: OpKey { epoch, tag, attempt },
+                op: OpKey { epoch, tag, attempt, pair: flags & FLAG_PAIR != 0 },
                 part,
                 stage,
                 offset,
@@ -168,7 +174,7 @@ mod tests {
     #[test]
     fn bytes_are_as_documented() {
         let header = FrameHeader {
-            op: OpKey { epoch: 0x0102_0304_0506_0708, tag: 9, attempt: 10 },
+            op: OpKey { epoch: 0x0102_0304_0506_0708, tag: 9, attempt: 10, pair: false },
             part: 11,
             stage: 12,
             offset: 13,
@@ -185,7 +191,7 @@ mod tests {
     #[test]
     fn too_long_and_unknown_flags_are_refused_with_a_good_check_word() {
         let header = FrameHeader {
-            op: OpKey { epoch: 0, tag: 0, attempt: 0 },
+            op: OpKey { epoch: 0, tag: 0, attempt: 0, pair: false },
             part: 0,
             stage: 0,
             offset: 0,

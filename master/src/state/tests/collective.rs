@@ -437,7 +437,7 @@ fn a_group_that_dies_in_a_collective_leaves_nothing_behind() {
 
 impl Rig {
     fn commence_in(&mut self, group: u32, members: &[u64], tag: u64) {
-        let op = OpId { epoch: self.group(group).epoch, tag, attempt: 0 };
+        let op = OpId { epoch: self.group(group).epoch, tag: tag.into(), attempt: 0 };
         for n in members {
             self.initiate(*n, op);
         }

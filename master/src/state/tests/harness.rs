@@ -295,7 +295,7 @@ impl Rig {
     }
 
     pub(super) fn op(&self, n: u64, tag: u64, attempt: u32) -> OpId {
-        OpId { epoch: self.epoch(n), tag, attempt }
+        OpId { epoch: self.epoch(n), tag: tag.into(), attempt }
     }
 
     pub(super) fn initiate(&mut self, n: u64, op: OpId) {

@@ -8,7 +8,7 @@ use pccl_protocol::*;
 /// One packet of every kind.
 fn every_packet(rig: &Rig) -> Vec<C2m> {
     let epoch = rig.epoch(1);
-    let op = OpId { epoch, tag: 1, attempt: 0 };
+    let op = OpId { epoch, tag: 1.into(), attempt: 0 };
     let me = rig.peers[&1];
     vec![
         C2m::Register(register(0)),
@@ -147,7 +147,7 @@ fn identities_from_the_future_are_refused() {
     type Case = Box<dyn Fn(&Rig) -> C2m>;
     let cases: Vec<Case> = vec![
         Box::new(move |rig| {
-            let op = OpId { epoch: epoch(rig), tag: 1, attempt: 0 };
+            let op = OpId { epoch: epoch(rig), tag: 1.into(), attempt: 0 };
             C2m::Initiate(Initiate { op, descriptor: descriptor(1) })
         }),
         Box::new(|rig| C2m::Initiate(Initiate { op: rig.op(1, 1, 1), descriptor: descriptor(1) })),

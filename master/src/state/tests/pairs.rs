@@ -11,12 +11,12 @@ fn planned(rig: &Rig, from: u64, to: u64) -> Option<EdgeName> {
 }
 
 fn state(rig: &Rig, from: u64, to: u64) -> PairState {
-    rig.state.groups[&GroupId(0)].pair_state((rig.peers[&from], rig.peers[&to]))
+    rig.state.groups[&GroupId(0)].pair_state((rig.peers[&from], rig.peers[&to]), rig.now)
 }
 
 fn ask(rig: &mut Rig, from: u64, to: u64) {
     let (from, to) = (rig.peers[&from], rig.peers[&to]);
-    rig.state.want_pair(GroupId(0), from, to);
+    rig.state.want_pair(GroupId(0), Pair { from, to });
     rig.tick();
 }
 
@@ -42,9 +42,11 @@ fn an_edge_is_planned_for_who_asks_and_what_runs_goes_on() {
     let epoch = rig.epoch(1);
     ask(&mut rig, 1, 2);
     assert_eq!((rig.epoch(1), state(&rig, 1, 2)), (epoch, PairState::Stands));
-    // It goes with the members that it was planned among.
+    // It stays as long as both of its ends do.
     rig.die(10);
-    assert_eq!(planned(&rig, 2, 5), None);
+    assert_eq!(planned(&rig, 2, 5), Some(name));
+    rig.die(5);
+    assert!(rig.plans[&1].edges_for(Purpose::Pair).next().is_none());
 }
 
 #[test]

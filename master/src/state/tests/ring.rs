@@ -558,7 +558,7 @@ fn a_ring_that_stands_is_not_replaced_by_a_better_one_while_it_is_in_use() {
     rig.commence(running);
     let epoch = rig.epoch(1);
     for tag in 0..3 {
-        let op = OpId { tag, ..running };
+        let op = OpId { tag: Tag::from(tag), ..running };
         rig.commence(op);
         for n in 1..=3 {
             rig.complete(n, op, None);

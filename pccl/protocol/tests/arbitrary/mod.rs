@@ -229,6 +229,8 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
+    Tag { number, pair }
+    Pair { from, to }
     Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone }
     FormGroup { request, uuid, members }
     GroupFormed { request, sizes }
@@ -321,7 +323,7 @@ arb_union! {
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync, Forming }
     MemberRef { Peer, Name }
-    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier }
+    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier, SendRecv }
     Split { Equal, Members }
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }

@@ -178,7 +178,7 @@ impl Attempt {
 
     fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
         let tensor = self.plan.run(index).tensors.start;
-        coding.rounding(self.progress.id().tag, self.plan.rank(), tensor, unit)
+        coding.rounding(self.progress.id().tag.number, self.plan.rank(), tensor, unit)
     }
 }
 

@@ -22,7 +22,7 @@ impl<'a> Call<'a> {
             }
             let raws = tensors.iter().map(|(raw, _)| raw.clone()).collect();
             let descriptor = Descriptor::all_reduce(parts, context.algorithm);
-            Ok(Prepared { descriptor, raws, rooms: Vec::new(), beside: None })
+            Ok(Prepared { pair: None, descriptor, raws, rooms: Vec::new(), beside: None })
         })
     }
 }

@@ -12,6 +12,7 @@ mod barrier;
 mod broadcast;
 mod reduce;
 mod reduce_scatter;
+mod send_recv;
 mod weighted;
 
 use super::shape::Shape;
@@ -20,7 +21,7 @@ use crate::{
     memory::{Backup, RawTensor},
     session::backups::BackupPool,
 };
-use pccl_protocol::{Algorithm, Collective, Descriptor, MemberCount, PartDescriptor, PeerId, Split};
+use pccl_protocol::{Algorithm, Collective, Descriptor, MemberCount, Pair, PartDescriptor, PeerId, Split};
 use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
@@ -110,6 +111,8 @@ impl Context<'_> {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) descriptor: Descriptor,
+    /// The two who take part, if it is not for all.
+    pub(crate) pair: Option<Pair>,
     pub(crate) raws: Vec<RawTensor>,
     /// Memory of the library that `raws` point to.
     pub(crate) rooms: Vec<Arc<Backup>>,
@@ -119,7 +122,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Of one tensor in the caller's memory.
     fn of(descriptor: Descriptor, raw: RawTensor) -> Self {
-        Self { descriptor, raws: vec![raw], rooms: Vec::new(), beside: None }
+        Self { descriptor, pair: None, raws: vec![raw], rooms: Vec::new(), beside: None }
     }
 }
 
@@ -158,6 +161,8 @@ pub(crate) fn shape_of(collective: &Collective, ring: &[PeerId]) -> Option<Shape
         Collective::AllGather(split) => Shape::all_gather(ranks, &counts_of(split)),
         Collective::ReduceScatter(split) => Shape::reduce_scatter(ranks, &counts_of(split)),
         Collective::Reduce(root) => Shape::reduce(ranks, rank_of(root)?),
+        // Rank 0 of the two is the one that sends.
+        Collective::SendRecv(_) => Shape::broadcast(ranks, 0),
     })
 }
 

@@ -44,7 +44,7 @@ impl<'a> Call<'a> {
             let weights = PartDescriptor::new(1, DataType::Float64, ReduceOp::Sum);
             let descriptor = Descriptor::all_reduce(vec![weights, part], context.algorithm);
             let beside = Division { data: data.clone(), data_type, room: room.clone(), half, bytes };
-            Ok(Prepared { descriptor, raws, rooms: vec![room], beside: Some(Box::new(beside)) })
+            Ok(Prepared { pair: None, descriptor, raws, rooms: vec![room], beside: Some(Box::new(beside)) })
         })
     }
 }

@@ -612,6 +612,22 @@ PCCL_EXPORT pcclResult_t pcclBarrier(uint64_t tag, const pcclComm_t *communicato
 PCCL_EXPORT pcclResult_t pcclBarrierAsync(uint64_t tag, const pcclComm_t *communicator,
                                           pcclAsyncReduceOp_t *handle_out);
 
+/* Gives count elements to one peer of the group, which calls pcclRecv with the same tag. Nobody else takes part or is
+ * waited for. The peer is a rank. A tag counts among what goes from this peer to that one, so the same tag may be in
+ * flight to others, from others, and among all; the handles have numbers of their own, from 2^63 on, which are no tags
+ * for other calls meanwhile. The reduction and the quantisation of the descriptor are not used; the latter has to be
+ * "none". */
+PCCL_EXPORT pcclResult_t pcclSend(const void *buffer, uint32_t to, const pcclReduceDescriptor_t *descriptor,
+                                  const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclSendAsync(const void *buffer, uint32_t to, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* Puts what one peer of the group gives by pcclSend into the buffer. After a failure its content is undefined. */
+PCCL_EXPORT pcclResult_t pcclRecv(void *buffer, uint32_t from, const pcclReduceDescriptor_t *descriptor,
+                                  const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclRecvAsync(void *buffer, uint32_t from, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
 /* Whether pcclAwaitAsyncReduce would return at once. */
 PCCL_EXPORT pcclResult_t pcclTestAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, bool *done_out);
 

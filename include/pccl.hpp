@@ -620,6 +620,28 @@ public:
         return Reduce(handle);
     }
 
+    // To one rank, which calls recv with the same tag; from one rank. Nobody else takes part.
+    pcclReduceInfo_t send(const void *buffer, std::uint32_t to, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclSend(buffer, to, &descriptor, get(), &info), "send");
+        return info;
+    }
+    [[nodiscard]] Reduce send_async(const void *buffer, std::uint32_t to, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclSendAsync(buffer, to, &descriptor, get(), &handle), "begin send");
+        return Reduce(handle);
+    }
+    pcclReduceInfo_t recv(void *buffer, std::uint32_t from, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclRecv(buffer, from, &descriptor, get(), &info), "recv");
+        return info;
+    }
+    [[nodiscard]] Reduce recv_async(void *buffer, std::uint32_t from, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclRecvAsync(buffer, from, &descriptor, get(), &handle), "begin recv");
+        return Reduce(handle);
+    }
+
 private:
     // A text whose length is not known before.
     template <typename Read> static std::string text(const char *call, Read read) {

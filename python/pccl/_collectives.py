@@ -4,7 +4,7 @@ import math
 from ctypes import byref, c_size_t
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
-from ._arguments import U32, integer, limit_ms
+from ._arguments import U32, U64, integer, limit_ms
 from ._buffers import Buffer, buffer_of
 from ._descriptors import QuantizationOptions, ReduceInfo, describe
 from ._enums import ReduceOp
@@ -112,6 +112,33 @@ class Collectives:
         number, c_op = self._tag(tag), structs.AsyncReduceOp()
         code = library.pcclBarrierAsync(number, self._handle, byref(c_op))
         return self._begun("barrier", code, c_op, None)
+
+    def send(self, data: Any, dst: int, *, tag: int = 0, timeout: Optional[float] = None) -> ReduceInfo:
+        """Gives ``data`` to the peer with rank ``dst``, which calls ``recv`` with the same tag. Nobody else takes part
+        or is waited for. The tag counts among what goes from this peer to that one."""
+        limit_ms(timeout)
+        return self.send_async(data, dst, tag=tag).result(timeout)
+
+    def send_async(self, data: Any, dst: int, *, tag: int = 0) -> AsyncReduceHandle:
+        """Begins a ``send``."""
+        return self._between("send", library.pcclSendAsync, buffer_of(data, writable=False), dst, tag)
+
+    def recv(self, data: Any, src: int, *, tag: int = 0, timeout: Optional[float] = None) -> ReduceInfo:
+        """Puts what the peer with rank ``src`` gives by ``send`` into ``data``. After a failure the content of ``data``
+        is undefined."""
+        limit_ms(timeout)
+        return self.recv_async(data, src, tag=tag).result(timeout)
+
+    def recv_async(self, data: Any, src: int, *, tag: int = 0) -> AsyncReduceHandle:
+        """Begins a ``recv``."""
+        return self._between("recv", library.pcclRecvAsync, buffer_of(data, writable=True), src, tag)
+
+    def _between(self, call: str, begin: Any, buffer: Buffer, other: int, tag: int) -> AsyncReduceHandle:
+        # The counter of tags is for what all peers call.
+        rank, number = integer(other, "rank", 0, U32), integer(tag, "tag", 0, U64)
+        descriptor, c_op = describe(buffer, ReduceOp.SUM, number, None, None).to_c(), structs.AsyncReduceOp()
+        code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
+        return self._begun(call, code, c_op, buffer)
 
     def _rooted(self, call: str, data: Any, root: int, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:

@@ -107,6 +107,8 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclAllGatherVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
     "pcclReduceScatterAsync": [c_void_p, c_void_p, c_size_t, *_BEGIN],
     "pcclReduceScatterVAsync": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_size_t, *_BEGIN],
+    "pcclSendAsync": [c_void_p, c_uint32, *_BEGIN],
+    "pcclRecvAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclBarrierAsync": [c_uint64, _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":

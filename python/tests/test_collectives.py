@@ -48,6 +48,37 @@ def test_each_collective(fleet, count):
         """)
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_send_and_receive(fleet, count):
+    fleet(count, """
+        comm = join()
+        rank = comm.world().rank
+        for shift in range(1, peers):
+            to, source = (rank + shift) % peers, (rank - shift) % peers
+            own, other = numpy.full(5000, rank, numpy.int64), numpy.full(5000, -1, numpy.int64)
+            # One tag in both directions, and among all.
+            handles = [comm.send_async(own, to, tag=1), comm.recv_async(other, source, tag=1)]
+            total = numpy.ones(10, numpy.float32)
+            handles.append(comm.all_reduce_async(total, op="sum", tag=1))
+            for handle in handles:
+                handle.result()
+            assert (own == rank).all() and (other == source).all() and (total == peers).all()
+        if rank == 0:
+            comm.send(numpy.arange(3), 1)
+        elif rank == 1:
+            got = numpy.zeros(3, numpy.int64)
+            assert comm.recv(got, 0).world_size == 2
+            assert (got == numpy.arange(3)).all()
+        for call in (comm.send, comm.recv):
+            try:
+                call(numpy.zeros(3), rank)
+                raise AssertionError("to itself")
+            except pccl.PCCLError as error:
+                assert "itself" in str(error), error
+        comm.barrier()
+        """)
+
+
 def test_several_in_flight(fleet):
     fleet(2, """
         comm = join()

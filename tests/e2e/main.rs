@@ -21,6 +21,7 @@ mod membership;
 mod mesh;
 mod names;
 mod optimize;
+mod pairs;
 mod pairwise;
 mod quantised;
 mod random_kill;

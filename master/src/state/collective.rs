@@ -245,7 +245,9 @@ impl MasterState {
             return Step::Forget;
         }
         let clean = |part: &Participant| part.complete.as_ref().is_some_and(|c| c.fault.is_none());
-        if participants.values().all(clean) {
+        // A sender has all it needs from the start, and its data has arrived only when the receiver says so.
+        let is_whole = lost.is_empty() || id.op.tag.pair.is_none();
+        if is_whole && participants.values().all(clean) {
             return Step::Decide(Outcome::Done(Nothing {}));
         }
         let phase = if participants.values().any(clean) { Phase::Completing } else { Phase::Transfer };

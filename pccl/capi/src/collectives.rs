@@ -3,7 +3,7 @@
 //! [`crate::reduce`].
 
 use crate::{
-    communicator::enter,
+    communicator::{Comm, enter},
     convert,
     failure::{Failure, Outcome, call},
     raw,
@@ -60,7 +60,7 @@ impl Checked {
     }
 
     fn ready(&self, call: Call<'static>) -> Ready {
-        Ready { call: call.quantised(self.quantisation), tag: self.tag }
+        Ready { call: call.quantised(self.quantisation), tag: self.tag, is_pair: false }
     }
 }
 
@@ -68,6 +68,18 @@ impl Checked {
 struct Ready {
     call: Call<'static>,
     tag: u64,
+    /// Only two peers take part.
+    is_pair: bool,
+}
+
+impl Ready {
+    /// Begins it. Returns the number that stands for it in handles.
+    fn launch(self, comm: &Comm) -> Outcome<u64> {
+        if self.is_pair {
+            return comm.launch_pair(self.call, self.tag);
+        }
+        comm.launch(self.call, self.tag).map(|()| self.tag)
+    }
 }
 
 /// Carries a collective out.
@@ -77,9 +89,8 @@ struct Ready {
 unsafe fn run(comm: Handle, make: impl FnOnce() -> Outcome<Ready>, info_out: *mut ReduceInfo) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
-        let Ready { call, tag } = make()?;
-        comm.launch(call, tag)?;
-        let info = comm.wait(tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
+        let key = make()?.launch(&comm)?;
+        let info = comm.wait(key, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, reduce_info(&info)) };
         Ok(())
@@ -98,11 +109,10 @@ unsafe fn begin(
     call(|| {
         let entered = enter(comm)?;
         raw::check(handle_out, "reduce_handle_out")?;
-        let Ready { call, tag } = make()?;
-        entered.launch(call, tag)?;
-        entered.reduce(tag)?.goes_on_alone();
+        let key = make()?.launch(&entered)?;
+        entered.reduce(key)?.goes_on_alone();
         // SAFETY: by the contract of this function.
-        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag }) };
+        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag: key }) };
         Ok(())
     })
 }
@@ -238,7 +248,31 @@ unsafe fn reduce_scatter_v(
 
 #[expect(clippy::unnecessary_wraps, reason = "as all that make a call")]
 unsafe fn barrier(tag: u64) -> Outcome<Ready> {
-    Ok(Ready { call: Call::barrier(), tag })
+    Ok(Ready { call: Call::barrier(), tag, is_pair: false })
+}
+
+/// # Safety
+/// As [`broadcast`].
+unsafe fn send(buffer: *const c_void, to: u32, descriptor: *const ReduceDescriptor) -> Outcome<Ready> {
+    // SAFETY: by the contract of this function.
+    let (it, data) = unsafe {
+        let it = checked(descriptor)?;
+        let data = it.source(buffer, it.count)?;
+        (it, data)
+    };
+    Ok(Ready { is_pair: true, ..it.ready(Call::send(data, to as usize)) })
+}
+
+/// # Safety
+/// As [`broadcast`].
+unsafe fn recv(buffer: *mut c_void, from: u32, descriptor: *const ReduceDescriptor) -> Outcome<Ready> {
+    // SAFETY: by the contract of this function.
+    let (it, data) = unsafe {
+        let it = checked(descriptor)?;
+        let data = it.target(buffer, it.count, "buffer")?;
+        (it, data)
+    };
+    Ok(Ready { is_pair: true, ..it.ready(Call::recv(data, from as usize)) })
 }
 
 /// The buffers of a collective that has two: as many elements to send as the descriptor says.
@@ -305,3 +339,11 @@ collective!(
     pcclReduceScatterV, "pcclReduceScatterV", pcclReduceScatterVAsync, "pcclReduceScatterVAsync"
 );
 collective!(barrier(tag: u64), pcclBarrier, "pcclBarrier", pcclBarrierAsync, "pcclBarrierAsync");
+collective!(
+    send(buffer: *const c_void, to: u32, descriptor: Descriptor),
+    pcclSend, "pcclSend", pcclSendAsync, "pcclSendAsync"
+);
+collective!(
+    recv(buffer: *mut c_void, from: u32, descriptor: Descriptor),
+    pcclRecv, "pcclRecv", pcclRecvAsync, "pcclRecvAsync"
+);

@@ -38,7 +38,8 @@ pub(crate) static INITIALIZED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub(crate) struct Comm {
     settings: Mutex<Settings>,
-    /// By tag. An all-reduce that is being awaited stays until that is over.
+    /// By tag; what goes from one peer to another by a number of its own, since its tag may be in flight to others. An
+    /// operation that is being awaited stays until that is over.
     reduces: Mutex<BTreeMap<u64, Reduce>>,
     /// Of all-reduces that begin from now on.
     schedule: Mutex<Schedule>,
@@ -183,16 +184,34 @@ impl Comm {
     /// Launches a collective under a tag that is free.
     pub(crate) fn launch(&self, call: impl Into<Call<'static>>, tag: u64) -> Outcome {
         let communicator = self.take_tag(tag)?;
+        self.launch_under(tag, &communicator, call.into(), tag)
+    }
+
+    /// Launches an operation between two peers. Returns the number under which it is kept.
+    pub(crate) fn launch_pair(&self, call: Call<'static>, tag: u64) -> Outcome<u64> {
+        let communicator = self.in_company()?;
+        let key = {
+            let mut reduces = self.reduces.lock();
+            // Tags are small numbers as a rule, so the first of these is free.
+            let key = (1 << 63..=u64::MAX).find(|key| !reduces.contains_key(key));
+            let key = key.ok_or_else(|| Failure::internal("no number is free"))?;
+            reduces.insert(key, Reduce::Launching);
+            key
+        };
+        self.launch_under(key, &communicator, call, tag).map(|()| key)
+    }
+
+    fn launch_under(&self, key: u64, communicator: &Communicator, call: Call<'static>, tag: u64) -> Outcome {
         let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: None };
         let launched = communicator.launch_detached(call, options);
         let mut reduces = self.reduces.lock();
         match launched {
             Ok(reduce) => {
-                reduces.insert(tag, Reduce::Flying(reduce));
+                reduces.insert(key, Reduce::Flying(reduce));
                 Ok(())
             }
             Err(error) => {
-                reduces.remove(&tag);
+                reduces.remove(&key);
                 Err(Failure::of(&error, code::INVALID_USAGE))
             }
         }
@@ -209,12 +228,18 @@ impl Comm {
         result.map_err(|error| Failure::of_reduce(&error))
     }
 
-    /// Takes a tag for an all-reduce that is about to begin, if the group is large enough for one.
-    fn take_tag(&self, tag: u64) -> Outcome<Arc<Communicator>> {
+    /// The communicator, if the group is large enough for an operation.
+    fn in_company(&self) -> Outcome<Arc<Communicator>> {
         let communicator = self.connected()?;
         if communicator.is_connected() {
             communicator.check_company().map_err(|error| Failure::of_reduce(&error))?;
         }
+        Ok(communicator)
+    }
+
+    /// Takes a tag for a collective that is about to begin, if the group is large enough for one.
+    fn take_tag(&self, tag: u64) -> Outcome<Arc<Communicator>> {
+        let communicator = self.in_company()?;
         let mut reduces = self.reduces.lock();
         if reduces.contains_key(&tag) {
             return Err(Failure::argument(format!("tag {tag} is in flight already")));

@@ -200,8 +200,8 @@ mod tests {
             checksum: 0,
         };
         assert_eq!(FrameHeader::decode(&header.encode()), Err(HeaderError::TooLong(header.len)));
-        let flags = FrameHeader { len: 0, flags: 2, ..header };
-        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(0x0200)));
+        let flags = FrameHeader { len: 0, flags: 4, ..header };
+        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(0x0400)));
     }
 
     proptest! {

@@ -7,6 +7,7 @@
 
 mod buffer;
 mod collective;
+mod pair;
 mod reduce;
 mod trap;
 
@@ -156,6 +157,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "many" => reduce::many(comm, index, &words),
         "scope" => reduce::scope(comm, index, &words),
         "collective" => collective::run(comm, index, &words),
+        "send" | "recv" => pair::run(comm, index, command, &words),
         "busy" => reduce::busy(comm, index, &words),
         "sync" => sync(comm, &words),
         "trap" => {

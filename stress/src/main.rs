@@ -9,10 +9,13 @@ mod baseline;
 mod children;
 mod clients;
 mod coding;
+
 mod event;
+mod expected;
 mod fault;
 mod fleet;
 mod fold;
+mod jobs;
 mod journal;
 mod links;
 mod master;

@@ -80,8 +80,8 @@ fn min_max(chunk: &[f32]) -> Vec<f32> {
     chunk.iter().map(|&value| (middle + (code(f64::from(value)) - 127.5) * scale) as f32).collect()
 }
 
-/// What the last of the ranks from `first` on has of a chunk, before it rounds. The inputs are in ring order and equally
-/// long.
+/// What the last of the ranks from `first` on has of a chunk, before it rounds. The inputs are in ring order, of one
+/// length.
 pub(crate) fn chain(
     inputs: &[&Vec<f32>],
     first: usize,

@@ -39,7 +39,7 @@ fn alone_in_a_run() {
     assert_eq!(registered.run, master.run_id());
     assert_ne!(registered.peer.0, 0);
     let plan = client.confirm_ring_of(1);
-    assert_eq!(plan.ring[0].peer, registered.peer);
+    assert_eq!(plan.members[0].peer, registered.peer);
     let sizes = client.wait_for_admission();
     assert_eq!((sizes.global, sizes.group, sizes.groups), (1, 1, 1));
     client.check_alive(1);
@@ -63,7 +63,7 @@ fn two_peers_are_admitted_and_their_plans_agree() {
     let other_plan = second.confirm_ring_of(2);
     assert_eq!(plan.epoch, other_plan.epoch);
     let members =
-        |plan: &pccl_protocol::RingPlan| plan.ring.iter().map(|member| member.peer).collect::<Vec<_>>();
+        |plan: &pccl_protocol::GroupPlan| plan.members.iter().map(|member| member.peer).collect::<Vec<_>>();
     assert_eq!(members(&plan), members(&other_plan));
     second.wait_for_admission();
 }

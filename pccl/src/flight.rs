@@ -3,7 +3,7 @@
 use crate::{Error, session::End};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
 use pccl_protocol::{
-    C2m, CallKind, Commence, Descriptor, EdgeFault, M2c, OpFault, OpId, Outcome, PeerId, RingPlan,
+    C2m, CallKind, Commence, Descriptor, EdgeFault, GroupPlan, M2c, OpFault, OpId, Outcome, PeerId,
     SyncOutcome,
 };
 use std::time::Duration;
@@ -145,9 +145,9 @@ pub(crate) fn ended(flight: &Recorder, end: &End) {
 }
 
 /// A new ring.
-pub(crate) fn ring_planned(flight: &Recorder, plan: &RingPlan) {
+pub(crate) fn ring_planned(flight: &Recorder, plan: &GroupPlan) {
     flight.record_with(|| {
-        let ring: Vec<String> = plan.ring.iter().map(|member| member.peer.to_string()).collect();
+        let ring: Vec<String> = plan.members.iter().map(|member| member.peer.to_string()).collect();
         Event::new(What::RingPlanned)
             .about(Subject::Epoch(plan.epoch))
             .count(ring.len() as u64)

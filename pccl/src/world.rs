@@ -1,6 +1,6 @@
 //! What a caller sees of the run.
 
-use pccl_protocol::{PeerId, RingPlan, WorldSizes};
+use pccl_protocol::{GroupPlan, PeerId, WorldSizes};
 
 /// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
 /// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the
@@ -38,7 +38,7 @@ impl Known {
         self.news += 1;
     }
 
-    pub(crate) fn apply_plan(&mut self, plan: &RingPlan, rank: usize) {
+    pub(crate) fn apply_plan(&mut self, plan: &GroupPlan, rank: usize) {
         self.world.apply_plan(plan, rank);
         self.news += 1;
     }
@@ -58,9 +58,9 @@ impl World {
         self.min_world_size = sizes.min_world as usize;
     }
 
-    fn apply_plan(&mut self, plan: &RingPlan, rank: usize) {
+    fn apply_plan(&mut self, plan: &GroupPlan, rank: usize) {
         self.apply_sizes(&plan.sizes);
-        self.ring = plan.ring.iter().map(|member| member.peer).collect();
+        self.ring = plan.members.iter().map(|member| member.peer).collect();
         self.rank = rank;
     }
 }

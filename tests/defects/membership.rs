@@ -46,7 +46,7 @@ fn bug_03_a_newcomer_that_cannot_be_reached_is_the_only_one_to_go() {
         let mut epoch = GroupEpoch(0);
         let reason = loop {
             match unreachable.receive().expect("the reason comes before the end") {
-                M2c::RingPlan(plan) => epoch = plan.epoch,
+                M2c::GroupPlan(plan) => epoch = plan.epoch,
                 M2c::ReachPlan(ReachPlan { check, .. }) => {
                     unreachable.send(&C2m::ReachReport(ReachReport { check, epoch, unreached: Vec::new() }));
                 }

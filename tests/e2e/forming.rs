@@ -68,8 +68,8 @@ fn a_death_at_each_point_of_a_forming() {
     let mut fleet = fleet(3);
     let points = [
         ("to master: FormGroup", false),
-        ("from master: RingPlan", false),
-        ("to master: RingReport", false),
+        ("from master: GroupPlan", false),
+        ("to master: EdgeReport", false),
         ("from master: GroupFormed", true),
     ];
     for (case, (point, is_formed)) in points.into_iter().enumerate() {

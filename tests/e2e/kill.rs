@@ -169,10 +169,10 @@ fn newcomer_on_its_way_in() {
     let points = [
         "to master: Register",
         "from master: Registered",
-        "from master: RingPlan",
+        "from master: GroupPlan",
         "dialing",
         "connection 0 from peer",
-        "to master: RingReport",
+        "to master: EdgeReport",
         "from master: Admitted",
     ];
     let mut fleet = Fleet::new(2);
@@ -196,10 +196,10 @@ fn member_while_a_newcomer_is_let_in() {
     // A newcomer joins at the end of the ring: the last rank dials it, and it dials the first.
     let points = [
         (0, "to master: VoteTopology"),
-        (1, "from master: RingPlan"),
+        (1, "from master: GroupPlan"),
         (2, "dialing"),
         (0, "connection 0 from peer"),
-        (1, "to master: RingReport"),
+        (1, "to master: EdgeReport"),
         (2, "from master: TopologyDone"),
     ];
     for (case, (rank, point)) in points.into_iter().enumerate() {

@@ -188,7 +188,7 @@ impl World {
                     .plan
                     .as_ref()
                     .filter(|_| self.clients[conn.slot].life == conn.life);
-                let peers = plan.into_iter().flat_map(|plan| &plan.ring).map(|member| member.peer);
+                let peers = plan.into_iter().flat_map(|plan| &plan.members).map(|member| member.peer);
                 let peers = peers.chain(self.checker.ring_of(client));
                 let ring: Vec<_> = peers
                     .filter_map(|peer| self.slots.get(&peer).copied())

@@ -23,8 +23,7 @@ impl World {
             Wake::DialTimeout(edge) => self.dial_timeout(slot, edge),
             Wake::InboundDue(epoch) => self.inbound_due(slot, epoch),
             Wake::EdgeUp => {
-                self.report_if_connected(slot);
-                self.report_mesh_if_connected(slot);
+                self.report_edges(slot);
             }
             Wake::EdgeLost(edge) => self.edge_lost(slot, edge),
             Wake::Progress(op) => self.progress(slot, op),
@@ -157,7 +156,7 @@ impl World {
         let deaf = self.clients[slot].hostile || self.clients[slot].call == Call::Leaving;
         let ears = matches!(
             packet,
-            M2c::Registered(_) | M2c::RingPlan(_) | M2c::Admitted(_) | M2c::Kicked(_) | M2c::Goodbye(_)
+            M2c::Registered(_) | M2c::GroupPlan(_) | M2c::Admitted(_) | M2c::Kicked(_) | M2c::Goodbye(_)
         );
         let asks = matches!(packet, M2c::ReachPlan(_)) && !self.clients[slot].hostile;
         if deaf && !ears && !asks {
@@ -168,7 +167,7 @@ impl World {
             M2c::Kicked(_) | M2c::Goodbye(_) => self.clients[slot].told = true,
             M2c::Status(_) | M2c::Warning(_) => {}
             M2c::ReachPlan(plan) => self.try_to_reach(slot, plan),
-            M2c::RingPlan(plan) => self.take_plan(slot, plan),
+            M2c::GroupPlan(plan) => self.take_plan(slot, plan),
             M2c::Sizes(sizes) => self.clients[slot].sizes = sizes,
             M2c::Admitted(sizes) => {
                 let client = &mut self.clients[slot];
@@ -352,8 +351,8 @@ impl World {
         let attempt = client.attempts.get(&tag).copied().unwrap_or(0);
         let op = OpId { epoch: client.epoch(), tag, attempt };
         let (group, ring) = (client.group, client.plan.as_ref());
-        let members: Vec<PeerId> = ring.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
-        let (ranks, paths) = ring.map_or((0, Paths::default()), |plan| (plan.ring.len(), plan.paths));
+        let members: Vec<PeerId> = ring.iter().flat_map(|plan| plan.members.iter().map(|m| m.peer)).collect();
+        let (ranks, paths) = ring.map_or((0, Paths::default()), |plan| (plan.members.len(), plan.paths));
         let descriptor =
             if odd { self.odd_descriptor(group, op, &members) } else { self.descriptor(group, op, &members) };
         let algorithm = descriptor.algorithm_for(ranks, paths);
@@ -388,7 +387,7 @@ impl World {
         assert_eq!(client.epoch(), op.epoch, "seed {}: began outside its ring", self.seed);
         let (ring, me) = (client.edges(), client.peer);
         let members: Vec<PeerId> =
-            client.plan.iter().flat_map(|plan| plan.ring.iter().map(|m| m.peer)).collect();
+            client.plan.iter().flat_map(|plan| plan.members.iter().map(|m| m.peer)).collect();
         let work = client.work.get_mut(&op.tag).filter(|work| work.op == op);
         let (Some(work), Some((inbound, outbound)), Some(me)) = (work, ring, me) else {
             panic!("seed {}: s{slot} began {op} without a vote or a ring", self.seed);

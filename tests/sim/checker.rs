@@ -14,9 +14,8 @@ struct Seen {
     in_ring: bool,
     /// It was dropped for its ports before, and has to wait.
     told_to_wait: bool,
-    confirmed: Option<GroupEpoch>,
-    /// The last epoch of which it said that its mesh edges stand.
-    meshed: Option<GroupEpoch>,
+    /// Edges of which it said that they stand.
+    up: BTreeSet<EdgeKey>,
 }
 
 /// How attempts are counted that went around the ring because there was no mesh.
@@ -29,8 +28,6 @@ type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 #[derive(Debug, Default)]
 struct Mesh {
     epoch: GroupEpoch,
-    /// The first of the epochs up to this one that have the same ring and mesh.
-    since: GroupEpoch,
     edges: BTreeSet<EdgeKey>,
     failed: bool,
     paths: Paths,
@@ -111,15 +108,13 @@ impl Checker {
         match input {
             Input::Connected { client: ClientKey(key), .. } => {
                 let group = GroupId(u32::MAX);
-                let (confirmed, meshed) = (None, None);
                 let fresh = Seen {
                     peer: None,
                     group,
                     accepted: false,
                     in_ring: false,
                     told_to_wait: false,
-                    confirmed,
-                    meshed,
+                    up: BTreeSet::new(),
                 };
                 self.clients.insert(*key, fresh);
             }
@@ -143,18 +138,12 @@ impl Checker {
                     seen.group = register.group;
                 }
             }
-            C2m::RingReport(report) if report.faults.is_empty() => {
-                if let Some(seen) = self.clients.get_mut(&client) {
-                    seen.confirmed = Some(report.epoch);
-                }
-            }
-            C2m::MeshReport(MeshReport { epoch, fault: None }) => {
-                if let Some(seen) = self.clients.get_mut(&client) {
-                    seen.meshed = Some(*epoch);
-                }
-            }
-            C2m::MeshReport(MeshReport { fault: Some(fault), .. }) => {
-                if let Some(group) = self.clients.get(&client).map(|seen| seen.group) {
+            C2m::EdgeReport(report) => {
+                let Some(seen) = self.clients.get_mut(&client) else { return };
+                let key = |name: &EdgeName| (name.from, name.to, name.generation);
+                seen.up.extend(report.up.iter().map(key));
+                let group = seen.group;
+                for fault in &report.broken {
                     self.mesh_failed(group, (fault.from, fault.to, fault.generation));
                 }
             }
@@ -216,7 +205,7 @@ impl Checker {
                 assert_eq!(seen.peer, None, "registered twice");
                 seen.peer = Some(answer.peer);
             }
-            M2c::RingPlan(plan) => self.ring(client, plan),
+            M2c::GroupPlan(plan) => self.ring(client, plan),
             M2c::Warning(text) if text.as_str().starts_with("admission waits for ") => {
                 self.clients.get_mut(&client).expect("a known client").told_to_wait = true;
             }
@@ -279,10 +268,19 @@ impl Checker {
         assert!(senders.insert(client) && receivers.insert(plan.to), "two probes at once in round {round:?}");
     }
 
-    fn ring(&mut self, client: u64, plan: &RingPlan) {
+    fn ring(&mut self, client: u64, plan: &GroupPlan) {
         self.clients.get_mut(&client).expect("a known client").in_ring = true;
         let place = (plan.group, self.life(plan.group));
-        let ring: Ring = plan.ring.iter().map(|m| (m.peer, m.generation, m.connections)).collect();
+        let edge = |rank: usize| {
+            let mut edges = plan.edges.iter().filter(|edge| edge.purpose == Purpose::Ring);
+            edges.find(|edge| (usize::from(edge.from), usize::from(edge.to)) == (rank, plan.next_of(rank)))
+        };
+        let member = |(rank, member): (usize, &Member)| {
+            let edge = edge(rank).map_or((LinkGeneration(0), 0), |edge| (edge.generation, edge.connections));
+            assert!(edge.0.0 > 0 || plan.members.len() == 1, "a ring with a hole: {plan:?}");
+            (member.peer, edge.0, edge.1)
+        };
+        let ring: Ring = plan.members.iter().enumerate().map(member).collect();
         let known = self.rings.entry((place.0, place.1, plan.epoch)).or_insert_with(|| ring.clone());
         assert_eq!(*known, ring, "two rings in epoch {}", plan.epoch);
         let counted = self.counted.entry((place.0, place.1, plan.epoch)).or_insert(plan.counted_since);
@@ -291,21 +289,22 @@ impl Checker {
         assert!(*latest <= plan.epoch, "epochs run backwards");
         *latest = plan.epoch;
         let me = self.clients[&client].peer;
-        assert!(plan.ring.iter().any(|m| Some(m.peer) == me), "a ring for somebody outside it");
+        assert!(plan.members.iter().any(|m| Some(m.peer) == me), "a ring for somebody outside it");
         self.mesh(place, plan);
     }
 
     /// Ring and mesh together connect everybody with everybody, without an edge that has failed; or there is no mesh.
-    fn mesh(&mut self, place: (GroupId, u64), plan: &RingPlan) {
-        let edges: BTreeSet<EdgeKey> = plan.mesh.iter().map(|e| (e.from, e.to, e.generation)).collect();
+    fn mesh(&mut self, place: (GroupId, u64), plan: &GroupPlan) {
+        let edges: BTreeSet<EdgeKey> =
+            plan.edges_for(Purpose::Mesh).map(|e| (e.from, e.to, e.generation)).collect();
         if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
             let told = (&edges, plan.paths, &plan.shares());
             let known = (&known.edges, known.paths, &known.shares);
             assert_eq!(known, told, "two meshes in epoch {}", plan.epoch);
             return;
         }
-        let n = plan.ring.len();
-        let next = (0..n).map(|rank| (plan.ring[rank].peer, plan.ring[plan.next_of(rank)].peer));
+        let n = plan.members.len();
+        let next = (0..n).map(|rank| (plan.members[rank].peer, plan.members[plan.next_of(rank)].peer));
         let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
         assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
         assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
@@ -318,21 +317,24 @@ impl Checker {
         let failed = self.failed.get(&place).filter(|_| !has_failed);
         assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
         let (epoch, paths) = (plan.epoch, plan.paths);
-        let since = continued.map_or(epoch, |mesh| mesh.since);
         if paths.mesh {
             assert!(!edges.is_empty() && !has_failed, "a mesh that does not stand: {plan:?}");
-            let told = self.members(place.0).all(|(_, seen)| seen.meshed >= Some(since));
+            let told = self.members(place.0).all(|(_, seen)| {
+                let mine = |edge: &&EdgeKey| seen.peer == Some(edge.0) || seen.peer == Some(edge.1);
+                edges.iter().filter(mine).all(|edge| seen.up.contains(edge))
+            });
             assert!(told, "not all have said that the mesh stands: {plan:?}");
         }
         let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
-        let is_same = |before: &Ring| before.iter().map(|one| one.0).eq(plan.ring.iter().map(|one| one.peer));
+        let is_same =
+            |before: &Ring| before.iter().map(|one| one.0).eq(plan.members.iter().map(|one| one.peer));
         let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
         self.renewed_meshes +=
             u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
         self.shared_plans += u64::from(paths.pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, since, edges, failed: has_failed, paths, shares });
+        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, paths, shares });
     }
 
     fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
@@ -354,7 +356,6 @@ impl Checker {
         assert_eq!(self.latest[&(key.0, key.1)], op.epoch, "{op} began in an old epoch");
         let ring: BTreeSet<PeerId> =
             self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
-        let since = self.meshes[&(key.0, key.1)].since;
         let votes = &self.votes[&key];
         // A vote by somebody who has gone since counts for nothing.
         let first = self.members(key.0).find_map(|(number, _)| votes.get(number));
@@ -363,7 +364,7 @@ impl Checker {
             assert!(seen.accepted, "{op} began although a newcomer is in the ring");
             assert!(votes.contains_key(number), "{op} began without the vote of c{number}");
             assert_eq!(votes.get(number), first, "{op} began with different arguments");
-            assert!(seen.confirmed >= Some(since), "{op} began on a ring that c{number} did not confirm");
+            assert!(self.stands_at(seen, &key), "{op} began on a ring that c{number} did not confirm");
             assert!(seen.peer.is_some_and(|peer| ring.contains(&peer)));
             members.insert(*number);
         }
@@ -376,6 +377,14 @@ impl Checker {
         self.algorithm(&key, commence.algorithm, &vote, ring.len());
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);
+    }
+
+    /// Whether a member has said of its edges of the ring of an attempt that they stand.
+    fn stands_at(&self, seen: &Seen, key: &OpKey) -> bool {
+        let ring = &self.rings[&(key.0, key.1, key.2.epoch)];
+        let edges = (0..ring.len()).map(|rank| (ring[rank].0, ring[(rank + 1) % ring.len()].0, ring[rank].1));
+        let mut mine = edges.filter(|edge| seen.peer == Some(edge.0) || seen.peer == Some(edge.1));
+        ring.len() == 1 || mine.all(|edge| seen.up.contains(&edge))
     }
 
     /// What is named follows from the plan, and a mesh is used only as long as it has no fault.

@@ -91,10 +91,9 @@ pub(crate) struct Client {
     pub(crate) next_request: u64,
     pub(crate) admitted: bool,
     pub(crate) sizes: WorldSizes,
-    pub(crate) plan: Option<RingPlan>,
-    pub(crate) reported: bool,
-    /// The master knows that all of its mesh edges stand, or that one does not.
-    pub(crate) mesh_reported: bool,
+    pub(crate) plan: Option<GroupPlan>,
+    /// Edges of which the master knows that they stand at this end, or that they do not.
+    pub(crate) said: BTreeMap<EdgeKey, bool>,
     pub(crate) attempts: BTreeMap<u64, u32>,
     pub(crate) work: BTreeMap<u64, TagWork>,
     pub(crate) serving: Option<SyncId>,
@@ -148,8 +147,7 @@ impl Client {
             admitted: false,
             sizes: WorldSizes::default(),
             plan: None,
-            reported: false,
-            mesh_reported: false,
+            said: BTreeMap::new(),
             attempts: BTreeMap::new(),
             work: BTreeMap::new(),
             serving: None,
@@ -210,13 +208,10 @@ impl Client {
     /// The edges of the present ring that touch this peer: inbound and outbound. None if it is alone.
     pub(crate) fn edges(&self) -> Option<(EdgeKey, EdgeKey)> {
         let (plan, me) = (self.plan.as_ref()?, self.peer?);
-        let rank = plan.rank_of(me)?;
-        if plan.ring.len() < 2 {
-            return None;
-        }
-        let previous = &plan.ring[plan.previous_of(rank)];
-        let next = &plan.ring[plan.next_of(rank)];
-        Some(((previous.peer, me, previous.generation), (me, next.peer, plan.ring[rank].generation)))
+        let key = |name: EdgeName| (name.from, name.to, name.generation);
+        let inbound = plan.edges_for(Purpose::Ring).find(|name| name.to == me)?;
+        let outbound = plan.edges_for(Purpose::Ring).find(|name| name.from == me)?;
+        Some((key(inbound), key(outbound)))
     }
 
     /// Contents that must be equal on all peers after the sync that it voted for last.

@@ -8,7 +8,7 @@ use pccl_hash::Digest128;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::*;
 use pccl_quant::{DataType, ReduceOp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Enumerates all sequences of choices, whatever their lengths: each run follows a prefix and takes first choices after
 /// it; then the last choice that has an alternative is changed.
@@ -68,13 +68,11 @@ struct Peer {
     id: PeerId,
     queue: VecDeque<C2m>,
     epoch: GroupEpoch,
-    /// The first of the epochs up to this one that have the same ring and mesh.
-    since: GroupEpoch,
     attempts: u32,
     answer: Option<M2c>,
-    plan: Option<RingPlan>,
+    plan: Option<GroupPlan>,
     /// The edge that it has lost, and how its last attempt goes.
-    lost: Option<(OpFaultKind, MeshEdge)>,
+    lost: Option<(OpFaultKind, EdgeName)>,
     named: Option<Algorithm>,
     admitted: bool,
     dead: bool,
@@ -94,14 +92,19 @@ struct Table {
     peers: BTreeMap<u64, Peer>,
     vote: Vote,
     now_ms: u64,
-    /// Who has told the master that the mesh of an epoch stands, and whether somebody has told it of the break.
-    meshed: BTreeMap<u64, GroupEpoch>,
+    /// Which edges of the mesh both ends have told the master to stand, and whether somebody has told it of the break.
+    up: BTreeSet<(u64, EdgeName)>,
     told_of_break: bool,
     /// Reports of rings are sent, votes are not yet.
     setup: bool,
 }
 
 impl Peer {
+    /// The report that all of its edges for these purposes stand.
+    fn all_up(&self, purposes: &[Purpose]) -> C2m {
+        C2m::EdgeReport(EdgeReport::all_up(self.plan.as_ref().expect("a plan"), self.id, purposes))
+    }
+
     /// What it says of the end of an attempt that goes over the mesh, if it has lost an edge of that.
     fn with_fault(&self, mut complete: Complete) -> Complete {
         if let Some((kind, edge)) = self.lost.filter(|_| self.named.is_some_and(Algorithm::uses_mesh)) {
@@ -122,7 +125,7 @@ impl Table {
             peers: BTreeMap::new(),
             vote,
             now_ms: 1000,
-            meshed: BTreeMap::new(),
+            up: BTreeSet::new(),
             told_of_break: false,
             setup: true,
         };
@@ -146,8 +149,7 @@ impl Table {
         table.setup = false;
         for key in 1..=3 {
             table.peers.get_mut(&key).expect("a peer").answer = None;
-            let epoch = table.peers[&key].epoch;
-            let report = C2m::MeshReport(MeshReport { epoch, fault: None });
+            let report = table.peers[&key].all_up(&[Purpose::Mesh]);
             let vote = table.first(key);
             let packets = match (table.vote, key) {
                 // Its mesh stands later than it votes.
@@ -204,10 +206,9 @@ impl Table {
     }
 
     fn send(&mut self, key: u64, packet: C2m) {
-        match &packet {
-            C2m::MeshReport(MeshReport { epoch, fault: None }) => drop(self.meshed.insert(key, *epoch)),
-            C2m::MeshReport(_) => self.told_of_break = true,
-            _ => {}
+        if let C2m::EdgeReport(report) = &packet {
+            self.up.extend(report.up.iter().map(|name| (key, *name)));
+            self.told_of_break |= !report.broken.is_empty();
         }
         self.input(Input::Packet { client: ClientKey(key), packet });
     }
@@ -248,11 +249,13 @@ impl Table {
     fn commence(&mut self, key: u64, commence: &Commence) {
         let (op, named) = (commence.op, commence.algorithm);
         let plan = self.peers[&key].plan.as_ref().expect("a plan");
-        let ranks = plan.ring.len();
+        let ranks = plan.members.len();
         assert_eq!(named, self.descriptor().algorithm_for(ranks, plan.paths));
         if self.vote == Vote::Pairwise {
-            let since = self.peers[&key].since;
-            let told = self.peers.keys().all(|key| self.meshed.get(key) >= Some(&since));
+            let told = self.peers.iter().all(|(key, peer)| {
+                let mut mesh = plan.edges_of(peer.id).filter(|(purpose, _)| *purpose == Purpose::Mesh);
+                mesh.all(|(_, name)| self.up.contains(&(*key, name)))
+            });
             let stands = told && !self.told_of_break && ranks == 3;
             assert_eq!(named.uses_mesh(), stands, "{op} goes by {named}");
         }
@@ -292,14 +295,17 @@ impl Table {
         assert!(!peer.dead, "sent to the dead: {packet:?}");
         match packet {
             M2c::Registered(answer) => peer.id = answer.peer,
-            M2c::RingPlan(plan) => {
+            M2c::GroupPlan(plan) => {
                 assert!(peer.epoch < plan.epoch);
                 (peer.epoch, peer.attempts) = (plan.epoch, 0);
-                if !peer.plan.as_ref().is_some_and(|before| plan.continues(before)) {
-                    peer.since = plan.epoch;
-                    peer.queue.push_back(C2m::RingReport(RingReport { epoch: plan.epoch, faults: vec![] }));
+                // What was said of an edge is not said again.
+                let before = peer.plan.replace(plan);
+                if before.is_none_or(|before| {
+                    Some(before.edges) != peer.plan.as_ref().map(|plan| plan.edges.clone())
+                }) {
+                    let report = peer.all_up(&[Purpose::Ring]);
+                    peer.queue.push_back(report);
                 }
-                peer.plan = Some(plan);
             }
             M2c::Admitted(_) => peer.admitted = true,
             M2c::Stale(stale) => {
@@ -344,9 +350,11 @@ impl Table {
 
     /// Both ends of an edge of the mesh see it break, and one of them says so.
     fn break_edge(&mut self, number: usize) {
-        let mesh = |peer: &Peer| peer.plan.as_ref().map_or(Vec::new(), |plan| plan.mesh.clone());
+        let mesh = |peer: &Peer| -> Vec<EdgeName> {
+            peer.plan.iter().flat_map(|plan| plan.edges_for(Purpose::Mesh)).collect()
+        };
         let Some(edge) = self.peers.values().find_map(|peer| mesh(peer).get(number).copied()) else { return };
-        let MeshEdge { from, to, generation } = edge;
+        let EdgeName { from, to, generation } = edge;
         for peer in self.peers.values_mut().filter(|peer| peer.id == from || peer.id == to) {
             let kind = if peer.id == from { OpFaultKind::OutboundLost } else { OpFaultKind::InboundLost };
             peer.lost = Some((kind, edge));
@@ -358,7 +366,8 @@ impl Table {
             }
             if (peer.id == from) == number.is_multiple_of(2) {
                 let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
-                queue.push_back(C2m::MeshReport(MeshReport { epoch: peer.epoch, fault: Some(fault) }));
+                let (epoch, up, broken) = (peer.epoch, Vec::new(), vec![fault]);
+                queue.push_back(C2m::EdgeReport(EdgeReport { epoch, up, broken }));
             }
             peer.queue = queue;
         }

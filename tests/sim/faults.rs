@@ -180,7 +180,11 @@ impl World {
             0 | 1 => C2m::VotePending(request),
             2 => C2m::VoteTopology(VoteTopology { request, wait_for_world: b as u32 }),
             3 => C2m::WithdrawVote(request),
-            4 | 5 => C2m::RingReport(RingReport { epoch, faults: vec![] }),
+            4 | 5 => {
+                let up =
+                    client.plan.iter().flat_map(|plan| plan.edges_of(me)).map(|(_, name)| name).collect();
+                C2m::EdgeReport(EdgeReport { epoch, up, broken: vec![] })
+            }
             6 | 7 => C2m::Initiate(Initiate { op, descriptor }),
             8 => C2m::Complete(Complete { op, fault: None, moved_bytes: u64::MAX }),
             9 => C2m::SyncInitiate(SyncInitiate {
@@ -196,7 +200,8 @@ impl World {
             }
             11 => {
                 let generation = LinkGeneration(b);
-                C2m::EdgeBroken(EdgeFault { from: me, to: me, generation, text: Text::default() })
+                let fault = EdgeFault { from: me, to: me, generation, text: Text::default() };
+                C2m::EdgeReport(EdgeReport { epoch: GroupEpoch(0), up: vec![], broken: vec![fault] })
             }
             12 => C2m::Leave(Nothing {}),
             13 => C2m::VoteOptimize(request),

@@ -60,7 +60,7 @@ struct Process {
     peer: PeerId,
     call: Call,
     requests: u64,
-    plan: Option<RingPlan>,
+    plan: Option<GroupPlan>,
     /// Outcomes in the present epoch.
     attempts: u32,
     /// Collectives of this group, and of all.
@@ -470,7 +470,7 @@ impl World {
                 self.all[slot].peer = answer.peer;
                 self.ask(slot);
             }
-            M2c::RingPlan(plan) => self.take_plan(slot, key, plan),
+            M2c::GroupPlan(plan) => self.take_plan(slot, key, plan),
             M2c::GroupFormed(formed) => {
                 let Call::Forming(request, _) = self.all[slot].call else { panic!("formed without a call") };
                 assert_eq!(request, formed.request);
@@ -516,20 +516,21 @@ impl World {
         }
     }
 
-    fn take_plan(&mut self, slot: usize, key: u64, plan: RingPlan) {
+    fn take_plan(&mut self, slot: usize, key: u64, plan: GroupPlan) {
         let process = &mut self.all[slot];
         let before = process.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
         assert!(before < plan.epoch, "seed {}: epoch {} after {before}", self.seed, plan.epoch);
         let me = process.peer;
-        let rank = plan.rank_of(me).expect("a ring with this peer");
-        let next = plan.ring[plan.next_of(rank)].peer;
-        let ends = (slot, self.slots[&next]);
-        let mut faults = Vec::new();
-        if self.blocked.contains(&ends) {
-            let (generation, text) = (plan.ring[rank].generation, Text::new("connection refused"));
-            faults.push(EdgeFault { from: me, to: next, generation, text });
-        }
-        let report = C2m::RingReport(RingReport { epoch: plan.epoch, faults });
+        let mut report = EdgeReport::all_up(&plan, me, &[Purpose::Ring]);
+        assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
+        let is_blocked =
+            |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
+        let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
+        let text = Text::new("refused");
+        let fault =
+            |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
+        report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
+        let report = C2m::EdgeReport(report);
         (process.plan, process.attempts) = (Some(plan), 0);
         let time = self.delay();
         self.at(time, Event::Report(key, report));

@@ -74,22 +74,19 @@ impl World {
         }
     }
 
-    pub(crate) fn take_plan(&mut self, slot: usize, plan: RingPlan) {
+    pub(crate) fn take_plan(&mut self, slot: usize, plan: GroupPlan) {
         let epoch = plan.epoch;
         let client = &mut self.clients[slot];
         client.sizes = plan.sizes;
         if client.counted_since() != plan.counted_since {
             client.attempts.clear();
         }
-        // Who has said that its edges stand, or that one of them does not, need not say so again.
-        let continues = client.plan.as_ref().is_some_and(|before| plan.continues(before));
-        client.mesh_reported &= continues;
-        client.reported &= continues;
         client.plan = Some(plan);
-        let Some((inbound, outbound)) = client.edges() else {
-            self.report(slot, Vec::new());
-            return;
-        };
+        let planned = self.all_edges(slot);
+        let client = &mut self.clients[slot];
+        // What was said of an edge is not said again.
+        client.said.retain(|edge, _| planned.contains(edge));
+        let Some((inbound, outbound)) = client.edges() else { return };
         let running: Vec<OpId> = client.work.values().map(|work| work.op).collect();
         if !self.edges_up.contains(&outbound) {
             let delay = self.delay();
@@ -103,8 +100,7 @@ impl World {
         for op in running {
             self.wake(slot, 10, Wake::Progress(op));
         }
-        self.report_if_connected(slot);
-        self.report_mesh_if_connected(slot);
+        self.report_edges(slot);
     }
 
     /// Closes the connections of edges that are neither in the ring nor beside it any more.
@@ -118,21 +114,20 @@ impl World {
         }
     }
 
-    fn report(&mut self, slot: usize, faults: Vec<EdgeFault>) {
-        let client = &mut self.clients[slot];
-        if !client.reported {
-            client.reported = true;
-            let epoch = client.epoch();
-            self.send(slot, C2m::RingReport(RingReport { epoch, faults }));
-        }
+    fn report(&mut self, slot: usize, up: Vec<EdgeName>, broken: Vec<EdgeFault>) {
+        let epoch = self.clients[slot].epoch();
+        self.send(slot, C2m::EdgeReport(EdgeReport { epoch, up, broken }));
     }
 
-    pub(crate) fn report_if_connected(&mut self, slot: usize) {
-        if let Some((inbound, outbound)) = self.clients[slot].edges()
-            && self.edges_up.contains(&inbound)
-            && self.edges_up.contains(&outbound)
-        {
-            self.report(slot, Vec::new());
+    /// Tells the master which edges have come to stand.
+    pub(crate) fn report_edges(&mut self, slot: usize) {
+        let edges = self.all_edges(slot).into_iter().filter(|edge| self.edges_up.contains(edge));
+        let said = &self.clients[slot].said;
+        let news: Vec<EdgeKey> = edges.filter(|edge| !said.contains_key(edge)).collect();
+        if !news.is_empty() {
+            self.clients[slot].said.extend(news.iter().map(|edge| (*edge, true)));
+            let name = |(from, to, generation)| EdgeName { from, to, generation };
+            self.report(slot, news.into_iter().map(name).collect(), Vec::new());
         }
     }
 
@@ -154,6 +149,7 @@ impl World {
         self.clients[slot].peer == Some(edge.0)
             && self.all_edges(slot).contains(&edge)
             && !self.edges_up.contains(&edge)
+            && !self.clients[slot].said.contains_key(&edge)
     }
 
     pub(crate) fn dialed(&mut self, slot: usize, edge: EdgeKey) {
@@ -174,8 +170,7 @@ impl World {
                     self.edges_up.insert(edge);
                     self.note(format_args!("s{slot} -> s{to} g{} up", edge.2));
                     self.wake(to, 10, Wake::EdgeUp);
-                    self.report_if_connected(slot);
-                    self.report_mesh_if_connected(slot);
+                    self.report_edges(slot);
                 } else {
                     self.wake(slot, 20 * MS, Wake::Dialed(edge));
                 }
@@ -191,19 +186,19 @@ impl World {
 
     fn edge_failed(&mut self, slot: usize, edge: EdgeKey, text: &str) {
         let fault = EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new(text) };
-        if self.is_of_mesh(slot, edge) {
-            self.report_mesh(slot, Some(fault));
-        } else {
-            self.report(slot, vec![fault]);
+        if self.clients[slot].said.insert(edge, false) != Some(false) {
+            self.report(slot, Vec::new(), vec![fault]);
         }
     }
 
     pub(crate) fn inbound_due(&mut self, slot: usize, epoch: GroupEpoch) {
         let client = &self.clients[slot];
-        if client.epoch() != epoch || client.reported {
+        if client.epoch() != epoch {
             return;
         }
-        if let Some((inbound, _)) = client.edges().filter(|(inbound, _)| !self.edges_up.contains(inbound)) {
+        let awaited =
+            |edge: &EdgeKey| !self.edges_up.contains(edge) && !self.clients[slot].said.contains_key(edge);
+        if let Some((inbound, _)) = client.edges().filter(|(inbound, _)| awaited(inbound)) {
             self.edge_failed(slot, inbound, "nobody dialed");
         }
     }
@@ -239,16 +234,7 @@ impl World {
             .filter(|work| matches!(&work.stage, TagStage::Running { edges, .. } if edges.contains(&edge)))
             .map(|work| work.op)
             .collect();
-        if client.edges().is_some_and(|(a, b)| a == edge || b == edge) && !self.edges_up.contains(&edge) {
-            if client.reported {
-                let fault =
-                    EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new("reset") };
-                self.send(slot, C2m::EdgeBroken(fault));
-            } else if client.peer == Some(edge.0) {
-                self.wake(slot, 10 * MS, Wake::Dialed(edge));
-            }
-        }
-        if self.is_of_mesh(slot, edge) && !self.edges_up.contains(&edge) {
+        if self.all_edges(slot).contains(&edge) && !self.edges_up.contains(&edge) {
             self.edge_failed(slot, edge, "reset");
         }
         for op in running {

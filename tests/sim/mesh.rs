@@ -1,7 +1,7 @@
 //! The edges beside the ring: dialing them, what a process reports about them, and attempts that go over it.
 
 use crate::client::EdgeKey;
-use crate::world::{Event, Wake, World};
+use crate::world::{Wake, World};
 use pccl_protocol::*;
 
 impl World {
@@ -11,19 +11,14 @@ impl World {
         let (Some(plan), Some(me)) = (client.plan.as_ref().filter(|_| self.swarm.mesh), client.peer) else {
             return Vec::new();
         };
-        let mine = plan.mesh.iter().filter(|edge| edge.from == me || edge.to == me);
-        mine.map(|edge| (edge.from, edge.to, edge.generation)).collect()
+        let mine = plan.edges_of(me).filter(|(purpose, _)| *purpose == Purpose::Mesh);
+        mine.map(|(_, edge)| (edge.from, edge.to, edge.generation)).collect()
     }
 
     /// All edges of the present plan that touch a process: of the ring, inbound and outbound, and beside it.
     pub(crate) fn all_edges(&self, slot: usize) -> Vec<EdgeKey> {
         let ring = self.clients[slot].edges().map(|(inbound, outbound)| [inbound, outbound]);
         ring.into_iter().flatten().chain(self.mesh_edges(slot)).collect()
-    }
-
-    /// Whether an edge is one of the present mesh, and touches this process.
-    pub(crate) fn is_of_mesh(&self, slot: usize, edge: EdgeKey) -> bool {
-        self.mesh_edges(slot).contains(&edge)
     }
 
     fn mesh_delay(&mut self) -> u64 {
@@ -43,28 +38,6 @@ impl World {
                 let delay = self.mesh_delay();
                 self.wake(slot, delay, Wake::Dialed(edge));
             }
-        }
-    }
-
-    /// Tells the master that all mesh edges stand, or which one does not.
-    pub(crate) fn report_mesh(&mut self, slot: usize, fault: Option<EdgeFault>) {
-        let client = &mut self.clients[slot];
-        client.mesh_reported = true;
-        let (epoch, key) = (client.epoch(), client.conn);
-        let delay = self.mesh_delay();
-        let packet = C2m::MeshReport(MeshReport { epoch, fault });
-        if let Some(key) = key {
-            self.send_later(key, delay, Event::ToMaster(key, packet));
-        }
-    }
-
-    pub(crate) fn report_mesh_if_connected(&mut self, slot: usize) {
-        let edges = self.mesh_edges(slot);
-        if !self.clients[slot].mesh_reported
-            && !edges.is_empty()
-            && edges.iter().all(|edge| self.edges_up.contains(edge))
-        {
-            self.report_mesh(slot, None);
         }
     }
 
@@ -187,7 +160,8 @@ impl World {
         let some = (me, PeerId(7), LinkGeneration(self.mesh.below(4)));
         let (from, to, generation) = own.filter(|_| self.mesh.percent(80)).unwrap_or(some);
         let fault = EdgeFault { from, to, generation, text: Text::new("mischief") };
-        let fault = self.mesh.percent(40).then_some(fault);
-        Some(C2m::MeshReport(MeshReport { epoch, fault }))
+        let up = edges.into_iter().map(|(from, to, generation)| EdgeName { from, to, generation }).collect();
+        let (up, broken) = if self.mesh.percent(40) { (vec![], vec![fault]) } else { (up, vec![]) };
+        Some(C2m::EdgeReport(EdgeReport { epoch, up, broken }))
     }
 }

@@ -5,7 +5,9 @@ use super::{
     peer::{News, Peer},
 };
 use mio::{Events, Interest, Poll, Token};
-use pccl_protocol::{C2m, M2c, Nothing, RequestId, RingReport, VoteTopology, limits::MAX_PENDING_PEERS};
+use pccl_protocol::{
+    C2m, EdgeReport, M2c, Nothing, Purpose, RequestId, VoteTopology, limits::MAX_PENDING_PEERS,
+};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -49,7 +51,7 @@ impl Crowd {
             for _ in 0..come {
                 self.connect();
             }
-            let is_known = |crowd: &Self| crowd.members().all(|peer| peer.registered);
+            let is_known = |crowd: &Self| crowd.members().all(|peer| peer.me.is_some());
             assert!(self.run(PATIENCE, is_known), "{come} peers are not registered");
             if have > 0 {
                 self.requests += 1;
@@ -150,12 +152,13 @@ impl Crowd {
         peer.receive(&mut self.buffer, &mut news);
         for news in news {
             match news {
-                News::Plan { epoch, members, bytes } => {
-                    peer.ring = (members, epoch);
+                News::Plan(plan, bytes) => {
+                    peer.ring = (plan.members.len(), plan.epoch);
                     self.plan_bytes += bytes as u64;
-                    peer.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
+                    let me = peer.me.expect("registered");
+                    peer.send(&C2m::EdgeReport(EdgeReport::all_up(&plan, me, &[Purpose::Ring])));
                 }
-                News::Packet(M2c::Registered(_)) => peer.registered = true,
+                News::Packet(M2c::Registered(registered)) => peer.me = Some(registered.peer),
                 News::Packet(M2c::Admitted(_)) => peer.accepted = true,
                 News::Packet(M2c::Echo(_)) => {
                     let sent = peer.open.pop_front().expect("an echo answers a beat");

@@ -4,8 +4,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::{
-    Algorithm, C2m, Complete, Descriptor, GroupEpoch, GroupId, Initiate, M2c, Name, OpId, PartDescriptor,
-    PeerId, Register, RequestId, RingReport, RunId, VoteTopology,
+    Algorithm, C2m, Complete, Descriptor, EdgeReport, GroupEpoch, GroupId, GroupPlan, Initiate, M2c, Name,
+    OpId, PartDescriptor, PeerId, Purpose, Register, RequestId, RunId, VoteTopology,
 };
 use pccl_quant::{DataType, ReduceOp};
 use std::{
@@ -52,11 +52,17 @@ impl Bench {
     /// Confirms rings until nothing is left to confirm.
     fn confirm(&mut self) {
         while let Some((client, packet)) = self.mail.pop_front() {
-            if let M2c::RingPlan(plan) = packet {
-                self.epoch = plan.epoch;
-                self.send(client, C2m::RingReport(RingReport { epoch: plan.epoch, faults: Vec::new() }));
+            if let M2c::GroupPlan(plan) = packet {
+                self.confirm_plan(client, &plan);
             }
         }
+    }
+
+    fn confirm_plan(&mut self, client: ClientKey, plan: &GroupPlan) {
+        self.epoch = plan.epoch;
+        // Identities count like clients.
+        let report = EdgeReport::all_up(plan, PeerId(client.0.into()), &[Purpose::Ring]);
+        self.send(client, C2m::EdgeReport(report));
     }
 
     fn vote(&mut self, tag: u64) {
@@ -117,9 +123,8 @@ fn measure(flying: u64) -> f64 {
                 bench.vote(next);
                 next += 1;
             }
-            M2c::RingPlan(plan) => {
-                bench.epoch = plan.epoch;
-                bench.send(client, C2m::RingReport(RingReport { epoch: plan.epoch, faults: Vec::new() }));
+            M2c::GroupPlan(plan) => {
+                bench.confirm_plan(client, &plan);
             }
             M2c::Stale(stale) if client == ClientKey(PEERS) => {
                 if let pccl_protocol::VoteRef::Collective(op) = stale.vote {

@@ -1,7 +1,9 @@
 //! One light peer: a control connection without a thread, whose owner hands it what arrives.
 
 use mio::net::TcpStream;
-use pccl_protocol::{Beat, C2m, CallKind, GroupId, M2c, Name, Register, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{
+    Beat, C2m, CallKind, GroupId, GroupPlan, M2c, Name, PeerId, Register, limits::MAX_PACKET_BYTES,
+};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
@@ -10,15 +12,13 @@ use std::{
 };
 use tinysockets::{
     preamble::{Preamble, REPLY_BYTES, Role},
-    wire::{Decode, FrameParser, Reader},
+    wire::FrameParser,
 };
-
-const RING_PLAN: u16 = 3;
 
 /// What a peer has heard.
 pub(crate) enum News {
-    /// A ring of this epoch and size.
-    Plan { epoch: pccl_protocol::GroupEpoch, members: usize, bytes: usize },
+    /// A plan, and how many bytes it takes.
+    Plan(GroupPlan, usize),
     /// Any other packet.
     Packet(M2c),
 }
@@ -29,7 +29,8 @@ pub(crate) struct Peer {
     /// Bytes of the answer to the preamble that have not come yet.
     reply_left: usize,
     unsent: VecDeque<u8>,
-    pub(crate) registered: bool,
+    /// Its identity, once it is registered.
+    pub(crate) me: Option<PeerId>,
     pub(crate) accepted: bool,
     /// Members of the last ring, and its epoch.
     pub(crate) ring: (usize, pccl_protocol::GroupEpoch),
@@ -51,7 +52,7 @@ impl Peer {
             parser: FrameParser::new(MAX_PACKET_BYTES),
             reply_left: REPLY_BYTES,
             unsent: VecDeque::new(),
-            registered: false,
+            me: None,
             accepted: false,
             ring: (0, pccl_protocol::GroupEpoch(0)),
             leaving: false,
@@ -125,18 +126,11 @@ impl Peer {
         }
     }
 
-    /// Of plans only the head is decoded: a crowd in one process has much less time for them than peers have.
     fn take_frames(&mut self, news: &mut Vec<News>) {
         while let Some((kind, body)) = self.parser.next_frame().expect("well-formed frames") {
-            news.push(if kind == RING_PLAN {
-                let mut reader = Reader::new(body);
-                let _ = pccl_protocol::GroupId::decode(&mut reader).expect("a group");
-                let epoch = pccl_protocol::GroupEpoch::decode(&mut reader).expect("an epoch");
-                let _ = pccl_protocol::WorldSizes::decode(&mut reader).expect("sizes");
-                let members = reader.length(usize::MAX, "ring").expect("a ring");
-                News::Plan { epoch, members, bytes: body.len() }
-            } else {
-                News::Packet(M2c::from_frame(kind, body).expect("a packet"))
+            news.push(match M2c::from_frame(kind, body).expect("a packet") {
+                M2c::GroupPlan(plan) => News::Plan(plan, body.len()),
+                packet => News::Packet(packet),
             });
         }
     }

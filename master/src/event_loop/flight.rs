@@ -121,17 +121,17 @@ impl Observer {
                 });
                 self.recorder.fail(|| format!("dropped peer {peer}: {reason}"));
             }
-            M2c::RingPlan(plan) if self.last_plan != Some((plan.group, plan.epoch)) => {
+            M2c::GroupPlan(plan) if self.last_plan != Some((plan.group, plan.epoch)) => {
                 self.last_plan = Some((plan.group, plan.epoch));
                 self.recorder.record_with(|| {
-                    let names = plan.ring.iter().take(RING_NAMES).map(|member| member.peer.to_string());
+                    let names = plan.members.iter().take(RING_NAMES).map(|member| member.peer.to_string());
                     let mut ring: Vec<String> = names.collect();
-                    if plan.ring.len() > RING_NAMES {
-                        ring.push(format!("{} more", plan.ring.len() - RING_NAMES));
+                    if plan.members.len() > RING_NAMES {
+                        ring.push(format!("{} more", plan.members.len() - RING_NAMES));
                     }
                     let event = Event::new(What::RingPlanned).about(Subject::Epoch(plan.epoch));
                     let text = format!("group {}: {}", plan.group, ring.join(" -> "));
-                    event.count(plan.ring.len() as u64).text(text)
+                    event.count(plan.members.len() as u64).text(text)
                 });
             }
             M2c::Outcome(outcome) => {

@@ -3,12 +3,12 @@
 use pccl_protocol::M2c;
 use tinysockets::write_queue::Frame;
 
-/// Encodes a packet. Of the ring plans of a group a client that does not read gets only the newest one: whoever has not
+/// Encodes a packet. Of the plans of a group a client that does not read gets only the newest one: whoever has not
 /// heard of the others can do nothing with them.
 pub(super) fn frame(packet: &M2c) -> Frame {
     match packet {
         // Between a plan and the next one there may be answers, and their receiver sees the world as it was then.
-        M2c::RingPlan(plan) => {
+        M2c::GroupPlan(plan) => {
             let sizes = M2c::Sizes(plan.sizes).to_frame();
             Frame::replaced_by_later(packet.to_frame(), plan.group.0.into(), sizes)
         }
@@ -20,7 +20,7 @@ pub(super) fn frame(packet: &M2c) -> Frame {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        GroupEpoch, GroupId, Paths, PendingAnswer, RequestId, RingPlan, WorldEpoch, WorldSizes,
+        GroupEpoch, GroupId, GroupPlan, Paths, PendingAnswer, RequestId, WorldEpoch, WorldSizes,
     };
     use std::io::{self, IoSlice};
     use tinysockets::{wire::FrameParser, write_queue::WriteQueue};
@@ -45,12 +45,12 @@ mod tests {
     }
 
     fn plan(group: u32, epoch: u64) -> M2c {
-        M2c::RingPlan(RingPlan {
+        M2c::GroupPlan(GroupPlan {
             group: GroupId(group),
             epoch: GroupEpoch(epoch),
             sizes: WorldSizes { world_epoch: WorldEpoch(epoch), ..WorldSizes::default() },
-            ring: Vec::new(),
-            mesh: Vec::new(),
+            members: Vec::new(),
+            edges: Vec::new(),
             counted_since: GroupEpoch(epoch),
             paths: Paths::default(),
         })

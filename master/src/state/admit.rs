@@ -68,24 +68,11 @@ impl MasterState {
                 Err(protocol(format!("asked for the status {asked} times without registering")))
             }
 
-            (C2m::RingReport(report), Peer(id, group, Connecting | Accepted)) => {
-                self.admit_ring_report(id, group, report)
-            }
-            (C2m::EdgeBroken(fault), Peer(id, _, Connecting | Accepted)) => {
-                if fault.from == id || fault.to == id {
-                    Ok(())
-                } else {
-                    Err(protocol("reported an edge that is not its own"))
-                }
-            }
-            (C2m::MeshReport(report), Peer(id, group, Connecting | Accepted)) => {
-                self.admit_mesh_report(id, group, report)
+            (C2m::EdgeReport(report), Peer(id, group, Connecting | Accepted)) => {
+                self.admit_edge_report(id, group, report)
             }
             (C2m::ReachReport(_), Peer(_, _, Connecting | Accepted)) => Ok(()),
-            (
-                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_) | C2m::ReachReport(_),
-                Stranger(_) | Peer(_, _, Pending),
-            ) => illegal(),
+            (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Peer(_, _, Pending)) => illegal(),
 
             (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
@@ -150,10 +137,7 @@ impl MasterState {
                 C2m::GiveUp(_) | C2m::Complete(_) | C2m::SyncComplete(_),
                 Phase::Pending | Phase::Connecting,
             ) => Ok(()),
-            (
-                C2m::RingReport(_) | C2m::EdgeBroken(_) | C2m::MeshReport(_) | C2m::ReachReport(_),
-                Phase::Pending,
-            ) => Ok(()),
+            (C2m::EdgeReport(_) | C2m::ReachReport(_), Phase::Pending) => Ok(()),
             (C2m::Initiate(_) | C2m::SyncInitiate(_), Phase::Pending) if peer.past.has_group() => Ok(()),
             _ => return None,
         };

@@ -5,7 +5,7 @@ use super::MasterState;
 use super::client::{Peer, Phase};
 use super::group::{Group, Op, Sync, VoterReport};
 use super::types::Timestamp;
-use pccl_protocol::{GroupId, OpId, PeerId, Text};
+use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
 
 impl MasterState {
     /// What something that `id` voted for waits for, if anything does.
@@ -68,12 +68,10 @@ impl MasterState {
         if self.ring_confirmed(group) {
             return None;
         }
-        let confirmed =
-            |peer: &PeerId| self.peers.get(peer).is_some_and(|peer| peer.confirmed(group.edges_since));
-        let missing = group.ring.iter().map(|place| place.peer).filter(|peer| !confirmed(peer));
+        let missing = group.edges.missing(Purpose::Ring).into_iter();
         let faults: Vec<String> = group
-            .held
-            .iter()
+            .edges
+            .held()
             .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
             .collect();
         let who = self.list_peers(missing);
@@ -99,12 +97,12 @@ impl MasterState {
     fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {
         match op {
             Op::Voting { votes, .. } => {
-                let members = group.ring.iter().map(|place| place.peer);
+                let members = group.ring.iter().copied();
                 let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
                 let reason = if !missing.is_empty() {
                     self.list_peers(missing.into_iter())
                 } else if self.ring_ready(group) {
-                    let open = self.list_peers(self.unmeshed(group).into_iter());
+                    let open = self.list_peers(group.edges.missing(Purpose::Mesh).into_iter());
                     format!("the connections beside the ring of {open}")
                 } else {
                     self.ring_sentences().join("; ")
@@ -121,7 +119,7 @@ impl MasterState {
     fn blocked_sync(&self, id: GroupId, group: &Group) -> Option<String> {
         Some(match group.sync.as_ref()? {
             Sync::Voting { votes, .. } => {
-                let members = group.ring.iter().map(|place| place.peer);
+                let members = group.ring.iter().copied();
                 let missing = members.filter(|peer| !votes.contains_key(peer));
                 format!("shared-state sync of group {id} waits to begin for {}", self.list_peers(missing))
             }

@@ -4,9 +4,7 @@ use super::formed::Past;
 use super::reach::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{
-    Beat, Culprit, GroupEpoch, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes,
-};
+use pccl_protocol::{Beat, Culprit, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes};
 
 /// One control connection.
 #[derive(Debug)]
@@ -78,10 +76,6 @@ pub(super) struct Peer {
     pub(super) topology: Option<TopologyVote>,
     pub(super) pending: Option<PendingVote>,
     pub(super) optimize: Option<OptimizeVote>,
-    /// The last ring epoch that this peer reported on, and whether all of its edges stood.
-    pub(super) reported: Option<(GroupEpoch, bool)>,
-    /// The last epoch of which it said that all of its edges beside the ring stand.
-    pub(super) meshed: Option<GroupEpoch>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.
     pub(super) closed: Vec<Closed>,
     /// The master has tried its ports.
@@ -110,16 +104,6 @@ impl Peer {
 
     pub(super) fn accepted(&self) -> bool {
         self.phase == Phase::Accepted
-    }
-
-    /// Whether it has said that its edges of a ring stand which is there since this epoch.
-    pub(super) fn confirmed(&self, since: GroupEpoch) -> bool {
-        self.reported.is_some_and(|(epoch, stands)| stands && epoch >= since)
-    }
-
-    /// Whether it has said anything of the edges of a ring which is there since this epoch.
-    pub(super) fn has_reported(&self, since: GroupEpoch) -> bool {
-        self.reported.is_some_and(|(epoch, _)| epoch >= since)
     }
 
     /// Bytes that the peer had moved, over all operations, by its last beat.

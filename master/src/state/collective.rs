@@ -174,15 +174,14 @@ impl MasterState {
             return Some((have, need, false));
         }
         let accepted = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.accepted());
-        let here = group.ring.iter().filter(|place| accepted(&place.peer)).count();
+        let here = group.ring.iter().filter(|peer| accepted(peer)).count();
         let have = u32::try_from(here).unwrap_or(u32::MAX);
         (have < in_group).then_some((have, in_group, true))
     }
 
     /// Whether the only member of a group wants its collectives done all the same.
     fn may_be_alone(&self, group: &Group) -> bool {
-        let wants =
-            |place: &super::group::Place| self.peers.get(&place.peer).is_some_and(|peer| peer.info.alone);
+        let wants = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.info.alone);
         group.ring.len() == 1 && group.ring.iter().all(wants)
     }
 
@@ -194,7 +193,7 @@ impl MasterState {
             let id = CollectiveId { kind: descriptor.kind(), op: id };
             return Step::Decide(self.refused(id, Cause::MismatchedCall, &[*first, *other], &detail));
         }
-        let ring: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let ring: Vec<PeerId> = group.ring.clone();
         if let Some(Misfit { missing, text }) = descriptor.collective.misfit(&ring) {
             let id = CollectiveId { kind: descriptor.kind(), op: id };
             return Step::Decide(self.refused(id, Cause::WorldChanged, &missing, &text));
@@ -397,7 +396,7 @@ impl MasterState {
             _ => return None,
         };
         let own = |edge: &BrokenEdge| edge.ends == ends && edge.generation == fault.generation;
-        let itself = group.uses_edge(ends, fault.generation) || broken.iter().any(own);
+        let itself = group.edges.named(ends, fault.generation).is_some() || broken.iter().any(own);
         broken.first().filter(|_| !itself)
     }
 

@@ -4,7 +4,6 @@
 //! taken the bytes in and acknowledged them before it failed. What both ends have counted tells. As long as bytes are
 //! not even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
-use super::group::EdgeEnds;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{EdgeBytes, GroupId, LinkGeneration, PeerId};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use std::time::Duration;
 /// What the two ends of an edge have counted.
 #[derive(Debug)]
 pub(super) struct Flow {
-    generation: LinkGeneration,
     counts: (u64, u64),
     /// Since when bytes have been missing and none has arrived.
     pub(super) since: Timestamp,
@@ -38,7 +36,9 @@ impl MasterState {
     ) -> Vec<Missing> {
         let found = self.counts_of(id, group_id);
         let Some(group) = self.groups.get_mut(&group_id) else { return Vec::new() };
-        group.flows.retain(|ends, _| ends.0 != id || found.iter().any(|(sent, ..)| sent.peer == ends.1));
+        for (ends, edge) in group.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+            edge.flow.take_if(|_| !found.iter().any(|(sent, ..)| sent.peer == ends.1));
+        }
         found.into_iter().filter_map(|counts| self.look_at_flow(id, group_id, before, counts)).collect()
     }
 
@@ -52,19 +52,19 @@ impl MasterState {
         let (now, patience) = (self.now, self.options.beat_interval * 2);
         let paused = |at: Timestamp| now.since(at) > patience;
         let group = self.groups.get_mut(&group_id)?;
-        let (ends, counts): (EdgeEnds, _) = ((id, sent.peer), (sent.bytes, received.bytes));
-        let fresh = || Flow { generation: sent.generation, counts, since: now };
-        let flow = group.flows.entry(ends).or_insert_with(fresh);
+        let counts = (sent.bytes, received.bytes);
+        let fresh = || Flow { counts, since: now };
+        let flow = &mut group.edges.named_mut((id, sent.peer), sent.generation)?.flow;
+        let flow = flow.get_or_insert_with(fresh);
         // An end that stood still itself says nothing about the edge. More that is sent into it is no sign of life.
-        let still = flow.generation == sent.generation
-            && flow.counts.1 == counts.1
+        let still = flow.counts.1 == counts.1
             && flow.counts.1 < flow.counts.0
             && received.bytes < sent.bytes
             && !paused(heard_at)
             && !before.is_none_or(paused);
         if !still {
             // The receiving end said so with its beat, a little earlier.
-            let only_received = flow.generation == sent.generation && flow.counts.0 == counts.0;
+            let only_received = flow.counts.0 == counts.0;
             let since = if only_received && !paused(heard_at) { heard_at } else { now };
             *flow = Flow { since, ..fresh() };
             return None;
@@ -86,7 +86,7 @@ impl MasterState {
             let (other, heard_at) = beat_of(sent.peer)?;
             let same = |r: &&EdgeBytes| r.peer == id && r.generation == sent.generation;
             let received = other.received.iter().find(same)?;
-            let is_ours = group.uses_edge((id, sent.peer), sent.generation);
+            let is_ours = group.edges.named((id, sent.peer), sent.generation).is_some();
             is_ours.then_some((*sent, *received, *heard_at))
         };
         beat.sent.iter().filter_map(counts).collect()

@@ -6,10 +6,11 @@
 
 use super::MasterState;
 use super::client::Phase as Stage;
-use super::group::{EdgeEnds, GivenUp, Group, Loss, Op, Severity, Sync};
+use super::edges::{EdgeEnds, Severity, ring_of};
+use super::group::{GivenUp, Group, Loss, Op, Sync};
 use pccl_protocol::{
     Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
-    Outcome, PeerId, Phase, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
+    Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
     WorldEpoch,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,8 +147,6 @@ impl MasterState {
         for id in &members {
             if let Some(peer) = self.peers.get_mut(id) {
                 (peer.phase, peer.formed, peer.past.broken) = (Stage::Connecting, Some(number), None);
-                // A report on the ring of another group.
-                (peer.reported, peer.meshed) = (None, None);
             }
         }
         let names: Vec<String> = members.iter().map(|id| self.name_of(*id)).collect();
@@ -180,15 +179,14 @@ impl MasterState {
     pub(super) fn plan_formed_ring(&mut self, group_id: GroupId) {
         let Some(group) = self.groups.get(&group_id) else { return };
         let Some(order) = group.formed.as_ref().map(|formed| formed.members.clone()) else { return };
-        let next = order.iter().cycle().skip(1);
         let is_forbidden = |ends: &EdgeEnds| {
-            let mark = group.marks.get(ends).filter(|mark| mark.until > self.now);
+            let mark = group.edges.marks.get(ends).filter(|mark| mark.until > self.now);
             mark.is_some_and(|mark| mark.severity >= Severity::Forbidden)
         };
-        let forbidden =
-            order.iter().copied().zip(next.copied()).find(|ends| ends.0 != ends.1 && is_forbidden(ends));
+        let forbidden = ring_of(&order).find(is_forbidden);
         let Some(ends) = forbidden else { return self.install_ring(group_id, &order) };
-        let text = self.groups.get(&group_id).and_then(|group| group.marks.get(&ends)).map(|mark| &mark.text);
+        let text =
+            self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
         let text = text.map_or("", Text::as_str);
         let detail = Text::new(format!("{} cannot be built: {text}", self.name_of_edge(ends)));
         let culprits = vec![self.culprit_of(ends.0), self.culprit_of(ends.1)];
@@ -240,8 +238,8 @@ impl MasterState {
 
     /// The limit of a caller passed while the ring was being connected.
     fn broken_by_limit(&self, group: &Group, formed: &Formed, given_up: GivenUp) -> Broken {
-        let confirmed = |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.confirmed(group.epoch));
-        let open: Vec<PeerId> = formed.members.iter().copied().filter(|id| !confirmed(id)).collect();
+        let missing = group.edges.missing(Purpose::Ring);
+        let open: Vec<PeerId> = formed.members.iter().copied().filter(|id| missing.contains(id)).collect();
         let operation = (Operation::Forming(formed.uuid), Phase::Connecting, 0);
         let Verdict { cause, culprits, silent_ms, detail, .. } =
             self.given_up_verdict(operation, given_up, &open);

@@ -47,7 +47,7 @@ impl MasterState {
 
     /// Members of a ring that have not voted.
     pub(super) fn members_without(&self, group: &Group, has_voted: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
-        group.ring.iter().map(|place| place.peer).filter(|peer| !has_voted(*peer)).collect()
+        group.ring.iter().copied().filter(|peer| !has_voted(*peer)).collect()
     }
 
     /// The verdict for an operation that somebody gave up while the `open` peers were waited for.

@@ -1,13 +1,13 @@
 //! Facts about one peer group: its ring, its collectives, its sync.
 
+use super::edges::{EdgeEnds, Edges, ring_of};
 use super::fetches::Fetches;
-use super::flow::Flow;
 use super::formed::Formed;
 use super::history::History;
 use super::mesh::Mesh;
 use super::ops::Ops;
+use super::pairs::Pairs;
 use super::plans::Better;
-use super::rates::Pace;
 use super::reach::Check;
 use super::types::Timestamp;
 use pccl_protocol::{
@@ -15,9 +15,6 @@ use pccl_protocol::{
     OpId, Outcome, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A directed edge: sending end, receiving end.
-pub(super) type EdgeEnds = (PeerId, PeerId);
 
 /// An edge that was judged broken, as operations know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,48 +24,6 @@ pub(super) struct BrokenEdge {
     /// For how long it had stood still; 0 if its ends saw it break.
     pub(super) stalled_ms: u64,
     pub(super) text: Text,
-}
-
-/// One place in a ring, with the edge to the next place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) peer: PeerId,
-    pub(super) generation: LinkGeneration,
-    pub(super) connections: u16,
-}
-
-/// A report about an edge that is held back for a while.
-#[derive(Debug)]
-pub(super) struct HeldFault {
-    pub(super) generation: LinkGeneration,
-    pub(super) since: Timestamp,
-    /// The edge could not be built (as opposed to: stood and broke).
-    pub(super) unbuildable: bool,
-    /// For how long nothing had moved on it; 0 where that is not the report.
-    pub(super) stalled_ms: u64,
-    pub(super) text: Text,
-}
-
-/// What is known against an edge.
-#[derive(Debug)]
-pub(super) struct Mark {
-    /// Forgotten after this.
-    pub(super) until: Timestamp,
-    pub(super) severity: Severity,
-    pub(super) text: Text,
-}
-
-/// How bad an edge is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Severity {
-    /// Stood, and broke once; it is built anew.
-    Broke,
-    /// Could not be built once; it is tried again.
-    Failed,
-    /// Stood, and broke repeatedly: other rings are better, but nobody goes because of it.
-    Avoided,
-    /// Could not be built: no ring has it.
-    Forbidden,
 }
 
 /// The loss of a peer, as far as operations are concerned.
@@ -246,11 +201,14 @@ impl Sync {
 pub(super) struct Group {
     /// The present epoch; 0 before the first ring.
     pub(super) epoch: GroupEpoch,
-    /// The ring of the epoch.
-    pub(super) ring: Vec<Place>,
-    /// The edges beside it.
+    /// The members in the order of the ring.
+    pub(super) ring: Vec<PeerId>,
+    pub(super) edges: Edges,
+    pub(super) pairs: Pairs,
+    /// What is remembered of the faults of its mesh.
     pub(super) mesh: Mesh,
-    /// The first of the epochs up to the present one that have the same ring and mesh over the same connections.
+    /// The first of the epochs up to the present one that have the same ring and mesh over the same connections, and so
+    /// the same members.
     pub(super) edges_since: GroupEpoch,
     /// How data may travel, as the plan says.
     pub(super) paths: Paths,
@@ -262,21 +220,14 @@ pub(super) struct Group {
     pub(super) stands_since: Option<Timestamp>,
     /// A new plan is needed although the members are the same.
     pub(super) replan: bool,
-    /// Edges of the ring that need new connections.
-    pub(super) rebuild: BTreeSet<EdgeEnds>,
-    pub(super) held: BTreeMap<EdgeEnds, HeldFault>,
-    pub(super) marks: BTreeMap<EdgeEnds, Mark>,
     /// Its members are being asked whom they reach.
     pub(super) check: Option<Check>,
     /// The last ring whose members were asked because it did not stand in time.
     pub(super) overdue_checked: GroupEpoch,
-    pub(super) flows: BTreeMap<EdgeEnds, Flow>,
     /// The order that the next ring is to have, if its members are these.
     pub(super) next_order: Option<Vec<PeerId>>,
     /// A better ring than the present one.
     pub(super) better: Option<Better>,
-    /// Edges that one operation has kept busy at the last looks.
-    pub(super) paces: BTreeMap<EdgeEnds, Pace>,
     /// The first of the epochs up to the present one over which attempts are counted on.
     pub(super) counted_since: GroupEpoch,
     /// Outcomes since then, by tag.
@@ -304,15 +255,14 @@ impl Group {
         !self.ops.any_runs() && (self.better.is_some() || self.mesh.has_faults())
     }
 
-    /// Edges of the ring with their places.
-    pub(super) fn edges(&self) -> impl Iterator<Item = (EdgeEnds, &Place)> {
-        let n = self.ring.len();
-        self.ring.iter().enumerate().map(move |(i, place)| ((place.peer, self.ring[(i + 1) % n].peer), place))
+    /// Edges of the ring, in its order.
+    pub(super) fn ring_ends(&self) -> impl Iterator<Item = EdgeEnds> {
+        ring_of(&self.ring)
     }
 
     /// Whether these are its members, in any order.
     pub(super) fn has_members(&self, peers: &[PeerId]) -> bool {
-        peers.len() == self.ring.len() && self.ring.iter().all(|place| peers.contains(&place.peer))
+        peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer))
     }
 
     /// What these members own in pairwise exchange; empty: equal chunks.
@@ -329,22 +279,12 @@ impl Group {
             return String::new();
         }
         let all: f64 = self.shares.values().map(|share| f64::from(*share)).sum();
-        let owners = self.ring.iter().filter_map(|place| Some((place.peer, self.shares.get(&place.peer)?)));
+        let owners = self.ring.iter().filter_map(|peer| Some((*peer, self.shares.get(peer)?)));
         let shares: Vec<String> = owners
             .map(|(peer, share)| format!("{peer} owns {:.1} %", 100.0 * f64::from(*share) / all))
             .collect();
         let colon = if shares.is_empty() { "" } else { ": " };
         format!(", large operations go by pairwise exchange{colon}{}", shares.join(", "))
-    }
-
-    /// Whether the ring has this edge in this generation.
-    pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
-        self.edges().any(|(e, place)| e == ends && place.generation == generation)
-    }
-
-    /// Whether ring or mesh have this edge in this generation.
-    pub(super) fn uses_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
-        self.has_edge(ends, generation) || self.mesh.has_edge(ends, generation)
     }
 
     /// Records an outcome, if its epoch is one that counts. `all`: every member is told of it.

@@ -4,8 +4,7 @@ use super::client::Phase;
 use super::group::Loss;
 use super::types::{Action, ClientKey};
 use super::{MasterState, Timestamp};
-use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Text, WorldEpoch};
-use std::time::Duration;
+use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text, WorldEpoch};
 
 impl MasterState {
     /// Whether a peer has been silent for so long that it may be dead.
@@ -64,79 +63,23 @@ impl MasterState {
     /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
     fn late_members(&self, group: &super::group::Group) -> Vec<PeerId> {
         let due = group.planned_at + self.options.ring_timeout;
-        let members = || group.ring.iter().map(|place| place.peer);
+        let members = || group.ring.iter().copied();
         let doubtful = |id: PeerId| !self.peers.contains_key(&id) || self.suspect(id);
-        if due > self.now || !group.held.is_empty() || members().any(doubtful) {
+        if due > self.now || group.edges.any_held() || members().any(doubtful) {
             return Vec::new();
         }
-        let reported =
-            |id: &PeerId| self.peers.get(id).is_some_and(|peer| peer.has_reported(group.edges_since));
-        members().filter(|id| !reported(id)).collect()
+        group.edges.missing(Purpose::Ring).into_iter().collect()
     }
 
-    /// When [`super::Input::Tick`] is due next.
-    pub(super) fn earliest_deadline(&self) -> Option<Timestamp> {
-        let strangers = self.clients.values().filter(|client| client.peer.is_none());
-        let registration =
-            strangers.map(|client| client.connected_at + self.options.registration_timeout).min();
-        let silence = self.peers.values().map(|peer| peer.heard_at + self.options.peer_timeout).min();
-        let groups = self.groups.values().filter_map(|group| {
-            let faults = group.held.keys().filter_map(|ends| self.fault_deadline(group, *ends)).min();
-            let ops = group.ops.timed().filter_map(|op| self.op_deadline(group, op)).min();
-            let sync = group.sync.as_ref().and_then(|sync| self.sync_deadline(sync));
-            let (check, overdue) = (self.check_deadline(group), self.overdue_since(group));
-            [faults, ops, sync, self.ring_deadline(group), self.mesh_deadline(group), check, overdue]
-                .into_iter()
-                .flatten()
-                .min()
-        });
-        let others = [
-            groups.min(),
-            self.straggler_deadline(),
-            self.optimization_deadline(),
-            self.probation_deadline(),
-        ];
-        [registration, silence].into_iter().chain(others).flatten().min()
-    }
-
-    fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
+    /// When members who let the time for the present ring pass have to be judged.
+    pub(super) fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
         if group.stands_since.is_some() {
             return None;
         }
         let due = group.planned_at + self.options.ring_timeout;
-        let open = group.ring.iter().any(|place| {
-            self.peers.get(&place.peer).is_some_and(|peer| !peer.has_reported(group.edges_since))
-        });
+        let open = group.edges.missing(Purpose::Ring).iter().any(|id| self.peers.contains_key(id));
         // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
         (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)
-    }
-
-    /// The caller stood still: nobody is blamed for that time.
-    pub(super) fn extend_deadlines(&mut self, gap: Duration) {
-        let now = self.now;
-        let shift = |at: &mut Timestamp| *at = (*at + gap).min(now);
-        self.extend_stragglers(gap);
-        if let Some(due) = self.optimization.as_mut().and_then(|o| o.due_mut()) {
-            // Not a time in the past, but a deadline.
-            *due = *due + gap;
-        }
-        for client in self.clients.values_mut() {
-            shift(&mut client.connected_at);
-        }
-        for peer in self.peers.values_mut() {
-            shift(&mut peer.heard_at);
-        }
-        for group in self.groups.values_mut() {
-            shift(&mut group.planned_at);
-            group.stands_since.iter_mut().for_each(shift);
-            group.check.iter_mut().for_each(|check| check.extend(gap));
-            for fault in group.held.values_mut() {
-                shift(&mut fault.since);
-            }
-            for flow in group.flows.values_mut() {
-                shift(&mut flow.since);
-            }
-        }
     }
 
     /// Refuses a client: tells it why, closes, and treats the peer behind it, if any, as lost.

@@ -1,6 +1,6 @@
 //! What was measured of the edges between peers. An edge that could not be measured is a fact, too.
 
-use super::group::EdgeEnds;
+use super::edges::EdgeEnds;
 use super::types::{Options, Timestamp};
 use pccl_protocol::{PeerId, ProbeRate, ProbeResult};
 use std::collections::BTreeMap;

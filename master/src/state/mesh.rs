@@ -5,12 +5,10 @@
 //! It takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a
 //! mesh.
 
-use super::group::{BrokenEdge, EdgeEnds, Group, Op};
+use super::edges::{EdgeEnds, Wanted, mesh_of};
+use super::group::{BrokenEdge, Group, Op};
 use super::{MasterState, Timestamp};
-use pccl_protocol::{
-    Descriptor, EdgeFault, GroupEpoch, GroupId, KickCode, KickReason, LinkGeneration, MeshEdge, MeshReport,
-    PeerId, Text, limits,
-};
+use pccl_protocol::{Descriptor, EdgeFault, GroupId, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -20,10 +18,9 @@ const MESH_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// The mesh of one group.
+/// What is remembered of the faults of the mesh of one group.
 #[derive(Debug, Default)]
 pub(super) struct Mesh {
-    edges: BTreeMap<EdgeEnds, LinkGeneration>,
     /// Edges that failed, and until when that is remembered.
     faults: BTreeMap<EdgeEnds, Timestamp>,
     /// When it was last planned again because its faults were over, and for how long those were remembered.
@@ -42,34 +39,9 @@ impl Mesh {
             && !self.faults.iter().any(|(ends, until)| is_remembered(ends, *until))
     }
 
-    /// Plans the edges for a ring in this order. Those that stay keep their generation, but for one that failed: its
-    /// connections are not to be used again, even if one of its ends has not noticed.
-    pub(super) fn plan(&mut self, order: &[PeerId], epoch: GroupEpoch, now: Timestamp) {
-        let mut old = std::mem::take(&mut self.edges);
-        old.retain(|ends, _| !self.faults.contains_key(ends));
-        let is_possible = self.is_possible(order, now);
-        self.faults.retain(|ends, until| *until > now && order.contains(&ends.0) && order.contains(&ends.1));
-        if !is_possible {
-            return;
-        }
-        let n = order.len();
-        for from in 0..n {
-            for to in (2..n).map(|steps| (from + steps) % n) {
-                let ends = (order[from], order[to]);
-                let generation = old.get(&ends).copied().unwrap_or(LinkGeneration(epoch.0));
-                self.edges.insert(ends, generation);
-            }
-        }
-    }
-
     /// Whether a fault of one of its edges is remembered.
     pub(super) fn has_faults(&self) -> bool {
         !self.faults.is_empty()
-    }
-
-    /// Whether the present ring has one.
-    pub(super) fn is_planned(&self) -> bool {
-        !self.edges.is_empty()
     }
 
     /// When the last of its faults is over, if there were any.
@@ -88,29 +60,31 @@ impl Mesh {
         };
         self.faults.insert(ends, now + self.memory).is_none()
     }
-
-    /// Whether it has this edge in this generation.
-    pub(super) fn has_edge(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
-        self.edges.get(&ends) == Some(&generation)
-    }
-
-    /// Whether it has an edge between these ends.
-    pub(super) fn joins(&self, ends: EdgeEnds) -> bool {
-        self.edges.contains_key(&ends)
-    }
-
-    /// As ring plans carry it.
-    pub(super) fn edges(&self) -> Vec<MeshEdge> {
-        let edge = |(ends, generation): (&EdgeEnds, &LinkGeneration)| MeshEdge {
-            from: ends.0,
-            to: ends.1,
-            generation: *generation,
-        };
-        self.edges.iter().map(edge).collect()
-    }
 }
 
 impl Group {
+    /// The edges of the mesh for a ring in this order: none while a fault between two of its members is remembered. An
+    /// edge that failed is built anew: its connections are not to be used again, even if one of its ends has not
+    /// noticed.
+    pub(super) fn plan_mesh(&mut self, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
+        for ends in self.mesh.faults.keys() {
+            if let Some(edge) = self.edges.get_mut(*ends).filter(|edge| edge.purpose == Purpose::Mesh) {
+                edge.rebuild = true;
+            }
+        }
+        let is_possible = self.mesh.is_possible(order, now);
+        let is_here = |ends: &EdgeEnds| order.contains(&ends.0) && order.contains(&ends.1);
+        self.mesh.faults.retain(|ends, until| *until > now && is_here(ends));
+        // One connection: what goes over it is small, or one of many at the same time.
+        let wanted = |ends| Wanted { ends, purpose: Purpose::Mesh, connections: 1 };
+        if is_possible { mesh_of(order).map(wanted).collect() } else { Vec::new() }
+    }
+
+    /// Whether the present plan has a mesh.
+    pub(super) fn has_mesh(&self) -> bool {
+        self.edges.all_for(Purpose::Mesh).next().is_some()
+    }
+
     /// Whether it is of a size for which there is a mesh.
     fn can_have_mesh(&self) -> bool {
         (3..=limits::MAX_MESH_RANKS).contains(&self.ring.len())
@@ -118,46 +92,12 @@ impl Group {
 }
 
 impl MasterState {
-    /// A report about the present mesh must name an edge of the reporter.
-    pub(super) fn admit_mesh_report(
-        &self,
-        id: PeerId,
-        group: GroupId,
-        report: &MeshReport,
-    ) -> Result<(), KickReason> {
-        let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
-        if let Some(fault) = report.fault.as_ref().filter(|fault| fault.from != id && fault.to != id) {
-            return refuse(format!("reported the edge {} -> {}, which is not its own", fault.from, fault.to));
-        }
-        match self.groups.get(&group) {
-            Some(group) if report.epoch > group.epoch => refuse(format!(
-                "reported on the mesh of {}, but the present ring is {}",
-                report.epoch, group.epoch
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn record_mesh_report(&mut self, id: PeerId, group_id: GroupId, report: MeshReport) {
-        match report.fault {
-            Some(fault) => self.mesh_fault(group_id, &fault, 0),
-            None => {
-                if let Some(peer) = self.peers.get_mut(&id) {
-                    peer.meshed = Some(report.epoch);
-                }
-            }
-        }
-    }
-
     /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
     /// that run on it, for nobody else would.
     pub(super) fn mesh_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
         let (now, memory) = (self.now, self.options.forbidden_expiry);
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        if !group.mesh.has_edge(ends, generation) {
-            return;
-        }
         self.changed = true;
         let is_new = group.mesh.add_fault(ends, now, memory);
         if stalled_ms > 0 {
@@ -210,7 +150,9 @@ impl MasterState {
 
     /// Every member has said that all of its edges stand, and none has failed since.
     fn mesh_stands(&self, group: &Group) -> bool {
-        group.mesh.is_planned() && group.mesh.faults.is_empty() && self.unmeshed(group).is_empty()
+        group.has_mesh()
+            && group.mesh.faults.is_empty()
+            && group.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
     }
 
     /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
@@ -246,14 +188,7 @@ impl MasterState {
 
     /// Whether the mesh does not stand yet, and may soon.
     pub(super) fn mesh_is_coming(&self, group: &Group) -> bool {
-        group.mesh.is_planned() && group.mesh.faults.is_empty() && !group.paths.mesh
-    }
-
-    /// Members that have not said yet that their edges of the mesh stand.
-    pub(super) fn unmeshed(&self, group: &Group) -> Vec<PeerId> {
-        let meshed =
-            |id: PeerId| self.peers.get(&id).is_some_and(|peer| peer.meshed >= Some(group.edges_since));
-        group.ring.iter().map(|place| place.peer).filter(|id| !meshed(*id)).collect()
+        group.has_mesh() && group.mesh.faults.is_empty() && !group.paths.mesh
     }
 
     /// Whether peers reach the master from one address.

@@ -12,6 +12,7 @@ mod admit;
 mod blocked;
 mod client;
 mod collective;
+mod edges;
 mod election;
 mod fetches;
 mod flow;
@@ -25,6 +26,7 @@ mod measured;
 mod mesh;
 mod ops;
 mod optimize;
+mod pairs;
 mod plans;
 mod probation;
 mod rates;
@@ -37,6 +39,7 @@ mod status;
 mod straggler;
 mod sync;
 mod sync_end;
+mod timers;
 mod types;
 mod verdicts;
 
@@ -203,6 +206,7 @@ impl MasterState {
             MasterState::push_sizes,
             MasterState::note_standing_rings,
             MasterState::announce_meshes,
+            MasterState::plan_pairs,
             MasterState::settle_collectives,
             MasterState::settle_syncs,
             MasterState::break_up_groups,
@@ -212,7 +216,8 @@ impl MasterState {
         ];
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
         // happen without a rule that undoes what another one did.
-        let operations: usize = self.groups.values().map(|group| group.ops.len() + group.held.len()).sum();
+        let operations: usize =
+            self.groups.values().map(|group| group.ops.len() + group.edges.held().count()).sum();
         let bound = 64 + 8 * (self.peers.len() + operations);
         for _ in 0..bound {
             let rules = if self.changed { RULES } else { ABOUT_OPERATIONS };
@@ -264,7 +269,7 @@ impl MasterState {
         let silent = self.now.since(std::mem::replace(&mut peer.heard_at, self.now));
         self.note_silence(id, group_id, silent);
         if let Some(group) = self.groups.get_mut(&group_id) {
-            self.changed |= !group.held.is_empty() || group.check.is_some() || group.has_failed_fetches();
+            self.changed |= group.edges.any_held() || group.check.is_some() || group.has_failed_fetches();
             if was_suspect {
                 group.ops.change_timed();
             }
@@ -313,10 +318,8 @@ impl MasterState {
                     peer.pending = Some(client::PendingVote { request, since });
                 }
             }
-            C2m::RingReport(report) => self.record_ring_report(id, group, report),
-            C2m::EdgeBroken(fault) => self.record_edge_broken(group, fault),
+            C2m::EdgeReport(report) => self.record_edge_report(id, group, report),
             C2m::ReachReport(report) => self.record_reach_report(id, group, report),
-            C2m::MeshReport(report) => self.record_mesh_report(id, group, report),
             C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
             C2m::Complete(complete) => self.record_complete(id, group, complete),
             C2m::GiveUp(given_up) => self.record_give_up(id, group, given_up),
@@ -344,8 +347,6 @@ impl MasterState {
             topology: None,
             pending: None,
             optimize: None,
-            reported: None,
-            meshed: None,
             closed: Vec::new(),
             tried: false,
             sizes_told: None,

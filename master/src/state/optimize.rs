@@ -4,7 +4,8 @@
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
 use super::client::{OptimizeVote, Peer};
-use super::group::{EdgeEnds, Group};
+use super::edges::EdgeEnds;
+use super::group::Group;
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::{MasterState, Timestamp};
 use crate::topology::{SCHEDULED_PEERS, probe_rounds};
@@ -125,8 +126,8 @@ impl MasterState {
             return true;
         }
         // A ring from which somebody has just gone is planned first.
-        let mut places = self.groups.values().flat_map(|group| &group.ring);
-        if !places.all(|place| self.peers.contains_key(&place.peer)) {
+        let mut members = self.groups.values().flat_map(|group| &group.ring);
+        if !members.all(|peer| self.peers.contains_key(peer)) {
             return false;
         }
         if self.optimization.is_none() {
@@ -145,7 +146,7 @@ impl MasterState {
         let edges: usize = rounds.iter().map(Vec::len).sum();
         let number = self.optimizations;
         self.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
-        let ring = |group: &super::group::Group| group.ring.iter().map(|place| place.peer).collect();
+        let ring = |group: &super::group::Group| group.ring.to_vec();
         self.optimization = Some(Optimization {
             number,
             since: self.now,
@@ -161,7 +162,7 @@ impl MasterState {
     fn rounds_of_probes(&self) -> VecDeque<Vec<EdgeEnds>> {
         let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
         for group in self.groups.values().filter(|group| group.can_be_ordered()) {
-            let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let members: Vec<PeerId> = group.ring.to_vec();
             let wanted = |from: usize, to: usize| {
                 self.measured.wants_probe((members[from], members[to]), self.now, &self.options)
             };
@@ -182,7 +183,7 @@ impl MasterState {
         let mut all = Vec::new();
         let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
         for group in self.groups.values().filter(is_small) {
-            let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let members: Vec<PeerId> = group.ring.to_vec();
             let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
             let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
             let places = self.places(&members);
@@ -294,9 +295,8 @@ impl MasterState {
             return false;
         };
         let late = *due <= self.tick;
-        let members = |group: &super::group::Group| -> BTreeSet<PeerId> {
-            group.ring.iter().map(|place| place.peer).collect()
-        };
+        let members =
+            |group: &super::group::Group| -> BTreeSet<PeerId> { group.ring.iter().copied().collect() };
         // What was planned for other members than there are now is of no use.
         let groups = &self.groups;
         planned.retain(|id, planned| {
@@ -410,7 +410,7 @@ impl MasterState {
     /// What an optimisation came to, for a member of `group`.
     fn review(&self, optimization: &Optimization, group_id: GroupId, request: RequestId) -> OptimizeDone {
         let ring: Vec<PeerId> =
-            self.groups.get(&group_id).into_iter().flat_map(|g| &g.ring).map(|place| place.peer).collect();
+            self.groups.get(&group_id).into_iter().flat_map(|g| &g.ring).copied().collect();
         let pairs = || ring.iter().flat_map(|from| ring.iter().map(move |to| (*from, *to)));
         let unmeasured =
             pairs().filter(|ends| ends.0 != ends.1 && self.measured.rate(*ends).is_none()).count();

@@ -84,7 +84,7 @@ impl MasterState {
         self.drop_plan(group_id);
         let Some(job) = self.plan_job(group_id, purpose) else { return };
         let Some(group) = self.groups.get(&group_id) else { return };
-        let members = group.ring.iter().map(|place| place.peer).collect();
+        let members = group.ring.to_vec();
         self.plans.last += 1;
         let plan = PlanKey(self.plans.last);
         self.plans.open.insert(group_id, Pending { key: plan, members, purpose });
@@ -94,7 +94,7 @@ impl MasterState {
 
     fn plan_job(&self, group_id: GroupId, purpose: Purpose) -> Option<Job> {
         let group = self.groups.get(&group_id)?;
-        let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let members: Vec<PeerId> = group.ring.to_vec();
         let (exact_peers, budget) = if purpose == Purpose::Improvement {
             (EXACT_PEERS_BACKGROUND, self.options.background_budget)
         } else {
@@ -188,6 +188,6 @@ impl MasterState {
 
     /// Members of the ring of a group.
     pub(super) fn ring_members(&self, group_id: GroupId) -> BTreeSet<PeerId> {
-        self.groups.get(&group_id).into_iter().flat_map(|group| &group.ring).map(|place| place.peer).collect()
+        self.groups.get(&group_id).into_iter().flat_map(|group| &group.ring).copied().collect()
     }
 }

@@ -9,11 +9,12 @@
 //! alone. They are judged against the rate at which the exchange would be as fast as predicted, with the shares that
 //! its members have.
 
-use super::group::{EdgeEnds, Group, Op};
+use super::edges::EdgeEnds;
+use super::group::{Group, Op};
 use super::plans::Purpose;
 use super::{MasterState, Timestamp};
 use core::time::Duration;
-use pccl_protocol::{Algorithm, EdgeBytes, GroupId, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{Algorithm, EdgeBytes, GroupId, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange
 /// needs.
@@ -41,7 +42,6 @@ struct Look {
 /// Looks at an edge while operations by one algorithm keep it busy.
 #[derive(Debug)]
 pub(super) struct Pace {
-    generation: LinkGeneration,
     algorithm: Algorithm,
     last: Option<Look>,
     /// Rates between two looks in a row at one operation, in kbit/s, the newest last.
@@ -49,8 +49,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn new(generation: LinkGeneration, algorithm: Algorithm) -> Self {
-        Self { generation, algorithm, last: None, kbit_s: Vec::new() }
+    fn new(algorithm: Algorithm) -> Self {
+        Self { algorithm, last: None, kbit_s: Vec::new() }
     }
 
     /// Adds a look. Once enough of them agree that the edge is busy: its lowest and highest rate.
@@ -97,17 +97,17 @@ impl MasterState {
         let seen = self.look_at_edge(edge, id, group_id).unwrap_or(Seen::Nothing);
         let longest = self.options.beat_interval * 2;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let (ends, generation) = ((edge.peer, id), edge.generation);
+        let ends = (edge.peer, id);
+        let Some(pace) = group.edges.named_mut(ends, edge.generation).map(|edge| &mut edge.pace) else {
+            return;
+        };
         let (algorithm, look) = match seen {
             Seen::Nothing => return,
-            Seen::Idle => return drop(group.paces.remove(&ends)),
+            Seen::Idle => return *pace = None,
             Seen::Busy(algorithm, look) => (algorithm, look),
         };
-        let fresh = || Pace::new(generation, algorithm);
-        let pace = group.paces.entry(ends).or_insert_with(fresh);
-        if (pace.generation, pace.algorithm) != (generation, algorithm) {
-            *pace = fresh();
-        }
+        pace.take_if(|pace| pace.algorithm != algorithm);
+        let pace = pace.get_or_insert_with(|| Pace::new(algorithm));
         if let Some(range) = pace.add(look, longest) {
             self.judge_pace(group_id, ends, algorithm, range);
         }
@@ -121,8 +121,8 @@ impl MasterState {
         let op = beat.operation?.op;
         let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
         let is_used = match algorithm {
-            Algorithm::Pairwise => group.uses_edge(ends, received.generation),
-            _ => group.has_edge(ends, received.generation),
+            Algorithm::Pairwise => group.edges.named(ends, received.generation).is_some(),
+            _ => group.edges.ring_has(ends, received.generation),
         };
         let receives = participants.get(&id)?.complete.is_none();
         let latency_us = self.measured.rate(ends).map_or(0, |rate| rate.latency_us);
@@ -145,7 +145,7 @@ impl MasterState {
             return Some((self.exchange_mbit_s(group, ends)? * 1000.0) as u64);
         }
         let rates: Option<Vec<u64>> =
-            group.edges().map(|(ends, _)| Some(self.measured.rate(ends)?.kbit_s)).collect();
+            group.ring_ends().map(|ends| Some(self.measured.rate(ends)?.kbit_s)).collect();
         rates?.into_iter().min()
     }
 
@@ -178,7 +178,7 @@ impl MasterState {
         self.measured.note(ends, &note(high), now);
         self.measured.suspect((to, from), high.saturating_mul(WAY_BACK));
         if let Some(group) = self.groups.get_mut(&group_id) {
-            group.paces.clear();
+            group.edges.clear_paces();
         }
         let can_be_ordered = self.groups.get(&group_id).is_some_and(Group::can_be_ordered);
         if self.optimization.is_none() && can_be_ordered {

@@ -5,12 +5,14 @@
 //! the others are asked, since they may reach what the master does not, and the other way round.
 
 use super::client::Phase;
-use super::group::{EdgeEnds, Group, Mark, Severity};
+use super::edges::{EdgeEnds, Mark, Severity};
+use super::group::Group;
 use super::types::Action;
 use super::{MasterState, Timestamp};
 use crate::topology::{Candidate, largest_ring};
 use pccl_protocol::{
-    GroupEpoch, GroupId, KickCode, KickReason, M2c, PeerId, ReachPlan, ReachReport, ReachTarget, Text,
+    GroupEpoch, GroupId, KickCode, KickReason, M2c, PeerId, Purpose, ReachPlan, ReachReport, ReachTarget,
+    Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -71,9 +73,10 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn extend(&mut self, gap: Duration) {
-        // Deadlines, not times in the past.
+    pub(super) fn extend(&mut self, gap: Duration, past: impl Fn(&mut Timestamp)) {
+        // A deadline, and not a time in the past.
         self.due = self.due + gap;
+        self.settled.iter_mut().for_each(past);
     }
 }
 
@@ -158,11 +161,11 @@ impl MasterState {
         for (id, group) in
             self.groups.iter().filter(|(_, group)| group.check.is_none() && group.ring.len() > 1)
         {
-            let members: BTreeSet<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let members: BTreeSet<PeerId> = group.ring.iter().copied().collect();
             let fails = group
-                .held
-                .values()
-                .any(|held| held.unbuildable && held.since + self.options.edge_grace <= self.tick);
+                .edges
+                .held()
+                .any(|(_, held)| held.unbuildable && held.since + self.options.edge_grace <= self.tick);
             let overdue = self.overdue_since(group).is_some_and(|at| at <= self.tick);
             if fails || overdue {
                 let reason = if overdue { Reason::Overdue(group.edges_since) } else { Reason::Fault };
@@ -186,9 +189,7 @@ impl MasterState {
 
     /// When the members of a ring that does not stand are asked why; `None` if they are not.
     pub(super) fn overdue_since(&self, group: &Group) -> Option<Timestamp> {
-        let reported =
-            |id: &PeerId| self.peers.get(id).is_none_or(|peer| peer.has_reported(group.edges_since));
-        let open = group.ring.len() > 1 && group.ring.iter().any(|place| !reported(&place.peer));
+        let open = group.edges.missing(Purpose::Ring).iter().any(|id| self.peers.contains_key(id));
         let asks = open && group.check.is_none() && group.overdue_checked != group.edges_since;
         asks.then(|| group.planned_at + self.options.dial_timeout + self.options.edge_grace)
     }
@@ -337,17 +338,19 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         for ((ends, is_state), text) in &check.failed {
             if !is_state {
-                group.marks.insert(*ends, Mark { until, severity: Severity::Forbidden, text: text.clone() });
+                group
+                    .edges
+                    .marks
+                    .insert(*ends, Mark { until, severity: Severity::Forbidden, text: text.clone() });
             }
         }
-        let stands: Vec<EdgeEnds> = group.edges().map(|(ends, _)| ends).collect();
         let broken = |ends: &EdgeEnds| check.failed.contains_key(&(*ends, false));
         // An edge of a ring that stands stays, whatever a new connection came to.
-        if group.stands_since.is_none() && stands.iter().any(broken) {
+        if group.stands_since.is_none() && group.ring_ends().any(|ends| broken(&ends)) {
             group.replan = true;
         }
-        let held = group.held.iter().filter(|(_, held)| held.unbuildable && held.since <= check.since);
-        let held: Vec<EdgeEnds> = held.map(|(ends, _)| *ends).collect();
+        let held = group.edges.held().filter(|(_, held)| held.unbuildable && held.since <= check.since);
+        let held: Vec<EdgeEnds> = held.map(|(ends, _)| ends).collect();
         for ends in held {
             self.give_up_edge(group_id, ends, check.failed.contains_key(&(ends, false)));
         }
@@ -475,7 +478,8 @@ impl MasterState {
     }
 
     fn describe_edge(&self, group_id: GroupId, ends: EdgeEnds) -> String {
-        let why = self.groups.get(&group_id).and_then(|group| group.marks.get(&ends)).map(|mark| &mark.text);
+        let why =
+            self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
         let why =
             why.filter(|text| !text.as_str().is_empty()).map_or(String::new(), |text| format!(": {text}"));
         let target =

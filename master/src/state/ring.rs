@@ -1,13 +1,14 @@
 //! The ring of each group: plans, confirmations, faults of edges.
 
 use super::client::Phase;
+use super::edges::{EdgeEnds, HeldFault, Mark, Severity, Wanted, ring_of};
 use super::flow::Missing;
-use super::group::{BrokenEdge, EdgeEnds, Group, HeldFault, Mark, Op, Place, Severity};
+use super::group::{BrokenEdge, Group, Op};
 use super::{MasterState, Timestamp};
 use crate::topology::ring_order;
 use pccl_protocol::{
-    EdgeFault, GroupId, KickCode, KickReason, LinkGeneration, M2c, Paths, PeerId, RingMember, RingPlan,
-    RingReport, StalledEdge, Text, limits,
+    EdgeFault, EdgeReport, GroupId, GroupPlan, KickCode, KickReason, M2c, Member, Paths, PeerId, Purpose,
+    StalledEdge, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,59 +18,62 @@ enum Judgement {
     /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built,
     /// and the members are asked whom they reach.
     Hold,
-    /// The edge is not in the ring any more.
+    /// One end has gone, and the edge with it.
     Obsolete,
     /// New connections; the mark says what is remembered against the edge.
     Rebuild(Severity),
 }
 
 impl MasterState {
-    /// A report about the present ring must name edges of that ring that touch the reporter.
-    pub(super) fn admit_ring_report(
+    /// A report must name edges of the reporter, and of the plan that it works on.
+    pub(super) fn admit_edge_report(
         &self,
         id: PeerId,
         group: GroupId,
-        report: &RingReport,
+        report: &EdgeReport,
     ) -> Result<(), KickReason> {
         let Some(group) = self.groups.get(&group) else { return Ok(()) };
         let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
         if report.epoch > group.epoch {
             return refuse(format!(
-                "reported on ring {}, but the present one is {}",
+                "reported on plan {}, but the present one is {}",
                 report.epoch, group.epoch
             ));
         }
-        let foreign = |fault: &&EdgeFault| {
-            (fault.from != id && fault.to != id) || !group.has_edge((fault.from, fault.to), fault.generation)
-        };
-        match report.faults.iter().find(foreign) {
-            Some(fault) if report.epoch >= group.edges_since => refuse(format!(
-                "reported the edge {} -> {}, which is not its own edge of ring {}",
-                fault.from, fault.to, group.epoch
-            )),
-            _ => Ok(()),
+        let broken = report.broken.iter().map(|fault| (fault.from, fault.to, fault.generation));
+        for (from, to, generation) in
+            report.up.iter().map(|name| (name.from, name.to, name.generation)).chain(broken)
+        {
+            let is_planned = || group.edges.named((from, to), generation).is_some();
+            if (from != id && to != id) || (report.epoch == group.epoch && !is_planned()) {
+                return refuse(format!(
+                    "reported the edge {from} -> {to}, which is not its own edge of plan {}",
+                    report.epoch
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_edge_report(&mut self, id: PeerId, group_id: GroupId, report: EdgeReport) {
+        if let Some(group) = self.groups.get_mut(&group_id) {
+            report.up.iter().for_each(|name| group.edges.note_up(id, name));
+        }
+        for fault in report.broken {
+            self.record_fault(id, group_id, fault);
         }
     }
 
-    pub(super) fn record_ring_report(&mut self, id: PeerId, group_id: GroupId, report: RingReport) {
+    fn record_fault(&mut self, id: PeerId, group_id: GroupId, fault: EdgeFault) {
         let now = self.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        if report.epoch < group.edges_since {
-            return;
-        }
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.reported = Some((report.epoch, report.faults.is_empty()));
-        }
-        for fault in report.faults {
-            group.hold(fault, true, 0, now);
-        }
-    }
-
-    pub(super) fn record_edge_broken(&mut self, group_id: GroupId, fault: EdgeFault) {
-        let now = self.now;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        if group.has_edge((fault.from, fault.to), fault.generation) {
-            group.hold(fault, false, 0, now);
+        let ends = (fault.from, fault.to);
+        let stood = group.edges.is_up_at(id, ends);
+        let Some(edge) = group.edges.named_mut(ends, fault.generation) else { return };
+        match edge.purpose {
+            Purpose::Ring => edge.hold(fault.text, !stood, 0, now),
+            Purpose::Mesh => self.mesh_fault(group_id, &fault, 0),
+            Purpose::Pair => self.pair_fault(group_id, &fault),
         }
     }
 
@@ -105,27 +109,33 @@ impl MasterState {
             let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
             // One that may have stopped itself is no evidence; the next beat says it again.
             let is_heard = self.peers.get(&to).is_some_and(|peer| now.since(peer.heard_at) <= patience);
-            if group.has_edge(ends, generation) {
-                stuck_in_ring.get_or_insert((fault, stalled_ms));
-            } else if is_heard {
-                self.mesh_fault(group_id, &fault, stalled_ms);
+            match group.edges.named(ends, generation).map(|edge| edge.purpose) {
+                Some(Purpose::Ring) => drop(stuck_in_ring.get_or_insert((fault, stalled_ms))),
+                Some(Purpose::Mesh) if is_heard => self.mesh_fault(group_id, &fault, stalled_ms),
+                Some(Purpose::Pair) if is_heard => self.pair_fault(group_id, &fault),
+                Some(_) | None => {}
             }
         }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         match stuck_in_ring {
-            Some((fault, stalled_ms)) => group.hold(fault, false, stalled_ms, now),
+            Some((fault, stalled_ms)) => {
+                if let Some(edge) = group.edges.named_mut((fault.from, fault.to), fault.generation) {
+                    edge.hold(fault.text, false, stalled_ms, now);
+                }
+            }
             // Whatever stood still moves again, or is explained by the silence of the other end.
-            None => group.held.retain(|ends, fault| ends.0 != id || fault.stalled_ms == 0),
+            None => {
+                for (_, edge) in group.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+                    edge.held.take_if(|fault| fault.stalled_ms > 0);
+                }
+            }
         }
     }
 
-    /// Whether every member of the group, newcomers included, has confirmed the present ring and nothing is held
-    /// against any of its edges.
+    /// Whether all edges of the ring stand, at newcomers too, and nothing is held against any of them.
     pub(super) fn ring_confirmed(&self, group: &Group) -> bool {
-        group.held.is_empty()
-            && group.ring.iter().all(|place| {
-                self.peers.get(&place.peer).is_some_and(|peer| peer.confirmed(group.edges_since))
-            })
+        group.edges.all_for(Purpose::Ring).all(|(_, edge)| edge.is_up() && edge.held.is_none())
+            && group.ring.iter().all(|peer| self.peers.contains_key(peer))
     }
 
     /// Rule: it is known since when a ring stands.
@@ -151,17 +161,17 @@ impl MasterState {
 
     /// Whether no newcomer is in the ring.
     pub(super) fn all_accepted(&self, group: &Group) -> bool {
-        group.ring.iter().all(|place| self.peers.get(&place.peer).is_some_and(|peer| peer.accepted()))
+        group.ring.iter().all(|id| self.peers.get(id).is_some_and(|peer| peer.accepted()))
     }
 
     /// Rule: reports that were held long enough are judged.
     pub(super) fn judge_faults(&mut self) -> bool {
         let mut due = Vec::new();
         for (group_id, group) in &self.groups {
-            for (ends, fault) in &group.held {
-                let judgement = self.judge(group, *ends, fault);
+            for (ends, fault) in group.edges.held() {
+                let judgement = self.judge(group, ends, fault);
                 if judgement != Judgement::Hold && fault.since + self.options.edge_grace <= self.tick {
-                    due.push((*group_id, *ends, judgement));
+                    due.push((*group_id, ends, judgement));
                 }
             }
         }
@@ -173,9 +183,9 @@ impl MasterState {
 
     /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
     pub(super) fn fault_deadline(&self, group: &Group, ends: EdgeEnds) -> Option<Timestamp> {
-        let fault = group.held.get(&ends)?;
+        let fault = group.edges.get(ends)?.held.as_ref()?;
         let due = fault.since + self.options.edge_grace;
-        if fault.unbuildable && group.has_edge(ends, fault.generation) {
+        if fault.unbuildable {
             return group.check.is_none().then_some(due);
         }
         (due > self.now || self.judge(group, ends, fault) != Judgement::Hold).then_some(due)
@@ -185,10 +195,8 @@ impl MasterState {
         let (Some(_), Some(to)) = (self.peers.get(&ends.0), self.peers.get(&ends.1)) else {
             return Judgement::Obsolete;
         };
-        if !group.has_edge(ends, fault.generation) {
-            return Judgement::Obsolete;
-        }
-        let before = group.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        let before =
+            group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
         if fault.stalled_ms > 0 {
             // The receiving end may have stopped: then it is not the edge, and its silence will tell.
             if self.suspect(ends.0) || self.suspect(ends.1) || to.heard_at < fault.since {
@@ -206,7 +214,8 @@ impl MasterState {
     /// An edge that could not be built. If nobody finds anything wrong with it, it is tried once more.
     pub(super) fn give_up_edge(&mut self, group_id: GroupId, ends: EdgeEnds, is_known: bool) {
         let Some(group) = self.groups.get(&group_id) else { return };
-        let before = group.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
+        let before =
+            group.edges.marks.get(&ends).filter(|mark| mark.until > self.now).map(|mark| mark.severity);
         let again = !is_known && before < Some(Severity::Failed);
         let severity = if again { Severity::Failed } else { Severity::Forbidden };
         self.apply_judgement(group_id, ends, Judgement::Rebuild(severity));
@@ -215,14 +224,17 @@ impl MasterState {
     fn apply_judgement(&mut self, group_id: GroupId, ends: EdgeEnds, judgement: Judgement) {
         let until = self.now + self.options.forbidden_expiry;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(fault) = group.held.remove(&ends) else { return };
+        let Some(edge) = group.edges.get_mut(ends) else { return };
+        let Some(fault) = edge.held.take() else { return };
         let Judgement::Rebuild(severity) = judgement else { return };
+        edge.rebuild = true;
+        let edge_generation = edge.generation;
         let text = fault.text.to_string();
-        let severity = group.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
-        group.marks.insert(ends, Mark { until, severity, text: fault.text });
+        let severity = group.edges.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
+        group.edges.marks.insert(ends, Mark { until, severity, text: fault.text });
         // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or
         // is built anew.
-        let (generation, stalled_ms) = (fault.generation, fault.stalled_ms);
+        let (generation, stalled_ms) = (edge_generation, fault.stalled_ms);
         group.ops.change_some(|id, op| match op {
             Op::Running { broken, .. } if generation.0 <= id.epoch.0 => {
                 broken.push(BrokenEdge { ends, generation, stalled_ms, text: Text::new(text.clone()) });
@@ -230,7 +242,6 @@ impl MasterState {
             }
             Op::Running { .. } | Op::Voting { .. } => false,
         });
-        group.rebuild.insert(ends);
         group.replan = true;
         let edge = self.name_of_edge(ends);
         self.warn(format!("{edge} failed ({severity:?}): {text}"));
@@ -270,8 +281,7 @@ impl MasterState {
         if group.formed.is_some() {
             return self.plan_formed_ring(group_id);
         }
-        let mut wanted: Vec<PeerId> =
-            group.ring.iter().map(|place| place.peer).filter(|id| members.contains(id)).collect();
+        let mut wanted: Vec<PeerId> = group.ring.iter().copied().filter(|id| members.contains(id)).collect();
         let mut newcomers: Vec<(u64, PeerId)> = members
             .iter()
             .filter(|id| !wanted.contains(id))
@@ -281,6 +291,7 @@ impl MasterState {
         wanted.extend(newcomers.into_iter().map(|(_, id)| id));
         let planned = group.next_order.take();
         group
+            .edges
             .marks
             .retain(|ends, mark| mark.until > now && members.contains(&ends.0) && members.contains(&ends.1));
         // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
@@ -289,7 +300,13 @@ impl MasterState {
             wanted = order;
         }
         let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
-            group.marks.iter().filter(|(_, mark)| mark.severity >= limit).map(|(ends, _)| *ends).collect()
+            group
+                .edges
+                .marks
+                .iter()
+                .filter(|(_, mark)| mark.severity >= limit)
+                .map(|(ends, _)| *ends)
+                .collect()
         };
         let forbidden = worse_than(Severity::Forbidden);
         let avoided = worse_than(Severity::Avoided);
@@ -306,52 +323,40 @@ impl MasterState {
 
     pub(super) fn install_ring(&mut self, group_id: GroupId, order: &[PeerId]) {
         let now = self.now;
-        let connections: Vec<u16> = order
-            .iter()
-            .map(|id| self.peers.get(id).map_or(0, |peer| peer.info.pool_connections))
-            .map(|wish| wish.min(limits::MAX_POOL_CONNECTIONS))
+        let wish = |id: &PeerId| self.peers.get(id).map_or(0, |peer| peer.info.pool_connections);
+        let ring: Vec<Wanted> = ring_of(order)
+            .map(|ends| (ends, wish(&ends.0).min(limits::MAX_POOL_CONNECTIONS)))
+            .map(|(ends, connections)| Wanted { ends, purpose: Purpose::Ring, connections })
             .collect();
         let schedule = self.groups.get(&group_id).map(|group| self.schedule_for(group, order));
         let one_host = self.are_on_one_host(order);
         let (Some(group), Some((pairwise, shares))) = (self.groups.get_mut(&group_id), schedule) else {
             return;
         };
-        let old: BTreeMap<EdgeEnds, LinkGeneration> =
-            group.edges().map(|(ends, place)| (ends, place.generation)).collect();
         group.begin_epoch();
-        (group.planned_at, group.stands_since) = (now, None);
         group.count_anew();
-        let epoch = group.epoch;
-        let places = order.iter().zip(connections).enumerate().map(|(i, (peer, connections))| {
-            let ends = (*peer, order[(i + 1) % order.len()]);
-            let kept = old.get(&ends).filter(|_| !group.rebuild.contains(&ends));
-            Place { peer: *peer, generation: kept.copied().unwrap_or(LinkGeneration(epoch.0)), connections }
-        });
-        let ring_before = std::mem::replace(&mut group.ring, places.collect());
-        group.replan = false;
-        group.rebuild.clear();
-        let standing: BTreeMap<EdgeEnds, LinkGeneration> =
-            group.edges().map(|(ends, place)| (ends, place.generation)).collect();
-        group.held.retain(|ends, fault| standing.get(ends) == Some(&fault.generation));
-        let mesh_before = group.mesh.edges();
-        group.mesh.plan(order, epoch, now);
-        let is_same = (ring_before, mesh_before) == (group.ring.clone(), group.mesh.edges());
-        if !is_same {
-            group.edges_since = epoch;
+        (group.planned_at, group.stands_since) = (now, None);
+        let mesh = group.plan_mesh(order, now);
+        let pairs = group.kept_pairs(order);
+        let mut planned: BTreeSet<EdgeEnds> = BTreeSet::new();
+        let wanted = ring.into_iter().chain(mesh).chain(pairs).filter(|wanted| planned.insert(wanted.ends));
+        let is_new = group.edges.plan(wanted.collect::<Vec<_>>(), group.epoch) || group.ring != order;
+        if is_new {
+            group.edges_since = group.epoch;
         }
+        group.ring = order.to_vec();
+        group.replan = false;
         // A mesh that stands goes on, and another one has yet to stand.
-        let mesh = group.paths.mesh && is_same;
+        let mesh = group.paths.mesh && !is_new;
         (group.paths, group.shares) = (Paths { mesh, one_host, pairwise }, shares);
-        let mesh = &group.mesh;
-        group.flows.retain(|ends, _| standing.contains_key(ends) || mesh.joins(*ends));
-        group.paces.clear();
+        group.edges.clear_paces();
         self.log_ring(group_id);
         self.push_ring(group_id);
     }
 
     pub(super) fn log_ring(&mut self, group_id: GroupId) {
         let Some(group) = self.groups.get(&group_id) else { return };
-        let order: Vec<String> = group.ring.iter().map(|place| place.peer.to_string()).collect();
+        let order: Vec<String> = group.ring.iter().map(ToString::to_string).collect();
         let large = group.describe_schedule();
         self.info(format!("group {group_id}: ring {} is {}{large}", group.epoch, order.join(" -> ")));
     }
@@ -360,37 +365,36 @@ impl MasterState {
         let sizes = self.sizes(group_id);
         let Some(group) = self.groups.get(&group_id) else { return };
         // Hosts are all that can differ between plans: who sees the same gets the same.
-        let peers = || group.ring.iter().filter_map(|place| self.peers.get(&place.peer));
+        let peers = || group.ring.iter().filter_map(|id| self.peers.get(id));
         let differ = peers().any(super::client::Peer::host_depends_on_viewer);
         let mut views: BTreeMap<Option<core::net::IpAddr>, Vec<&super::client::Peer>> = BTreeMap::new();
         for viewer in peers() {
             views.entry(viewer.view().filter(|_| differ)).or_default().push(viewer);
         }
         let mut plans = Vec::with_capacity(views.len());
+        let edges = group.edges.listed(&group.ring);
         for viewers in views.into_values() {
             let viewer = viewers[0];
-            let member = |place: &Place| {
-                let peer = self.peers.get(&place.peer)?;
-                Some(RingMember {
-                    peer: place.peer,
+            let member = |id: &PeerId| {
+                let peer = self.peers.get(id)?;
+                Some(Member {
+                    peer: *id,
                     host: peer.host_for(viewer),
                     p2p_port: peer.info.p2p_port,
                     state_port: peer.info.state_port,
-                    generation: place.generation,
-                    connections: place.connections,
-                    share: group.shares.get(&place.peer).copied().unwrap_or(0),
+                    share: group.shares.get(id).copied().unwrap_or(0),
                 })
             };
-            let ring = group.ring.iter().filter_map(member).collect();
-            let mesh = group.mesh.edges();
+            let members = group.ring.iter().filter_map(member).collect();
             let (epoch, counted_since, paths) = (group.epoch, group.counted_since, group.paths);
-            let plan = RingPlan { group: group_id, epoch, counted_since, sizes, ring, mesh, paths };
+            let edges = edges.clone();
+            let plan = GroupPlan { group: group_id, epoch, counted_since, sizes, members, edges, paths };
             let clients: Vec<_> = viewers.iter().map(|viewer| viewer.client).collect();
             plans.push((clients, plan));
         }
-        let members: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let members = group.ring.clone();
         for (clients, plan) in plans {
-            self.send_all(clients, M2c::RingPlan(plan));
+            self.send_all(clients, M2c::GroupPlan(plan));
         }
         for id in members {
             if let Some(peer) = self.peers.get_mut(&id) {
@@ -407,24 +411,8 @@ fn is_order_of(order: &[PeerId], members: &BTreeSet<PeerId>) -> bool {
 impl Group {
     /// Whether the present ring has exactly these members, and no edge of it needs new connections.
     fn stands(&self, members: &BTreeSet<PeerId>) -> bool {
-        self.rebuild.is_empty()
+        !self.edges.any_to_rebuild()
             && self.ring.len() == members.len()
-            && self.ring.iter().all(|place| members.contains(&place.peer))
-    }
-
-    fn hold(&mut self, fault: EdgeFault, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
-        let EdgeFault { generation, text, .. } = fault;
-        let fresh = HeldFault { generation, since: now, unbuildable, stalled_ms, text: text.clone() };
-        let held = self.held.entry((fault.from, fault.to)).or_insert(fresh);
-        if unbuildable && !held.unbuildable && held.generation == generation {
-            // The other end may have taken a half-built connection for one that stood, and broke.
-            held.unbuildable = true;
-            held.stalled_ms = 0;
-            held.text = text;
-        } else if stalled_ms == 0 && held.stalled_ms > 0 && held.generation == generation {
-            // A standstill may end, and is forgotten then; a break is not.
-            held.stalled_ms = 0;
-            held.text = text;
-        }
+            && self.ring.iter().all(|peer| members.contains(peer))
     }
 }

@@ -6,7 +6,8 @@
 
 use super::MasterState;
 use super::client::Peer;
-use super::group::{EdgeEnds, Group, Severity};
+use super::edges::{EdgeEnds, Severity};
+use super::group::Group;
 use crate::topology::{Interfaces, JobLink, MIN_GAIN, Matrix, Schedules, pairwise_rate, to_link};
 use core::net::IpAddr;
 use pccl_protocol::{GroupId, PeerId};
@@ -17,7 +18,7 @@ impl MasterState {
     /// again and again.
     pub(super) fn known_links(&self, group: &Group, peers: &[PeerId]) -> Vec<Option<JobLink>> {
         let barred = |ends: EdgeEnds| {
-            let mark = group.marks.get(&ends);
+            let mark = group.edges.marks.get(&ends);
             mark.is_some_and(|mark| mark.until > self.now && mark.severity >= Severity::Avoided)
         };
         let link = |from: PeerId, to: PeerId| {
@@ -76,7 +77,7 @@ impl MasterState {
     /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its
     /// group has, in Mbit/s.
     pub(super) fn exchange_mbit_s(&self, group: &Group, ends: EdgeEnds) -> Option<f64> {
-        let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let order: Vec<PeerId> = group.ring.to_vec();
         let (matrix, interfaces) = self.network(group, &order)?;
         let shares = group.shares_of(&order);
         let tensor_mbit_s = pairwise_rate(&matrix, &interfaces, &shares)?;
@@ -105,7 +106,7 @@ impl MasterState {
     /// says.
     pub(super) fn schedule_is_outdated(&self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
-        let order: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+        let order: Vec<PeerId> = group.ring.to_vec();
         let (pairwise, shares) = self.schedule_for(group, &order);
         pairwise != group.paths.pairwise || (pairwise && shares != group.shares)
     }

@@ -110,8 +110,11 @@ impl MasterState {
         let groups = self.groups.iter().map(|(id, group)| GroupStatus {
             group: *id,
             epoch: group.epoch,
-            ring: group.ring.iter().map(|place| place.peer).collect(),
-            generations: group.ring.iter().map(|place| place.generation).collect(),
+            ring: group.ring.to_vec(),
+            generations: group
+                .ring_ends()
+                .filter_map(|ends| Some(group.edges.get(ends)?.generation))
+                .collect(),
             confirmed: self.ring_confirmed(group),
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
@@ -161,16 +164,13 @@ impl MasterState {
         let registered = self.clients.values().filter(|client| client.peer.is_some()).count();
         assert_eq!(registered, self.peers.len(), "a connection belongs to a peer that is not there");
         for (id, group) in &self.groups {
-            let ring: BTreeSet<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let ring: BTreeSet<PeerId> = group.ring.iter().copied().collect();
             let members = self.peers.iter().filter(|(_, p)| p.group() == *id && p.phase != Phase::Pending);
             let members: BTreeSet<PeerId> = members.map(|(peer, _)| *peer).collect();
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
-            assert!(
-                !group.paths.pairwise || group.mesh.is_planned(),
-                "group {id} has no edges for its schedule"
-            );
+            assert!(!group.paths.pairwise || group.has_mesh(), "group {id} has no edges for its schedule");
             let shares = &group.shares;
             let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
                 && shares.values().any(|share| *share > 0);

@@ -46,7 +46,7 @@ impl MasterState {
             Rates { request: asked.request, group: None, peers: Vec::new(), edges: Vec::new(), left_out: 0 };
         if let Some((id, group)) = found {
             answer.group = Some(id);
-            let ring: Vec<PeerId> = group.ring.iter().map(|place| place.peer).collect();
+            let ring: Vec<PeerId> = group.ring.to_vec();
             let rated = |peer: &PeerId| RatedPeer { peer: *peer, name: self.culprit_of(*peer).name };
             answer.peers = ring.iter().map(rated).collect();
             for (from, to, rate) in self.measured.among(&ring) {
@@ -67,7 +67,7 @@ impl MasterState {
             return None;
         }
         let rated = |(from, to)| Some(EdgeRate { from, to, kbit_s: self.measured.rate((from, to))?.kbit_s });
-        let rates: Option<Vec<EdgeRate>> = group.edges().map(|(ends, _)| rated(ends)).collect();
+        let rates: Option<Vec<EdgeRate>> = group.ring_ends().map(rated).collect();
         rates?.into_iter().min_by_key(|rate| rate.kbit_s)
     }
 
@@ -81,7 +81,7 @@ impl MasterState {
             group: *id,
             epoch: group.epoch,
             connected: self.ring_confirmed(group),
-            ring: group.ring.iter().map(|place| place.peer).collect(),
+            ring: group.ring.to_vec(),
             revision: group.committed,
             slowest: self.slowest_edge(group),
             pairwise: group.paths.pairwise,

@@ -172,7 +172,7 @@ impl MasterState {
 
 /// The only member of a ring that has not voted. Where there is a vote, at least one other has.
 fn member_without(group: &Group, voted: impl Fn(PeerId) -> bool) -> Option<PeerId> {
-    only(group.ring.iter().map(|place| place.peer).filter(|peer| !voted(*peer)))
+    only(group.ring.iter().copied().filter(|peer| !voted(*peer)))
 }
 
 fn only(mut peers: impl Iterator<Item = PeerId>) -> Option<PeerId> {

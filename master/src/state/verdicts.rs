@@ -2,7 +2,7 @@
 
 use super::MasterState;
 use super::client::Peer;
-use super::group::EdgeEnds;
+use super::edges::EdgeEnds;
 use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
-    Beat, C2m, CallKind, GroupId, KickReason, M2c, Name, Register, Registered, RequestId, RingPlan,
-    RingReport, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+    Beat, C2m, CallKind, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register,
+    Registered, RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{Read, Write},
@@ -94,6 +94,8 @@ pub(crate) fn registration(group: u32) -> C2m {
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     parser: FrameParser,
+    /// Its identity, once it is registered.
+    me: PeerId,
 }
 
 impl Client {
@@ -108,7 +110,7 @@ impl Client {
         let mut reply = [0; REPLY_BYTES];
         stream.read_exact(&mut reply).expect("an answer to the preamble");
         assert_eq!(Reply::decode(&reply), Ok(Reply::Accepted));
-        Self { stream, parser: FrameParser::new(MAX_PACKET_BYTES) }
+        Self { stream, parser: FrameParser::new(MAX_PACKET_BYTES), me: PeerId(0) }
     }
 
     /// Connects and registers.
@@ -119,6 +121,7 @@ impl Client {
             M2c::Registered(registered) => Some(registered),
             _ => None,
         });
+        client.me = registered.peer;
         (client, registered)
     }
 
@@ -157,14 +160,14 @@ impl Client {
     }
 
     /// Waits for a ring with `members` members, of whatever epoch, and confirms it and those before.
-    pub(crate) fn confirm_ring_of(&mut self, members: usize) -> RingPlan {
+    pub(crate) fn confirm_ring_of(&mut self, members: usize) -> GroupPlan {
         loop {
-            let plan = self.wait_for("RingPlan", |packet| match packet {
-                M2c::RingPlan(plan) => Some(plan),
+            let plan = self.wait_for("GroupPlan", |packet| match packet {
+                M2c::GroupPlan(plan) => Some(plan),
                 _ => None,
             });
-            self.send(&C2m::RingReport(RingReport { epoch: plan.epoch, faults: Vec::new() }));
-            if plan.ring.len() == members {
+            self.send(&C2m::EdgeReport(EdgeReport::all_up(&plan, self.me, &[Purpose::Ring])));
+            if plan.members.len() == members {
                 return plan;
             }
         }

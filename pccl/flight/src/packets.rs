@@ -19,9 +19,7 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
         | C2m::VotePending(request)
         | C2m::StatusRequest(request)
         | C2m::VoteOptimize(request) => Subject::Request(*request),
-        C2m::RingReport(report) => Subject::Epoch(report.epoch),
-        C2m::MeshReport(report) => Subject::Epoch(report.epoch),
-        C2m::EdgeBroken(fault) => Subject::Edge(fault.generation),
+        C2m::EdgeReport(report) => Subject::Epoch(report.epoch),
         C2m::Initiate(initiate) => Subject::Op(initiate.op),
         C2m::Complete(complete) => Subject::Op(complete.op),
         C2m::GiveUp(give_up) => voted_for(&give_up.vote),
@@ -36,7 +34,7 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
 /// What a packet to a peer belongs to.
 pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
     Some(match packet {
-        M2c::RingPlan(plan) => Subject::Epoch(plan.epoch),
+        M2c::GroupPlan(plan) => Subject::Epoch(plan.epoch),
         M2c::Sizes(sizes) | M2c::Admitted(sizes) => Subject::World(sizes.world_epoch),
         M2c::TopologyDone(done) => Subject::Request(done.request),
         M2c::TopologyProgress(progress) => Subject::Request(progress.request),

@@ -1,9 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    CallKind, CollectiveId, Descriptor, EdgeFault, FormGroup, GroupEpoch, GroupId, Host, LinkGeneration,
-    Name, Nothing, OpFault, OpId, PeerId, ProbeReport, ReachReport, RequestId, Revision, RunId,
-    SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    CallKind, CollectiveId, Descriptor, EdgeFault, EdgeName, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
+    LinkGeneration, Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId,
+    Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -21,10 +21,8 @@ packets! {
         WithdrawVote(RequestId) = 4,
         /// Vote of the pending query.
         VotePending(RequestId) = 5,
-        /// Whether the edges of a ring plan stand.
-        RingReport(RingReport) = 6,
-        /// An edge of the installed ring broke.
-        EdgeBroken(EdgeFault) = 7,
+        /// Which edges of this peer have come to stand, could not be built, or broke.
+        EdgeReport(EdgeReport) = 6,
         /// Vote to begin a collective.
         Initiate(Initiate) = 8,
         /// Vote to complete a collective.
@@ -41,8 +39,6 @@ packets! {
         VoteOptimize(RequestId) = 14,
         /// What was measured in a round of probes.
         ProbeReport(ProbeReport) = 15,
-        /// Whether the edges beside the ring stand.
-        MeshReport(MeshReport) = 16,
         /// The caller gives up what it waits for, for all.
         GiveUp(GiveUp) = 17,
         /// Ask what was measured of the edges of a group. A client may send it instead of registering.
@@ -116,12 +112,12 @@ wire_struct! {
 
 impl ListItem for EdgeBytes {
     const LIST: &'static str = "bytes of edges";
-    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS;
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }
 
 impl ListItem for StalledEdge {
     const LIST: &'static str = "stalled edges";
-    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS;
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }
 
 wire_struct! {
@@ -162,22 +158,22 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Whether the edges of a ring plan that touch this peer stand.
-    pub struct RingReport {
-        /// The epoch of the plan.
+    /// News of the edges that touch this peer.
+    pub struct EdgeReport {
+        /// The epoch of the newest plan that this peer works on.
         pub epoch: GroupEpoch,
-        /// Edges that could not be built; empty if all stand.
-        pub faults: Vec<EdgeFault>,
+        /// Edges that have come to stand at this end. Each is told once.
+        pub up: Vec<EdgeName>,
+        /// Edges that could not be built, or that stood and broke.
+        pub broken: Vec<EdgeFault>,
     }
 }
 
-wire_struct! {
-    /// Whether the edges beside the ring that touch this peer stand.
-    pub struct MeshReport {
-        /// The epoch of the plan that has them.
-        pub epoch: GroupEpoch,
-        /// An edge that could not be built, or that broke; `None` if all stand.
-        pub fault: Option<EdgeFault>,
+impl EdgeReport {
+    /// That all edges of a peer for these purposes stand.
+    pub fn all_up(plan: &GroupPlan, peer: PeerId, purposes: &[Purpose]) -> Self {
+        let edges = plan.edges_of(peer).filter(|(purpose, _)| purposes.contains(purpose));
+        Self { epoch: plan.epoch, up: edges.map(|(_, name)| name).collect(), broken: Vec::new() }
     }
 }
 

@@ -69,6 +69,10 @@ pub const DEFAULT_EDGE_TIMEOUT_MS: u64 = 4_000;
 pub const DEFAULT_RING_TIMEOUT_MS: u64 = 15_000;
 /// Default time for one probe of an edge, in milliseconds.
 pub const DEFAULT_PROBE_MS: u64 = 2_000;
+/// Most edges between a peer and single other ones to which it sends, or that send to it, beside ring and mesh.
+pub const MAX_PAIRS_OF_PEER: usize = 48;
+/// Most edges of one peer.
+pub const MAX_EDGES_OF_PEER: usize = 2 * MAX_MESH_RANKS + MAX_PAIRS_OF_PEER;
 /// Default time for one dial of a neighbour, in milliseconds.
 pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 3_000;
 
@@ -76,10 +80,9 @@ pub const DEFAULT_DIAL_TIMEOUT_MS: u64 = 3_000;
 const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 < MAX_PACKET_BYTES);
 // So must a vote that lists the most tensors of one operation.
 const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
-// So must the plan of the largest ring.
-const _: () = assert!(
-    MAX_PEERS * (16 + MAX_HOST_BYTES + 32) + MAX_MESH_RANKS * MAX_MESH_RANKS * 40 + 256 < MAX_PACKET_BYTES
-);
+// So must the plan of the largest group, with its edges.
+const _: () =
+    assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256 < MAX_PACKET_BYTES);
 // So must the list of the largest group that is formed.
 const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.

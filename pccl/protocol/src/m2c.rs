@@ -1,8 +1,9 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, FormFailed, GroupEpoch, GroupFormed, KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId,
-    ProbePlan, Rates, ReachPlan, RequestId, RingPlan, RunId, Status, SyncOutcome, SyncPlan, Text, WorldSizes,
+    Algorithm, FormFailed, GroupEpoch, GroupFormed, GroupPlan, KickReason, Nothing, OpId, OptimizeDone,
+    Outcome, PeerId, ProbePlan, Rates, ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text,
+    WorldSizes,
 };
 
 packets! {
@@ -12,8 +13,8 @@ packets! {
         Registered(Registered) = 1,
         /// The connection ends; why.
         Kicked(KickReason) = 2,
-        /// A new ring for this peer's group: connect it and report.
-        RingPlan(RingPlan) = 3,
+        /// A new plan for this peer's group: connect its edges and report.
+        GroupPlan(GroupPlan) = 3,
         /// The sizes of the world changed.
         Sizes(WorldSizes) = 4,
         /// This peer is now a full member; `connect` returns.
@@ -139,7 +140,7 @@ wire_struct! {
     pub struct Stale {
         /// The vote.
         pub vote: VoteRef,
-        /// The epoch of the group now; its ring plan was sent before this packet.
+        /// The epoch of the group now; its plan was sent before this packet.
         pub epoch: GroupEpoch,
     }
 }

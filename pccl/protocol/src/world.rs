@@ -1,4 +1,4 @@
-//! Who is in the run, and the ring of a group.
+//! Who is in the run, and the plan of a group.
 
 use crate::{GroupEpoch, GroupId, Host, LinkGeneration, PeerId, WorldEpoch, limits};
 use tinysockets::wire::ListItem;
@@ -29,8 +29,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// One member of a ring, as the receiver of the plan can reach it.
-    pub struct RingMember {
+    /// One member of a group, as the receiver of the plan can reach it.
+    pub struct Member {
         /// The peer.
         pub peer: PeerId,
         /// Host on which the receiver reaches it.
@@ -39,37 +39,50 @@ wire_struct! {
         pub p2p_port: u16,
         /// Port of its shared-state listener.
         pub state_port: u16,
-        /// Generation of the edge from this member to the next one.
-        pub generation: LinkGeneration,
-        /// Connections of the edge from this member to the next one; 0 leaves the number to this member.
-        pub connections: u16,
         /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
         /// others; 0 for all members: equal chunks.
         pub share: u16,
     }
 }
 
-impl ListItem for RingMember {
-    const LIST: &'static str = "ring";
+impl ListItem for Member {
+    const LIST: &'static str = "members";
     const MAX_ITEMS: usize = limits::MAX_PEERS;
 }
 
-wire_struct! {
-    /// A directed edge beside the ring, for direct exchange. One connection.
-    #[derive(Copy)]
-    pub struct MeshEdge {
-        /// Sending end.
-        pub from: PeerId,
-        /// Receiving end.
-        pub to: PeerId,
-        /// Generation of the edge.
-        pub generation: LinkGeneration,
+wire_code! {
+    /// What an edge is for.
+    pub enum Purpose {
+        /// From each member to the next. Operations begin only when all of these edges stand.
+        Ring = 1 => "ring",
+        /// From each member of a small group to all others that are no neighbours. Nothing waits for these edges:
+        /// without them data goes around the ring.
+        Mesh = 2 => "mesh",
+        /// Between two members that send to each other, where neither ring nor mesh has such an edge.
+        Pair = 3 => "pair",
     }
 }
 
-impl ListItem for MeshEdge {
-    const LIST: &'static str = "mesh";
-    const MAX_ITEMS: usize = limits::MAX_MESH_RANKS * (limits::MAX_MESH_RANKS - 2);
+wire_struct! {
+    /// A directed edge of a plan. There is at most one from one member to another.
+    #[derive(Copy)]
+    pub struct PlanEdge {
+        /// Rank of the sending end, which dials.
+        pub from: u16,
+        /// Rank of the receiving end.
+        pub to: u16,
+        /// Generation of its connections.
+        pub generation: LinkGeneration,
+        /// How many connections it has; 0 leaves the number to the sending end.
+        pub connections: u16,
+        /// What it is for.
+        pub purpose: Purpose,
+    }
+}
+
+impl ListItem for PlanEdge {
+    const LIST: &'static str = "edges";
+    const MAX_ITEMS: usize = limits::MAX_PEERS * limits::MAX_EDGES_OF_PEER;
 }
 
 wire_struct! {
@@ -88,59 +101,80 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The ring of one group in one epoch: data flows from each member to the one behind it, from the last to the
-    /// first.
-    pub struct RingPlan {
+    /// The members of one group in one epoch, and the edges between them. In the ring data flows from each member to
+    /// the one behind it, from the last to the first.
+    pub struct GroupPlan {
         /// The group.
         pub group: GroupId,
-        /// The epoch that this ring belongs to.
+        /// The epoch that this plan begins.
         pub epoch: GroupEpoch,
         /// The first of the epochs up to this one over which the attempts of a tag are counted on.
         pub counted_since: GroupEpoch,
         /// Sizes to be shown to the caller from now on.
         pub sizes: WorldSizes,
-        /// Members in ring order; the index is the rank.
-        pub ring: Vec<RingMember>,
-        /// All edges between members that are not edges of the ring, or none: nothing waits for them, and without them
-        /// data goes around the ring.
-        pub mesh: Vec<MeshEdge>,
+        /// Members in the order of the ring; the index is the rank.
+        pub members: Vec<Member>,
+        /// The edges. One that is in several plans in a row with the same generation keeps its connections, and what
+        /// runs on it goes on.
+        pub edges: Vec<PlanEdge>,
         /// How data may travel.
         pub paths: Paths,
     }
 }
 
-impl RingPlan {
+impl GroupPlan {
     /// What each rank owns in pairwise exchange, in relation to the others; empty: equal chunks.
     pub fn shares(&self) -> Vec<u16> {
-        if self.ring.iter().all(|member| member.share == 0) {
+        if self.members.iter().all(|member| member.share == 0) {
             return Vec::new();
         }
-        self.ring.iter().map(|member| member.share).collect()
-    }
-
-    /// Whether this ring and mesh are those of `before`, over the same connections, so that what runs on them goes on:
-    /// the epoch is another because data may travel in other ways from now on, or because attempts are counted anew.
-    pub fn continues(&self, before: &Self) -> bool {
-        let place = |member: &RingMember| (member.peer, member.generation, member.connections);
-        self.group == before.group
-            && self.mesh == before.mesh
-            && self.ring.iter().map(place).eq(before.ring.iter().map(place))
+        self.members.iter().map(|member| member.share).collect()
     }
 
     /// Rank of `peer`, if it is a member.
     pub fn rank_of(&self, peer: PeerId) -> Option<usize> {
-        self.ring.iter().position(|member| member.peer == peer)
+        self.members.iter().position(|member| member.peer == peer)
     }
 
-    /// Index of the member behind `rank`.
+    /// Rank of the member behind `rank`.
     pub fn next_of(&self, rank: usize) -> usize {
-        (rank + 1) % self.ring.len()
+        (rank + 1) % self.members.len()
     }
 
-    /// Index of the member in front of `rank`.
-    pub fn previous_of(&self, rank: usize) -> usize {
-        (rank + self.ring.len() - 1) % self.ring.len()
+    /// The peers at both ends of an edge. `None`: no plan of a master has such an edge.
+    pub fn name_of(&self, edge: &PlanEdge) -> Option<EdgeName> {
+        let peer = |rank: u16| Some(self.members.get(usize::from(rank))?.peer);
+        Some(EdgeName { from: peer(edge.from)?, to: peer(edge.to)?, generation: edge.generation })
     }
+
+    /// Edges that touch a peer, with what they are for.
+    pub fn edges_of(&self, peer: PeerId) -> impl Iterator<Item = (Purpose, EdgeName)> {
+        let named = self.edges.iter().filter_map(|edge| Some((edge.purpose, self.name_of(edge)?)));
+        named.filter(move |(_, name)| name.from == peer || name.to == peer)
+    }
+
+    /// Edges for one purpose.
+    pub fn edges_for(&self, purpose: Purpose) -> impl Iterator<Item = EdgeName> {
+        self.edges.iter().filter(move |edge| edge.purpose == purpose).filter_map(|edge| self.name_of(edge))
+    }
+}
+
+wire_struct! {
+    /// Names the connections between two peers in one direction.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct EdgeName {
+        /// Sending end.
+        pub from: PeerId,
+        /// Receiving end.
+        pub to: PeerId,
+        /// Generation of the connections.
+        pub generation: LinkGeneration,
+    }
+}
+
+impl ListItem for EdgeName {
+    const LIST: &'static str = "edges that stand";
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }
 
 wire_struct! {
@@ -159,5 +193,5 @@ wire_struct! {
 
 impl ListItem for EdgeFault {
     const LIST: &'static str = "edge faults";
-    const MAX_ITEMS: usize = 2;
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }

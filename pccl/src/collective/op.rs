@@ -165,7 +165,7 @@ impl Op {
         }
         let mut shape = None;
         let registered = shared.table.register(&op, self.tag, |slot| {
-            let ring: Vec<PeerId> = slot.plan.ring.iter().map(|member| member.peer).collect();
+            let ring: Vec<PeerId> = slot.plan.members.iter().map(|member| member.peer).collect();
             shape = shape_of(&self.descriptor.collective, &ring);
             self.attempt_in(&shared, slot, shape.as_ref())
         });

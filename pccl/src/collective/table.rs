@@ -3,9 +3,9 @@
 
 use super::{op::Op, running::Running};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, OpId, Paths, PeerId, RingPlan};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Paths, PeerId};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Weak},
 };
 use tinysockets::link::{Directory, Lookup, OpKey};
@@ -19,9 +19,9 @@ pub(crate) struct OpTable {
 #[derive(Debug, Default)]
 struct Inner {
     epoch: GroupEpoch,
-    ring: Option<Arc<RingPlan>>,
+    ring: Option<Arc<GroupPlan>>,
     rank: usize,
-    /// Outcomes of each tag since [`RingPlan::counted_since`].
+    /// Outcomes of each tag since [`GroupPlan::counted_since`].
     outcomes: HashMap<u64, u32>,
     active: HashMap<OpId, Entry>,
 }
@@ -39,10 +39,10 @@ pub(crate) struct Slot {
     pub(crate) ranks: usize,
     pub(crate) rank: usize,
     /// The ring.
-    pub(crate) plan: Arc<RingPlan>,
+    pub(crate) plan: Arc<GroupPlan>,
     /// How data may travel.
     pub(crate) paths: Paths,
-    /// What the ranks own in pairwise exchange ([`RingPlan::shares`]).
+    /// What the ranks own in pairwise exchange ([`GroupPlan::shares`]).
     pub(crate) shares: Vec<u16>,
 }
 
@@ -64,7 +64,7 @@ impl Inner {
         let plan = self.ring.clone()?;
         Some(Slot {
             id: self.next_id(tag),
-            ranks: plan.ring.len(),
+            ranks: plan.members.len(),
             rank: self.rank,
             paths: plan.paths,
             shares: plan.shares(),
@@ -75,7 +75,7 @@ impl Inner {
 
 impl OpTable {
     /// Installs the ring of a newer epoch. `false`: the plan is old, or this peer is not in it.
-    pub(crate) fn install(&self, plan: Arc<RingPlan>, me: PeerId) -> bool {
+    pub(crate) fn install(&self, plan: Arc<GroupPlan>, me: PeerId) -> bool {
         let Some(rank) = plan.rank_of(me) else { return false };
         let mut inner = self.inner.lock();
         if inner.ring.is_some() && plan.epoch <= inner.epoch {
@@ -90,9 +90,9 @@ impl OpTable {
         true
     }
 
-    /// The newest plan.
-    pub(crate) fn plan(&self) -> Option<Arc<RingPlan>> {
-        self.inner.lock().ring.clone()
+    /// The epochs of which attempts are under way.
+    pub(crate) fn epochs(&self) -> BTreeSet<GroupEpoch> {
+        self.inner.lock().active.keys().map(|id| id.epoch).collect()
     }
 
     /// Whether `peer` is in the present ring.

@@ -1,14 +1,15 @@
-//! Keeps the ring connected: takes ring plans, dials the next rank, collects the connections of the previous one,
-//! confirms to the master, reports what breaks, and votes again for operations whose epoch ended.
+//! Keeps the edges of this peer connected: takes plans, dials the edges that begin here, collects the connections of
+//! those that end here, tells the master which of them stand and which do not, and votes again for operations whose
+//! epoch ended.
 //!
-//! The thread only waits for events; dials run on threads of their own. So a death in the ring is repaired whatever the
-//! callers do, and a plan that is overtaken by a newer one is dropped at once.
+//! Every edge goes the same way, whatever it is for. The thread only waits for events; dials run on threads of their
+//! own. So a death in the group is repaired whatever the callers do, and a plan that is overtaken by a newer one is
+//! dropped at once.
 
 use super::{
     Identity, Shared,
     edges::{self, Dialed, Edge, Waiting},
-    links::Users,
-    mesh::Mesh,
+    links::{Name, Users},
     reach,
 };
 use crate::{
@@ -19,9 +20,13 @@ use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 use pccl_flight::{Event as Record, Subject, What};
 use pccl_protocol::{
-    C2m, EdgeFault, GroupEpoch, LinkGeneration, PeerId, ReachPlan, RingPlan, RingReport, Text,
+    C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, PeerId, PlanEdge, Purpose,
+    ReachPlan, Text,
 };
-use std::sync::{Arc, Weak};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
 use tinysockets::{
     conn::Conn,
     link::{Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
@@ -34,8 +39,8 @@ const SCRATCH_BYTES: usize = 128 << 10;
 /// What the conductor reacts to.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A new ring for the group.
-    Plan(Arc<RingPlan>),
+    /// A new plan for the group.
+    Plan(Arc<GroupPlan>),
     /// The master asks whom this peer reaches.
     Reach(ReachPlan),
     /// A connection to the data listener.
@@ -57,55 +62,54 @@ pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>)
     let mut conductor = Conductor {
         me,
         plan: None,
-        out: None,
-        inbound: None,
-        mesh: Mesh::default(),
+        ends: Ends::new(),
         waiting: Waiting::default(),
+        news: EdgeReport { epoch: GroupEpoch(0), up: Vec::new(), broken: Vec::new() },
+        ring_stands: false,
     };
     // The session keeps a sender, and sends `Stop` before it lets go of it.
     while let Ok(event) = events.recv() {
         let Some(shared) = shared.upgrade() else { break };
         if matches!(event, Event::Stop) {
+            conductor.close_ends(&shared, |_, _| false);
             break;
         }
         conductor.handle(&shared, event);
+        // What has come at the same time is told in one packet.
+        if events.is_empty() {
+            conductor.report(&shared);
+        }
     }
-    conductor.drop_links();
 }
 
 struct Conductor {
     me: Identity,
-    plan: Option<Installed>,
-    out: Option<Out>,
-    inbound: Option<In>,
-    mesh: Mesh,
+    plan: Option<Arc<GroupPlan>>,
+    ends: Ends,
     waiting: Waiting,
+    /// What the master has yet to hear of the edges.
+    news: EdgeReport,
+    /// All edges of the ring that touch this peer stand.
+    ring_stands: bool,
 }
 
-struct Installed {
-    plan: Arc<RingPlan>,
-    /// The first of the epochs up to this one that have the same ring and mesh over the same connections.
-    since: GroupEpoch,
-    rank: usize,
-    /// What has been told to the master about this plan.
-    reported: Reported,
+/// The ends of edges at this peer; whether this is the sending end, and the name of the edge.
+type Ends = BTreeMap<(bool, Name), End>;
+
+struct End {
+    state: State,
+    connections: u16,
+    purpose: Purpose,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reported {
-    Nothing,
-    Confirmed,
-    Fault,
-}
-
-struct Out {
-    edge: Edge,
-    link: Option<Arc<OutLink>>,
-}
-
-struct In {
-    edge: Edge,
-    link: Option<Arc<InLink>>,
+enum State {
+    /// Being dialed, or awaited.
+    Building,
+    /// There is a link.
+    Up,
+    /// It could not be built, or broke. Another generation takes its place, if the master wants one.
+    Broken,
 }
 
 impl Conductor {
@@ -113,249 +117,208 @@ impl Conductor {
         match event {
             Event::Plan(plan) => self.take_plan(shared, plan),
             Event::Reach(plan) => {
-                let epoch = self.plan.as_ref().map_or_else(GroupEpoch::default, |known| known.plan.epoch);
+                let epoch = self.plan.as_ref().map_or_else(GroupEpoch::default, |known| known.epoch);
                 reach::answer(shared, self.me, epoch, plan);
             }
             Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
                 self.waiting.add(preamble, conn);
-                self.connect_inbound(shared);
-                self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
+                self.collect(shared);
             }
-            Event::Dialed(mut dialed) => {
-                if !self.mesh.take_dialed(shared, self.me, &mut dialed) {
-                    self.take_dialed(shared, dialed);
-                }
-            }
+            Event::Dialed(dialed) => self.take_dialed(shared, dialed),
             Event::Broken(fault) => self.take_broken(shared, &fault),
             Event::Revote(op) => op.vote(),
             Event::Send(packet) => shared.send(&packet),
             Event::Stop => {}
         }
-        self.confirm(shared);
-        self.mesh.confirm(shared);
     }
 
-    fn take_plan(&mut self, shared: &Arc<Shared>, plan: Arc<RingPlan>) {
+    /// Dials what is new in a plan, and closes what is not in it any more.
+    fn take_plan(&mut self, shared: &Arc<Shared>, plan: Arc<GroupPlan>) {
         let Some(rank) = plan.rank_of(self.me.peer) else { return };
-        if self.plan.as_ref().is_some_and(|installed| plan.epoch <= installed.plan.epoch) {
+        if self.plan.as_ref().is_some_and(|known| plan.epoch <= known.epoch) {
             return;
         }
-        log::debug!("ring of epoch {}: rank {rank} of {}", plan.epoch, plan.ring.len());
+        log::debug!("plan of epoch {}: rank {rank} of {}", plan.epoch, plan.members.len());
+        let wanted = ends_of(&plan, rank);
+        self.close_ends(shared, |is_out, name| wanted.contains_key(&(is_out, name)));
+        for ((is_out, name), (edge, other)) in wanted {
+            self.ends.entry((is_out, name)).or_insert_with(|| {
+                if is_out {
+                    let edge = Edge { peer: name.0, generation: name.1, connections: edge.connections };
+                    let target = &plan.members[other];
+                    edges::dial(&shared.config, self.me, plan.epoch, edge, target, &shared.conductor);
+                }
+                End { state: State::Building, connections: edge.connections, purpose: edge.purpose }
+            });
+        }
         let epoch = plan.epoch;
-        let before = self.plan.take();
-        let continued = before.as_ref().filter(|before| plan.continues(&before.plan));
-        // Who has said that its edges stand, or that one does not, need not say so again.
-        let (since, reported) = continued.map_or((epoch, Reported::Nothing), |it| (it.since, it.reported));
-        let continues = continued.is_some();
-        self.plan = Some(Installed { plan: plan.clone(), since, rank, reported });
-        if plan.ring.len() == 1 {
-            self.drop_links();
-            shared.links.clear(epoch);
-            return;
-        }
-        let next = &plan.ring[plan.next_of(rank)];
-        let own = &plan.ring[rank];
-        let edge = Edge { peer: next.peer.0, generation: own.generation.0, connections: own.connections };
-        if !self
-            .out
-            .as_ref()
-            .is_some_and(|out| out.edge == edge && out.link.as_ref().is_none_or(|l| !l.is_broken()))
-        {
-            self.close_out();
-            edges::dial(&shared.config, self.me, epoch, edge, next, &shared.conductor);
-            self.out = Some(Out { edge, link: None });
-        }
-        let previous = &plan.ring[plan.previous_of(rank)];
-        let edge = Edge {
-            peer: previous.peer.0,
-            generation: previous.generation.0,
-            connections: previous.connections,
-        };
-        if !self
-            .inbound
-            .as_ref()
-            .is_some_and(|i| i.edge == edge && i.link.as_ref().is_none_or(|l| !l.is_broken()))
-        {
-            self.close_inbound();
-            self.inbound = Some(In { edge, link: None });
-        }
-        self.connect_inbound(shared);
-        if continues {
-            self.mesh.go_on(&plan);
-        } else {
-            self.mesh.take_plan(shared, self.me, &plan);
-        }
-        self.mesh.connect_inbound(shared, self.me, &mut self.waiting);
-        let awaited: Vec<Edge> = std::iter::once(edge).chain(self.mesh.inbound_edges()).collect();
+        self.plan = Some(plan);
+        self.collect(shared);
+        let awaited: Vec<Edge> = self.inbound().map(|(name, end)| end.edge(name)).collect();
         self.waiting.forget_before(epoch, &awaited);
     }
 
+    fn inbound(&self) -> impl Iterator<Item = (Name, &End)> {
+        self.ends.iter().filter(|((is_out, _), _)| !is_out).map(|((_, name), end)| (*name, end))
+    }
+
+    /// Makes links of the connections that have come.
+    fn collect(&mut self, shared: &Arc<Shared>) {
+        let awaited = self.inbound().filter(|(_, end)| end.state == State::Building);
+        let awaited: Vec<Edge> = awaited.map(|(name, end)| end.edge(name)).collect();
+        for edge in awaited {
+            let Some(conns) = self.waiting.take(&edge) else { continue };
+            let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
+            let config = InConfig {
+                peer: edge.peer,
+                generation: edge.generation,
+                checksum: pccl_hash::crc32c_append,
+                scratch_bytes: SCRATCH_BYTES,
+                events: events(shared),
+                name: "pccl".into(),
+            };
+            match InLink::start(conns, config, directory) {
+                Ok(link) => {
+                    shared.links.add_in(edge.name(), link);
+                    self.stands(false, edge.name());
+                }
+                Err(error) => {
+                    self.fails(
+                        shared,
+                        (false, edge.name()),
+                        Level::Warn,
+                        format!("cannot start the link: {error}"),
+                    );
+                }
+            }
+        }
+    }
+
     fn take_dialed(&mut self, shared: &Arc<Shared>, dialed: Dialed) {
-        let Some((own, next)) = self.plan.as_ref().map(|installed| {
-            let ring = &installed.plan;
-            (ring.ring[installed.rank].clone(), ring.ring[ring.next_of(installed.rank)].clone())
-        }) else {
+        let name = dialed.edge.name();
+        let Some(end) = self.ends.get(&(true, name)).filter(|end| end.state == State::Building) else {
             return;
         };
-        let Some(out) = self.out.as_mut().filter(|out| out.edge == dialed.edge && out.link.is_none()) else {
-            return;
-        };
-        let checksums = edges::wants_checksums(shared.config.checksums, &own, &next);
+        let members = self.plan.as_ref().and_then(|plan| {
+            let of = |id: PeerId| plan.members.get(plan.rank_of(id)?);
+            of(self.me.peer).zip(of(PeerId(name.0)))
+        });
+        let Some((own, target)) = members else { return };
+        let checksums = edges::wants_checksums(shared.config.checksums, own, target);
         let config = OutConfig {
-            peer: dialed.edge.peer,
-            generation: dialed.edge.generation,
+            peer: name.0,
+            generation: name.1,
             checksum: checksums.then_some(pccl_hash::crc32c_append as _),
             events: events(shared),
-            name: "pccl".into(),
+            name: if end.purpose == Purpose::Ring { "pccl".into() } else { "pccl-m".into() },
         };
         let started = dialed.result.and_then(|conns| {
             OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
         });
         match started {
-            Ok(link) => out.link = Some(link),
-            Err(text) => {
-                let host = &next.host;
-                self.report_fault(
-                    shared,
-                    Level::Warn,
-                    self.me.peer,
-                    PeerId(dialed.edge.peer),
-                    dialed.edge.generation,
-                    format!("cannot connect to {host}: {text}"),
-                );
+            Ok(link) => {
+                shared.links.add_out(name, link);
+                self.stands(true, name);
             }
-        }
-    }
-
-    fn connect_inbound(&mut self, shared: &Arc<Shared>) {
-        let Some(inbound) = self.inbound.as_mut().filter(|inbound| inbound.link.is_none()) else { return };
-        let Some(conns) = self.waiting.take(&inbound.edge) else { return };
-        let directory = Arc::new(LinkDirectory::new(shared.table.clone()));
-        match InLink::start(conns, in_config(shared, &inbound.edge), directory) {
-            Ok(link) => inbound.link = Some(link),
-            Err(error) => {
-                let (peer, generation) = inbound.edge.name();
-                self.report_fault(
-                    shared,
-                    Level::Warn,
-                    PeerId(peer),
-                    self.me.peer,
-                    generation,
-                    format!("cannot start the link: {error}"),
-                );
+            Err(text) => {
+                let text = format!("cannot connect to {}: {text}", target.host);
+                self.fails(shared, (true, name), Level::Warn, text);
             }
         }
     }
 
     fn take_broken(&mut self, shared: &Arc<Shared>, fault: &LinkFault) {
         fail_running(shared, fault);
-        if self.mesh.take_broken(shared, self.me, fault) {
-            return;
-        }
-        let name = (fault.peer, fault.generation);
-        let (present, from, to) = match fault.direction {
-            Direction::Out => (
-                self.out.as_ref().is_some_and(|out| out.edge.name() == name),
-                self.me.peer,
-                PeerId(fault.peer),
-            ),
-            Direction::In => (
-                self.inbound.as_ref().is_some_and(|i| i.edge.name() == name),
-                PeerId(fault.peer),
-                self.me.peer,
-            ),
-        };
-        if present {
+        let end = (fault.direction == Direction::Out, (fault.peer, fault.generation));
+        if self.ends.get(&end).is_some_and(|end| end.state == State::Up) {
             // A peer that leaves on purpose ends its connections like this, too. If an operation suffers from it, the
             // verdict is logged as a warning.
             let level = if fault.kind == FaultKind::Eof { Level::Info } else { Level::Warn };
-            self.report_fault(shared, level, from, to, fault.generation, fault.text.clone());
+            self.fails(shared, end, level, fault.text.clone());
         }
     }
 
-    /// Tells the master about a broken edge: as the answer to the plan if there has been none, on its own otherwise.
-    fn report_fault(
-        &mut self,
-        shared: &Shared,
-        level: Level,
-        from: PeerId,
-        to: PeerId,
-        generation: u64,
-        text: String,
-    ) {
-        let Some(installed) = self.plan.as_mut() else { return };
+    /// An edge stands at this end.
+    fn stands(&mut self, is_out: bool, name: Name) {
+        if let Some(end) = self.ends.get_mut(&(is_out, name)) {
+            end.state = State::Up;
+            self.news.up.push(self.edge_name(is_out, name));
+        }
+    }
+
+    /// An edge could not be built, or broke.
+    fn fails(&mut self, shared: &Shared, (is_out, name): (bool, Name), level: Level, text: String) {
+        let Some(end) = self.ends.get_mut(&(is_out, name)) else { return };
+        end.state = State::Broken;
+        // Without the others data goes around the ring.
+        let level = if end.purpose == Purpose::Ring { level } else { Level::Debug };
+        let EdgeName { from, to, generation } = self.edge_name(is_out, name);
         log::log!(level, "edge {from} -> {to}: {text}");
-        let fault = EdgeFault { from, to, generation: LinkGeneration(generation), text: Text::new(text) };
+        let fault = EdgeFault { from, to, generation, text: Text::new(text) };
         // An end of our own breaks our edges, which is no failure of them.
         if shared.end().is_none() {
             flight::edge_fault(&shared.flight, &fault);
         }
-        match installed.reported {
-            Reported::Nothing => {
-                installed.reported = Reported::Fault;
-                shared
-                    .send(&C2m::RingReport(RingReport { epoch: installed.plan.epoch, faults: vec![fault] }));
-            }
-            Reported::Confirmed => shared.send(&C2m::EdgeBroken(fault)),
-            Reported::Fault => {}
+        self.news.broken.push(fault);
+    }
+
+    fn edge_name(&self, is_out: bool, (peer, generation): Name) -> EdgeName {
+        let (me, other) = (self.me.peer, PeerId(peer));
+        let (from, to) = if is_out { (me, other) } else { (other, me) };
+        EdgeName { from, to, generation: LinkGeneration(generation) }
+    }
+
+    /// Tells the master what is new.
+    fn report(&mut self, shared: &Shared) {
+        let Some(plan) = &self.plan else { return };
+        let mut ring = self.ends.values().filter(|end| end.purpose == Purpose::Ring);
+        let stands = ring.all(|end| end.state == State::Up);
+        if stands && !std::mem::replace(&mut self.ring_stands, stands) {
+            shared.flight.record(Record::new(What::RingConfirmed).about(Subject::Epoch(plan.epoch)));
+        }
+        self.ring_stands = stands;
+        let news = EdgeReport { epoch: plan.epoch, up: Vec::new(), broken: Vec::new() };
+        let news = std::mem::replace(&mut self.news, news);
+        if shared.end().is_none() && !(news.up.is_empty() && news.broken.is_empty()) {
+            shared.send(&C2m::EdgeReport(EdgeReport { epoch: plan.epoch, ..news }));
         }
     }
 
-    /// Tells the master once all edges of the present plan stand.
-    fn confirm(&mut self, shared: &Shared) {
-        let Some(installed) = self.plan.as_mut().filter(|installed| installed.reported == Reported::Nothing)
-        else {
-            return;
-        };
-        let epoch: GroupEpoch = installed.plan.epoch;
-        if installed.plan.ring.len() > 1 {
-            let (Some(out), Some(inbound)) = (&self.out, &self.inbound) else { return };
-            let (Some(out_link), Some(in_link)) = (&out.link, &inbound.link) else { return };
-            if out_link.is_broken() || in_link.is_broken() {
-                // The event that says so is on its way to this thread.
-                return;
-            }
-            shared.links.install(
-                (installed.since, epoch),
-                (out_link.clone(), out.edge.name()),
-                (in_link.clone(), inbound.edge.name()),
-            );
+    /// Closes the ends that are not to stay.
+    fn close_ends(&mut self, shared: &Shared, stays: impl Fn(bool, Name) -> bool) {
+        let gone: Vec<(bool, Name)> =
+            self.ends.keys().filter(|(is_out, name)| !stays(*is_out, *name)).copied().collect();
+        for (is_out, name) in gone {
+            self.ends.remove(&(is_out, name));
+            let edge = self.edge_name(is_out, name);
+            self.news.up.retain(|known| *known != edge);
+            self.news
+                .broken
+                .retain(|it| (it.from, it.to, it.generation) != (edge.from, edge.to, edge.generation));
+            shared.links.close(if is_out { Direction::Out } else { Direction::In }, name);
         }
-        installed.reported = Reported::Confirmed;
-        shared.flight.record(Record::new(What::RingConfirmed).about(Subject::Epoch(epoch)));
-        shared.send(&C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
-    }
-
-    fn close_out(&mut self) {
-        if let Some(link) = self.out.take().and_then(|out| out.link) {
-            link.close();
-        }
-    }
-
-    fn close_inbound(&mut self) {
-        if let Some(link) = self.inbound.take().and_then(|inbound| inbound.link) {
-            link.close();
-        }
-    }
-
-    fn drop_links(&mut self) {
-        self.close_out();
-        self.close_inbound();
-        self.mesh.close();
     }
 }
 
-/// How the receiving end of an edge is set up.
-pub(super) fn in_config(shared: &Arc<Shared>, edge: &Edge) -> InConfig {
-    InConfig {
-        peer: edge.peer,
-        generation: edge.generation,
-        checksum: pccl_hash::crc32c_append,
-        scratch_bytes: SCRATCH_BYTES,
-        events: events(shared),
-        name: "pccl".into(),
+impl End {
+    fn edge(&self, name: Name) -> Edge {
+        Edge { peer: name.0, generation: name.1, connections: self.connections }
     }
+}
+
+/// The ends of a plan's edges at `rank`, with the rank at the other end.
+fn ends_of(plan: &GroupPlan, rank: usize) -> BTreeMap<(bool, Name), (PlanEdge, usize)> {
+    let ends = plan.edges.iter().flat_map(|edge| {
+        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
+        let end = move |is_out: bool, other: usize| {
+            let member = plan.members.get(other)?;
+            Some(((is_out, (member.peer.0, edge.generation.0)), (*edge, other)))
+        };
+        let out = (from == rank).then(|| end(true, to)).flatten();
+        out.into_iter().chain((to == rank).then(|| end(false, from)).flatten())
+    });
+    ends.collect()
 }
 
 /// Hears of broken links on their own threads.
@@ -364,7 +327,7 @@ struct Events {
     conductor: Sender<Event>,
 }
 
-pub(super) fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
+fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
     Arc::new(Events { shared: Arc::downgrade(shared), conductor: shared.conductor.clone() })
 }
 
@@ -380,10 +343,15 @@ impl LinkEvents for Events {
     }
 }
 
-/// Makes the running operations vote that they cannot complete, if the link is one of those that they run on.
+/// Makes the operations that run on a link vote that they cannot complete.
 fn fail_running(shared: &Shared, fault: &LinkFault) {
-    let Some(users) = shared.links.broken(fault) else { return };
-    for op in shared.table.all().iter().filter(|op| users == Users::All || op.uses_mesh()) {
-        op.link_broken(&link_fault(fault));
+    if !shared.links.broken(fault) {
+        return;
+    }
+    for op in shared.table.all() {
+        let users = if op.uses_mesh() { Users::OverMesh } else { Users::All };
+        if op.id().is_some_and(|id| shared.links.carries(id.epoch, users, fault)) {
+            op.link_broken(&link_fault(fault));
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{End, Identity, Shared, conductor::Event, listen};
 use crate::{flight, world::Known};
-use pccl_protocol::{M2c, OpId, VoteRef};
+use pccl_protocol::{GroupPlan, M2c, OpId, VoteRef};
 use std::{
     sync::{Arc, Weak},
     time::Instant,
@@ -40,7 +40,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
             return Tap::Keep(M2c::Registered(registered));
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
-        M2c::RingPlan(plan) => ring_plan(&shared, plan),
+        M2c::GroupPlan(plan) => take_plan(&shared, plan),
         M2c::Sizes(sizes) => shared.learn(|known| known.apply_sizes(&sizes)),
         M2c::Admitted(sizes) => {
             shared.learn(|known| known.apply_sizes(&sizes));
@@ -116,20 +116,21 @@ fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collecti
     }
 }
 
-fn ring_plan(shared: &Arc<Shared>, plan: pccl_protocol::RingPlan) {
+/// Takes a plan over, everywhere at once as far as operations can see: attempts that are registered from now on belong
+/// to it, find its edges, and begin only after this. Its edges are then built by the conductor.
+fn take_plan(shared: &Arc<Shared>, plan: GroupPlan) {
     let Some(identity) = shared.identity() else { return };
     let plan = Arc::new(plan);
-    let continues = shared.table.plan().is_some_and(|before| plan.continues(&before));
+    let rank = plan.rank_of(identity.peer).unwrap_or(0);
     if !shared.table.install(plan.clone(), identity.peer) {
         return log::warn!(
-            "ignored a ring plan of epoch {} that is old or does not contain this peer",
+            "ignored a plan of epoch {} that is old or does not contain this peer",
             plan.epoch
         );
     }
-    shared.links.planned(plan.epoch, continues);
+    shared.links.planned(&plan, rank, &shared.table.epochs());
     shared.source.keep(|peer| plan.rank_of(peer).is_some());
     flight::ring_planned(&shared.flight, &plan);
-    let rank = plan.rank_of(identity.peer).unwrap_or(0);
     shared.learn(|known| known.apply_plan(&plan, rank));
     let _ = shared.conductor.send(Event::Plan(plan));
 }

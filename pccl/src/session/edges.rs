@@ -1,10 +1,9 @@
-//! The two edges of the ring that touch this peer: dialing the next one, and collecting the connections of the
-//! previous.
+//! The two ends of an edge: dialing it, and collecting its connections.
 
 use super::{Identity, STACK_BYTES, conductor::Event};
 use crate::config::{Config, FrameChecksums};
 use crossbeam_channel::Sender;
-use pccl_protocol::{GroupEpoch, RingMember, limits};
+use pccl_protocol::{GroupEpoch, Member, limits};
 use std::{
     net::IpAddr,
     time::{Duration, Instant},
@@ -51,7 +50,7 @@ pub(crate) fn dial(
     me: Identity,
     epoch: GroupEpoch,
     edge: Edge,
-    target: &RingMember,
+    target: &Member,
     events: &Sender<Event>,
 ) {
     let address = HostPort::new(target.host.as_str(), target.p2p_port);
@@ -194,7 +193,7 @@ fn is_of(preamble: &Preamble, edge: &Edge) -> bool {
 }
 
 /// Whether frames to `next` carry checksums.
-pub(crate) fn wants_checksums(choice: FrameChecksums, own: &RingMember, next: &RingMember) -> bool {
+pub(crate) fn wants_checksums(choice: FrameChecksums, own: &Member, next: &Member) -> bool {
     match choice {
         FrameChecksums::Always => true,
         FrameChecksums::Never => false,

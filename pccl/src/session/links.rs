@@ -1,24 +1,84 @@
-//! The connected ring and mesh, as operations use them.
+//! The links of this peer: one for each end of an edge that stands here, and what the plans of its group say they are
+//! for.
+//!
+//! A link is found by the name of its edge. An attempt belongs to the plan of its epoch, so it finds its links as long
+//! as these edges stand, whatever plans came after. What changes here changes under one lock.
 
 use crate::collective::{op::missing_link, progress::link_fault};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, OpFault};
-use std::{collections::BTreeMap, sync::Arc};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, Purpose};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
 /// What names an edge at one of its ends: the peer at the other end, and the generation.
-type Name = (u128, u64);
+pub(crate) type Name = (u128, u64);
 
-/// Which operations a link carries.
+/// Which links an operation runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// All of them: it is a link of the ring.
+    /// Those of the ring.
     All,
-    /// Those that go over the mesh.
+    /// Those of the ring and of the mesh.
     OverMesh,
 }
 
-/// The links of the newest ring that this peer has confirmed, and of the mesh beside it.
+/// The edges of one plan that touch this peer.
+#[derive(Debug, Default)]
+struct View {
+    /// To the next rank, and from the previous one.
+    next: Option<Name>,
+    previous: Option<Name>,
+    /// To other ranks, by rank.
+    out: BTreeMap<usize, (Name, Purpose)>,
+    inbound: Vec<(Name, Purpose)>,
+}
+
+impl View {
+    fn of(plan: &GroupPlan, rank: usize) -> Self {
+        let mut view = Self::default();
+        for edge in &plan.edges {
+            let (from, to) = (usize::from(edge.from), usize::from(edge.to));
+            let name = |other: usize| Some((plan.members.get(other)?.peer.0, edge.generation.0));
+            if let Some(name) = name(to).filter(|_| from == rank) {
+                view.out.insert(to, (name, edge.purpose));
+                if edge.purpose == Purpose::Ring {
+                    view.next = Some(name);
+                }
+            }
+            if let Some(name) = name(from).filter(|_| to == rank) {
+                view.inbound.push((name, edge.purpose));
+                if edge.purpose == Purpose::Ring {
+                    view.previous = Some(name);
+                }
+            }
+        }
+        view
+    }
+
+    /// Whether operations with these users run on an edge.
+    fn has(&self, users: Users, direction: Direction, name: Name) -> bool {
+        let is_used = |(known, purpose): &(Name, Purpose)| *known == name && users.use_edges_for(*purpose);
+        match direction {
+            Direction::Out => self.out.values().any(is_used),
+            Direction::In => self.inbound.iter().any(is_used),
+        }
+    }
+}
+
+impl Users {
+    fn use_edges_for(self, purpose: Purpose) -> bool {
+        match purpose {
+            Purpose::Ring => true,
+            Purpose::Mesh => self == Self::OverMesh,
+            Purpose::Pair => false,
+        }
+    }
+}
+
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Links {
     now: Mutex<Now>,
@@ -27,189 +87,120 @@ pub(crate) struct Links {
 impl std::fmt::Debug for Links {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let now = self.now.lock();
-        f.debug_struct("Links").field("epoch", &now.epoch).field("fault", &now.fault).finish_non_exhaustive()
+        f.debug_struct("Links")
+            .field("views", &now.views)
+            .field("faults", &now.faults)
+            .finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct Now {
-    /// The newest epoch that the master has planned, and the first of those up to it that have the same edges.
-    planned: (GroupEpoch, GroupEpoch),
-    /// The epoch in which these links came, and the last that they are for.
-    since: GroupEpoch,
-    epoch: GroupEpoch,
-    out: Option<Arc<OutLink>>,
-    out_name: Option<Name>,
-    inbound: Option<Arc<InLink>>,
-    in_name: Option<Name>,
-    fault: Option<LinkFault>,
-    mesh: MeshNow,
-}
-
-impl Now {
-    /// Whether attempts of `epoch` run on these links.
-    fn carries(&self, epoch: GroupEpoch) -> bool {
-        (self.since..=self.epoch).contains(&epoch)
-    }
-
-    /// The last epoch with the edges of `since`; `epoch` has them, and a plan with a newer one may have come.
-    fn last_epoch(&self, since: GroupEpoch, epoch: GroupEpoch) -> GroupEpoch {
-        if self.planned.0 == since { epoch.max(self.planned.1) } else { epoch }
-    }
-}
-
-/// The mesh of one epoch, or of several in a row.
-#[derive(Default)]
-struct MeshNow {
-    since: GroupEpoch,
-    epoch: GroupEpoch,
-    /// By the rank at the other end.
-    out: BTreeMap<usize, Arc<OutLink>>,
-    inbound: Vec<Arc<InLink>>,
-    fault: Option<LinkFault>,
-}
-
-impl MeshNow {
-    fn carries(&self, epoch: GroupEpoch) -> bool {
-        (self.since..=self.epoch).contains(&epoch)
-    }
+    /// Of the newest plan, and of those before it to which attempts belong that run.
+    views: BTreeMap<GroupEpoch, View>,
+    out: BTreeMap<Name, Arc<OutLink>>,
+    inbound: BTreeMap<Name, Arc<InLink>>,
+    /// Faults of these links, as far as they have been noted.
+    faults: Vec<LinkFault>,
 }
 
 impl Links {
-    /// The master has planned a new epoch. If it has the same edges as the one before, links that stand are for it as
-    /// well.
-    pub(crate) fn planned(&self, epoch: GroupEpoch, continues: bool) {
+    /// The master has made a new plan, in which this peer has this rank. Of the plans before it those of the epochs
+    /// `running` are kept.
+    pub(crate) fn planned(&self, plan: &GroupPlan, rank: usize, running: &BTreeSet<GroupEpoch>) {
         let mut now = self.now.lock();
-        if !continues {
-            now.planned = (epoch, epoch);
-            return;
-        }
-        now.planned.1 = epoch;
-        let since = now.planned.0;
-        if now.since == since {
-            now.epoch = epoch;
-        }
-        if now.mesh.since == since {
-            now.mesh.epoch = epoch;
-        }
+        now.views.retain(|epoch, _| running.contains(epoch));
+        now.views.insert(plan.epoch, View::of(plan, rank));
     }
 
-    /// Both links of `epoch` stand; names are peer and generation. They also carry what began in the epochs before it,
-    /// back to `since`, which had the same ring.
-    pub(crate) fn install(
-        &self,
-        (since, epoch): (GroupEpoch, GroupEpoch),
-        out: (Arc<OutLink>, Name),
-        inbound: (Arc<InLink>, Name),
-    ) {
-        let mut now = self.now.lock();
-        let (old_out, old_in) = (now.out_name, now.in_name);
-        (now.since, now.epoch) = (since, now.last_epoch(since, epoch));
-        now.out = Some(out.0);
-        now.out_name = Some(out.1);
-        now.inbound = Some(inbound.0);
-        now.in_name = Some(inbound.1);
-        // A link that stays keeps its fault, if it has one that the conductor has not heard of yet.
-        if old_out != now.out_name || old_in != now.in_name {
-            now.fault = None;
-        }
+    /// An edge from this peer stands.
+    pub(crate) fn add_out(&self, name: Name, link: Arc<OutLink>) {
+        self.now.lock().out.insert(name, link);
     }
 
-    /// All links of this peer in the mesh of `epoch` stand: those to other ranks, by rank, and those from others. They
-    /// also carry what began in the epochs before it, back to `since`.
-    pub(crate) fn install_mesh(
-        &self,
-        (since, epoch): (GroupEpoch, GroupEpoch),
-        out: BTreeMap<usize, Arc<OutLink>>,
-        inbound: Vec<Arc<InLink>>,
-    ) {
-        let old = {
+    /// An edge to this peer stands.
+    pub(crate) fn add_in(&self, name: Name, link: Arc<InLink>) {
+        self.now.lock().inbound.insert(name, link);
+    }
+
+    /// Closes an edge that the newest plan does not have.
+    pub(crate) fn close(&self, direction: Direction, name: Name) {
+        let (out, inbound) = {
             let mut now = self.now.lock();
-            let epoch = now.last_epoch(since, epoch);
-            std::mem::replace(&mut now.mesh, MeshNow { since, epoch, out, inbound, fault: None })
+            now.faults.retain(|fault| {
+                (fault.direction, fault.peer, fault.generation) != (direction, name.0, name.1)
+            });
+            match direction {
+                Direction::Out => (now.out.remove(&name), None),
+                Direction::In => (None, now.inbound.remove(&name)),
+            }
         };
         // Without the lock: the end of a link calls back, and waits.
-        drop(old);
-    }
-
-    /// The mesh is about to change; nothing goes over it until another is installed.
-    pub(crate) fn clear_mesh(&self) {
-        let old = std::mem::take(&mut self.now.lock().mesh);
-        drop(old);
-    }
-
-    /// There is no ring (this peer is alone).
-    pub(crate) fn clear(&self, epoch: GroupEpoch) {
-        let old = {
-            let mut now = self.now.lock();
-            let planned = now.planned;
-            std::mem::replace(&mut *now, Now { planned, since: epoch, epoch, ..Now::default() })
-        };
-        drop(old);
+        out.iter().for_each(|link| link.close());
+        inbound.iter().for_each(|link| link.close());
     }
 
     /// The link to the next rank in `epoch`.
     pub(crate) fn out_for(&self, epoch: GroupEpoch) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
-        if now.carries(epoch) { now.out.clone() } else { None }
+        now.out.get(&now.views.get(&epoch)?.next?).cloned()
     }
 
-    /// The link of the mesh of `epoch` to `rank`.
+    /// The link to `rank` in `epoch`.
     pub(crate) fn mesh_out_for(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
-        if now.mesh.carries(epoch) { now.mesh.out.get(&rank).cloned() } else { None }
+        now.out.get(&now.views.get(&epoch)?.out.get(&rank)?.0).cloned()
     }
 
     /// The links to others: the name of each (peer, generation), bytes sent, and what it has yet to deliver.
     pub(crate) fn out_backlogs(&self) -> Vec<(Name, u64, Backlog)> {
-        let links: Vec<(Name, Arc<OutLink>)> = {
-            let now = self.now.lock();
-            let ring = now.out_name.zip(now.out.clone());
-            let mesh = now.mesh.out.values().map(|link| (link.name(), link.clone()));
-            ring.into_iter().chain(mesh).collect()
-        };
+        let links: Vec<(Name, Arc<OutLink>)> =
+            self.now.lock().out.iter().map(|(name, link)| (*name, link.clone())).collect();
         links.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
     }
 
     /// The links from others: the name of each (peer, generation), and bytes received.
     pub(crate) fn received(&self) -> Vec<(Name, u64)> {
-        let now = self.now.lock();
-        let ring = now.in_name.zip(now.inbound.as_ref().map(|link| link.received_bytes()));
-        let mesh = now.mesh.inbound.iter().map(|link| (link.name(), link.received_bytes()));
-        ring.into_iter().chain(mesh).collect()
+        self.now.lock().inbound.iter().map(|(name, link)| (*name, link.received_bytes())).collect()
     }
 
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch, users: Users) -> Option<OpFault> {
         let now = self.now.lock();
-        if !now.carries(epoch) || now.out.is_none() {
+        let view = now.views.get(&epoch);
+        if !view.and_then(|view| view.next).is_some_and(|name| now.out.contains_key(&name)) {
             return Some(missing_link("to the next rank"));
         }
-        if now.inbound.is_none() {
+        if !view.and_then(|view| view.previous).is_some_and(|name| now.inbound.contains_key(&name)) {
             return Some(missing_link("from the previous rank"));
         }
-        let over_mesh = users == Users::OverMesh;
-        if over_mesh && !now.mesh.carries(epoch) {
+        let used = |(name, purpose): &(Name, Purpose)| users.use_edges_for(*purpose).then_some(*name);
+        let out: Vec<Name> = view.iter().flat_map(|view| view.out.values()).filter_map(used).collect();
+        let inbound: Vec<Name> = view.iter().flat_map(|view| &view.inbound).filter_map(used).collect();
+        if !out.iter().all(|name| now.out.contains_key(name))
+            || !inbound.iter().all(|name| now.inbound.contains_key(name))
+        {
             return Some(missing_link("to all other ranks"));
         }
-        let noted = now.fault.as_ref().or(now.mesh.fault.as_ref().filter(|_| over_mesh));
-        if let Some(fault) = noted {
-            return Some(link_fault(fault));
-        }
+        let is_used = |fault: &&LinkFault| {
+            let names = if fault.direction == Direction::Out { &out } else { &inbound };
+            names.contains(&(fault.peer, fault.generation))
+        };
+        let noted = now.faults.iter().find(is_used).cloned();
         // One that has only just broken, which nobody has noted yet. That is a fault of the edge, not of this peer.
-        let mesh = Some(&now.mesh).filter(|_| over_mesh);
-        let out = now.out.iter().chain(mesh.iter().flat_map(|mesh| mesh.out.values()));
-        let inbound = now.inbound.iter().chain(mesh.iter().flat_map(|mesh| &mesh.inbound));
-        let fault = out.filter_map(|link| link.fault()).chain(inbound.filter_map(|link| link.fault())).next();
-        fault.as_ref().map(link_fault)
+        let fresh = || {
+            let out = out.iter().filter_map(|name| now.out.get(name)?.fault());
+            let inbound = inbound.iter().filter_map(|name| now.inbound.get(name)?.fault());
+            out.chain(inbound).next()
+        };
+        noted.or_else(fresh).as_ref().map(link_fault)
     }
 
     /// Breaks all links, so that whatever is half sent never arrives whole.
     pub(crate) fn break_off(&self, why: &str) {
         let (out, inbound): (Vec<_>, Vec<_>) = {
             let now = self.now.lock();
-            let out = now.out.iter().chain(now.mesh.out.values()).cloned().collect();
-            (out, now.inbound.iter().chain(&now.mesh.inbound).cloned().collect())
+            (now.out.values().cloned().collect(), now.inbound.values().cloned().collect())
         };
         for link in out {
             link.fail(0, FaultKind::Closed, why);
@@ -219,23 +210,29 @@ impl Links {
         }
     }
 
-    /// Notes a broken link, and returns which operations it carried, if it is one of the present links.
-    pub(crate) fn broken(&self, fault: &LinkFault) -> Option<Users> {
+    /// Notes a broken link. `false`: it is none of the present links, or this side has closed it.
+    pub(crate) fn broken(&self, fault: &LinkFault) -> bool {
         let mut now = self.now.lock();
         let name = (fault.peer, fault.generation);
-        let (ring, in_mesh) = match fault.direction {
-            Direction::In => (now.in_name, now.mesh.inbound.iter().any(|link| link.name() == name)),
-            Direction::Out => (now.out_name, now.mesh.out.values().any(|link| link.name() == name)),
+        let is_present = match fault.direction {
+            Direction::In => now.inbound.contains_key(&name),
+            Direction::Out => now.out.contains_key(&name),
         };
-        let users = match (ring == Some(name), in_mesh) {
-            _ if fault.kind == FaultKind::Closed => return None,
-            (true, _) => Users::All,
-            (false, true) => Users::OverMesh,
-            (false, false) => return None,
+        let is_news = is_present && fault.kind != FaultKind::Closed;
+        let is_same = |known: &LinkFault| {
+            (known.direction, known.peer, known.generation) == (fault.direction, fault.peer, fault.generation)
         };
-        let slot = if users == Users::All { &mut now.fault } else { &mut now.mesh.fault };
-        slot.get_or_insert_with(|| fault.clone());
-        Some(users)
+        if is_news && !now.faults.iter().any(is_same) {
+            now.faults.push(fault.clone());
+        }
+        is_news
+    }
+
+    /// Whether operations of `epoch` with these users run on the link that broke.
+    pub(crate) fn carries(&self, epoch: GroupEpoch, users: Users, fault: &LinkFault) -> bool {
+        let now = self.now.lock();
+        let name = (fault.peer, fault.generation);
+        now.views.get(&epoch).is_some_and(|view| view.has(users, fault.direction, name))
     }
 }
 
@@ -243,7 +240,9 @@ impl Links {
 mod tests {
     use super::*;
     use crate::collective::table::{LinkDirectory, OpTable};
-    use pccl_protocol::{LinkGeneration, OpFaultKind, PeerId};
+    use pccl_protocol::{
+        GroupId, Host, LinkGeneration, Member, OpFaultKind, Paths, PeerId, PlanEdge, WorldSizes,
+    };
     use std::net::{TcpListener, TcpStream};
     use tinysockets::conn::Conn;
     use tinysockets::link::{InConfig, LinkEvents, OutConfig};
@@ -282,6 +281,25 @@ mod tests {
         (InLink::start(vec![own], config, directory).expect("starts"), other)
     }
 
+    fn plan(epoch: GroupEpoch, peers: &[u128], edges: Vec<PlanEdge>) -> GroupPlan {
+        let member = |peer: &u128| Member {
+            peer: PeerId(*peer),
+            host: Host::new("localhost"),
+            p2p_port: 1,
+            state_port: 1,
+            share: 0,
+        };
+        GroupPlan {
+            group: GroupId(0),
+            epoch,
+            counted_since: epoch,
+            sizes: WorldSizes::default(),
+            members: peers.iter().map(member).collect(),
+            edges,
+            paths: Paths::default(),
+        }
+    }
+
     /// Between the end of a link and the news of it an operation may begin: it has to name the edge, since a peer that
     /// reports a fault of its own is taken for the culprit.
     #[test]
@@ -291,9 +309,30 @@ mod tests {
             let ((next, a), (previous, b)) = (out(1), inbound(2));
             let ((to_other, c), (from_other, d)) = (out(7), inbound(8));
             let links = Links::default();
-            links.install((epoch, epoch), (next.clone(), (1, 5)), (previous.clone(), (2, 6)));
-            let to_others = BTreeMap::from([(2, to_other.clone())]);
-            links.install_mesh((epoch, epoch), to_others, vec![from_other.clone()]);
+            let edge = |from, to, generation, purpose| PlanEdge {
+                from,
+                to,
+                generation: LinkGeneration(generation),
+                connections: 1,
+                purpose,
+            };
+            let edges = vec![
+                edge(0, 1, 5, Purpose::Ring),
+                edge(2, 0, 6, Purpose::Ring),
+                edge(0, 3, 5, Purpose::Mesh),
+                edge(4, 0, 6, Purpose::Mesh),
+            ];
+            links.planned(&plan(epoch, &[9, 1, 2, 7, 8], edges), 0, &BTreeSet::new());
+            assert!(links.fault_for(epoch, Users::All).is_some(), "nothing stands");
+            links.add_out((1, 5), next.clone());
+            links.add_in((2, 6), previous.clone());
+            assert_eq!(links.fault_for(epoch, Users::All), None);
+            assert!(links.fault_for(epoch, Users::OverMesh).is_some(), "only the ring stands");
+            links.add_out((7, 5), to_other.clone());
+            links.add_in((8, 6), from_other.clone());
+            // Attempts of an epoch find their links whatever plans come after it.
+            let running = BTreeSet::from([epoch]);
+            links.planned(&plan(GroupEpoch(4), &[9], Vec::new()), 0, &running);
             assert_eq!(links.fault_for(epoch, users), None);
             match breaks {
                 0 => next.fail(0, FaultKind::Stalled, "a test"),

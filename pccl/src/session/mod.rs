@@ -12,7 +12,6 @@ mod control;
 mod edges;
 pub(crate) mod links;
 mod listen;
-mod mesh;
 mod probe;
 mod reach;
 mod stall;

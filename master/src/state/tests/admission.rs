@@ -3,18 +3,20 @@
 use super::harness::{Rig, ip, register};
 use crate::state::{ClientKey, Input, MasterState, Options, PeerPhase};
 use pccl_protocol::*;
+use std::collections::BTreeMap;
 
 #[test]
 fn the_first_peer_is_admitted_without_votes() {
     let mut rig = Rig::new();
     rig.register(1, 0);
     let mail = rig.take(1);
-    let [M2c::Registered(registered), M2c::RingPlan(plan)] = mail.as_slice() else { panic!("{mail:?}") };
+    let [M2c::Registered(registered), M2c::GroupPlan(plan), M2c::Admitted(sizes)] = mail.as_slice() else {
+        panic!("{mail:?}")
+    };
     assert_eq!((registered.run, registered.beat_interval_ms), (RunId(7), 1000));
-    assert_eq!((plan.ring.len(), plan.sizes.global, plan.epoch), (1, 0, GroupEpoch(1)));
-    assert_eq!(rig.phase(1), Some(PeerPhase::Connecting));
-    rig.confirm(1);
-    let M2c::Admitted(sizes) = rig.answer(1) else { panic!() };
+    assert_eq!((plan.members.len(), plan.sizes.global, plan.epoch), (1, 0, GroupEpoch(1)));
+    // There is no edge that it could wait for.
+    assert_eq!(rig.phase(1), Some(PeerPhase::Accepted));
     assert_eq!((sizes.global, sizes.group, sizes.groups, sizes.largest_group), (1, 1, 1, 1));
 }
 
@@ -100,12 +102,13 @@ fn newcomers_are_promoted_when_all_accepted_peers_have_left() {
     let mut rig = Rig::world(2);
     rig.register(3, 0);
     rig.register(4, 7);
+    rig.register(5, 0);
     rig.die(1);
     assert_eq!(rig.phase(3), Some(PeerPhase::Pending));
     rig.send(2, C2m::Leave(Nothing {}));
     assert_eq!(rig.phase(3), Some(PeerPhase::Connecting));
     rig.confirm_all();
-    assert_eq!(rig.accepted(), [3, 4]);
+    assert_eq!(rig.accepted(), [3, 4, 5]);
 }
 
 #[test]
@@ -199,7 +202,7 @@ fn other_groups_learn_of_changed_sizes_and_keep_their_epoch() {
     assert_eq!(rig.group(1).epoch, epoch);
     // Inside the group the new ring carries them.
     let mail = rig.take(1);
-    assert!(matches!(mail.as_slice(), [M2c::RingPlan(p)] if p.sizes.global == 2), "{mail:?}");
+    assert!(matches!(mail.as_slice(), [M2c::GroupPlan(p)] if p.sizes.global == 2), "{mail:?}");
 }
 
 #[test]
@@ -246,8 +249,9 @@ fn hosts_are_those_that_the_viewer_can_reach() {
     let advertised_host = Some(Host::new("gpu3.example"));
     rig.send(3, C2m::Register(Register { advertised_host, ..register(0) }));
     rig.vote_topology(1, 1, 0);
-    let hosts =
-        |n: u64| -> Vec<String> { rig.plans[&n].ring.iter().map(|m| m.host.as_str().to_owned()).collect() };
+    let hosts = |n: u64| -> Vec<String> {
+        rig.plans[&n].members.iter().map(|m| m.host.as_str().to_owned()).collect()
+    };
     assert_eq!(hosts(1), ["127.0.0.1", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(2), ["10.0.0.250", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(3), ["10.0.0.251", "10.0.0.2", "gpu3.example"]);
@@ -262,8 +266,9 @@ fn connections_follow_the_dialing_member() {
     }
     rig.confirm(1);
     rig.vote_topology(1, 1, 0);
-    let connections: Vec<u16> = rig.plans[&1].ring.iter().map(|m| m.connections).collect();
-    assert_eq!(connections, [0, 8, limits::MAX_POOL_CONNECTIONS]);
+    let edges = rig.plans[&1].edges.iter().filter(|edge| edge.purpose == Purpose::Ring);
+    let connections: BTreeMap<u16, u16> = edges.map(|edge| (edge.from, edge.connections)).collect();
+    assert_eq!(connections, BTreeMap::from([(0, 0), (1, 8), (2, limits::MAX_POOL_CONNECTIONS)]));
 }
 
 /// The round has counted on the voter, so the voter hears of its end, and not that the vote is gone.

@@ -95,7 +95,7 @@ fn a_death_before_the_beginning_makes_the_votes_stale() {
     rig.initiate(4, op);
     rig.die(4);
     let mail = rig.take(1);
-    let [M2c::RingPlan(plan), M2c::Stale(stale)] = mail.as_slice() else { panic!("{mail:?}") };
+    let [M2c::GroupPlan(plan), M2c::Stale(stale)] = mail.as_slice() else { panic!("{mail:?}") };
     assert_eq!((stale.vote, stale.epoch), (VoteRef::Collective(op), plan.epoch));
     // 2 votes without having read the new plan.
     rig.initiate(2, op);
@@ -128,7 +128,7 @@ fn too_few_peers() {
         let vote = VoteRef::Collective(op);
         let few = TooFewPeers { vote, have: *have, need: *need, need_in_group: *need_in_group };
         assert_eq!(mail.last(), Some(&M2c::TooFewPeers(few)));
-        assert!(victim.is_none() || matches!(mail[0], M2c::RingPlan(_)));
+        assert!(victim.is_none() || matches!(mail[0], M2c::GroupPlan(_)));
     }
 }
 
@@ -169,7 +169,7 @@ fn a_loss_between_beginning_and_end_aborts_unless_all_survivors_are_through() {
                 _ => rig.die(3),
             }
             let (one, two) = (rig.take(1), rig.take(2));
-            assert!(matches!(one[0], M2c::RingPlan(_)), "sizes come before the outcome");
+            assert!(matches!(one[0], M2c::GroupPlan(_)), "sizes come before the outcome");
             assert_eq!(one.len(), 2);
             assert_eq!(one[1], two[1], "one outcome for all");
             if completed & 3 == 3 {
@@ -342,7 +342,7 @@ fn a_running_collective_outlives_a_new_ring_of_the_same_members() {
     let op = rig.op(1, 1, 0);
     rig.commence(op);
     let edge = rig.edge(1, 2);
-    rig.send(1, C2m::EdgeBroken(edge));
+    rig.broken(1, edge);
     rig.pass(300, &[]);
     assert!(rig.epoch(1) > op.epoch);
     for n in 1..=3 {
@@ -375,7 +375,7 @@ fn a_long_history_ends_the_epoch_at_a_quiet_moment() {
     assert!(rig.epoch(1) > epoch);
     assert_eq!((rig.group(0).history, rig.group(0).generations), (0, generations));
     let mail = rig.take(1);
-    assert!(matches!(mail.as_slice(), [M2c::Commence(_), M2c::Outcome(_), M2c::RingPlan(_)]), "{mail:?}");
+    assert!(matches!(mail.as_slice(), [M2c::Commence(_), M2c::Outcome(_), M2c::GroupPlan(_)]), "{mail:?}");
     rig.take(2);
     // A vote with the old count crosses the plan; it is told so.
     rig.initiate(1, OpId { attempt: 1, ..quiet });
@@ -463,7 +463,7 @@ fn a_group_that_is_never_quiet_keeps_a_bounded_history_and_what_runs_goes_on() {
         rig.complete(2, op, None);
         assert!(rig.group(0).history <= 2 * LIMIT + 1);
         let mail = rig.take(2);
-        if mail.iter().any(|packet| matches!(packet, M2c::RingPlan(_))) {
+        if mail.iter().any(|packet| matches!(packet, M2c::GroupPlan(_))) {
             assert!(mail.iter().any(|packet| matches!(packet, M2c::Stale(_))), "{mail:?}");
             rig.confirm_all();
             rig.initiate(2, rig.op(2, waiting, 0));

@@ -49,7 +49,7 @@ pub(super) struct Rig {
     pub(super) mail: BTreeMap<u64, VecDeque<M2c>>,
     pub(super) closed: BTreeSet<u64>,
     pub(super) peers: BTreeMap<u64, PeerId>,
-    pub(super) plans: BTreeMap<u64, RingPlan>,
+    pub(super) plans: BTreeMap<u64, GroupPlan>,
     /// Rings that are to be planned.
     pub(super) jobs: BTreeMap<PlanKey, (Job, bool)>,
     /// Peers whose listeners are to be tried.
@@ -106,7 +106,7 @@ impl Rig {
                     assert!(!self.closed.contains(&n), "sent {packet:?} to {n} after closing");
                     match &packet {
                         M2c::Registered(r) => drop(self.peers.insert(n, r.peer)),
-                        M2c::RingPlan(plan) => drop(self.plans.insert(n, plan.clone())),
+                        M2c::GroupPlan(plan) => drop(self.plans.insert(n, plan.clone())),
                         M2c::ReachPlan(plan) => asked.push((n, plan.clone())),
                         _ => {}
                     }
@@ -178,8 +178,19 @@ impl Rig {
         let epoch = self.plans[&n].epoch;
         if !self.closed.contains(&n) && self.confirmed.get(&n) != Some(&epoch) {
             self.confirmed.insert(n, epoch);
-            self.send(n, C2m::RingReport(RingReport { epoch, faults: vec![] }));
+            self.up(n, Purpose::Ring);
         }
+    }
+
+    /// A client says that its edges for one purpose stand.
+    pub(super) fn up(&mut self, n: u64, purpose: Purpose) {
+        let report = EdgeReport::all_up(&self.plans[&n], self.peers[&n], &[purpose]);
+        self.send(n, C2m::EdgeReport(report));
+    }
+
+    /// A client says that this edge could not be built, or broke.
+    pub(super) fn broken(&mut self, n: u64, fault: EdgeFault) {
+        self.send(n, broken(self.epoch(n), fault));
     }
 
     pub(super) fn vote_topology(&mut self, n: u64, request: u64, wait_for_world: u32) {
@@ -219,7 +230,7 @@ impl Rig {
     /// What a client has received, without plans, sizes and echoes.
     pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
         let noise =
-            |p: &M2c| matches!(p, M2c::RingPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
+            |p: &M2c| matches!(p, M2c::GroupPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));
         self.take(n).into_iter().filter(|p| !noise(p)).collect()
     }
 
@@ -344,15 +355,9 @@ impl Rig {
 
     /// The fault of the edge between two clients in the present ring of the first.
     pub(super) fn edge(&self, from: u64, to: u64) -> EdgeFault {
-        let plan = &self.plans[&from];
-        let rank = plan.rank_of(self.peers[&from]).expect("member");
-        assert_eq!(plan.ring[plan.next_of(rank)].peer, self.peers[&to], "no such edge");
-        EdgeFault {
-            from: self.peers[&from],
-            to: self.peers[&to],
-            generation: plan.ring[rank].generation,
-            text: Text::new("connection refused"),
-        }
+        let (plan, ends) = (&self.plans[&from], (self.peers[&from], self.peers[&to]));
+        let name = plan.edges_for(Purpose::Ring).find(|name| (name.from, name.to) == ends).expect("an edge");
+        fault_of(name, "connection refused")
     }
 
     pub(super) fn kick_of(&mut self, n: u64) -> KickReason {
@@ -363,6 +368,15 @@ impl Rig {
             other => panic!("client {n} was not kicked: {other:?}"),
         }
     }
+}
+
+/// The report that an edge could not be built, or broke.
+pub(super) fn broken(epoch: GroupEpoch, fault: EdgeFault) -> C2m {
+    C2m::EdgeReport(EdgeReport { epoch, up: Vec::new(), broken: vec![fault] })
+}
+
+pub(super) fn fault_of(EdgeName { from, to, generation }: EdgeName, text: &str) -> EdgeFault {
+    EdgeFault { from, to, generation, text: Text::new(text) }
 }
 
 /// The verdict of an aborted attempt.

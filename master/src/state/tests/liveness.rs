@@ -147,3 +147,20 @@ fn inputs_of_forgotten_clients_are_ignored() {
     }
     assert_eq!(rig.state.snapshot(), before);
 }
+
+/// An edge breaks under an attempt, and the master stands still before it can judge that: the death of one end, which
+/// explains it, comes only after the pause.
+#[test]
+fn a_fault_is_not_judged_by_a_pause_of_the_master() {
+    let mut rig = Rig::world(3);
+    let op = rig.op(1, 1, 0);
+    rig.commence(op);
+    let fault = rig.fault(OpFaultKind::OutboundLost, Some(2));
+    rig.complete(1, op, Some(fault));
+    rig.now = rig.now + Duration::from_secs(3);
+    rig.input(Input::LoopGap(Duration::from_secs(3)));
+    rig.tick();
+    rig.nothing(1);
+    rig.die(2);
+    assert_eq!(aborted(rig.answer(1)).cause, Cause::PeerDied);
+}

@@ -11,6 +11,7 @@ mod kinds;
 mod liveness;
 mod mesh;
 mod optimize;
+mod pairs;
 mod reach;
 mod ring;
 mod schedule;

@@ -313,8 +313,7 @@ fn an_edge_of_the_new_ring_that_cannot_be_built_is_avoided() {
     for _ in 0..2 {
         let ring = rig.ring(0);
         let fault = rig.edge(ring[0], ring[1]);
-        let epoch = rig.epoch(ring[0]);
-        rig.send(ring[0], C2m::RingReport(RingReport { epoch, faults: vec![fault] }));
+        rig.broken(ring[0], fault);
         rig.pass(3_000, &[1, 2, 3, 4]);
     }
     rig.confirm_all();
@@ -429,8 +428,10 @@ impl Rig {
         *moved += kbit_s * ms / 8;
         for n in self.accepted() {
             let (me, plan) = (self.peers[&n], self.plans[&n].clone());
-            let rank = plan.rank_of(me).expect("member");
-            let (next, previous) = (&plan.ring[plan.next_of(rank)], &plan.ring[plan.previous_of(rank)]);
+            let edge = |is_mine: &dyn Fn(&EdgeName) -> bool| {
+                plan.edges_for(Purpose::Ring).find(is_mine).expect("an edge")
+            };
+            let (next, previous) = (edge(&|name| name.from == me), edge(&|name| name.to == me));
             let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
             let beat = Beat {
                 sequence: 1,
@@ -439,8 +440,8 @@ impl Rig {
                 operation: Some(CollectiveId { kind: CollectiveKind::AllReduce, op }),
                 moved_bytes: *moved,
                 stalled: Vec::new(),
-                sent: if busy(n) { Vec::new() } else { vec![bytes(next.peer, plan.ring[rank].generation)] },
-                received: vec![bytes(previous.peer, previous.generation)],
+                sent: if busy(n) { Vec::new() } else { vec![bytes(next.to, next.generation)] },
+                received: vec![bytes(previous.from, previous.generation)],
             };
             self.send(n, C2m::Beat(beat));
         }

@@ -167,23 +167,19 @@ impl Model {
             return [n, self.numbers[&to]].into_iter().for_each(|end| self.confirm(end));
         }
         let text = Text::new(self.net.text());
-        let faults = vec![EdgeFault { from, to, generation, text }];
         self.reported.insert(n, epoch);
-        self.rig.send(n, C2m::RingReport(RingReport { epoch, faults }));
+        self.rig.broken(n, EdgeFault { from, to, generation, text });
     }
 
     fn confirm(&mut self, n: u64) {
-        let Some(plan) = self.rig.plans.get(&n) else { return };
+        let Some(plan) = self.rig.plans.get(&n).cloned() else { return };
         let (epoch, me) = (plan.epoch, self.rig.peers[&n]);
-        let Some(rank) = plan.rank_of(me) else { return };
-        let (previous, next) = (&plan.ring[plan.previous_of(rank)], &plan.ring[plan.next_of(rank)]);
-        let stands = plan.ring.len() == 1
-            || self.up.contains(&(me, next.peer, plan.ring[rank].generation))
-                && self.up.contains(&(previous.peer, me, previous.generation));
-        let is_mute = self.net.mute.contains_key(&n) && plan.ring.len() > 1;
+        let mut ring = plan.edges_of(me).filter(|(purpose, _)| *purpose == Purpose::Ring);
+        let stands = ring.all(|(_, name)| self.up.contains(&(name.from, name.to, name.generation)));
+        let is_mute = self.net.mute.contains_key(&n) && plan.members.len() > 1;
         if stands && !is_mute && self.reported.get(&n) != Some(&epoch) {
             self.reported.insert(n, epoch);
-            self.rig.send(n, C2m::RingReport(RingReport { epoch, faults: Vec::new() }));
+            self.rig.up(n, Purpose::Ring);
         }
     }
 
@@ -192,7 +188,7 @@ impl Model {
         while let Some((n, mail)) = self.rig.mail.pop_first() {
             for packet in mail {
                 match packet {
-                    M2c::RingPlan(plan) => self.take_plan(n, &plan),
+                    M2c::GroupPlan(plan) => self.take_plan(n, &plan),
                     M2c::ReachPlan(plan) if self.net.mute.get(&n) != Some(&true) => {
                         let works = |target: &ReachTarget| {
                             let to = self.numbers[&target.peer];
@@ -209,17 +205,19 @@ impl Model {
         }
     }
 
-    fn take_plan(&mut self, n: u64, plan: &RingPlan) {
+    fn take_plan(&mut self, n: u64, plan: &GroupPlan) {
         let me = self.rig.peers[&n];
         if self.rig.closed.contains(&n) || self.rig.epoch(n) != plan.epoch {
             return;
         }
-        let Some(rank) = plan.rank_of(me) else { return };
-        let (next, generation) = (plan.ring[plan.next_of(rank)].peer, plan.ring[rank].generation);
         let is_mute = self.net.mute.contains_key(&n);
-        if plan.ring.len() > 1 && !is_mute && !self.up.contains(&(me, next, generation)) {
-            let time = self.net.time((self.net.reaches)(n, self.numbers[&next]));
-            self.after(time, n, Event::Dialed(next, generation, plan.epoch));
+        let next = plan.edges_for(Purpose::Ring).find(|name| name.from == me);
+        if let Some(EdgeName { to, generation, .. }) = next
+            && !is_mute
+            && !self.up.contains(&(me, to, generation))
+        {
+            let time = self.net.time((self.net.reaches)(n, self.numbers[&to]));
+            self.after(time, n, Event::Dialed(to, generation, plan.epoch));
         }
         self.confirm(n);
     }
@@ -364,7 +362,7 @@ fn a_ring_that_stood_loses_only_those_who_cannot_be_reached() {
                 if !(model.net.reaches)(from, to) {
                     let edge = model.rig.edge(from, to);
                     model.up.remove(&(edge.from, edge.to, edge.generation));
-                    model.rig.send(from, C2m::EdgeBroken(edge));
+                    model.rig.broken(from, edge);
                 }
             }
             model.deliver();

@@ -1,12 +1,12 @@
 //! Faults of edges, repairs, and who has to go.
 
-use super::harness::{Rig, aborted};
+use super::harness::{Rig, aborted, broken};
 use crate::state::PeerPhase;
 use pccl_protocol::*;
 
 fn report(rig: &mut Rig, n: u64, faults: Vec<EdgeFault>) {
     let epoch = rig.epoch(n);
-    rig.send(n, C2m::RingReport(RingReport { epoch, faults }));
+    rig.send(n, C2m::EdgeReport(EdgeReport { epoch, up: Vec::new(), broken: faults }));
 }
 
 /// Reports the edge by its sending end, again and again while it is planned, and confirms everything else.
@@ -16,7 +16,7 @@ fn block(rig: &mut Rig, bad: &[(u64, u64)], beating: &[u64]) {
         for n in rig.plans.keys().copied().collect::<Vec<_>>() {
             let next = rig.plans[&n].rank_of(rig.peers[&n]).map(|rank| {
                 let plan = &rig.plans[&n];
-                plan.ring[plan.next_of(rank)].peer
+                plan.members[plan.next_of(rank)].peer
             });
             let bad = bad.iter().find(|(from, to)| *from == n && Some(rig.peers[to]) == next);
             match bad {
@@ -46,16 +46,16 @@ fn a_death_is_repaired_without_a_vote() {
         [LinkGeneration(after.epoch.0), before.generations[2], before.generations[3]]
     );
     for n in [1, 3, 4] {
-        assert!(matches!(rig.take(n).as_slice(), [M2c::RingPlan(p)] if p.epoch == after.epoch));
+        assert!(matches!(rig.take(n).as_slice(), [M2c::GroupPlan(p)] if p.epoch == after.epoch));
     }
 }
 
 #[test]
 fn reports_of_old_rings_are_ignored() {
     let mut rig = Rig::world(3);
-    let old = rig.epoch(1);
+    let old = EdgeReport::all_up(&rig.plans[&1], rig.peers[&1], &[Purpose::Ring]);
     rig.die(3);
-    rig.send(1, C2m::RingReport(RingReport { epoch: old, faults: vec![] }));
+    rig.send(1, C2m::EdgeReport(old));
     rig.confirm(2);
     assert!(!rig.group(0).confirmed);
     rig.confirm(1);
@@ -94,7 +94,7 @@ fn that_an_edge_cannot_be_built_counts_more_than_that_it_broke() {
     rig.confirm(1);
     rig.confirm(3);
     rig.missing = Some(([(2, 3)].into(), vec![1, 2, 3]));
-    rig.send(3, C2m::EdgeBroken(fault.clone()));
+    rig.broken(3, fault.clone());
     report(&mut rig, 2, vec![fault]);
     rig.pass(2_000, &[1, 2, 3]);
     assert_eq!(rig.ring(0), [1, 3, 2]);
@@ -220,17 +220,17 @@ fn a_newcomer_is_not_blamed_for_a_neighbour_that_has_just_died() {
 fn a_broken_edge_is_rebuilt_after_the_grace() {
     let mut rig = Rig::world(3);
     let (before, fault) = (rig.group(0), rig.edge(2, 3));
-    rig.send(2, C2m::EdgeBroken(fault.clone()));
+    rig.broken(2, fault.clone());
     rig.pass(200, &[]);
     assert_eq!(rig.group(0).epoch, before.epoch);
-    rig.send(3, C2m::EdgeBroken(fault.clone()));
+    rig.broken(3, fault.clone());
     rig.pass(100, &[]);
     let after = rig.group(0);
     assert_eq!(after.epoch.0, before.epoch.0 + 1);
     let new = LinkGeneration(after.epoch.0);
     assert_eq!(after.generations, [before.generations[0], new, before.generations[2]]);
-    // The second report of the same break comes late and is ignored.
-    rig.send(3, C2m::EdgeBroken(fault));
+    // The second report of the same break was on its way when the plan came, and is ignored.
+    rig.send(3, broken(before.epoch, fault));
     rig.pass(1_000, &[1, 2, 3]);
     assert_eq!(rig.group(0).epoch, after.epoch);
 }
@@ -239,7 +239,7 @@ fn a_broken_edge_is_rebuilt_after_the_grace() {
 fn a_death_within_the_grace_replaces_the_rebuild() {
     let mut rig = Rig::world(3);
     let (epoch, fault) = (rig.epoch(1), rig.edge(2, 3));
-    rig.send(2, C2m::EdgeBroken(fault));
+    rig.broken(2, fault);
     rig.pass(100, &[]);
     rig.die(3);
     rig.pass(1_000, &[1, 2]);
@@ -252,7 +252,7 @@ fn an_edge_that_breaks_again_is_planned_around_but_nobody_goes() {
     for _ in 0..2 {
         assert_eq!(rig.ring(0), [1, 2, 3]);
         let fault = rig.edge(2, 3);
-        rig.send(3, C2m::EdgeBroken(fault));
+        rig.broken(3, fault);
         rig.pass(300, &[]);
         rig.confirm_all();
     }
@@ -260,7 +260,7 @@ fn an_edge_that_breaks_again_is_planned_around_but_nobody_goes() {
     let mut rig = Rig::world(2);
     for _ in 0..5 {
         let fault = rig.edge(1, 2);
-        rig.send(1, C2m::EdgeBroken(fault));
+        rig.broken(1, fault);
         rig.pass(300, &[]);
         rig.confirm_all();
     }
@@ -271,7 +271,7 @@ fn an_edge_that_breaks_again_is_planned_around_but_nobody_goes() {
 fn no_collective_begins_over_an_edge_that_is_reported_broken() {
     let mut rig = Rig::world(2);
     let fault = rig.edge(1, 2);
-    rig.send(1, C2m::EdgeBroken(fault));
+    rig.broken(1, fault);
     let op = rig.op(1, 1, 0);
     rig.initiate(1, op);
     rig.initiate(2, op);
@@ -493,7 +493,7 @@ fn an_edge_that_a_new_ring_closed_is_not_the_first_cause() {
     }
     for _ in 0..2 {
         let edge = rig.edge(1, 2);
-        rig.send(1, C2m::EdgeBroken(edge));
+        rig.broken(1, edge);
         rig.pass(1000, &[1, 2, 3, 4]);
         rig.confirm_all();
     }
@@ -530,7 +530,7 @@ fn a_break_is_not_forgotten_with_the_standstill_before_it() {
     let mut rig = Rig::world(3);
     let edge = rig.edge(1, 2);
     beat_with_stall(&mut rig, 1, 2, 5000);
-    rig.send(2, C2m::EdgeBroken(edge.clone()));
+    rig.broken(2, edge.clone());
     // The sending end has no connection any more, so nothing waits on it.
     rig.beat(1, 0);
     rig.pass(1000, &[1, 2, 3]);
@@ -545,7 +545,7 @@ fn a_ring_that_stands_is_not_replaced_by_a_better_one_while_it_is_in_use() {
     for (to, seconds) in [(2, 30), (3, 25)] {
         for _ in 0..2 {
             let edge = rig.edge(1, to);
-            rig.send(1, C2m::EdgeBroken(edge));
+            rig.broken(1, edge);
             rig.pass(1000, &[1, 2, 3]);
             rig.confirm_all();
         }
@@ -585,15 +585,15 @@ fn departures_that_come_together_are_one_change_of_the_ring() {
     rig.die_together(&[2, 3, 5, 9]);
     for n in [1, 4, 6, 7, 8] {
         let mail = rig.take(n);
-        let plans: Vec<&RingPlan> = mail
+        let plans: Vec<&GroupPlan> = mail
             .iter()
-            .filter_map(|packet| if let M2c::RingPlan(plan) = packet { Some(plan) } else { None })
+            .filter_map(|packet| if let M2c::GroupPlan(plan) = packet { Some(plan) } else { None })
             .collect();
         assert_eq!(plans.len(), 1, "{mail:?}");
-        assert_eq!((plans[0].epoch.0, plans[0].ring.len()), (epoch.0 + 1, 5));
+        assert_eq!((plans[0].epoch.0, plans[0].members.len()), (epoch.0 + 1, 5));
         assert_eq!(plans[0].sizes.global, 5);
         // The ring comes before the verdict that it explains.
-        assert!(matches!(mail.as_slice(), [M2c::RingPlan(_), M2c::Outcome(_)]), "{mail:?}");
+        assert!(matches!(mail.as_slice(), [M2c::GroupPlan(_), M2c::Outcome(_)]), "{mail:?}");
     }
     rig.confirm_all();
     rig.commence(rig.op(1, 1, 0));

@@ -46,14 +46,13 @@ impl Rig {
 
     fn shares_told(&self, n: u64) -> Vec<(u64, u16)> {
         let plan = &self.plans[&n];
-        let share = |n: &u64| Some((*n, plan.ring.get(plan.rank_of(self.peers[n])?)?.share));
+        let share = |n: &u64| Some((*n, plan.members.get(plan.rank_of(self.peers[n])?)?.share));
         self.accepted().iter().filter_map(share).collect()
     }
 
     fn all_meshed(&mut self) {
         for n in self.accepted() {
-            let epoch = self.epoch(n);
-            self.send(n, C2m::MeshReport(MeshReport { epoch, fault: None }));
+            self.up(n, Purpose::Mesh);
         }
         self.confirm_all();
     }
@@ -70,7 +69,8 @@ fn pairwise_exchange_is_taken_where_it_is_faster() {
     // The same ring, and nothing of it is built anew.
     let after = rig.plans[&1].clone();
     assert!(after.epoch > before.epoch && rig.is_pairwise());
-    assert_eq!((after.ring, after.mesh), (before.ring, before.mesh));
+    let order = |plan: &GroupPlan| -> Vec<PeerId> { plan.members.iter().map(|member| member.peer).collect() };
+    assert_eq!((order(&after), after.edges), (order(&before), before.edges));
     rig.all_meshed();
     let op = rig.op(1, 7, 0);
     for n in 1..=4 {
@@ -140,16 +140,16 @@ fn without_a_mesh_there_is_no_pairwise_exchange() {
     let mut rig = Rig::world(4);
     rig.optimize(&pairs);
     rig.all_meshed();
-    let edge = *rig.plans[&1].mesh.iter().find(|edge| edge.from == rig.peers[&1]).expect("an edge");
+    let edge =
+        rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
     let fault =
         EdgeFault { from: edge.from, to: edge.to, generation: edge.generation, text: Text::new("reset") };
-    let epoch = rig.epoch(1);
-    rig.send(1, C2m::MeshReport(MeshReport { epoch, fault: Some(fault) }));
+    rig.broken(1, fault);
     let done = rig.optimize(&pairs);
     assert_eq!((done.pairwise, done.pairwise_pct, rig.is_pairwise()), (false, 300, false));
     // The edge is built anew when its fault is forgotten.
     rig.pass(61_000, &[1, 2, 3, 4]);
-    assert!(rig.optimize(&pairs).pairwise && !rig.plans[&1].mesh.is_empty());
+    assert!(rig.optimize(&pairs).pairwise && rig.plans[&1].edges_for(Purpose::Mesh).next().is_some());
 }
 
 impl Rig {
@@ -180,8 +180,10 @@ impl Rig {
     }
 
     fn mesh_report(&mut self, n: u64, fault: Option<EdgeFault>) {
-        let epoch = self.epoch(n);
-        self.send(n, C2m::MeshReport(MeshReport { epoch, fault }));
+        match fault {
+            Some(fault) => self.broken(n, fault),
+            None => self.up(n, Purpose::Mesh),
+        }
     }
 
     /// Bytes and rate of every edge after each second of an operation; bytes wait on those that are `busy`.
@@ -191,9 +193,8 @@ impl Rig {
         for n in all.clone() {
             let edge = |from: u64, to: u64| {
                 let (plan, ends) = (&self.plans[&n], (self.peers[&from], self.peers[&to]));
-                let beside = plan.mesh.iter().find(|edge| (edge.from, edge.to) == ends);
-                let rank = plan.rank_of(ends.0).expect("member");
-                beside.map_or(plan.ring[rank].generation, |edge| edge.generation)
+                let mut edges = plan.edges.iter().filter_map(|edge| plan.name_of(edge));
+                edges.find(|edge| (edge.from, edge.to) == ends).expect("an edge").generation
             };
             let others = || all.iter().copied().filter(|other| *other != n);
             let bytes = |other: u64, generation| EdgeBytes {
@@ -257,7 +258,8 @@ fn the_wait_for_the_mesh_ends() {
     // With an edge that fails.
     rig.join(&[5], 0);
     assert_eq!(rig.begin(3, Algorithm::Pairwise), None);
-    let edge = *rig.plans[&1].mesh.iter().find(|edge| edge.from == rig.peers[&1]).expect("an edge");
+    let edge =
+        rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
     let (from, to, generation) = (edge.from, edge.to, edge.generation);
     rig.mesh_report(1, Some(EdgeFault { from, to, generation, text: Text::new("refused") }));
     assert_eq!(rig.begun(rig.op(1, 3, 0)), Some(Algorithm::Ring));

@@ -377,7 +377,7 @@ fn a_death_before_the_election_makes_the_votes_stale() {
     let old = rig.epoch(1);
     rig.die(3);
     let mail = rig.take(1);
-    let [M2c::RingPlan(plan), M2c::Stale(stale)] = mail.as_slice() else { panic!("{mail:?}") };
+    let [M2c::GroupPlan(plan), M2c::Stale(stale)] = mail.as_slice() else { panic!("{mail:?}") };
     assert_eq!((stale.vote, stale.epoch), (VoteRef::Sync(RequestId(5)), plan.epoch));
     rig.take(2);
     rig.send(2, C2m::SyncInitiate(vote(old, 0, EnforcePopular, vec![])));

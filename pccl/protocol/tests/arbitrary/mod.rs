@@ -126,7 +126,8 @@ arb_code!(
     SourceFault,
     Cause,
     Phase,
-    PeerStage
+    PeerStage,
+    Purpose
 );
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
@@ -237,8 +238,8 @@ arb_struct! {
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms }
     VoteTopology { request, wait_for_world }
-    RingReport { epoch, faults }
-    MeshReport { epoch, fault }
+    EdgeReport { epoch, up, broken }
+    EdgeName { from, to, generation }
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
@@ -287,10 +288,10 @@ arb_struct! {
     Culprit { peer, host, name }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
-    RingMember { peer, host, p2p_port, state_port, generation, connections, share }
-    MeshEdge { from, to, generation }
+    Member { peer, host, p2p_port, state_port, share }
+    PlanEdge { from, to, generation, connections, purpose }
     Paths { mesh, one_host, pairwise }
-    RingPlan { group, epoch, counted_since, sizes, ring, mesh, paths }
+    GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
     EdgeFault { from, to, generation, text }
     StatusPeer {
         peer, host, name, p2p_port, state_port, group, stage, call, call_ms, silent_ms, moved_bytes, operation
@@ -307,12 +308,12 @@ arb_variants! {
 
 arb_union! {
     C2m {
-        Register, Beat, VoteTopology, WithdrawVote, VotePending, RingReport, EdgeBroken, Initiate, Complete,
-        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, MeshReport, GiveUp,
+        Register, Beat, VoteTopology, WithdrawVote, VotePending, EdgeReport, Initiate, Complete,
+        SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, GiveUp,
         RatesRequest, ReachReport, FormGroup
     }
     M2c {
-        Registered, Kicked, RingPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
+        Registered, Kicked, GroupPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
         ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed
     }

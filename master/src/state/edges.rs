@@ -1,0 +1,282 @@
+//! The edges between the members of one group: what is planned, what members have said of it, and what is remembered
+//! against pairs of members.
+//!
+//! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
+//! anew in one way, whatever it is for. What an edge is for says only what follows from that.
+
+use super::flow::Flow;
+use super::rates::Pace;
+use super::types::Timestamp;
+use pccl_protocol::{EdgeName, GroupEpoch, LinkGeneration, PeerId, PlanEdge, Purpose, Text};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A directed edge: sending end, receiving end.
+pub(super) type EdgeEnds = (PeerId, PeerId);
+
+/// The edges of a ring in this order.
+pub(super) fn ring_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
+    let n = order.len();
+    (0..n).filter(move |_| n > 1).map(move |rank| (order[rank], order[(rank + 1) % n]))
+}
+
+/// All edges between members that are not edges of a ring in this order.
+pub(super) fn mesh_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
+    let n = order.len();
+    (0..n).flat_map(move |from| (2..n).map(move |steps| (order[from], order[(from + steps) % n])))
+}
+
+/// A report about an edge that is held back for a while.
+#[derive(Debug)]
+pub(super) struct HeldFault {
+    pub(super) since: Timestamp,
+    /// The edge could not be built (as opposed to: stood and broke).
+    pub(super) unbuildable: bool,
+    /// For how long nothing had moved on it; 0 where that is not the report.
+    pub(super) stalled_ms: u64,
+    pub(super) text: Text,
+}
+
+/// What is known against an edge.
+#[derive(Debug)]
+pub(super) struct Mark {
+    /// Forgotten after this.
+    pub(super) until: Timestamp,
+    pub(super) severity: Severity,
+    pub(super) text: Text,
+}
+
+/// How bad an edge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Severity {
+    /// Stood, and broke once; it is built anew.
+    Broke,
+    /// Could not be built once; it is tried again.
+    Failed,
+    /// Stood, and broke repeatedly: other rings are better, but nobody goes because of it.
+    Avoided,
+    /// Could not be built: no ring has it.
+    Forbidden,
+}
+
+/// An edge of the present plan.
+#[derive(Debug)]
+pub(super) struct Edge {
+    pub(super) purpose: Purpose,
+    pub(super) generation: LinkGeneration,
+    pub(super) connections: u16,
+    /// Whether its sending end and its receiving end have said that it stands.
+    up: (bool, bool),
+    /// It is to have new connections in the next plan.
+    pub(super) rebuild: bool,
+    pub(super) held: Option<HeldFault>,
+    pub(super) flow: Option<Flow>,
+    /// What it showed of its rate while one operation kept it busy.
+    pub(super) pace: Option<Pace>,
+}
+
+impl Edge {
+    const fn new(purpose: Purpose, connections: u16, epoch: GroupEpoch) -> Self {
+        Self {
+            purpose,
+            generation: LinkGeneration(epoch.0),
+            connections,
+            up: (false, false),
+            rebuild: false,
+            held: None,
+            flow: None,
+            pace: None,
+        }
+    }
+
+    /// Both of its ends have said that it stands.
+    pub(super) const fn is_up(&self) -> bool {
+        self.up.0 && self.up.1
+    }
+
+    /// Notes a report; it may add to one that is held back.
+    pub(super) fn hold(&mut self, text: Text, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
+        let fresh = || HeldFault { since: now, unbuildable, stalled_ms, text: text.clone() };
+        let held = self.held.get_or_insert_with(fresh);
+        if unbuildable && !held.unbuildable {
+            // The other end may have taken a half-built connection for one that stood, and broke.
+            (held.unbuildable, held.stalled_ms, held.text) = (true, 0, text);
+        } else if stalled_ms == 0 && held.stalled_ms > 0 {
+            // A standstill may end, and is forgotten then; a break is not.
+            (held.stalled_ms, held.text) = (0, text);
+        }
+    }
+}
+
+/// What an edge is to be in a plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) ends: EdgeEnds,
+    pub(super) purpose: Purpose,
+    pub(super) connections: u16,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Edges {
+    planned: BTreeMap<EdgeEnds, Edge>,
+    pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+}
+
+impl Edges {
+    /// Plans these edges. One that was planned for the same purpose stays as it is, unless it is to be built anew.
+    /// Whether anything has changed.
+    pub(super) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
+        let mut old = std::mem::take(&mut self.planned);
+        let (before, mut kept) = (old.len(), 0);
+        for Wanted { ends, purpose, connections } in wanted {
+            let same =
+                |edge: &Edge| !edge.rebuild && (edge.purpose, edge.connections) == (purpose, connections);
+            let known = old.remove(&ends).filter(same);
+            kept += usize::from(known.is_some());
+            self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(purpose, connections, epoch)));
+        }
+        (before, self.planned.len()) != (kept, kept)
+    }
+
+    /// Adds edges between pairs, and takes those away that are `over`. All others stay.
+    pub(super) fn change_pairs(
+        &mut self,
+        more: impl IntoIterator<Item = Wanted>,
+        over: impl Fn(EdgeEnds) -> bool,
+        epoch: GroupEpoch,
+    ) {
+        self.planned.retain(|ends, edge| edge.purpose != Purpose::Pair || !over(*ends));
+        for Wanted { ends, purpose, connections } in more {
+            self.planned.entry(ends).or_insert_with(|| Edge::new(purpose, connections, epoch));
+        }
+    }
+
+    /// As plans carry them, for members in this order.
+    pub(super) fn listed(&self, order: &[PeerId]) -> Vec<PlanEdge> {
+        let ranks: BTreeMap<PeerId, u16> = order.iter().copied().zip(0..).collect();
+        let listed = self.planned.iter().filter_map(|((from, to), edge)| {
+            let Edge { purpose, generation, connections, .. } = *edge;
+            Some(PlanEdge { from: *ranks.get(from)?, to: *ranks.get(to)?, generation, connections, purpose })
+        });
+        listed.collect()
+    }
+
+    /// An edge of the plan.
+    pub(super) fn get(&self, ends: EdgeEnds) -> Option<&Edge> {
+        self.planned.get(&ends)
+    }
+
+    /// An edge of the plan in this generation.
+    pub(super) fn named(&self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&Edge> {
+        self.get(ends).filter(|edge| edge.generation == generation)
+    }
+
+    /// As [`Edges::named`], to change what is known of it.
+    pub(super) fn named_mut(&mut self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&mut Edge> {
+        self.planned.get_mut(&ends).filter(|edge| edge.generation == generation)
+    }
+
+    /// An edge of the plan, to change what is known of it.
+    pub(super) fn get_mut(&mut self, ends: EdgeEnds) -> Option<&mut Edge> {
+        self.planned.get_mut(&ends)
+    }
+
+    /// Edges for one purpose.
+    pub(super) fn all_for(&self, purpose: Purpose) -> impl Iterator<Item = (EdgeEnds, &Edge)> {
+        self.planned.iter().filter(move |(_, edge)| edge.purpose == purpose).map(|(ends, edge)| (*ends, edge))
+    }
+
+    /// All edges of the plan.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (EdgeEnds, &mut Edge)> {
+        self.planned.iter_mut().map(|(ends, edge)| (*ends, edge))
+    }
+
+    /// Whether the ring has this edge in this generation.
+    pub(super) fn ring_has(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
+        self.named(ends, generation).is_some_and(|edge| edge.purpose == Purpose::Ring)
+    }
+
+    /// Notes that an edge stands at the end that says so.
+    pub(super) fn note_up(&mut self, by: PeerId, name: &EdgeName) {
+        if let Some(edge) = self.named_mut((name.from, name.to), name.generation) {
+            edge.up.0 |= by == name.from;
+            edge.up.1 |= by == name.to;
+        }
+    }
+
+    /// Whether a peer has said of its edge that it stands.
+    pub(super) fn is_up_at(&self, by: PeerId, ends: EdgeEnds) -> bool {
+        self.get(ends).is_some_and(|edge| (edge.up.0 && by == ends.0) || (edge.up.1 && by == ends.1))
+    }
+
+    /// Members that have not said of all of their edges for this purpose that they stand.
+    pub(super) fn missing(&self, purpose: Purpose) -> BTreeSet<PeerId> {
+        let missing = |(ends, edge): (EdgeEnds, &Edge)| {
+            let from = (!edge.up.0).then_some(ends.0);
+            from.into_iter().chain((!edge.up.1).then_some(ends.1))
+        };
+        self.all_for(purpose).flat_map(missing).collect()
+    }
+
+    /// Reports that are held back.
+    pub(super) fn held(&self) -> impl Iterator<Item = (EdgeEnds, &HeldFault)> {
+        self.planned.iter().filter_map(|(ends, edge)| Some((*ends, edge.held.as_ref()?)))
+    }
+
+    /// Whether a report is held back.
+    pub(super) fn any_held(&self) -> bool {
+        self.held().next().is_some()
+    }
+
+    /// What edges have shown of their rates does not count any more.
+    pub(super) fn clear_paces(&mut self) {
+        self.planned.values_mut().for_each(|edge| edge.pace = None);
+    }
+
+    /// Whether an edge of the ring is to be built anew.
+    pub(super) fn any_to_rebuild(&self) -> bool {
+        self.all_for(Purpose::Ring).any(|(_, edge)| edge.rebuild)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers(n: u128) -> Vec<PeerId> {
+        (1..=n).map(PeerId).collect()
+    }
+
+    #[test]
+    fn ring_and_mesh_join_everybody_with_everybody_once() {
+        assert_eq!((ring_of(&peers(1)).count(), mesh_of(&peers(1)).count()), (0, 0));
+        for n in 2..=8 {
+            let order = peers(n as u128);
+            let all: Vec<EdgeEnds> = ring_of(&order).chain(mesh_of(&order)).collect();
+            assert_eq!((all.len(), all.iter().collect::<BTreeSet<_>>().len()), (n * (n - 1), n * (n - 1)));
+            assert!(all.iter().all(|(from, to)| from != to));
+        }
+    }
+
+    #[test]
+    fn an_edge_keeps_what_is_known_of_it_as_long_as_it_is_planned_for_the_same() {
+        let (a, b) = (PeerId(1), PeerId(2));
+        let wanted = |ends, purpose| Wanted { ends, purpose, connections: 1 };
+        let mut edges = Edges::default();
+        assert!(edges.plan([wanted((a, b), Purpose::Mesh)], GroupEpoch(1)));
+        let name = EdgeName { from: a, to: b, generation: LinkGeneration(1) };
+        edges.note_up(a, &name);
+        assert_eq!(edges.missing(Purpose::Mesh), BTreeSet::from([b]));
+        edges.note_up(b, &EdgeName { generation: LinkGeneration(9), ..name });
+        assert!(!edges.get((a, b)).unwrap().is_up(), "that was another edge");
+        assert!(!edges.plan([wanted((a, b), Purpose::Mesh)], GroupEpoch(2)));
+        edges.note_up(b, &name);
+        assert!(edges.get((a, b)).unwrap().is_up());
+        assert!(edges.plan([wanted((a, b), Purpose::Ring)], GroupEpoch(3)));
+        assert!(edges.ring_has((a, b), LinkGeneration(3)) && !edges.get((a, b)).unwrap().is_up());
+        edges.get_mut((a, b)).unwrap().rebuild = true;
+        assert!(edges.plan([wanted((a, b), Purpose::Ring)], GroupEpoch(4)));
+        assert!(edges.ring_has((a, b), LinkGeneration(4)));
+        assert!(edges.plan([], GroupEpoch(5)) && edges.get((a, b)).is_none());
+    }
+}

@@ -1,0 +1,154 @@
+//! Everything that time alone brings about: when it is due, and how it moves when the master itself has stood still.
+//!
+//! What is not in this table is not waited for, and the compiler asks for both answers of what is in it. A pause of
+//! the master is nobody's fault: what is judged by the time since something happened is judged as if the pause had not
+//! been.
+
+use super::group::{Group, Op, Sync, VoterReport};
+use super::{MasterState, Timestamp};
+use std::time::Duration;
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Timer {
+    /// A client that has not registered is refused.
+    Registration,
+    /// A peer that is silent is dropped.
+    Silence,
+    /// Members that build no ring are dropped.
+    Ring,
+    /// Members of a ring that does not stand are asked why.
+    Overdue,
+    /// The answers of a check are not waited for any longer.
+    Check,
+    /// A report about an edge is judged.
+    HeldFault,
+    /// An attempt is looked at again: a fault of it is judged, or a vote does not wait for the mesh any longer.
+    Attempt,
+    /// A failed fetch is judged.
+    Sync,
+    /// A mesh may be planned again.
+    Mesh,
+    /// A caller that alone holds up a vote is dropped.
+    Straggler,
+    /// A stage of an optimisation is over.
+    Optimization,
+    /// A peer that was dropped for its ports may come back.
+    Probation,
+    /// Bytes that are missing on an edge make it broken. Judged when beats come.
+    Flow,
+}
+
+impl Timer {
+    const ALL: [Self; 13] = [
+        Self::Registration,
+        Self::Silence,
+        Self::Ring,
+        Self::Overdue,
+        Self::Check,
+        Self::HeldFault,
+        Self::Attempt,
+        Self::Sync,
+        Self::Mesh,
+        Self::Straggler,
+        Self::Optimization,
+        Self::Probation,
+        Self::Flow,
+    ];
+
+    /// When it is due next.
+    fn due(self, master: &MasterState) -> Option<Timestamp> {
+        let options = &master.options;
+        let of_groups =
+            |due: &dyn Fn(&Group) -> Option<Timestamp>| master.groups.values().filter_map(due).min();
+        match self {
+            Self::Registration => {
+                let strangers = master.clients.values().filter(|client| client.peer.is_none());
+                strangers.map(|client| client.connected_at + options.registration_timeout).min()
+            }
+            Self::Silence => master.peers.values().map(|peer| peer.heard_at + options.peer_timeout).min(),
+            Self::Ring => of_groups(&|group| master.ring_deadline(group)),
+            Self::Overdue => of_groups(&|group| master.overdue_since(group)),
+            Self::Check => of_groups(&|group| master.check_deadline(group)),
+            Self::HeldFault => of_groups(&|group| {
+                group.edges.held().filter_map(|(ends, _)| master.fault_deadline(group, ends)).min()
+            }),
+            Self::Attempt => {
+                of_groups(&|group| group.ops.timed().filter_map(|op| master.op_deadline(group, op)).min())
+            }
+            Self::Sync => of_groups(&|group| master.sync_deadline(group.sync.as_ref()?)),
+            Self::Mesh => of_groups(&|group| master.mesh_deadline(group)),
+            Self::Straggler => master.straggler_deadline(),
+            Self::Optimization => master.optimization_deadline(),
+            Self::Probation => master.probation_deadline(),
+            Self::Flow => None,
+        }
+    }
+
+    /// Moves it by a pause of the master: by all of it what is to come, and what was by no more than up to now.
+    fn shift(self, master: &mut MasterState, gap: Duration) {
+        let now = master.now;
+        let past = |at: &mut Timestamp| *at = (*at + gap).min(now);
+        let groups = master.groups.values_mut();
+        match self {
+            Self::Registration => {
+                master.clients.values_mut().for_each(|client| past(&mut client.connected_at));
+            }
+            Self::Silence => master.peers.values_mut().for_each(|peer| past(&mut peer.heard_at)),
+            // The time for a ring counts from its plan, and so does that after which its members are asked.
+            Self::Ring => groups.for_each(|group| {
+                past(&mut group.planned_at);
+                group.stands_since.iter_mut().for_each(past);
+            }),
+            Self::Overdue => {}
+            Self::Check => {
+                groups.filter_map(|group| group.check.as_mut()).for_each(|check| check.extend(gap, past))
+            }
+            Self::HeldFault => groups.for_each(|group| {
+                let held = group.edges.all_mut().filter_map(|(_, edge)| edge.held.as_mut());
+                held.for_each(|fault| past(&mut fault.since));
+            }),
+            Self::Attempt => groups.for_each(|group| {
+                group.ops.change_some(|_, op| {
+                    let Op::Running { participants, .. } = op else { return false };
+                    let complete = participants.values_mut().filter_map(|part| part.complete.as_mut());
+                    complete.map(|complete| past(&mut complete.at)).count() > 0
+                });
+            }),
+            Self::Sync => groups.for_each(|group| {
+                let Some(Sync::Running { voters, .. }) = &mut group.sync else { return };
+                for voter in voters.values_mut() {
+                    if let VoterReport::Failed { at, .. } = &mut voter.report {
+                        past(at);
+                    }
+                }
+            }),
+            // Memory of what was found, and not a time that somebody has for something.
+            Self::Mesh | Self::Probation => {}
+            Self::Straggler => master.extend_stragglers(gap),
+            Self::Optimization => {
+                if let Some(due) = master.optimization.as_mut().and_then(|it| it.due_mut()) {
+                    *due = *due + gap;
+                }
+            }
+            Self::Flow => groups.for_each(|group| {
+                let flows = group.edges.all_mut().filter_map(|(_, edge)| edge.flow.as_mut());
+                flows.for_each(|flow| past(&mut flow.since));
+            }),
+        }
+    }
+}
+
+impl MasterState {
+    /// When [`super::Input::Tick`] is due next.
+    pub(super) fn earliest_deadline(&self) -> Option<Timestamp> {
+        Timer::ALL.into_iter().filter_map(|timer| timer.due(self)).min()
+    }
+
+    /// The caller stood still: nobody is blamed for that time.
+    pub(super) fn extend_deadlines(&mut self, gap: Duration) {
+        for timer in Timer::ALL {
+            timer.shift(self, gap);
+        }
+    }
+}

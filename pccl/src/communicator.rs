@@ -45,6 +45,8 @@ pub struct Communicator {
     /// Of calls that name no limit of their own.
     call_timeout: Mutex<Option<Duration>>,
     world: Mutex<Arc<Known>>,
+    /// What the last forming has made: who is in until the next one, also when somebody is lost.
+    formed: Mutex<Option<World>>,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
     carried: Option<resume::Carried>,
@@ -68,6 +70,7 @@ impl Communicator {
             door: join::Door::default(),
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),
+            formed: Mutex::new(None),
             previous: Mutex::new(None),
             last_verdict: Mutex::new(None),
         }

@@ -110,7 +110,7 @@ impl Job {
         let count = self.parts.first().map_or(0, |part| part.count);
         let of_rank = |rank: usize| match self.collective.split() {
             // None, half, or all; never none at all ranks.
-            Some(Split::Counts) => (count * ((rank + self.turn as usize) % 3) + 1) / 2,
+            Some(Split::Counts) => (count * ((rank + self.turn as usize) % 3)).div_ceil(2),
             _ => count,
         };
         (0..ranks).map(of_rank).collect()

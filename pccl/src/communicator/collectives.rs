@@ -245,8 +245,10 @@ impl Communicator {
         let shared = self.shared()?;
         self.check_group("a collective")?;
         let me = shared.identity().ok_or(Error::NotConnected)?.peer;
-        let known = self.world.lock().clone();
-        let prepared = call.prepare((me, &known.world), &shared.backups, schedule.algorithm())?;
+        // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
+        let formed = self.formed.lock().clone().filter(|_| self.config.formed);
+        let world = formed.unwrap_or_else(|| self.world.lock().world.clone());
+        let prepared = call.prepare((me, &world), &shared.backups, schedule.algorithm())?;
         let timeout = timeout.or(self.call_timeout());
         let kind = prepared.descriptor.kind().call();
         let op = Op::new(&shared, (tag, timeout), prepared);

@@ -170,7 +170,7 @@ static void several_at_once(void) {
     EXPECT(pcclWeightedAverageAsync(&average, 1, &single, comm, &handles[4]), pcclSuccess);
     EXPECT(pcclBarrierAsync(15, comm, &handles[5]), pcclSuccess);
     /* A tag names one at a time, of whatever kind. */
-    EXPECT(pcclBarrier(10, comm, NULL), pcclInvalidUsage);
+    EXPECT(pcclBarrier(10, comm, NULL), pcclInvalidArgument);
     for (i = FLIGHTS - 1; i >= 0; i--)
         EXPECT(pcclAwaitAsyncReduce(&handles[i], &info), pcclSuccess);
     for (i = 0; i < PEERS * EACH; i++)

@@ -3,6 +3,7 @@
 mod collectives;
 mod form;
 mod join;
+mod misfits;
 mod operate;
 mod recover;
 mod reduce;
@@ -47,6 +48,7 @@ pub struct Communicator {
     world: Mutex<Arc<Known>>,
     /// What the last forming has made: who is in until the next one, also when somebody is lost.
     formed: Mutex<Option<World>>,
+    misfits: misfits::Misfits,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
     carried: Option<resume::Carried>,
@@ -71,6 +73,7 @@ impl Communicator {
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),
             formed: Mutex::new(None),
+            misfits: misfits::Misfits::default(),
             previous: Mutex::new(None),
             last_verdict: Mutex::new(None),
         }

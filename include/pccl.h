@@ -548,8 +548,8 @@ PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *
  * count of the descriptor means is said at each of them; its op is used by those that reduce. Results, time-outs, tags
  * and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on in place,
  * is as before. A root is a rank: an index of pcclGetRing. If root or counts do not fit the members that the group has
- * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. info_out may be
- * NULL. */
+ * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. The second such
+ * call in a row in a world that is known gives pcclInvalidArgument: it would never fit. info_out may be NULL. */
 
 /* Everybody gets the count elements of the root. */
 PCCL_EXPORT pcclResult_t pcclBroadcast(void *buffer, uint32_t root, const pcclReduceDescriptor_t *descriptor,

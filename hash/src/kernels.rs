@@ -9,8 +9,8 @@ mod avx2;
 mod sse42;
 
 use crate::SimdLevel;
-use crate::simplehash::VECTOR_BYTES;
-use crate::xxh3::LEAF_BYTES;
+use crate::simplehash_block::VECTOR_BYTES;
+use crate::xxh3_leaf::LEAF_BYTES;
 
 /// XXH3-128 of each leaf; stops at the shorter of the two.
 #[cfg(target_arch = "x86_64")]

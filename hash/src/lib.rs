@@ -7,6 +7,9 @@
 //! * [`mod@crc32c`] is CRC-32C (Castagnoli).
 //!
 //! None of them resists a peer that forges data on purpose: they detect faults, not attacks.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `kind`, `tree`, `xxh3`, `simplehash`,
+//! `kernels`, `crc32c`, `digest`, `level`, `simplehash_block`, `xxh3_leaf`.
 
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "parts that only the x86-64 kernels use"))]
 
@@ -16,8 +19,10 @@ mod kernels;
 mod kind;
 mod level;
 pub mod simplehash;
+mod simplehash_block;
 pub mod tree;
 mod xxh3;
+mod xxh3_leaf;
 
 pub use crc32c::{crc32c, crc32c_append};
 pub use digest::Digest128;

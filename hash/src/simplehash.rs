@@ -7,13 +7,10 @@
 //! vector i belongs to lane i mod 256, and each lane mixes its words in order; trees of mixes join the lanes to a
 //! block's hash and the blocks' hashes to one; the words and bytes after the last vector are mixed in at the end.
 
+use crate::simplehash_block::{LANES, VECTOR_BYTES, hash_block, join_lanes, mix};
 use crate::{SimdLevel, kernels};
 
-const LANES: usize = 256;
-const WARP: usize = 32;
 const MAX_BLOCKS: usize = 960;
-/// Bytes that a lane takes in at a time.
-pub(crate) const VECTOR_BYTES: usize = 16;
 
 /// The hash of `data`, which may have any alignment and length; 0 for empty data.
 pub fn simplehash(data: &[u8]) -> u32 {
@@ -36,12 +33,6 @@ pub fn simplehash_at(level: SimdLevel, data: &[u8]) -> u32 {
     hash
 }
 
-/// Takes the word `b` into the state `a`.
-#[inline(always)]
-fn mix(a: u32, b: u32) -> u32 {
-    (a ^ b.wrapping_add(0x9e37_79b1)).rotate_left(7).wrapping_mul(0x85eb_ca6b)
-}
-
 fn hash_vectors(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
     if vectors.is_empty() {
         return 0;
@@ -61,47 +52,4 @@ fn hash_vectors(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
 
 fn hash_block_at(level: SimdLevel, vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
     kernels::simplehash_block(level, vectors).unwrap_or_else(|| hash_block(vectors))
-}
-
-/// The hot loop. Inlined into its callers so that each compiles it for its own instruction set.
-#[inline(always)]
-pub(crate) fn hash_block(vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
-    let mut lanes = [0; LANES];
-    let (rows, rest) = vectors.as_chunks::<LANES>();
-    for row in rows {
-        for (lane, vector) in lanes.iter_mut().zip(row) {
-            *lane = mix_vector(*lane, vector);
-        }
-    }
-    for (lane, vector) in lanes.iter_mut().zip(rest) {
-        *lane = mix_vector(*lane, vector);
-    }
-    join_lanes(&lanes)
-}
-
-#[inline(always)]
-fn mix_vector(lane: u32, vector: &[u8; VECTOR_BYTES]) -> u32 {
-    let [a, b, c, d] = *vector.as_chunks::<4>().0 else { return lane };
-    [a, b, c, d].into_iter().fold(lane, |lane, word| mix(lane, u32::from_le_bytes(word)))
-}
-
-/// Joins 32 lanes to one: each half of the lanes takes in the other, five times.
-#[inline(always)]
-fn join_warp(mut lanes: [u32; WARP]) -> u32 {
-    for offset in [16, 8, 4, 2, 1] {
-        for i in 0..offset {
-            lanes[i] = mix(lanes[i], lanes[i + offset]);
-        }
-    }
-    lanes[0]
-}
-
-/// Joins all lanes of a block: first each 32, then the eight results padded with zeros.
-#[inline(always)]
-fn join_lanes(lanes: &[u32; LANES]) -> u32 {
-    let mut results = [0; WARP];
-    for (result, warp) in results.iter_mut().zip(lanes.as_chunks::<WARP>().0) {
-        *result = join_warp(*warp);
-    }
-    join_warp(results)
 }

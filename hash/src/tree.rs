@@ -14,7 +14,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::xxh3::{self, LEAF_BYTES};
+use crate::xxh3;
+use crate::xxh3_leaf::LEAF_BYTES;
 use crate::{Digest128, SimdLevel};
 
 mod stream;

@@ -1,7 +1,14 @@
 //! Keys and values with the semantics of a TCPStore, without sockets: what the server and the store in memory share.
 
-use crate::store::MAX_VALUE_BYTES;
 use std::collections::{HashMap, VecDeque};
+
+/// Longest key, in bytes. A TCPStore of PyTorch closes the connection for a longer one; its client puts one more byte
+/// in front of every key.
+pub const MAX_KEY_BYTES: usize = 8 * 1024 - 1;
+/// Longest value, in bytes; the limit of a TCPStore of PyTorch.
+pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
+/// Most keys in one call.
+pub const MAX_KEYS: usize = 128 * 1024;
 
 /// Bytes that an entry costs beside its key and its value.
 const ENTRY_BYTES: usize = 96;

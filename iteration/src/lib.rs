@@ -11,6 +11,9 @@
 //! | reach a TCPStore | [`TcpStoreClient`] |
 //! | serve one | [`StoreServer`] |
 //! | test without a network | [`MemoryStore`] |
+//!
+//! Modules from top to bottom, each of which uses only those below it: `server`, `client`, `global`, `wire`, `store`,
+//! `data`, `protocol`.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -3,6 +3,7 @@
 mod collectives;
 mod form;
 mod join;
+mod misfits;
 mod operate;
 mod recover;
 mod reduce;
@@ -45,6 +46,9 @@ pub struct Communicator {
     /// Of calls that name no limit of their own.
     call_timeout: Mutex<Option<Duration>>,
     world: Mutex<Arc<Known>>,
+    /// What the last forming has made: who is in until the next one, also when somebody is lost.
+    formed: Mutex<Option<World>>,
+    misfits: misfits::Misfits,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
     carried: Option<resume::Carried>,
@@ -68,6 +72,8 @@ impl Communicator {
             door: join::Door::default(),
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),
+            formed: Mutex::new(None),
+            misfits: misfits::Misfits::default(),
             previous: Mutex::new(None),
             last_verdict: Mutex::new(None),
         }

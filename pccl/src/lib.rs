@@ -55,6 +55,8 @@
 //! }
 //! ```
 
+// Modules from top to bottom, each of which uses only those below it: `detached`, `scope`, `communicator`,
+// `topology`, `options`, `state`, `session`, `collective`, `config`, `flight`, `memory`, `error`, `limit`, `world`.
 mod collective;
 mod communicator;
 mod config;

@@ -391,6 +391,40 @@ fn calls_for_members_that_are_gone_fail_for_all_and_may_be_made_again() {
 }
 
 #[test]
+fn a_call_that_fits_no_world_is_wrong_for_good_the_second_time() {
+    let peers = Peers::new(3);
+    let gather = |comm: &Communicator, parts: usize| comm.all_gather(&[1_u8], &mut vec![0; parts], ());
+    // A loop of steps ends with it, and does not try for ever.
+    let errors = peers.each(|comm| {
+        let mut steps = 0;
+        let result = comm.run(
+            &mut steps,
+            3,
+            |_| true,
+            |comm, steps| {
+                *steps += 1;
+                gather(comm, 4).map(drop)
+            },
+        );
+        (result.expect_err("there are three"), steps)
+    });
+    let ids: Vec<String> = peers.all.iter().map(|comm| comm.id().expect("connected").to_string()).collect();
+    for (error, steps) in &errors {
+        let text = error.to_string();
+        assert!(matches!(error, Error::InvalidArgument(_)) && error.remedy() == Remedy::GiveUp, "{text}");
+        assert!(
+            text.contains("all-gather of 4 equal parts") && ids.iter().all(|id| text.contains(id)),
+            "{text}"
+        );
+        assert_eq!((*steps, text), (2, errors[0].0.to_string()));
+    }
+    // What fits goes on, and another kind has a row of its own.
+    assert!(peers.each(|comm| gather(comm, 3)).iter().all(Result::is_ok));
+    let errors = peers.each(|comm| gather(comm, 4).expect_err("there are three"));
+    assert!(errors.iter().all(|error| verdict_of(error).cause == Cause::WorldChanged));
+}
+
+#[test]
 fn each_has_a_limit() {
     let peers = Peers::new(2);
     let (comm, short) = (&peers.all[0], Duration::from_millis(200));

@@ -30,6 +30,9 @@
 //!   and a store.
 //!
 //! Subnormal numbers count as what they are, if the thread runs in the processor's usual mode (no flush to zero).
+//!
+//! Modules from top to bottom, each of which uses only those below it: `quantise`, `kernels`, `element`, `weigh`,
+//! `copy`, `float16`, `level`, `reciprocal`, `types`.
 
 #![deny(unsafe_code)]
 

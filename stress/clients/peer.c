@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RING_MAX 64
 #define ORPHANED 3
 
 typedef enum { GO_ON, ALONE, LEAVE, RECONNECT } next_t;
@@ -23,9 +22,13 @@ typedef struct {
 
 typedef struct {
     job_t job;
+    /* What is sent, and where results go, which is the same in place; with their numbers of elements. */
     void *data[PARTS_MAX], *results[PARTS_MAX];
-    uint64_t input_hash, result_hash;
+    size_t sent[PARTS_MAX], received[PARTS_MAX];
+    uint64_t input_hash, empty_hash, result_hash;
     bool done, launched;
+    /* The place that it was prepared for. */
+    size_t rank, ranks;
     pcclAsyncReduceOp_t handle;
 } task_t;
 
@@ -94,7 +97,7 @@ static bool same_ring(const ring_t *a, const ring_t *b) {
     return a->count == b->count && memcmp(a->peers, b->peers, a->count * sizeof a->peers[0]) == 0;
 }
 
-static void report_reduced(const char *word, uint64_t tag, size_t world, const char *way, uint64_t hash,
+static void report_completed(const char *word, uint64_t tag, size_t world, const char *way, uint64_t hash,
                            const ring_t *before) {
     static char line[2 * RING_MAX * 33 + 256];
     ring_t after = get_ring();
@@ -285,53 +288,118 @@ static next_t optimise(void) {
     return GO_ON;
 }
 
-static uint64_t hash_of(const task_t *task, void *const *buffers) {
+static uint64_t hash_of(const task_t *task, void *const *buffers, const size_t *counts) {
     checksum_t checksum = {0, 0};
     int i;
     for (i = 0; i < task->job.parts_count; i++)
-        checksum_buffer(&checksum, buffers[i], task->job.parts[i].kind, task->job.parts[i].count);
+        checksum_buffer(&checksum, buffers[i], task->job.parts[i].kind, counts[i]);
     return checksum.sum;
 }
 
-static task_t prepare(job_t job) {
-    task_t task;
+static uint64_t input_hash(const task_t *task) {
+    return hash_of(task, task->data, task->sent);
+}
+
+static uint64_t output_hash(const task_t *task) {
+    return hash_of(task, task->results, task->received);
+}
+
+/* Whether results are on buffers of their own. */
+static bool is_out_of_place(const task_t *task) {
+    return task->job.parts_count > 0 && task->results[0] != task->data[0];
+}
+
+/* Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. */
+static bool is_intact(const task_t *task) {
+    const bool keeps_results =
+        task->job.collective == REDUCE_SCATTER || task->job.collective == REDUCE_SCATTER_COUNTS;
+    return input_hash(task) == task->input_hash && (!keeps_results || output_hash(task) == task->empty_hash);
+}
+
+static uint64_t own_key(const task_t *task, uint64_t first, int part) {
     uint64_t high = 0, low = 0;
     int i;
-    memset(&task, 0, sizeof task);
-    task.job = job;
     for (i = 0; i < 8; i++) {
         high = high << 8 | me.data[i];
         low = low << 8 | me.data[8 + i];
     }
+    {
+        const uint64_t key[7] = {workload.seed, first, high, low, revision, task->job.tag, (uint64_t) part};
+        return keyed(key, part < 0 ? 6 : 7);
+    }
+}
+
+/* Elements that go in, and that come out, of a tensor that is divided or not. */
+static void size_task(task_t *task) {
+    size_t counts[RING_MAX] = {0}, all;
+    int i;
+    for (i = 0; i < task->job.parts_count; i++)
+        task->sent[i] = task->received[i] = task->job.parts[i].count;
+    if (!is_split(&task->job))
+        return;
+    all = counts_of(&task->job, task->ranks, counts);
+    if (task->job.collective == ALL_GATHER || task->job.collective == ALL_GATHER_COUNTS) {
+        task->sent[0] = counts[task->rank];
+        task->received[0] = all;
+    } else {
+        task->sent[0] = all;
+        task->received[0] = counts[task->rank];
+    }
+}
+
+static task_t prepare(job_t job, const ring_t *ring) {
+    task_t task;
+    int i;
+    memset(&task, 0, sizeof task);
+    task.job = job;
+    task.ranks = ring->count;
+    while (task.rank + 1 < ring->count && memcmp(&ring->peers[task.rank], &me, sizeof me) != 0)
+        task.rank++;
+    size_task(&task);
     for (i = 0; i < job.parts_count; i++) {
-        const uint64_t key[7] = {workload.seed, 3, high, low, revision, job.tag, (uint64_t) i};
-        const size_t bytes = job.parts[i].count * size_of(job.parts[i].kind);
-        uint64_t rng = keyed(key, 7);
-        task.data[i] = task.results[i] = allocate(bytes);
-        fill(task.data[i], job.parts[i].kind, job.parts[i].count, &rng);
-        if (!job.in_place) {
-            /* The own input is no right result of two or more peers, so one that was never written is noticed. */
-            task.results[i] = allocate(bytes);
-            memcpy(task.results[i], task.data[i], bytes);
+        const size_t size = size_of(job.parts[i].kind);
+        uint64_t rng = own_key(&task, 3, i);
+        size_t filled;
+        task.data[i] = task.results[i] = allocate(task.sent[i] * size);
+        fill(task.data[i], job.parts[i].kind, task.sent[i], &rng);
+        if (job.collective != ALL_REDUCE ? !is_split(&job) : job.in_place)
+            continue;
+        /* The own input is no right result of two or more peers, so one that was never written is noticed. */
+        task.results[i] = allocate(task.received[i] * size);
+        memset(task.results[i], 0, task.received[i] * size);
+        for (filled = 0; task.sent[i] > 0 && filled < task.received[i]; filled += task.sent[i]) {
+            const size_t left = task.received[i] - filled;
+            memcpy((char *) task.results[i] + filled * size, task.data[i],
+                   (left < task.sent[i] ? left : task.sent[i]) * size);
         }
     }
-    task.input_hash = hash_of(&task, task.data);
+    task.input_hash = input_hash(&task);
+    task.empty_hash = output_hash(&task);
     return task;
 }
 
 static void release(task_t *task) {
     int i;
     for (i = 0; i < task->job.parts_count; i++) {
-        free(task->data[i]);
-        if (!task->job.in_place)
+        if (task->results[i] != task->data[i])
             free(task->results[i]);
+        free(task->data[i]);
     }
+}
+
+/* Prepares a task anew if it depends on the ring and that is another one. */
+static void fit(task_t *task, const ring_t *ring) {
+    const bool fits = task->ranks == ring->count && memcmp(&ring->peers[task->rank], &me, sizeof me) == 0;
+    if (fits || task->done || !depends_on_ring(&task->job))
+        return;
+    release(task);
+    *task = prepare(task->job, ring);
 }
 
 static pcclReduceDescriptor_t describe(const task_t *task, int part) {
     pcclReduceDescriptor_t descriptor;
     memset(&descriptor, 0, sizeof descriptor);
-    descriptor.count = task->job.parts[part].count;
+    descriptor.count = task->sent[part];
     descriptor.op = task->job.parts[part].op;
     descriptor.tag = task->job.tag + (uint64_t) part;
     descriptor.src_descriptor.datatype = type_of(task->job.parts[part].kind);
@@ -340,9 +408,9 @@ static pcclReduceDescriptor_t describe(const task_t *task, int part) {
     return descriptor;
 }
 
-/* For the reduces that begin from now on. */
+/* For the collectives that begin from now on. */
 static void choose_schedule(const task_t *task) {
-    if (pcclSetSchedule(comm, task->job.pairwise ? pcclSchedulePairwise : pcclScheduleAutomatic) != pcclSuccess)
+    if (pcclSetSchedule(comm, task->job.schedule) != pcclSuccess)
         die("no schedule");
 }
 
@@ -351,20 +419,20 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
     char tag[32];
     bool unknown;
     if (result == pcclSuccess) {
-        if (!task->job.in_place && hash_of(task, task->data) != task->input_hash)
+        if (is_out_of_place(task) && input_hash(task) != task->input_hash)
             die("a success changed the send buffer");
-        task->result_hash = hash_of(task, task->results);
+        task->result_hash = output_hash(task);
         task->done = true;
-        report_reduced("reduced", task->job.tag, info->local_world_size,
+        report_completed("completed", task->job.tag, info->local_world_size,
                        info->schedule == pcclSchedulePairwise ? "pairwise" : "other", task->result_hash, before);
         return GO_ON;
     }
     /* With an unknown outcome the buffer holds the result; the supervisor is told which. */
     unknown = strcmp(pcclGetLastCause(), "OutcomeUnknown") == 0;
     sprintf(tag, "%" PRIu64, task->job.tag);
-    report_failed(tag, unknown || hash_of(task, task->data) == task->input_hash);
+    report_failed(tag, unknown || is_intact(task));
     if (unknown)
-        report_reduced("unresolved", task->job.tag, before->count, "-", hash_of(task, task->results), before);
+        report_completed("unresolved", task->job.tag, before->count, "-", output_hash(task), before);
     switch (pcclGetLastRemedy()) {
     case pcclRemedyRetry: return GO_ON;
     case pcclRemedyWaitForPeers: return ALONE;
@@ -372,18 +440,48 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
     }
 }
 
+/* Begins a collective. */
+static pcclResult_t launch(task_t *task) {
+    const uint32_t root = root_of(&task->job, task->ranks);
+    pcclReduceDescriptor_t descriptor = describe(task, 0);
+    void *const data = task->data[0], *const result = task->results[0];
+    const size_t received = task->received[0];
+    size_t counts[RING_MAX];
+    uint64_t rng;
+    counts_of(&task->job, task->ranks, counts);
+    choose_schedule(task);
+    switch (task->job.collective) {
+    case ALL_REDUCE: return pcclAllReduceAsync(data, result, &descriptor, comm, &task->handle);
+    case BROADCAST: return pcclBroadcastAsync(data, root, &descriptor, comm, &task->handle);
+    case REDUCE: return pcclReduceAsync(data, root, &descriptor, comm, &task->handle);
+    case ALL_GATHER: return pcclAllGatherAsync(data, result, received, &descriptor, comm, &task->handle);
+    case ALL_GATHER_COUNTS:
+        return pcclAllGatherVAsync(data, result, received, counts, task->ranks, &descriptor, comm, &task->handle);
+    case REDUCE_SCATTER: return pcclReduceScatterAsync(data, result, received, &descriptor, comm, &task->handle);
+    case REDUCE_SCATTER_COUNTS:
+        return pcclReduceScatterVAsync(data, result, received, counts, task->ranks, &descriptor, comm,
+                                       &task->handle);
+    case WEIGHTED_AVERAGE:
+        rng = own_key(task, 7, -1);
+        return pcclWeightedAverageAsync(data, (double) between(&rng, 1, 4096) / 16, &descriptor, comm,
+                                        &task->handle);
+    case BARRIER: return pcclBarrierAsync(task->job.tag, comm, &task->handle);
+    }
+    die("no such collective");
+    return pcclInternalError;
+}
+
 /* All that are not done yet, at the same time. */
-static next_t reduce_round(task_t *tasks, bool ask) {
+static next_t run_round(task_t *tasks, bool ask) {
     const ring_t before = get_ring();
     next_t end = GO_ON;
     int i;
-    for (i = 0; i < JOBS; i++) {
-        pcclReduceDescriptor_t descriptor = describe(&tasks[i], 0);
+    for (i = 0; i < JOBS_MAX; i++) {
         pcclResult_t result;
         if (tasks[i].done)
             continue;
-        choose_schedule(&tasks[i]);
-        result = pcclAllReduceAsync(tasks[i].data[0], tasks[i].results[0], &descriptor, comm, &tasks[i].handle);
+        fit(&tasks[i], &before);
+        result = launch(&tasks[i]);
         tasks[i].launched = result == pcclSuccess;
         if (!tasks[i].launched) {
             next_t then = conclude(&tasks[i], &before, result, NULL);
@@ -397,7 +495,7 @@ static next_t reduce_round(task_t *tasks, bool ask) {
         else
             end = lost();
     }
-    for (i = 0; i < JOBS; i++) {
+    for (i = 0; i < JOBS_MAX; i++) {
         pcclReduceInfo_t info;
         pcclResult_t result;
         next_t then;
@@ -433,12 +531,16 @@ static next_t reduce_many(task_t *task) {
 
 /* Element-wise and deterministic: equal results keep equal states equal. */
 static void update(const task_t *tasks) {
-    const float *gradient = tasks[JOBS].results[0];
-    const size_t slopes = tasks[JOBS].job.parts[0].count;
+    const float *gradient = tasks[JOBS_MAX].results[0];
+    const size_t slopes = tasks[JOBS_MAX].job.parts[0].count;
     uint64_t noise = 0;
     size_t i;
-    for (i = 0; i <= JOBS; i++)
-        noise ^= tasks[i].result_hash;
+    for (i = 0; i <= JOBS_MAX; i++) {
+        const collective_t collective = tasks[i].job.collective;
+        /* Of these each peer has another result. */
+        if (collective != REDUCE && collective != REDUCE_SCATTER && collective != REDUCE_SCATTER_COUNTS)
+            noise ^= tasks[i].result_hash;
+    }
     for (i = 0; i < workload.elements; i++)
         weights[i] = weights[i] * 0.9f + gradient[i % slopes];
     for (i = 0; i < workload.elements / 4 + 1; i++) {
@@ -450,26 +552,28 @@ static void update(const task_t *tasks) {
 }
 
 static next_t step(void) {
-    task_t tasks[JOBS + 1];
-    job_t jobs[JOBS];
+    const ring_t ring = get_ring();
+    task_t tasks[JOBS_MAX + 1];
+    job_t jobs[JOBS_MAX];
     next_t end = GO_ON;
     bool ask = revision % 2 == 0, open = true;
     int i;
     concurrent_jobs(&workload, revision, jobs);
-    for (i = 0; i < JOBS; i++)
-        tasks[i] = prepare(jobs[i]);
-    tasks[JOBS] = prepare(many_job(&workload, revision));
+    other_jobs(&workload, revision, jobs + JOBS);
+    for (i = 0; i < JOBS_MAX; i++)
+        tasks[i] = prepare(jobs[i], &ring);
+    tasks[JOBS_MAX] = prepare(many_job(&workload, revision), &ring);
     while (end == GO_ON && open) {
-        end = reduce_round(tasks, ask);
+        end = run_round(tasks, ask);
         ask = open = false;
-        for (i = 0; i < JOBS; i++)
+        for (i = 0; i < JOBS_MAX; i++)
             open |= !tasks[i].done;
     }
     if (end == GO_ON)
-        end = reduce_many(&tasks[JOBS]);
+        end = reduce_many(&tasks[JOBS_MAX]);
     if (end == GO_ON)
         update(tasks);
-    for (i = 0; i <= JOBS; i++)
+    for (i = 0; i <= JOBS_MAX; i++)
         release(&tasks[i]);
     return end;
 }

@@ -18,6 +18,7 @@ from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgo
 numpy.seterr(over="ignore")
 ORPHANED = 3
 MANY_TAG = 100
+OTHER_TAG = 11
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX,
@@ -102,10 +103,34 @@ def checksum(buffers):
 
 
 class Job:
-    def __init__(self, step, tag, in_place, parts):
+    def __init__(self, step, tag, in_place, parts, collective="all_reduce"):
         """A part is (type, reduction, count, algorithm)."""
-        self.tag, self.in_place, self.parts = tag, in_place, parts
-        self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
+        self.tag, self.in_place, self.parts, self.collective = tag, in_place, parts, collective
+        # Whose turn it is to be root, and to have which count.
+        self.turn = step + tag
+        self.split = collective.startswith(("all_gather", "reduce_scatter"))
+        self.depends_on_ring = self.split or collective in ("broadcast", "reduce")
+        # Of these each peer has another result.
+        self.is_same_for_all = not collective.startswith("reduce")
+        if collective == "all_reduce":
+            self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
+        else:
+            self.schedule = (Schedule.PAIRWISE, Schedule.RING, Schedule.AUTOMATIC)[(step // 4 + tag) % 3]
+
+    def counts(self, ranks):
+        """Elements of each rank, of a tensor that is divided."""
+        count = self.parts[0][2]
+        if not self.collective.endswith("_counts"):
+            return [count] * ranks
+        return [(count * ((rank + self.turn) % 3) + 1) // 2 for rank in range(ranks)]
+
+    def sizes(self, count, rank, ranks):
+        """Elements that go in, and that come out into another buffer; None in place."""
+        if not self.split:
+            return count, None if self.in_place else count
+        counts = self.counts(ranks)
+        both = counts[rank], sum(counts)
+        return both if self.collective.startswith("all_gather") else both[::-1]
 
 
 class Workload:
@@ -139,20 +164,79 @@ class Workload:
         return Job(step, MANY_TAG, (step + MANY_TAG) % 3 == 0, parts)
 
 
-class Task:
-    """An all-reduce with its buffers."""
+    def other_jobs(self, step):
+        """The collectives beside all-reduces, of which each step has every other one."""
+        rng, turn, none = Rng(self.seed, 8, step), step // 2, QuantizationAlgorithm.NONE
+        op = ReduceOp.AVG if turn % 2 == 0 else ReduceOp.SUM
+        weighted = (numpy.float32, numpy.float64, numpy.float32, numpy.float16, numpy.float32)[turn % 5]
+        plan = [("broadcast", numpy.float32, 4), ("all_gather", numpy.float16, 16),
+                ("all_gather_counts", numpy.float32, 16), ("reduce", numpy.float32, 4),
+                ("reduce_scatter", numpy.float64, 16), ("reduce_scatter_counts", numpy.float32, 16),
+                ("weighted_average", weighted, 4), ("barrier", numpy.uint8, 16)]
+        jobs = []
+        for tag, (collective, dtype, share) in enumerate(plan, OTHER_TAG):
+            coding = QUANTISED[(turn + tag) % 4] if dtype is numpy.float32 else none
+            part = (dtype, op, self.size(rng, share), coding)
+            jobs.append(Job(step, tag, True, [] if collective == "barrier" else [part], collective))
+        return [job for job in jobs if job.turn % 2 == 0]
 
-    def __init__(self, workload, me, step, job):
-        self.job, self.result_hash = job, None
+
+class Task:
+    """A collective with its buffers."""
+
+    def __init__(self, workload, me, step, job, ring):
+        self.workload, self.me, self.at_step, self.job, self.result_hash = workload, me, step, job, None
+        # The place that it was prepared for.
+        self.rank, self.ranks = ring.index(me), len(ring)
         high, low = int.from_bytes(me[:8], "big"), int.from_bytes(me[8:], "big")
-        self.data = [random_buffer(part[0], part[2], Rng(workload.seed, 3, high, low, step, job.tag, index))
-                     for index, part in enumerate(job.parts)]
-        # The own input is no right result of two or more peers, so one that was never written is noticed.
-        self.results = self.data if job.in_place else [buffer.copy() for buffer in self.data]
-        self.input_hash = checksum(self.data)
+        self.weight = Rng(workload.seed, 7, high, low, step, job.tag).between(1, 4096) / 16
+        self.data, self.results = [], []
+        for index, part in enumerate(job.parts):
+            sent, received = job.sizes(part[2], self.rank, self.ranks)
+            rng = Rng(workload.seed, 3, high, low, step, job.tag, index)
+            self.data.append(random_buffer(part[0], sent, rng))
+            if received is not None:
+                # The own input is no right result of two or more peers, so one that was never written is noticed.
+                self.results.append(numpy.resize(self.data[-1] if sent else numpy.zeros(1, part[0]), received))
+        self.out_of_place = bool(self.results)
+        self.results = self.results or self.data
+        self.input_hash, self.empty_hash = checksum(self.data), checksum(self.results)
+
+    def fitting(self, ring):
+        """The same, or another one if it depends on the ring and that is another one."""
+        if not self.job.depends_on_ring or (self.rank, self.ranks) == (ring.index(self.me), len(ring)):
+            return self
+        return Task(self.workload, self.me, self.at_step, self.job, ring)
 
     def is_intact(self):
+        """Whether what is sent, or worked on in place, is as before; and of a reduce-scatter the result, too."""
+        keeps_results = self.job.collective.startswith("reduce_scatter")
+        return self.has_kept_input() and (not keeps_results or checksum(self.results) == self.empty_hash)
+
+    def has_kept_input(self):
         return checksum(self.data) == self.input_hash
+
+    def launch(self, comm):
+        """Begins the collective."""
+        job, common = self.job, {"tag": self.job.tag}
+        comm.schedule = job.schedule
+        if job.collective == "barrier":
+            return comm.barrier_async(**common)
+        data, result, op, root = self.data[0], self.results[0], job.parts[0][1], job.turn % self.ranks
+        common["quantization_options"] = self.quantisation(0)
+        if job.collective == "all_reduce":
+            return comm.all_reduce_async(data, result, op=op, **common)
+        if job.collective == "broadcast":
+            return comm.broadcast_async(data, root, **common)
+        if job.collective == "reduce":
+            return comm.reduce_async(data, root, op=op, **common)
+        if job.collective == "weighted_average":
+            return comm.weighted_average_async(data, self.weight, **common)
+        if job.collective.endswith("_counts"):
+            common["counts"] = job.counts(self.ranks)
+        if job.collective.startswith("all_gather"):
+            return comm.all_gather_async(data, result, **common)
+        return comm.reduce_scatter_async(data, result, op=op, **common)
 
     def quantisation(self, part):
         return QuantizationOptions(DataType.UINT8, self.job.parts[part][3])
@@ -331,12 +415,15 @@ class Peer:
 
     def step(self):
         workload, step = self.workload, self.state.revision
-        tasks = [Task(workload, self.me, step, job) for job in workload.concurrent_jobs(step)]
+        ring, jobs = self.comm.ring(), workload.concurrent_jobs(step) + workload.other_jobs(step)
+        tasks = [Task(workload, self.me, step, job, ring) for job in jobs]
         ask = step % 2 == 0
         while any(task.result_hash is None for task in tasks):
+            ring = self.comm.ring()
+            tasks = [task if task.result_hash is not None else task.fitting(ring) for task in tasks]
             self.round([task for task in tasks if task.result_hash is None], ask)
             ask = False
-        tasks.append(Task(workload, self.me, step, workload.many_job(step)))
+        tasks.append(Task(workload, self.me, step, workload.many_job(step), ring))
         self.reduce_many(tasks[-1])
         self.update(tasks)
 
@@ -351,12 +438,8 @@ class Peer:
                 ends.append(end)
 
         for task in tasks:
-            (_, op, _, _), = task.job.parts
             try:
-                self.comm.schedule = task.job.schedule
-                handle = self.comm.all_reduce_async(task.data[0], task.results[0], op=op, tag=task.job.tag,
-                                                    quantization_options=task.quantisation(0))
-                launched.append((task, handle))
+                launched.append((task, task.launch(self.comm)))
             except PCCLError as error:
                 conclude(task, error, None)
         if ask:
@@ -389,22 +472,22 @@ class Peer:
     def conclude(self, task, before, error, info):
         """Reports the result of a call; raises what else there is to do."""
         if error is None:
-            if not task.job.in_place and not task.is_intact():
+            if task.out_of_place and not task.has_kept_input():
                 raise RuntimeError("a success changed the send buffer")
             task.result_hash = checksum(task.results)
             way = "pairwise" if info.schedule is Schedule.PAIRWISE else "other"
-            return self.reduced("reduced", task, info.local_world_size, way, task.result_hash, before)
+            return self.completed("completed", task, info.local_world_size, way, task.result_hash, before)
         # With an unknown outcome the buffer holds the result; the supervisor is told which.
         unknown = error.cause == "OutcomeUnknown"
         self.failed(task.job.tag, unknown or task.is_intact(), error)
         if unknown:
-            self.reduced("unresolved", task, len(before), "-", checksum(task.results), before)
+            self.completed("unresolved", task, len(before), "-", checksum(task.results), before)
         if error.remedy is Remedy.WAIT_FOR_PEERS:
             raise Alone
         if not error.retryable:
             raise self.lost(error)
 
-    def reduced(self, word, task, world, way, hash, before):
+    def completed(self, word, task, world, way, hash, before):
         after = self.comm.ring()
         after = "=" if after == before else ids(after)
         # The package tells no rank.
@@ -414,7 +497,7 @@ class Peer:
         """Element-wise and deterministic: equal results keep equal states equal."""
         noise = 0
         for task in tasks:
-            noise ^= task.result_hash
+            noise ^= task.result_hash if task.job.is_same_for_all else 0
         slopes = numpy.resize(tasks[-1].results[0], self.weights.size)
         self.weights[:] = self.weights * numpy.float32(0.9) + slopes
         turned = [((noise << turn | noise >> (64 - turn)) & MASK) >> 32 for turn in range(64)]

@@ -11,6 +11,11 @@
 #define MANY_TAG 100
 #define PARTS_MAX 3
 #define JOBS 6
+/* Tags of the collectives beside all-reduces, of which each step has every other one. */
+#define OTHER_TAG 11
+#define OTHERS 8
+#define JOBS_MAX (JOBS + OTHERS / 2)
+#define RING_MAX 64
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
 
 typedef enum { KIND_F16, KIND_F32, KIND_F64, KIND_I64, KIND_U8 } kind_t;
@@ -22,9 +27,18 @@ typedef struct {
     pcclQuantizationAlgorithm_t coding;
 } part_t;
 
+typedef enum {
+    ALL_REDUCE, BROADCAST, ALL_GATHER, ALL_GATHER_COUNTS, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_COUNTS,
+    WEIGHTED_AVERAGE, BARRIER
+} collective_t;
+
 typedef struct {
     uint64_t tag;
-    bool in_place, pairwise;
+    collective_t collective;
+    /* Whose turn it is to be root, and to have which count. */
+    uint64_t turn;
+    bool in_place;
+    pcclSchedule_t schedule;
     int parts_count;
     part_t parts[PARTS_MAX];
 } job_t;
@@ -146,17 +160,19 @@ static inline size_t draw_size(const workload_t *workload, uint64_t *rng, uint64
     return size < most ? size : most;
 }
 
-static inline bool chooses_pairwise(uint64_t step, uint64_t tag) {
-    return (step / 4 + tag) % 2 == 0;
+static inline job_t all_reduce(uint64_t step, uint64_t tag, bool in_place) {
+    job_t job;
+    memset(&job, 0, sizeof job);
+    job.tag = tag;
+    job.turn = step + tag;
+    job.in_place = in_place;
+    job.schedule = (step / 4 + tag) % 2 == 0 ? pcclSchedulePairwise : pcclScheduleAutomatic;
+    return job;
 }
 
 static inline job_t single(const workload_t *workload, uint64_t step, uint64_t *rng, uint64_t tag, bool in_place,
                            kind_t kind, pcclRedOp_t op, uint64_t share) {
-    job_t job;
-    memset(&job, 0, sizeof job);
-    job.tag = tag;
-    job.in_place = in_place;
-    job.pairwise = chooses_pairwise(step, tag);
+    job_t job = all_reduce(step, tag, in_place);
     job.parts_count = 1;
     job.parts[0].kind = kind;
     job.parts[0].op = op;
@@ -188,12 +204,8 @@ static inline job_t many_job(const workload_t *workload, uint64_t step) {
     static const uint64_t shares[PARTS_MAX] = {2, 8, 8};
     const uint64_t parts[4] = {workload->seed, 2, step, MANY_TAG};
     uint64_t rng = keyed(parts, 4);
-    job_t job;
+    job_t job = all_reduce(step, MANY_TAG, (step + MANY_TAG) % 3 == 0);
     int i;
-    memset(&job, 0, sizeof job);
-    job.tag = MANY_TAG;
-    job.in_place = (step + MANY_TAG) % 3 == 0;
-    job.pairwise = chooses_pairwise(step, MANY_TAG);
     job.parts_count = PARTS_MAX;
     for (i = 0; i < PARTS_MAX; i++) {
         job.parts[i].kind = kinds[i];
@@ -203,6 +215,64 @@ static inline job_t many_job(const workload_t *workload, uint64_t step) {
     }
     job.parts[0].coding = CODINGS[(step + MANY_TAG) % 4];
     return job;
+}
+
+/* The collectives of a step beside all-reduces. */
+static inline void other_jobs(const workload_t *workload, uint64_t step, job_t jobs[OTHERS / 2]) {
+    static const collective_t collectives[OTHERS] = {
+        BROADCAST, ALL_GATHER, ALL_GATHER_COUNTS, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_COUNTS,
+        WEIGHTED_AVERAGE, BARRIER};
+    static const kind_t kinds[OTHERS] = {KIND_F32, KIND_F16, KIND_F32, KIND_F32, KIND_F64, KIND_F32, KIND_F32, KIND_U8};
+    static const kind_t weighted[5] = {KIND_F32, KIND_F64, KIND_F32, KIND_F16, KIND_F32};
+    static const uint64_t shares[OTHERS] = {4, 16, 16, 4, 16, 16, 4, 16};
+    static const pcclSchedule_t schedules[3] = {pcclSchedulePairwise, pcclScheduleRing, pcclScheduleAutomatic};
+    const uint64_t parts[3] = {workload->seed, 8, step}, turn = step / 2;
+    uint64_t rng = keyed(parts, 3);
+    int i, count = 0;
+    for (i = 0; i < OTHERS; i++) {
+        const uint64_t tag = OTHER_TAG + (uint64_t) i;
+        const size_t size = draw_size(workload, &rng, shares[i]);
+        job_t job;
+        memset(&job, 0, sizeof job);
+        job.tag = tag;
+        job.collective = collectives[i];
+        job.turn = step + tag;
+        job.in_place = true;
+        job.schedule = schedules[(step / 4 + tag) % 3];
+        job.parts_count = job.collective == BARRIER ? 0 : 1;
+        job.parts[0].kind = job.collective == WEIGHTED_AVERAGE ? weighted[turn % 5] : kinds[i];
+        job.parts[0].op = turn % 2 == 0 ? pcclAvg : pcclSum;
+        job.parts[0].count = size;
+        job.parts[0].coding = job.parts[0].kind == KIND_F32 ? CODINGS[(turn + tag) % 4] : pcclQuantNone;
+        if (job.turn % 2 == 0)
+            jobs[count++] = job;
+    }
+}
+
+static inline bool is_split(const job_t *job) {
+    return job->collective == ALL_GATHER || job->collective == ALL_GATHER_COUNTS ||
+           job->collective == REDUCE_SCATTER || job->collective == REDUCE_SCATTER_COUNTS;
+}
+
+/* Whether the call depends on who is in the ring. */
+static inline bool depends_on_ring(const job_t *job) {
+    return is_split(job) || job->collective == BROADCAST || job->collective == REDUCE;
+}
+
+static inline uint32_t root_of(const job_t *job, size_t ranks) {
+    return (uint32_t) (job->turn % (ranks > 0 ? ranks : 1));
+}
+
+/* Elements of each rank, of a tensor that is divided; returns their sum. */
+static inline size_t counts_of(const job_t *job, size_t ranks, size_t counts[RING_MAX]) {
+    const bool differ = job->collective == ALL_GATHER_COUNTS || job->collective == REDUCE_SCATTER_COUNTS;
+    size_t rank, sum = 0;
+    for (rank = 0; rank < ranks; rank++) {
+        const size_t count = job->parts[0].count;
+        counts[rank] = differ ? (count * ((rank + job->turn) % 3) + 1) / 2 : count;
+        sum += counts[rank];
+    }
+    return sum;
 }
 
 #endif

@@ -166,6 +166,11 @@ impl Args {
         Duration::from_secs(if seconds == 0 { 60 } else { seconds.min(366 * 86_400) })
     }
 
+    /// Whether there is to be a fault: not in a measurement that asks for the first one after its end.
+    pub(crate) fn wants_faults(&self) -> bool {
+        self.fault_every.is_none_or(|seconds| seconds < self.duration().as_secs())
+    }
+
     /// What is wrong with the arguments together.
     pub(crate) fn conflict(&self) -> Option<String> {
         if self.profile == Profile::Async && self.c_peers + self.python_peers > 0 {
@@ -224,6 +229,13 @@ mod tests {
         assert_eq!(seconds(&[]), 60);
         assert_eq!(seconds(&["--hours", "1", "--minutes", "2", "--seconds", "3"]), 3723);
         assert_eq!(seconds(&["--hours", "18446744073709551615"]), 366 * 86_400);
+    }
+
+    #[test]
+    fn a_run_has_faults_unless_the_first_is_due_after_its_end() {
+        let wants = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid").wants_faults();
+        assert!(wants("pccl-stress --minutes 1") && wants("pccl-stress --minutes 1 --fault-every 20"));
+        assert!(!wants("pccl-stress --minutes 1 --fault-every 60"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What quantised all-reduces have to yield: the supervisor's own arithmetic, which has no code in common with the
+//! What quantised reductions have to yield: the supervisor's own arithmetic, which has no code in common with the
 //! library's.
 //!
 //! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial
@@ -8,6 +8,7 @@
 
 use half::bf16;
 use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
+use std::ops::Range;
 
 /// A way in which f32 travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,13 +34,19 @@ impl Coding {
     }
 
     /// A chunk of finite elements, encoded and decoded.
-    fn rounded(self, chunk: &[f32]) -> Vec<f32> {
+    pub(crate) fn rounded(self, chunk: &[f32]) -> Vec<f32> {
         match self {
             Self::Affine => chunk.chunks(256).flat_map(affine).collect(),
             Self::MinMax => min_max(chunk),
             Self::Bf16 => chunk.iter().map(|&value| bf16::from_f32(value).to_f32()).collect(),
         }
     }
+}
+
+/// The elements of each of `ranks` nearly equal chunks.
+pub(crate) fn chunks(ranks: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let begin = move |chunk: usize| chunk * (count / ranks) + chunk.min(count % ranks);
+    (0..ranks).map(move |chunk| begin(chunk)..begin(chunk + 1))
 }
 
 fn extent(values: &[f32]) -> (f32, f32) {
@@ -73,35 +80,39 @@ fn min_max(chunk: &[f32]) -> Vec<f32> {
     chunk.iter().map(|&value| (middle + (code(f64::from(value)) - 127.5) * scale) as f32).collect()
 }
 
-/// The result of reducing `inputs`, which are in ring order and equally long.
-pub(crate) fn ring(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f32> {
-    let (ranks, count) = (inputs.len(), inputs[0].len());
-    let mut result = Vec::with_capacity(count);
-    for chunk in 0..ranks {
-        let len = count / ranks + usize::from(chunk < count % ranks);
-        let range = result.len()..result.len() + len;
-        let mut travelling = coding.rounded(&inputs[chunk][range.clone()]);
-        for step in 1..ranks {
-            let own = &inputs[(chunk + step) % ranks][range.clone()];
-            let mut sum: Vec<f32> = own.iter().zip(&travelling).map(|(own, value)| own + value).collect();
-            if op == ReduceOp::Avg && step + 1 == ranks {
-                sum.iter_mut().for_each(|value| *value /= ranks as f32);
-            }
-            travelling = coding.rounded(&sum);
-        }
-        result.append(&mut travelling);
+/// What the last of the ranks from `first` on has of a chunk, before it rounds. The inputs are in ring order, of one
+/// length.
+pub(crate) fn chain(
+    inputs: &[&Vec<f32>],
+    first: usize,
+    elements: Range<usize>,
+    op: ReduceOp,
+    coding: Coding,
+) -> Vec<f32> {
+    let ranks = inputs.len();
+    let mut sum = inputs[first % ranks][elements.clone()].to_vec();
+    for step in 1..ranks {
+        let own = &inputs[(first + step) % ranks][elements.clone()];
+        sum = own.iter().zip(coding.rounded(&sum)).map(|(own, value)| own + value).collect();
     }
-    result
+    if op == ReduceOp::Avg {
+        sum.iter_mut().for_each(|value| *value /= ranks as f32);
+    }
+    sum
+}
+
+/// The result of an all-reduce around the ring.
+pub(crate) fn ring(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f32> {
+    let chunks = chunks(inputs.len(), inputs[0].len()).enumerate();
+    chunks.flat_map(|(chunk, elements)| coding.rounded(&chain(inputs, chunk, elements, op, coding))).collect()
 }
 
 /// The same by pairwise exchange.
 pub(crate) fn pairwise(inputs: &[&Vec<f32>], op: ReduceOp, coding: Coding) -> Vec<f32> {
     let (ranks, count) = (inputs.len(), inputs[0].len());
     let mut result = Vec::with_capacity(count);
-    for chunk in 0..ranks {
-        let len = count / ranks + usize::from(chunk < count % ranks);
-        let range = result.len()..result.len() + len;
-        let mut sum = vec![0.0; len];
+    for (chunk, range) in chunks(ranks, count).enumerate() {
+        let mut sum = vec![0.0; range.len()];
         for step in 0..ranks {
             let own = &inputs[(chunk + step) % ranks][range.clone()];
             let contribution = if step + 1 == ranks { own.to_vec() } else { coding.rounded(own) };
@@ -152,6 +163,14 @@ mod tests {
         // 256 + 1 is 256 in bf16, twice; 1 (rank 1), + 256 (rank 2) is 256, + 1 again.
         assert_eq!(ring(&inputs, ReduceOp::Sum, Coding::Bf16), [256.0, 256.0]);
         assert_eq!(ring(&inputs, ReduceOp::Avg, Coding::Bf16), [85.5, 85.5]);
+    }
+
+    #[test]
+    fn who_keeps_a_sum_does_not_round_it() {
+        let inputs = [vec![1.0], vec![256.0], vec![1.0]];
+        let inputs: Vec<_> = inputs.iter().collect();
+        // 1 (rank 0), + 256 is 257 and travels as 256, + 1 is 257 at rank 2.
+        assert_eq!(chain(&inputs, 0, 0..1, ReduceOp::Sum, Coding::Bf16), [257.0]);
     }
 
     #[test]

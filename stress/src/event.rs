@@ -19,11 +19,11 @@ pub(crate) enum Event {
     Synced { revision: u64, hash: u64, rx_bytes: u64 },
     /// The ring was optimised; whether it is another one now, and how long the call took.
     Optimized { changed: bool, took_ms: u64 },
-    /// An all-reduce succeeded.
-    Reduced(Reduced),
-    /// The master was lost when an all-reduce was complete here. Size and rank are those of the ring before, which is
+    /// A collective succeeded.
+    Completed(Completed),
+    /// The master was lost when a collective was complete here. Size and rank are those of the ring before, which is
     /// not to say that all of its members were still there.
-    Unresolved(Reduced),
+    Unresolved(Completed),
     /// A call failed and left the peer in the run.
     Failed { call: Call, step: u64, intact: bool, cause: String, culprits: Vec<u128>, text: String },
     /// The peer is out of the run although it did not leave, and connects again.
@@ -39,12 +39,12 @@ pub(crate) enum Event {
 pub(crate) enum Call {
     Sync,
     /// With its tag.
-    Reduce(u64),
+    Collective(u64),
 }
 
-/// A successful all-reduce.
+/// A successful collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reduced {
+pub(crate) struct Completed {
     pub(crate) step: u64,
     pub(crate) tag: u64,
     pub(crate) world: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Reduced {
 
 /// Starts every line, so that anything else on the same stream is seen for what it is.
 const MARK: &str = "@stress";
-/// An all-reduce that went by pairwise exchange.
+/// A collective that went by pairwise exchange.
 const PAIRWISE: &str = "pairwise";
 
 impl fmt::Display for Line {
@@ -73,11 +73,11 @@ impl fmt::Display for Line {
                 write!(f, "synced {revision} {hash:016x} {rx_bytes}")
             }
             Event::Optimized { changed, took_ms } => write!(f, "optimized {} {took_ms}", u8::from(*changed)),
-            Event::Reduced(r) | Event::Unresolved(r) => {
+            Event::Completed(r) | Event::Unresolved(r) => {
                 let (before, after) = (ids(&r.before), ids(&r.after));
                 let after = if r.before == r.after { "=" } else { &after };
-                let word = if matches!(self.event, Event::Reduced(_)) { "reduced" } else { "unresolved" };
-                let Reduced { step, tag, world, hash, .. } = r;
+                let word = if matches!(self.event, Event::Completed(_)) { "completed" } else { "unresolved" };
+                let Completed { step, tag, world, hash, .. } = r;
                 let rank = r.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
                 let way = match r.pairwise {
                     None => "-",
@@ -89,7 +89,7 @@ impl fmt::Display for Line {
             Event::Failed { call, step, intact, cause, culprits, text } => {
                 let call = match call {
                     Call::Sync => "sync".to_owned(),
-                    Call::Reduce(tag) => tag.to_string(),
+                    Call::Collective(tag) => tag.to_string(),
                 };
                 let (intact, culprits) = (u8::from(*intact), ids(culprits));
                 write!(f, "failed {call} {step} {intact} {cause} {culprits} {}", one_line(text))
@@ -133,12 +133,12 @@ impl Line {
             "optimized" => {
                 Event::Optimized { changed: words.number("change")? != 0, took_ms: words.number("time")? }
             }
-            "reduced" => Event::Reduced(words.reduced()?),
-            "unresolved" => Event::Unresolved(words.reduced()?),
+            "completed" => Event::Completed(words.completed()?),
+            "unresolved" => Event::Unresolved(words.completed()?),
             "failed" => Event::Failed {
                 call: match words.next("call")? {
                     "sync" => Call::Sync,
-                    tag => Call::Reduce(tag.parse().map_err(|_| format!("tag {tag:?} is not a number"))?),
+                    tag => Call::Collective(tag.parse().map_err(|_| format!("tag {tag:?} is not a number"))?),
                 },
                 step: words.number("step")?,
                 intact: words.number("intact")? != 0,
@@ -185,7 +185,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn reduced(&mut self) -> Result<Reduced, String> {
+    fn completed(&mut self) -> Result<Completed, String> {
         let (step, tag) = (self.number("step")?, self.number("tag")?);
         let world = self.number("world")? as usize;
         let rank = match self.next("rank")? {
@@ -197,7 +197,7 @@ impl<'a> Words<'a> {
         let (hash, before) = (self.hash()?, self.ids("ring before")?);
         let same = self.0 == "=";
         let after = if same { before.clone() } else { self.ids("ring after")? };
-        Ok(Reduced { step, tag, world, rank, pairwise, hash, before, after })
+        Ok(Completed { step, tag, world, rank, pairwise, hash, before, after })
     }
 
     fn rest(&mut self) -> String {
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn lines_go_there_and_back() {
-        let reduced = |after: Vec<u128>| {
+        let completed = |after: Vec<u128>| {
             let rank = Some(1).filter(|_| after.len() != 1);
             let pairwise = rank.map(|_| after.len() == 2);
             let before = vec![1, 2];
-            Event::Reduced(Reduced { step: 3, tag: 4, world: 2, rank, pairwise, hash: 5, before, after })
+            Event::Completed(Completed { step: 3, tag: 4, world: 2, rank, pairwise, hash: 5, before, after })
         };
         let failed = |call, culprits| Event::Failed {
             call,
@@ -233,15 +233,15 @@ mod tests {
             Event::Joined { peer: u128::MAX },
             Event::Synced { revision: 7, hash: u64::MAX, rx_bytes: 12 },
             Event::Optimized { changed: true, took_ms: 17 },
-            reduced(vec![1, 2]),
-            reduced(vec![2]),
-            reduced(vec![]),
-            match reduced(vec![1]) {
-                Event::Reduced(reduced) => Event::Unresolved(reduced),
+            completed(vec![1, 2]),
+            completed(vec![2]),
+            completed(vec![]),
+            match completed(vec![1]) {
+                Event::Completed(completed) => Event::Unresolved(completed),
                 other => other,
             },
             failed(Call::Sync, vec![]),
-            failed(Call::Reduce(9), vec![3, 4]),
+            failed(Call::Collective(9), vec![3, 4]),
             Event::Lost { kind: "Silent".into(), text: String::new() },
             Event::Left,
             Event::Fatal { text: "why not".into() },

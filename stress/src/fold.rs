@@ -1,4 +1,4 @@
-//! What an all-reduce has to yield, said once more, one element at a time: the supervisor's own arithmetic, which has
+//! What reductions have to yield, said once more, one element at a time: the supervisor's own arithmetic, which has
 //! no code in common with the library's.
 //!
 //! Of N elements over n ranks a chunk has N div n, each of the first N mod n chunks one more. Chunk c starts with the
@@ -6,11 +6,12 @@
 //! are added in f32 and rounded at each rank. An average is divided once, at the end.
 
 use crate::{
-    coding::{self, Coding},
+    coding::{self, Coding, chunks},
     workload::Buffer,
 };
 use half::f16;
 use pccl::ReduceOp;
+use std::ops::Range;
 
 /// Arithmetic of one element.
 trait Arithmetic: Copy {
@@ -80,21 +81,48 @@ impl Arithmetic for f16 {
     }
 }
 
+/// Elements of an all-reduce or a sum that pass the ranks from `first` on.
+fn chain<T: Arithmetic>(inputs: &[&Vec<T>], first: usize, elements: Range<usize>, op: ReduceOp) -> Vec<T> {
+    let ranks = inputs.len();
+    let folded = |index: usize| {
+        let fold = |value: T, step: usize| inputs[(first + step) % ranks][index].fold(value, op);
+        let value = (1..ranks).fold(inputs[first % ranks][index], fold);
+        if op == ReduceOp::Avg { value.divide(ranks) } else { value }
+    };
+    elements.map(folded).collect()
+}
+
 fn ring<T: Arithmetic>(inputs: &[&Vec<T>], op: ReduceOp) -> Vec<T> {
-    let (ranks, count) = (inputs.len(), inputs[0].len());
-    let mut result = Vec::with_capacity(count);
-    for chunk in 0..ranks {
-        let len = count / ranks + usize::from(chunk < count % ranks);
-        let first = result.len();
-        for (offset, &starting) in inputs[chunk][first..first + len].iter().enumerate() {
-            let mut value = starting;
-            for step in 1..ranks {
-                value = inputs[(chunk + step) % ranks][first + offset].fold(value, op);
-            }
-            result.push(if op == ReduceOp::Avg { value.divide(ranks) } else { value });
+    let chunks = chunks(inputs.len(), inputs[0].len()).enumerate();
+    chunks.flat_map(|(chunk, elements)| chain(inputs, chunk, elements, op)).collect()
+}
+
+/// Computes with the numbers of buffers of one type and length.
+macro_rules! vectors {
+    ($inputs:expr, $variant:ident, $compute:expr) => {{
+        let vectors: Option<Vec<_>> = $inputs
+            .iter()
+            .map(|input| match input {
+                Buffer::$variant(data) => Some(data),
+                _ => None,
+            })
+            .collect();
+        let vectors = vectors.filter(|all| all.iter().all(|data| data.len() == all[0].len()))?;
+        Some(Buffer::$variant($compute(&vectors)))
+    }};
+}
+
+/// The same for any type.
+macro_rules! each_type {
+    ($inputs:expr, |$vectors:ident| $compute:expr) => {
+        match $inputs.first()? {
+            Buffer::F16(_) => vectors!($inputs, F16, |$vectors: &[_]| $compute),
+            Buffer::F32(_) => vectors!($inputs, F32, |$vectors: &[_]| $compute),
+            Buffer::F64(_) => vectors!($inputs, F64, |$vectors: &[_]| $compute),
+            Buffer::I64(_) => vectors!($inputs, I64, |$vectors: &[_]| $compute),
+            Buffer::U8(_) => vectors!($inputs, U8, |$vectors: &[_]| $compute),
         }
-    }
-    result
+    };
 }
 
 /// The result of reducing `inputs`, which are in ring order. By pairwise exchange it differs only where they are
@@ -105,33 +133,31 @@ pub(crate) fn all_reduce(
     coding: Option<Coding>,
     pairwise: bool,
 ) -> Option<Buffer> {
-    macro_rules! fold {
-        ($variant:ident) => {
-            fold!($variant, |vectors: &[_]| ring(vectors, op))
-        };
-        ($variant:ident, $ring:expr) => {{
-            let vectors: Option<Vec<_>> = inputs
-                .iter()
-                .map(|input| match input {
-                    Buffer::$variant(data) => Some(data),
-                    _ => None,
-                })
-                .collect();
-            let vectors = vectors.filter(|all| all.iter().all(|data| data.len() == all[0].len()))?;
-            Some(Buffer::$variant($ring(&vectors)))
-        }};
-    }
     match (inputs.first()?, coding) {
-        (Buffer::F32(_), Some(coding)) if pairwise => {
-            fold!(F32, |vectors: &[_]| coding::pairwise(vectors, op, coding))
+        (Buffer::F32(_), Some(coding)) => {
+            let by = if pairwise { coding::pairwise } else { coding::ring };
+            vectors!(inputs, F32, |vectors: &[_]| by(vectors, op, coding))
         }
-        (Buffer::F32(_), Some(coding)) => fold!(F32, |vectors: &[_]| coding::ring(vectors, op, coding)),
         (_, Some(_)) => None,
-        (Buffer::F16(_), None) => fold!(F16),
-        (Buffer::F32(_), None) => fold!(F32),
-        (Buffer::F64(_), None) => fold!(F64),
-        (Buffer::I64(_), None) => fold!(I64),
-        (Buffer::U8(_), None) => fold!(U8),
+        (_, None) => each_type!(inputs, |vectors| ring(vectors, op)),
+    }
+}
+
+/// What the rank `owner` gets of reducing these elements, when it alone gets them. Quantised, it rounds no more.
+pub(crate) fn to_owner(
+    inputs: &[&Buffer],
+    owner: usize,
+    elements: Range<usize>,
+    op: ReduceOp,
+    coding: Option<Coding>,
+) -> Option<Buffer> {
+    let first = owner + 1;
+    match (inputs.first()?, coding) {
+        (Buffer::F32(_), Some(coding)) => {
+            vectors!(inputs, F32, |vectors: &[_]| { coding::chain(vectors, first, elements, op, coding) })
+        }
+        (_, Some(_)) => None,
+        (_, None) => each_type!(inputs, |vectors| chain(vectors, first, elements, op)),
     }
 }
 
@@ -169,6 +195,18 @@ mod tests {
         let inputs = [2048.0, 1.0, 1.0].map(|value| Buffer::F16(vec![half(value)]));
         let sum = all_reduce(&inputs.iter().collect::<Vec<_>>(), ReduceOp::Sum, None, false);
         assert_eq!(sum, Some(Buffer::F16(vec![half(2048.0)])));
+    }
+
+    #[test]
+    fn the_owner_comes_last() {
+        let huge = 16_777_216.0_f32;
+        let inputs = [vec![huge, 2.0], vec![1.0, 3.0], vec![1.0, 4.0]].map(Buffer::F32);
+        let inputs: Vec<&Buffer> = inputs.iter().collect();
+        let of = |owner, elements, op| to_owner(&inputs, owner, elements, op, None);
+        // (1 + 1) + huge at rank 0, (1 + huge) + 1 at rank 1.
+        assert_eq!(of(0, 0..1, ReduceOp::Sum), Some(Buffer::F32(vec![huge + 2.0])));
+        assert_eq!(of(1, 0..1, ReduceOp::Sum), Some(Buffer::F32(vec![huge])));
+        assert_eq!(of(2, 1..2, ReduceOp::Avg), Some(Buffer::F32(vec![3.0])));
     }
 
     #[test]

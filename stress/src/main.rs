@@ -2,6 +2,10 @@
 //! that they report against its own calculation.
 //!
 //! The program is its own children: `--role master` and `--role peer` are what the supervisor starts.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `supervisor`, `fleet`, `authority`, `links`,
+//! `setup`, `baseline`, `record`, `report`, `oracle`, `peer`, `expected`, `clients`, `fold`, `jobs`, `schedule`,
+//! `tasks`, `journal`, `proxy`, `workload`, `args`, `children`, `coding`, `event`, `fault`, `master`, `os`, `procfs`.
 
 mod args;
 mod authority;
@@ -9,10 +13,13 @@ mod baseline;
 mod children;
 mod clients;
 mod coding;
+
 mod event;
+mod expected;
 mod fault;
 mod fleet;
 mod fold;
+mod jobs;
 mod journal;
 mod links;
 mod master;

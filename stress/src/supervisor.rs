@@ -83,13 +83,14 @@ struct Supervisor<'a> {
 /// When the run could not be made: files, processes.
 pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let signals = EndSignals::block()?;
-    let began_us = os::monotonic_us();
-    let beginning = Beginning::find(args, began_us)?;
+    let beginning = Beginning::find(args, os::monotonic_us())?;
     let seed = beginning.seed;
     println!("seed {seed}; logs and reports in {}", beginning.logs.display());
     let (sender, notices) = sync_channel(NOTICES_MAX);
     watch_signals(signals, sender.clone())?;
     let clients = Clients::build(args, &beginning.logs)?;
+    // Building takes as long as it takes: the clock begins with the run.
+    let began_us = os::monotonic_us();
     let mut journal = Journal::create(&beginning.logs, began_us)?;
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
@@ -208,7 +209,7 @@ impl Supervisor<'_> {
         self.journal.line(peer, text);
         match Line::parse(text) {
             Ok(line) => {
-                if !matches!(line.event, Event::Synced { .. } | Event::Reduced(_)) {
+                if !matches!(line.event, Event::Synced { .. } | Event::Completed(_)) {
                     self.journal.event(line.at_us, &format!("peer {peer}: {text}"))?;
                 }
                 self.oracle.line(peer, line);
@@ -230,6 +231,10 @@ impl Supervisor<'_> {
                     }
                     Next::Done(baseline) => {
                         self.journal.event(now_us, "undisturbed rates are known; faults begin")?;
+                        // What peers have taken to start and join does not count.
+                        let measured_us = baseline.sizes.values().map(|done| done.us).sum::<u64>();
+                        let left_us = (self.args.duration().as_micros() as u64).saturating_sub(measured_us);
+                        self.ends_us = now_us + left_us;
                         self.record.faults_begin(baseline);
                         self.schedule.begin(now_us);
                         self.stage = Stage::Faults;
@@ -329,6 +334,11 @@ impl Supervisor<'_> {
             if let Some(excess) = survivor.growth.excess() {
                 self.oracle.violation(now_us, Check::Growth, format!("{} {excess}", survivor.name));
             }
+        }
+        let is_complete = matches!(self.stage, Stage::Heal { .. } | Stage::Dismiss);
+        if is_complete && self.args.wants_faults() && self.record.totals.faults_made() == 0 {
+            let text = "no fault was made, so nothing was shown".to_owned();
+            self.oracle.violation(now_us, Check::Faults, text);
         }
         for violation in self.oracle.violations() {
             let text = format!("VIOLATION {}: {}", violation.check.name(), violation.text);

@@ -1,32 +1,51 @@
-//! An all-reduce of a peer with its buffers, and a copy of what went in.
+//! A collective of a peer with its buffers, and checksums of what went in.
 
 use crate::{
     coding::Coding,
-    workload::{Buffer, Job, Part, Workload, checksum, with_vector},
+    workload::{Buffer, Collective, Job, Part, Place, Split, Workload, checksum, with_vector},
 };
-use pccl::{AsyncReduce, Error, Quantisation, ReduceOptions, Schedule, Scope, Tensor};
+use pccl::{AsyncReduce, Call, Error, LaunchOptions, Quantisation, Schedule, Scope, Tensor};
 
-/// One all-reduce of a step.
+/// One collective of a step.
 #[derive(Debug)]
 pub(crate) struct Task {
     job: Job,
+    workload: Workload,
+    peer: u128,
+    step: u64,
+    /// The place that it was prepared for.
+    place: Place,
     /// What is lent to the library: sent, and in place also overwritten.
     data: Vec<Buffer>,
     /// Where results go, if not in place.
     results: Vec<Buffer>,
-    /// Checksum of the input.
+    /// Checksums of the input, and of what is in its place before there are results.
     input_hash: u64,
+    empty_hash: u64,
     result_hash: Option<u64>,
 }
 
 impl Task {
-    /// Prepares the buffers of `job` for the peer with this identity.
-    pub(crate) fn new(workload: &Workload, peer: u128, step: u64, job: Job) -> Self {
-        let data = workload.inputs(peer, step, &job);
-        // The own input is no right result of two or more peers, so one that was never written is noticed.
-        let results = if job.in_place { Vec::new() } else { data.clone() };
-        let input_hash = checksum(&data);
-        Self { job, data, results, input_hash, result_hash: None }
+    /// Prepares the buffers of `job` for the peer with this identity, which is in this ring.
+    pub(crate) fn new(workload: Workload, peer: u128, step: u64, job: Job, ring: &[u128]) -> Self {
+        let place = Place::of(peer, ring).unwrap_or(Place { rank: 0, ranks: 1 });
+        let data = workload.inputs(peer, step, &job, place);
+        let mut results = Vec::new();
+        for (part, input) in job.parts.iter().zip(&data) {
+            if let Some(count) = job.received(part, place) {
+                results.push(input.repeated(count));
+            }
+        }
+        let (input_hash, empty_hash) = (checksum(&data), checksum(&results));
+        Self { job, workload, peer, step, place, data, results, input_hash, empty_hash, result_hash: None }
+    }
+
+    /// Prepares it anew if it depends on the ring and that is another one.
+    pub(crate) fn fit(&mut self, ring: &[u128]) {
+        let fits = Place::of(self.peer, ring) == Some(self.place);
+        if !fits && self.job.collective.depends_on_ring() && !self.is_done() {
+            *self = Self::new(self.workload, self.peer, self.step, self.job.clone(), ring);
+        }
     }
 
     pub(crate) fn tag(&self) -> u64 {
@@ -34,21 +53,23 @@ impl Task {
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
-        if self.job.pairwise { Schedule::Pairwise } else { Schedule::Automatic }
+        self.job.schedule
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.result_hash.is_some()
     }
 
-    /// Whether what is sent, or reduced in place, is as it was before.
+    /// Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too.
     pub(crate) fn is_intact(&self) -> bool {
+        let keeps_results = matches!(self.job.collective, Collective::ReduceScatter(_));
         checksum(&self.data) == self.input_hash
+            && (!keeps_results || checksum(&self.results) == self.empty_hash)
     }
 
     /// Whether a success has left alone what was only to be sent.
     pub(crate) fn has_kept_input(&self) -> bool {
-        self.job.in_place || self.is_intact()
+        self.results.is_empty() || checksum(&self.data) == self.input_hash
     }
 
     /// Checksum of what is where the result goes.
@@ -65,19 +86,19 @@ impl Task {
 
     /// The buffers that hold the result after a success.
     pub(crate) fn result(&self) -> &[Buffer] {
-        if self.job.in_place { &self.data } else { &self.results }
+        if self.results.is_empty() { &self.data } else { &self.results }
     }
 
-    /// Checksum of the result, 0 before there is one.
-    pub(crate) fn result_hash(&self) -> u64 {
-        self.result_hash.unwrap_or(0)
+    /// Checksum of a result that is the same on all peers; 0 of any other, and before there is one.
+    pub(crate) fn shared_hash(&self) -> u64 {
+        self.result_hash.filter(|_| self.job.collective.is_same_for_all()).unwrap_or(0)
     }
 
     /// The buffers as one operation with many tensors.
     pub(crate) fn tensors(&mut self) -> Vec<Tensor<'_>> {
         let ways: Vec<_> = self.job.parts.iter().map(|part| (part.op, quantisation(part))).collect();
         let with = |tensor, way: Option<Quantisation>| way.into_iter().fold(tensor, Tensor::quantised);
-        if self.job.in_place {
+        if self.results.is_empty() {
             let buffers = self.data.iter_mut().zip(ways);
             return buffers
                 .map(
@@ -107,27 +128,69 @@ fn quantisation(part: &Part) -> Option<Quantisation> {
     part.coding.map(Coding::quantisation)
 }
 
-/// Launches the first buffer of `task` as an asynchronous all-reduce.
+/// Launches `task`, of which an all-reduce has one tensor.
 pub(crate) fn launch<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     task: &'env mut Task,
 ) -> Result<AsyncReduce<'scope>, Error> {
-    let part = &task.job.parts[0];
-    let mut options = ReduceOptions::new(part.op).tag(task.job.tag).schedule(task.schedule());
-    options.quantisation = quantisation(part);
-    let Some(send) = task.data.first_mut() else {
+    let options = LaunchOptions { schedule: task.schedule(), ..task.tag().into() };
+    scope.launch(call(task)?, options)
+}
+
+/// The collective of `task` with its buffers.
+fn call(task: &mut Task) -> Result<Call<'_>, Error> {
+    let (job, ranks) = (&task.job, task.place.ranks);
+    let root = job.root(ranks);
+    let counts: Vec<u64> = job.counts(ranks).into_iter().map(|count| count as u64).collect();
+    let weight = task.workload.weight(task.peer, task.step, job);
+    let Some(part) = job.parts.first() else { return Ok(Call::barrier()) };
+    let (op, collective, way) = (part.op, job.collective, quantisation(part));
+    let Some(data) = task.data.first_mut() else {
         return Err(Error::InvalidArgument("an operation without tensors".into()));
     };
     macro_rules! pair {
-        ($recv:expr, $($variant:ident)*) => {
-            match (&*send, $recv) {
-                $((Buffer::$variant(send), Buffer::$variant(recv)) => scope.all_reduce_into(send, recv, options),)*
-                _ => Err(Error::InvalidArgument("send and receive buffer differ in type".into())),
+        ($recv:expr, |$send:ident, $into:ident| $make:expr) => {
+            pair!($recv, |$send, $into| $make, F16 F32 F64 I64 U8)
+        };
+        ($recv:expr, |$send:ident, $into:ident| $make:expr, $($variant:ident)*) => {
+            match (&*data, $recv) {
+                $((Buffer::$variant($send), Buffer::$variant($into)) => {
+                    let ($send, $into) = (&$send[..], &mut $into[..]);
+                    $make
+                })*
+                _ => return Err(Error::InvalidArgument("send and receive buffer differ in type".into())),
             }
         };
     }
-    match task.results.first_mut() {
-        None => with_vector!(send, data => scope.all_reduce(data, options)),
-        Some(recv) => pair!(recv, F16 F32 F64 I64 U8),
-    }
+    let call = match (collective, task.results.first_mut()) {
+        (Collective::AllReduce, None) => {
+            with_vector!(data, data => Call::all_reduce(vec![Tensor::in_place(data, op)]))
+        }
+        (Collective::AllReduce, Some(recv)) => {
+            let tensor = pair!(recv, |send, recv| Tensor::out_of_place(send, recv, op))?;
+            Call::all_reduce(vec![tensor])
+        }
+        (Collective::Broadcast, _) => with_vector!(data, data => Call::broadcast(&mut data[..], root)),
+        (Collective::Reduce, _) => with_vector!(data, data => Call::reduce(&mut data[..], root, op)),
+        (Collective::WeightedAverage, _) => {
+            with_vector!(data, data => Call::weighted_average(&mut data[..], weight))
+        }
+        (Collective::AllGather(Split::Equal), Some(recv)) => {
+            pair!(recv, |send, recv| Call::all_gather(send, recv))
+        }
+        (Collective::AllGather(Split::Counts), Some(recv)) => {
+            pair!(recv, |send, recv| Call::all_gather_counts(send, recv, &counts))
+        }
+        (Collective::ReduceScatter(Split::Equal), Some(recv)) => {
+            pair!(recv, |send, recv| Call::reduce_scatter(send, recv, op))
+        }
+        (Collective::ReduceScatter(Split::Counts), Some(recv)) => {
+            pair!(recv, |send, recv| Call::reduce_scatter_counts(send, recv, &counts, op))
+        }
+        (Collective::Barrier, _) => Call::barrier(),
+        (Collective::AllGather(_) | Collective::ReduceScatter(_), None) => {
+            return Err(Error::InvalidArgument("no buffer for the result".into()));
+        }
+    };
+    Ok(call.quantised(way))
 }

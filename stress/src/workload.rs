@@ -1,17 +1,11 @@
-//! What peers compute: which all-reduces each step has and what everybody contributes, as pure functions of the run's
+//! What peers compute: which collectives each step has and what everybody contributes, as pure functions of the run's
 //! seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have the
 //! same in `clients/`, so only what is exact in every language may go in here.
 
 use crate::coding::Coding;
 use half::f16;
-use pccl::ReduceOp;
+use pccl::{ReduceOp, Schedule};
 use pccl_testkit::random::{GOLDEN, Rng, mix};
-use std::ops::Range;
-
-/// Tag of the operation with many tensors.
-pub(crate) const MANY_TAG: u64 = 100;
-/// Tags of the operations with many tensors of a pipelined step.
-pub(crate) const PIPELINED_TAGS: Range<u64> = 200..204;
 
 /// An element type of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +27,113 @@ pub(crate) struct Part {
     pub(crate) coding: Option<Coding>,
 }
 
-/// One all-reduce of a step.
+/// One collective of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) tag: u64,
+    pub(crate) collective: Collective,
+    /// Whose turn it is to be root, and to have which count.
+    pub(crate) turn: u64,
+    /// Of an all-reduce.
     pub(crate) in_place: bool,
-    /// The callers choose pairwise exchange.
-    pub(crate) pairwise: bool,
+    /// What the callers choose.
+    pub(crate) schedule: Schedule,
     pub(crate) parts: Vec<Part>,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Collective {
+    AllReduce,
+    Broadcast,
+    AllGather(Split),
+    Reduce,
+    ReduceScatter(Split),
+    WeightedAverage,
+    Barrier,
+}
+
+/// How a tensor is divided among the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Split {
+    Equal,
+    /// Other counts at each rank, given by the caller.
+    Counts,
+}
+
+/// The place of a peer in the ring that a collective was called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
+impl Place {
+    /// The place of `peer`, if it is in the ring.
+    pub(crate) fn of(peer: u128, ring: &[u128]) -> Option<Self> {
+        let rank = ring.iter().position(|&member| member == peer)?;
+        Some(Self { rank, ranks: ring.len() })
+    }
+}
+
+impl Collective {
+    /// Whether all peers end with the same bytes.
+    pub(crate) fn is_same_for_all(self) -> bool {
+        !matches!(self, Self::Reduce | Self::ReduceScatter(_))
+    }
+
+    /// Whether the call depends on who is in the ring, so that it fails when that is another one.
+    pub(crate) fn depends_on_ring(self) -> bool {
+        self.has_root() || self.split().is_some()
+    }
+
+    pub(crate) fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce)
+    }
+
+    pub(crate) fn split(self) -> Option<Split> {
+        match self {
+            Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
+            _ => None,
+        }
+    }
+}
+
+impl Job {
+    /// The rank of the root, if there is one.
+    pub(crate) fn root(&self, ranks: usize) -> usize {
+        self.turn as usize % ranks.max(1)
+    }
+
+    /// Elements of each rank, of a tensor that is divided.
+    pub(crate) fn counts(&self, ranks: usize) -> Vec<usize> {
+        let count = self.parts.first().map_or(0, |part| part.count);
+        let of_rank = |rank: usize| match self.collective.split() {
+            // None, half, or all; never none at all ranks.
+            Some(Split::Counts) => (count * ((rank + self.turn as usize) % 3)).div_ceil(2),
+            _ => count,
+        };
+        (0..ranks).map(of_rank).collect()
+    }
+
+    /// Elements that a peer puts into a part.
+    pub(crate) fn sent(&self, part: &Part, place: Place) -> usize {
+        match self.collective {
+            Collective::AllGather(_) => self.counts(place.ranks)[place.rank],
+            Collective::ReduceScatter(_) => self.counts(place.ranks).iter().sum(),
+            _ => part.count,
+        }
+    }
+
+    /// Elements that a peer gets in a buffer of its own, if it gets them there.
+    pub(crate) fn received(&self, part: &Part, place: Place) -> Option<usize> {
+        match self.collective {
+            Collective::AllGather(_) => Some(self.counts(place.ranks).iter().sum()),
+            Collective::ReduceScatter(_) => Some(self.counts(place.ranks)[place.rank]),
+            Collective::AllReduce if !self.in_place => Some(part.count),
+            _ => None,
+        }
+    }
 }
 
 /// Numbers of one of the types.
@@ -51,6 +144,24 @@ pub(crate) enum Buffer {
     F64(Vec<f64>),
     I64(Vec<i64>),
     U8(Vec<u8>),
+}
+
+impl Buffer {
+    /// As many elements, taken from the beginning again and again, or of value 0 if there are none. The own input is
+    /// no right result of two or more peers, so a result that was never written is noticed.
+    pub(crate) fn repeated(&self, count: usize) -> Self {
+        fn fill<T: Lane>(values: &[T], count: usize) -> Vec<T> {
+            let values = if values.is_empty() { &[T::default()][..] } else { values };
+            values.iter().copied().cycle().take(count).collect()
+        }
+        match self {
+            Self::F16(values) => Self::F16(fill(values, count)),
+            Self::F32(values) => Self::F32(fill(values, count)),
+            Self::F64(values) => Self::F64(fill(values, count)),
+            Self::I64(values) => Self::I64(fill(values, count)),
+            Self::U8(values) => Self::U8(fill(values, count)),
+        }
+    }
 }
 
 /// Evaluates an expression with the vector inside a buffer, whatever its type.
@@ -137,11 +248,6 @@ pub(crate) fn checksum<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> u64
     sum.value()
 }
 
-/// Half of the operations, in turns of four steps: so each way of quantisation, and each reduction, has both.
-fn chooses_pairwise(step: u64, tag: u64) -> bool {
-    (step / 4 + tag).is_multiple_of(2)
-}
-
 /// What a run computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
@@ -151,73 +257,26 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// The all-reduces that run at the same time in `step`.
-    pub(crate) fn concurrent_jobs(&self, step: u64) -> Vec<Job> {
-        use ReduceOp::{Avg, Max, Min, Prod, Sum};
-        let mut rng = Rng::keyed(&[self.seed, 1, step]);
-        let integer_ops = [Sum, Prod, Max, Min];
-        let mut job = |tag, in_place, kind, op, share: usize| Job {
-            tag,
-            in_place,
-            pairwise: chooses_pairwise(step, tag),
-            parts: vec![Part { kind, op, count: self.size(&mut rng, share), coding: None }],
-        };
-        let integer_op = integer_ops[(step % 4) as usize];
-        let mut jobs = vec![
-            job(1, true, Kind::F32, Sum, 1),
-            job(2, false, Kind::F64, Avg, 2),
-            job(3, true, Kind::I64, integer_op, 4),
-            job(4, false, Kind::U8, integer_op, 4),
-            job(5, true, Kind::F16, if step.is_multiple_of(2) { Avg } else { Sum }, 8),
-            job(6, step.is_multiple_of(4), Kind::F32, if step.is_multiple_of(2) { Sum } else { Avg }, 1),
-        ];
-        jobs[5].parts[0].coding = Some(Coding::ALL[(step % 3) as usize]);
-        jobs
-    }
-
-    /// The operation with many tensors of `step` and this tag: its first tensor is the gradient.
-    pub(crate) fn many_job(&self, step: u64, tag: u64) -> Job {
-        let mut rng = Rng::keyed(&[self.seed, 2, step, tag]);
-        let mut part = |kind, op, share| Part { kind, op, count: self.size(&mut rng, share), coding: None };
-        let mut parts = vec![
-            part(Kind::F32, ReduceOp::Avg, 2),
-            part(Kind::I64, ReduceOp::Sum, 8),
-            part(Kind::F64, ReduceOp::Min, 8),
-        ];
-        // Gradients travel as they are, in one of the ways, or in another.
-        parts[0].coding = Coding::ALL.get(((step + tag) % 4) as usize).copied();
-        let in_place = (step + tag).is_multiple_of(3);
-        Job { tag, in_place, pairwise: chooses_pairwise(step, tag), parts }
-    }
-
-    /// The job of `step` with this tag.
-    pub(crate) fn job(&self, step: u64, tag: u64) -> Option<Job> {
-        if tag == MANY_TAG || PIPELINED_TAGS.contains(&tag) {
-            return Some(self.many_job(step, tag));
-        }
-        self.concurrent_jobs(step).into_iter().find(|job| job.tag == tag)
-    }
-
-    /// What the peer with this identity puts into the job.
-    pub(crate) fn inputs(&self, peer: u128, step: u64, job: &Job) -> Vec<Buffer> {
+    /// What the peer with this identity puts into the job, at this place of the ring that it is called for.
+    pub(crate) fn inputs(&self, peer: u128, step: u64, job: &Job, place: Place) -> Vec<Buffer> {
         let parts = job.parts.iter().enumerate();
         parts
             .map(|(index, part)| {
                 let (high, low) = ((peer >> 64) as u64, peer as u64);
                 let mut rng = Rng::keyed(&[self.seed, 3, high, low, step, job.tag, index as u64]);
-                random_buffer(part.kind, part.count, &mut rng)
+                random_buffer(part.kind, job.sent(part, place), &mut rng)
             })
             .collect()
     }
 
     /// About how many bytes an edge carries in one step.
     pub(crate) fn step_bytes(&self) -> u64 {
-        // Sum of the shares below, and twice around the ring.
-        self.elements as u64 * 23
+        // Sum of the shares above, and twice around the ring; of the other collectives, once.
+        self.elements as u64 * 27
     }
 
     /// Mostly near the largest size, now and then a handful: fewer elements than ranks, or just more.
-    fn size(&self, rng: &mut Rng, share: usize) -> usize {
+    pub(crate) fn size(&self, rng: &mut Rng, share: usize) -> usize {
         let most = (self.elements / share).max(1) as u64;
         let size =
             if rng.below(8) == 0 { rng.between(1, most.min(9)) } else { rng.between(most / 2 + 1, most) };
@@ -244,52 +303,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_depend_on_seed_and_step_only_and_stay_in_bounds() {
-        let workload = Workload { seed: 5, elements: 1000 };
-        let mut tiny = 0;
-        for step in 0..200 {
-            let jobs = workload.concurrent_jobs(step);
-            assert_eq!(jobs, workload.concurrent_jobs(step));
-            for job in jobs
-                .iter()
-                .chain([&workload.many_job(step, MANY_TAG), &workload.many_job(step, PIPELINED_TAGS.start)])
-            {
-                assert_eq!(workload.job(step, job.tag).as_ref(), Some(job));
-                for part in &job.parts {
-                    assert!((1..=1000).contains(&part.count), "{part:?}");
-                    tiny += usize::from(part.count < 10);
-                }
-            }
-        }
-        assert!(tiny > 50, "{tiny} tensors were tiny");
-        assert_eq!(workload.job(0, 77), None);
-    }
-
-    #[test]
-    fn every_way_of_quantisation_goes_by_both_schedules() {
-        let workload = Workload { seed: 5, elements: 1000 };
-        let mut seen = std::collections::BTreeSet::new();
-        for step in 0..24 {
-            let single = workload.concurrent_jobs(step).swap_remove(5);
-            for (kind, job) in [("single", single), ("many", workload.many_job(step, MANY_TAG))] {
-                seen.insert((kind, format!("{:?}", job.parts[0].coding), job.pairwise));
-            }
-        }
-        assert_eq!(seen.len(), 2 * 3 + 2 * 4);
-    }
-
-    #[test]
-    fn smallest_workload_has_elements() {
-        let workload = Workload { seed: 5, elements: 1 };
-        assert!(workload.concurrent_jobs(3).iter().all(|job| job.parts[0].count == 1));
-    }
-
-    #[test]
     fn inputs_differ_between_peers_steps_and_tags() {
         let workload = Workload { seed: 5, elements: 100 };
         let sum = |peer, step, tag| {
             let job = Job { tag, ..workload.concurrent_jobs(0)[0].clone() };
-            checksum(&workload.inputs(peer, step, &job))
+            checksum(&workload.inputs(peer, step, &job, Place { rank: 0, ranks: 2 }))
         };
         let base = sum(1, 0, 1);
         assert_eq!(base, sum(1, 0, 1));

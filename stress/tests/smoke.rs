@@ -53,7 +53,16 @@ fn a_short_run_with_a_fixed_seed_passes() {
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
     assert_eq!(field(&report, "passed"), "true");
     assert_eq!(field(&report, "seed"), "7");
-    for count in ["kill", "spawn", "operations", "pairwise_operations", "joins", "syncs", "newest_revision"] {
+    for count in [
+        "kill",
+        "spawn",
+        "operations",
+        "pairwise_operations",
+        "other_operations",
+        "joins",
+        "syncs",
+        "newest_revision",
+    ] {
         assert!(number(&report, count) > 0, "no {count} in {report}");
     }
     assert!(fs::read_to_string(folder.join("summary.txt")).expect("summary").starts_with("PASSED"));
@@ -122,7 +131,10 @@ fn peers_in_c_and_python_take_part() {
         assert!(log.contains(&format!(" in {language}, ")), "no peer in {language}:\n{log}");
     }
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
-    assert!(number(&report, "pairwise_operations") > 0 && number(&report, "joins") >= 4, "{report}");
+    for count in ["pairwise_operations", "other_operations", "kill"] {
+        assert!(number(&report, count) > 0, "no {count} in {report}");
+    }
+    assert!(number(&report, "joins") >= 4, "{report}");
 }
 
 #[test]

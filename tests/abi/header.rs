@@ -33,9 +33,20 @@ fn members_of_a_global_iteration_in_c() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[test]
-fn the_objects_of_cpp_release_recover_and_throw() {
-    let Some(program) = compile(Language::Cpp17, "tests/abi/c/objects.cpp", "objects") else { return };
+fn runs_in_cpp(source: &str) {
+    let Some(program) = compile(Language::Cpp17, &format!("tests/abi/c/{source}.cpp"), source) else {
+        return;
+    };
     let output = Command::new(program).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_objects_of_cpp_release_recover_and_throw() {
+    runs_in_cpp("objects");
+}
+
+#[test]
+fn the_collectives_of_cpp_give_the_right_numbers_and_throw() {
+    runs_in_cpp("collectives");
 }

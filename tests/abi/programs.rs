@@ -239,6 +239,58 @@ fn groups_of_given_members_in_c_and_cpp() {
     }
 }
 
+fn collectives(language: Language, scenario: &str) -> Option<(Program, Vec<Program>)> {
+    let name = format!("collectives-{language:?}-{}", unique());
+    let program = compile(language, "tests/abi/c/collectives.c", &name)?;
+    let (master, port) = master();
+    Some((master, peers(&program, &port, scenario, 3)))
+}
+
+#[test]
+fn collectives_in_c_and_cpp_give_the_right_numbers_and_refuse_wrong_arguments() {
+    for language in [Language::C99, Language::Cpp17] {
+        let Some((_master, mut peers)) = collectives(language, "results") else { continue };
+        // One of them comes late to the barrier, and the others wait for it.
+        let lines: Vec<String> = peers.iter_mut().map(Program::line).collect();
+        let late = lines.iter().position(|line| line == "late").expect("the one with rank 0");
+        assert_eq!(lines.iter().filter(|line| *line == "waiting").count(), 2, "{lines:?}");
+        peers[late].go();
+        for peer in &mut peers {
+            peer.expect("done");
+            peer.finish();
+        }
+    }
+}
+
+#[test]
+fn collectives_for_a_peer_that_dies_fail_and_leave_what_they_were_given() {
+    let (_master, mut peers) = collectives(Language::C99, "missing").expect("a C compiler");
+    let mut victim = peers.pop().expect("three");
+    victim.expect("here");
+    for peer in &mut peers {
+        peer.expect("waiting");
+    }
+    victim.kill();
+    for peer in &mut peers {
+        peer.expect("done");
+        peer.finish();
+    }
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_broadcasts_leaves_whole_ones() {
+    let (_master, mut peers) = collectives(Language::C99, "killed").expect("a C compiler");
+    let mut victim = peers.pop().expect("three");
+    for _ in 0..3 {
+        victim.expect("begun");
+    }
+    victim.kill();
+    for peer in &mut peers {
+        peer.expect("done");
+        peer.finish();
+    }
+}
+
 #[test]
 fn a_killed_peer_is_noticed_although_its_forked_child_lives() {
     let program = peer_program(Language::C99).expect("a C compiler");

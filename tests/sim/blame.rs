@@ -71,7 +71,7 @@ pub(crate) enum LookAlike {
     /// The edge to a stopped process stands still as a cut one does. If the process goes on just before it would be
     /// suspected, the report of the standstill is younger than the sign of life.
     StoodStill,
-    /// What an end counts comes late: its beats are seconds old, and still come often enough.
+    /// What the receiving end counts comes late: its beats are seconds old, and still come often enough.
     LateCounts,
     /// Something that sends anything may claim anything about its edges.
     Hostile,
@@ -299,7 +299,11 @@ impl Ledger {
             (LookAlike::Hostile, &[Deed::Hostile][..]),
         ]
         .into_iter()
-        .find(|(_, deeds)| ends.iter().any(|who| self.had(*who, deeds, since, scene.now)));
+        .find(|(kind, deeds)| {
+            // What the sender counts late only makes it look as if less waited.
+            let ends = if *kind == LookAlike::LateCounts { &ends[1..] } else { &ends[..] };
+            ends.iter().any(|who| self.had(*who, deeds, since, scene.now))
+        });
         let (kind, _) = look_alike.ok_or("nothing was done to that edge")?;
         let suspect = verdict.culprits.iter().any(|culprit| (scene.suspect)(culprit.peer));
         if kind != LookAlike::Hostile && suspect {

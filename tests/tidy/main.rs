@@ -6,6 +6,7 @@
 mod columns;
 mod documents;
 mod manifests;
+mod modules;
 mod planted;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
 mod readme_example;
@@ -50,6 +51,16 @@ fn nothing_is_there_that_nobody_uses() {
     let tree = tree::read();
     assert_none(&unused::dependencies(&tree));
     assert_none(&unused::items(&tree));
+}
+
+#[test]
+fn every_source_file_belongs_to_a_module() {
+    assert_none(&modules::forgotten_files(&tree::read()));
+}
+
+#[test]
+fn modules_use_only_those_below_them() {
+    assert_none(&modules::directions(&tree::read(), modules::AGAINST));
 }
 
 #[test]

@@ -31,6 +31,8 @@
 //!     }
 //! });
 //! ```
+//!
+//! Modules from top to bottom, each of which uses only those below it: `parker`, `futex`, `primitive`.
 
 #![deny(unsafe_code)]
 

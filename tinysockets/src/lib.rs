@@ -15,6 +15,10 @@
 //! | move the frames of collective operations | [`link`] |
 //! | know its sockets again, in the child of a `fork` | [`ledger`] |
 //! | call what the standard library lacks | [`sys`] |
+//!
+//! Modules from top to bottom, each of which uses only those below it: `acceptor`, `reach`, `dial`, `queued`,
+//! `reactor`, `link`, `listener`, `listeners`, `stream`, `conn`, `ledger`, `preamble`, `address`, `primitive`, `sys`,
+//! `threads`, `wire`, `write_queue`.
 
 #![deny(unsafe_code)]
 

@@ -6,8 +6,8 @@ use std::arch::x86_64::{
 };
 use std::array;
 
-use crate::simplehash::{self, VECTOR_BYTES};
-use crate::xxh3::{
+use crate::simplehash_block::{self, VECTOR_BYTES};
+use crate::xxh3_leaf::{
     INITIAL_BYTES, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
     STRIPE_BYTES, STRIPES_PER_BLOCK, key, merge,
 };
@@ -96,5 +96,5 @@ fn scramble(acc: Accumulators) -> Accumulators {
 /// The portable code of a block of simplehash, compiled for SSE4.2: its loops over lanes vectorise.
 #[target_feature(enable = "sse4.2")]
 pub(super) fn simplehash_block(vectors: &[[u8; VECTOR_BYTES]]) -> u32 {
-    simplehash::hash_block(vectors)
+    simplehash_block::hash_block(vectors)
 }

@@ -2,17 +2,10 @@
 
 mod memory;
 
+pub use crate::data::{MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES};
 pub use memory::MemoryStore;
 
 use std::time::Instant;
-
-/// Longest key, in bytes. A TCPStore of PyTorch closes the connection for a longer one; its client puts one more byte
-/// in front of every key.
-pub const MAX_KEY_BYTES: usize = 8 * 1024 - 1;
-/// Longest value, in bytes; the limit of a TCPStore of PyTorch.
-pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
-/// Most keys in one call.
-pub const MAX_KEYS: usize = 128 * 1024;
 
 /// A key-value store that several processes share.
 ///

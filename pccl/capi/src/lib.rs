@@ -3,6 +3,10 @@
 //! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `iteration`, `calls`, `collectives`, `master`,
+//! `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`, `communicator`,
+//! `masters`, `members`, `registry`, `failure`, `types`.
 
 mod calls;
 mod collectives;

@@ -6,6 +6,9 @@
 //! * [`explain()`] merges files into one time line that starts with the first cause. It is pure.
 //!
 //! Clients and masters record; `pccl-master explain` reads. It knows the packets and sends none.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `align`, `explain`, `report`, `incident`,
+//! `recorder`, `store`, `format`, `packets`, `event`.
 #![forbid(unsafe_code)]
 
 mod align;

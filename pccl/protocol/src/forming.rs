@@ -1,36 +1,8 @@
 //! Groups with given members: a list of peers, in order, that all of them call `form_group` with.
 
-use crate::{Name, PeerId, RequestId, Verdict, WorldSizes, limits};
+use crate::{GroupUuid, Name, PeerId, RequestId, Verdict, WorldSizes, limits};
 use std::fmt;
-use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
-
-/// Names one forming of a group: chosen by the callers, used once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct GroupUuid(pub u128);
-
-/// A counter as a number, anything larger as UUIDs are written.
-impl fmt::Display for GroupUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Ok(number) = u64::try_from(self.0) {
-            return write!(f, "{number}");
-        }
-        let digits = format!("{:032x}", self.0);
-        let (a, b, c, d) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]);
-        write!(f, "{a}-{b}-{c}-{d}-{}", &digits[20..])
-    }
-}
-
-impl Encode for GroupUuid {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.0.encode(out);
-    }
-}
-
-impl Decode for GroupUuid {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self(u128::decode(reader)?))
-    }
-}
+use tinysockets::wire::ListItem;
 
 wire_union! {
     /// How a caller names a member of the group that is to be formed.

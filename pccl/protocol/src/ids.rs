@@ -140,7 +140,7 @@ impl Decode for Pair {
 
 /// What tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
 /// and of an operation between two members who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag {
     /// The caller's number.
     pub number: u64,
@@ -185,7 +185,7 @@ impl Decode for Tag {
 ///
 /// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing
 /// that belongs to a dead attempt can be mistaken for its retry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OpId {
     /// Epoch of the group that runs the collective.
     pub epoch: GroupEpoch,
@@ -327,3 +327,31 @@ text!(
     /// user's key *before* they build one: two long keys with the same front would become equal.
     Key, limits::MAX_KEY_BYTES, "shared-state key"
 );
+
+/// Names one forming of a group: chosen by the callers, used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GroupUuid(pub u128);
+
+/// A counter as a number, anything larger as UUIDs are written.
+impl fmt::Display for GroupUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Ok(number) = u64::try_from(self.0) {
+            return write!(f, "{number}");
+        }
+        let digits = format!("{:032x}", self.0);
+        let (a, b, c, d) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]);
+        write!(f, "{a}-{b}-{c}-{d}-{}", &digits[20..])
+    }
+}
+
+impl Encode for GroupUuid {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for GroupUuid {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self(u128::decode(reader)?))
+    }
+}

@@ -1,6 +1,6 @@
 //! The kinds of collectives: what each does with which part of the tensors.
 
-use crate::{Descriptor, Nothing, OpId, PartDescriptor, PeerId, limits};
+use crate::{Nothing, OpId, PartDescriptor, PeerId, limits};
 use pccl_quant::ReduceOp;
 use std::{collections::BTreeSet, fmt};
 use tinysockets::wire::{ListItem, WireError};
@@ -237,22 +237,10 @@ impl fmt::Display for Collective {
     }
 }
 
-impl Descriptor {
-    /// An all-reduce of these tensors.
-    pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: crate::Algorithm) -> Self {
-        Self { collective: Collective::AllReduce(Nothing {}), parts, algorithm }
-    }
-
-    /// The kind of collective.
-    pub const fn kind(&self) -> CollectiveKind {
-        self.collective.kind()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Algorithm;
+    use crate::{Algorithm, Descriptor};
     use pccl_quant::DataType;
     use tinysockets::wire::{Encode, decode_exact};
 

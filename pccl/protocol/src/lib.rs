@@ -8,12 +8,17 @@
 //! * [`P2p`]: requests and answers between peers on a shared-state connection.
 //! * [`Verdict`]: why an operation failed, the same on every peer.
 //! * [`limits`]: every limit, in one file.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `collective`,
+//! `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `reach`, `world`, `ids`, `part`, `limits`, `macros`,
+//! `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod macros;
 
 mod c2m;
+mod call;
 mod collective;
 mod forming;
 mod ids;
@@ -21,6 +26,7 @@ mod kind;
 pub mod limits;
 mod m2c;
 mod p2p;
+mod part;
 mod probe;
 mod reach;
 mod reasons;
@@ -30,12 +36,14 @@ mod verdict;
 mod world;
 
 pub use c2m::*;
+pub use call::*;
 pub use collective::*;
 pub use forming::*;
 pub use ids::*;
 pub use kind::*;
 pub use m2c::*;
 pub use p2p::*;
+pub use part::*;
 pub use probe::*;
 pub use reach::*;
 pub use reasons::*;

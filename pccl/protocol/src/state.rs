@@ -1,6 +1,6 @@
 //! Shared state: what peers vote on and what the master answers.
 
-use crate::collective::decode_data_type;
+use crate::part::decode_data_type;
 use crate::{Host, Key, Nothing, PeerId, Revision, SyncId, Text, Verdict, limits};
 use pccl_hash::Digest128;
 use pccl_quant::DataType;

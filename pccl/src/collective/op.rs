@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use pccl_flight::{Subject, What};
 use pccl_protocol::{
     Algorithm, C2m, CallKind, Cause, CollectiveId, CollectiveKind, Commence, Complete, Descriptor, GiveUp,
-    GroupEpoch, Initiate, OpFault, OpId, Outcome, Pair, Tag, TooFewPeers, VoteRef,
+    GroupEpoch, Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -65,6 +65,8 @@ pub(crate) struct Op {
     /// How long it may be waited for.
     timeout: Option<Duration>,
     descriptor: Descriptor,
+    /// The members that the caller knew when it launched this.
+    known: Vec<PeerId>,
     raws: Vec<RawTensor>,
     /// Memory of the library that `raws` point to.
     rooms: Vec<Arc<Backup>>,
@@ -81,6 +83,7 @@ impl Op {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         (tag, timeout): (u64, Option<Duration>),
+        known: Vec<PeerId>,
         Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
         let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
@@ -88,6 +91,7 @@ impl Op {
             tag: Tag { number: tag, pair },
             timeout,
             descriptor,
+            known,
             raws,
             rooms,
             beside,
@@ -112,6 +116,11 @@ impl Op {
     /// When the caller launched it.
     pub(crate) fn launched(&self) -> Instant {
         self.launched
+    }
+
+    /// The members that the caller knew when it launched this.
+    pub(crate) fn known(&self) -> &[PeerId] {
+        &self.known
     }
 
     /// Identity of the present attempt.

@@ -1,6 +1,6 @@
 //! Collectives of any kind: from the call of the caller to the operation and back.
 
-use super::Communicator;
+use super::{Communicator, misfits::Ended};
 use crate::{
     Call, CollectiveOptions, Error, LaunchOptions, ManyOptions, ReduceInfo, ReduceOptions, Root,
     collective::op::Op, flight, limit::Limit, session::Shared,
@@ -15,7 +15,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; `Aborted` with the cause `WorldChanged` if the call was made for members that
-    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts.
+    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts. Who then
+    /// makes such a call twice in a row in a world that it knows gets `InvalidArgument`: it would fit at no time.
     pub fn call<'a>(
         &self,
         call: impl Into<Call<'a>>,
@@ -291,11 +292,13 @@ impl Communicator {
         let shared = self.shared()?;
         self.check_group("a collective")?;
         let me = shared.identity().ok_or(Error::NotConnected)?.peer;
-        let known = self.world.lock().clone();
-        let prepared = call.prepare((me, &known.world), &shared.backups, schedule.algorithm())?;
+        // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
+        let formed = self.formed.lock().clone().filter(|_| self.config.formed);
+        let world = formed.unwrap_or_else(|| self.world.lock().world.clone());
+        let prepared = call.prepare((me, &world), &shared.backups, schedule.algorithm())?;
         let timeout = timeout.or(self.call_timeout());
         let kind = prepared.descriptor.kind().call();
-        let op = Op::new(&shared, (tag, timeout), prepared);
+        let op = Op::new(&shared, (tag, timeout), world.ring, prepared);
         {
             let mut activity = shared.activity.lock();
             activity.check_not_draining()?;
@@ -344,11 +347,15 @@ impl Communicator {
         if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
             previous.unknown_outcome = op.last_id();
         }
-        self.show(op.answer_world());
+        let answer = op.answer_world();
+        self.show(answer.clone());
         if result.is_err() {
             flight::settle(&shared.flight);
         }
-        result
+        let Some(answer) = answer else { return result };
+        let ended =
+            Ended { collective: &op.descriptor().collective, launched: op.launched(), known: op.known() };
+        self.misfits.judge(ended, &answer.world, result)
     }
 
     /// [`Communicator::complete`] for an operation that may have been waited for already.

@@ -117,7 +117,10 @@ impl Communicator {
         let result = answer.and_then(|formed| formed.map_err(|verdict| forming_error(verdict, given_up)));
         self.note_verdict(&result);
         drop(call);
-        result.map(|()| self.world())
+        result?;
+        let world = self.world();
+        *self.formed.lock() = Some(world.clone());
+        Ok(world)
     }
 }
 

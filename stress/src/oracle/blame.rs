@@ -69,7 +69,9 @@ impl Blame {
             // Through a connection that was harmed nobody fetches state either.
             "PeerDropped" if known.recently && text.contains(super::NO_STATE) => {}
             "Corruption" if known.edge_damaged => {}
-            "PeerDied" | "PeerSilent" | "PeerLeft" | "PeerDropped" | "EdgeBroken" => {
+            // Somebody has gone, who is named if the call was for given peers, or an edge is avoided.
+            "WorldChanged" if culprits.is_empty() && known.recently => {}
+            "PeerDied" | "PeerSilent" | "PeerLeft" | "PeerDropped" | "EdgeBroken" | "WorldChanged" => {
                 let standings: Vec<Standing> = culprits.iter().map(|&id| standing(id)).collect();
                 if culprits.is_empty() {
                     wrong.push(format!("the verdict names nobody: {text}"));
@@ -138,6 +140,18 @@ mod tests {
         assert_eq!(check(&mut blame, "PeerDied", &[3], "f failed while x"), 0);
         assert_eq!(blame.unknown.len(), 1);
         assert_eq!(blame.aborted_operations, 6);
+    }
+
+    #[test]
+    fn another_world_comes_of_something_that_was_done() {
+        let wrong = |culprits: &[u128], recently| {
+            let known = Known { recently, ..Known::default() };
+            let standing = |id| if id == 1 { Standing::Touched } else { Standing::Innocent };
+            let failure = Failure { cause: "WorldChanged", culprits, text: "an operation" };
+            Blame::default().check(failure, &known, standing).len()
+        };
+        assert_eq!((wrong(&[], true), wrong(&[1], true)), (0, 0));
+        assert_eq!((wrong(&[], false), wrong(&[2], true)), (1, 1));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) struct Violation {
 /// Which promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
-    /// The result of an all-reduce has the right bytes.
+    /// The result of a collective has the right bytes.
     Result,
     /// A failed call leaves buffers as they were.
     Intact,
@@ -29,10 +29,12 @@ pub(crate) enum Check {
     Process,
     /// Survivors do not grow.
     Growth,
+    /// The run was disturbed at all.
+    Faults,
 }
 
 impl Check {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Result,
         Self::Intact,
         Self::Revision,
@@ -41,6 +43,7 @@ impl Check {
         Self::Progress,
         Self::Process,
         Self::Growth,
+        Self::Faults,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -53,13 +56,14 @@ impl Check {
             Self::Progress => "progress",
             Self::Process => "process",
             Self::Growth => "growth",
+            Self::Faults => "faults",
         }
     }
 
     /// The promise.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Self::Result => "every result of an all-reduce has the right bytes",
+            Self::Result => "every result of a collective has the right bytes",
             Self::Intact => "a failed call leaves buffers as they were",
             Self::Revision => "equal state at each revision; revisions neither go back nor skip",
             Self::Innocent => "nobody is dropped whom nothing was done to",
@@ -67,6 +71,7 @@ impl Check {
             Self::Progress => "the run goes on in time",
             Self::Process => "processes end when and how they should",
             Self::Growth => "memory, threads and descriptors of survivors do not grow",
+            Self::Faults => "faults are made",
         }
     }
 }
@@ -78,6 +83,8 @@ pub(crate) struct Counts {
     pub(crate) operations: u64,
     /// Those of them that went by pairwise exchange.
     pub(crate) pairwise_operations: u64,
+    /// Those of them that were no all-reduces.
+    pub(crate) other_operations: u64,
     /// Successful calls of all peers together.
     pub(crate) completed_calls: u64,
     pub(crate) aborted_operations: u64,
@@ -98,6 +105,7 @@ impl Counts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.pairwise_operations += other.pairwise_operations;
+        self.other_operations += other.other_operations;
         self.completed_calls += other.completed_calls;
         self.aborted_operations += other.aborted_operations;
         self.failed_calls += other.failed_calls;

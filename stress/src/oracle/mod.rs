@@ -2,12 +2,13 @@
 //! library promises. No I/O, no clock.
 
 mod acts;
+mod barriers;
 mod blame;
 mod check;
 mod edges;
 mod progress;
 mod record;
-mod reduces;
+mod results;
 mod revisions;
 mod rings;
 #[cfg(test)]
@@ -19,13 +20,15 @@ pub(crate) use progress::{GRACE_US, Gap, Recovery};
 
 use crate::{
     event::{Event, Line},
+    jobs::BARRIER_TAG,
     workload::Workload,
 };
+use barriers::Barriers;
 use blame::{Blame, Failure, Known, Standing};
 use edges::Edges;
 use progress::Progress;
 use record::{Master, Record};
-use reduces::Reduces;
+use results::Results;
 use revisions::{Revisions, Sync};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +54,8 @@ pub(crate) struct Oracle {
     living: BTreeSet<usize>,
     /// Every identity that was ever reported: whose it is, and since when.
     identities: BTreeMap<u128, (usize, u64)>,
-    reduces: Reduces,
+    results: Results,
+    barriers: Barriers,
     /// Of each group, as far as anybody was there.
     revisions: BTreeMap<u32, Revisions>,
     progress: BTreeMap<u32, Progress>,
@@ -73,7 +77,8 @@ impl Oracle {
             peers: BTreeMap::new(),
             living: BTreeSet::new(),
             identities: BTreeMap::new(),
-            reduces: Reduces::new(workload),
+            results: Results::new(workload),
+            barriers: Barriers::default(),
             revisions: BTreeMap::new(),
             progress: BTreeMap::new(),
             blame: Blame::default(),
@@ -137,8 +142,9 @@ impl Oracle {
 
     pub(crate) fn counts(&self) -> Counts {
         Counts {
-            operations: self.reduces.operations,
-            pairwise_operations: self.reduces.pairwise,
+            operations: self.results.operations,
+            pairwise_operations: self.results.pairwise,
+            other_operations: self.results.others,
             aborted_operations: self.blame.aborted_operations,
             newest_revision: self.revisions.values().map(Revisions::newest).max().unwrap_or(0),
             ..self.counts
@@ -210,15 +216,20 @@ impl Oracle {
             Event::Synced { revision, hash, rx_bytes } => self.synced(peer, revision, hash, rx_bytes, at_us),
             // Which ring it is shows in the results.
             Event::Optimized { .. } => self.counts.optimizations += 1,
-            Event::Reduced(reduced) => {
+            Event::Completed(completed) => {
                 let me = record.identity.unwrap_or(0);
                 record.completed_us = at_us;
                 self.counts.completed_calls += 1;
-                match self.reduces.check(me, &reduced) {
+                if completed.tag == BARRIER_TAG
+                    && let Some(text) = self.barriers.left(&completed, at_us)
+                {
+                    self.violation(at_us, Check::Result, format!("peer {peer} {text}"));
+                }
+                match self.results.check(me, &completed) {
                     Ok(ring) => {
                         for id in ring.iter().filter(|id| !self.identities.contains_key(id)) {
                             self.contributors_unknown.entry(*id).or_insert_with(|| {
-                                format!("contributed to step {}, tag {}", reduced.step, reduced.tag)
+                                format!("contributed to step {}, tag {}", completed.step, completed.tag)
                             });
                         }
                         self.progress_of(peer).completed(peer, &ring, at_us);
@@ -226,9 +237,9 @@ impl Oracle {
                     Err(text) => self.violation(at_us, Check::Result, format!("peer {peer}: {text}")),
                 }
             }
-            Event::Unresolved(reduced) => {
+            Event::Unresolved(completed) => {
                 let me = record.identity.unwrap_or(0);
-                if let Err(text) = self.reduces.check_unresolved(me, &reduced) {
+                if let Err(text) = self.results.check_unresolved(me, &completed) {
                     self.violation(at_us, Check::Result, format!("peer {peer}: {text}"));
                 }
             }
@@ -289,7 +300,10 @@ impl Oracle {
         self.counts.fetched_bytes += rx_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return };
         let previous = record.revision.replace(revision);
-        let (joined_us, group) = (record.joined_us, record.group);
+        let (joined_us, group, me) = (record.joined_us, record.group, record.identity);
+        if let Some(text) = me.and_then(|me| self.barriers.begun(me, revision, at_us)) {
+            self.violation(at_us, Check::Result, format!("somebody {text}"));
+        }
         let sync = Sync { peer, at_us, revision, hash, rx_bytes, previous, joined_us };
         for text in self.revisions.entry(group).or_default().check(&sync) {
             self.violation(at_us, Check::Revision, format!("peer {peer} {text}"));

@@ -1,7 +1,7 @@
 //! Which rings an operation can have run on: a peer knows the one before its call and the one after it, and there may
 //! have been others in between.
 
-use crate::event::Reduced;
+use crate::event::Completed;
 use std::collections::VecDeque;
 
 /// Rings between the one before a call and the one after it that are tried. Ten peers of which five are lost in one
@@ -20,8 +20,8 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    pub(super) fn note(&mut self, reduced: &Reduced) {
-        for ring in [&reduced.before, &reduced.after] {
+    pub(super) fn note(&mut self, completed: &Completed) {
+        for ring in [&completed.before, &completed.after] {
             if !self.recent.contains(ring) {
                 self.recent.push_back(ring.clone());
             }
@@ -33,8 +33,8 @@ impl Rings {
 
     /// Adds rings in another order to those that were tried in vain: the order changes when an edge is avoided, and may
     /// have changed again before the call returned. First those that others have seen, then exchanges of two places.
-    pub(super) fn add_reordered(&self, me: u128, reduced: &Reduced, rings: &mut Vec<Vec<u128>>) {
-        let Reduced { world, rank, before, after, .. } = reduced;
+    pub(super) fn add_reordered(&self, me: u128, completed: &Completed, rings: &mut Vec<Vec<u128>>) {
+        let Completed { world, rank, before, after, .. } = completed;
         if before == after {
             return;
         }
@@ -50,7 +50,7 @@ impl Rings {
                 && stayed.clone().all(|id| ring.contains(id))
         };
         self.recent.iter().filter(is_between).for_each(|ring| add(ring.clone()));
-        for ring in subsets(reduced) {
+        for ring in subsets(completed) {
             for (i, j) in (0..ring.len()).flat_map(|i| (0..i).map(move |j| (i, j))) {
                 let mut exchanged = ring.clone();
                 exchanged.swap(i, j);
@@ -63,8 +63,8 @@ impl Rings {
 /// The rings that the operation can have had. Between the two that the peer has seen members were only lost, so it is
 /// the earlier one without some of those that are missing in the later one (or, if its order was changed, the later
 /// one).
-pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
-    let Reduced { world, rank, before, after, .. } = reduced;
+pub(super) fn candidate_rings(me: u128, completed: &Completed) -> Vec<Vec<u128>> {
+    let Completed { world, rank, before, after, .. } = completed;
     let mut rings: Vec<Vec<u128>> = Vec::new();
     let mut add = |ring: Vec<u128>| {
         if ring.len() == *world && is_at(&ring, me, *rank) && !rings.contains(&ring) {
@@ -74,7 +74,7 @@ pub(super) fn candidate_rings(me: u128, reduced: &Reduced) -> Vec<Vec<u128>> {
     };
     if add(after.clone()) && add(before.clone()) {
         // The first that is one too many ends it.
-        let _ = subsets(reduced).all(add);
+        let _ = subsets(completed).all(add);
     }
     rings
 }
@@ -85,8 +85,8 @@ fn is_at(ring: &[u128], me: u128, rank: Option<usize>) -> bool {
 }
 
 /// The earlier ring without some of those that are missing in the later one: every choice with the right size.
-fn subsets(reduced: &Reduced) -> impl Iterator<Item = Vec<u128>> {
-    let Reduced { world, before, after, .. } = reduced;
+fn subsets(completed: &Completed) -> impl Iterator<Item = Vec<u128>> {
+    let Completed { world, before, after, .. } = completed;
     let lost: Vec<u128> = before.iter().copied().filter(|id| !after.contains(id)).collect();
     let choices = 1u64.checked_shl(lost.len() as u32).unwrap_or(u64::MAX);
     let ring = move |choice: u64| -> Vec<u128> {
@@ -103,14 +103,14 @@ fn subsets(reduced: &Reduced) -> impl Iterator<Item = Vec<u128>> {
 mod tests {
     use super::*;
 
-    fn reduced(world: usize, rank: usize, before: &[u128], after: &[u128]) -> Reduced {
+    fn completed(world: usize, rank: usize, before: &[u128], after: &[u128]) -> Completed {
         let (before, after) = (before.to_vec(), after.to_vec());
-        Reduced { step: 0, tag: 1, world, rank: Some(rank), pairwise: Some(false), hash: 0, before, after }
+        Completed { step: 0, tag: 1, world, rank: Some(rank), pairwise: Some(false), hash: 0, before, after }
     }
 
     #[test]
     fn an_order_in_between_is_found_by_what_others_saw_or_by_an_exchange() {
-        let report = reduced(4, 0, &[1, 2, 3, 4], &[1, 4, 2]);
+        let report = completed(4, 0, &[1, 2, 3, 4], &[1, 4, 2]);
         let mut rings = candidate_rings(1, &report);
         assert_eq!(rings, [vec![1, 2, 3, 4]]);
         Rings::default().add_reordered(1, &report, &mut rings);
@@ -118,12 +118,12 @@ mod tests {
         assert!(!rings.contains(&vec![1, 3, 4, 2]), "two exchanges");
         assert!(rings.iter().all(|ring| ring[0] == 1), "the own rank is known");
         let mut known = Rings::default();
-        known.note(&reduced(4, 1, &[1, 3, 4, 2], &[1, 3, 4, 2]));
-        known.note(&reduced(4, 0, &[1, 3, 4, 9], &[1, 3, 4]));
+        known.note(&completed(4, 1, &[1, 3, 4, 2], &[1, 3, 4, 2]));
+        known.note(&completed(4, 0, &[1, 3, 4, 9], &[1, 3, 4]));
         known.add_reordered(1, &report, &mut rings);
         assert!(rings.contains(&vec![1, 3, 4, 2]));
         assert!(!rings.iter().any(|ring| ring.contains(&9)), "nobody can be added in between");
-        let unchanged = reduced(4, 0, &[1, 2, 3, 4], &[1, 2, 3, 4]);
+        let unchanged = completed(4, 0, &[1, 2, 3, 4], &[1, 2, 3, 4]);
         let mut rings = candidate_rings(1, &unchanged);
         known.add_reordered(1, &unchanged, &mut rings);
         assert_eq!(rings.len(), 1, "there was no other ring");
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn without_a_rank_any_will_do() {
-        let report = Reduced { rank: None, ..reduced(3, 0, &[1, 2, 3, 4], &[1, 3]) };
+        let report = Completed { rank: None, ..completed(3, 0, &[1, 2, 3, 4], &[1, 3]) };
         let rings = candidate_rings(3, &report);
         assert_eq!(rings, [vec![1, 2, 3], vec![1, 3, 4]]);
         assert!(candidate_rings(9, &report).is_empty(), "not without the peer itself");
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn few_rings_are_remembered() {
         let mut rings = Rings::default();
-        (0..1000).for_each(|id| rings.note(&reduced(2, 0, &[id, id + 1], &[id, id + 1])));
+        (0..1000).for_each(|id| rings.note(&completed(2, 0, &[id, id + 1], &[id, id + 1])));
         assert_eq!(rings.recent.len(), RECENT_MAX);
     }
 }

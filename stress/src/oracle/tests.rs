@@ -1,8 +1,8 @@
 //! Planted defects: each of them has to be found, and a faultless run must not be blamed.
 
 use super::*;
-use crate::event::{Call, Reduced};
-use reduces::expected_checksum;
+use crate::event::{Call, Completed};
+use results::expected_checksum;
 
 const WORKLOAD: Workload = Workload { seed: 11, elements: 64 };
 const S: u64 = 1_000_000;
@@ -42,7 +42,7 @@ impl Run {
             let (before, after) = (ring.clone(), ring.clone());
             self.event(
                 peer,
-                Event::Reduced(Reduced {
+                Event::Completed(Completed {
                     step,
                     tag: 2,
                     world: ring.len(),
@@ -82,7 +82,7 @@ impl Run {
 
 fn aborted(cause: &str, culprit: u128) -> Event {
     Event::Failed {
-        call: Call::Reduce(2),
+        call: Call::Collective(2),
         step: 0,
         intact: true,
         cause: cause.into(),
@@ -128,7 +128,7 @@ fn wrong_bytes_are_found() {
     let after = before.clone();
     run.event(
         1,
-        Event::Reduced(Reduced {
+        Event::Completed(Completed {
             step,
             tag: 2,
             world: 3,
@@ -150,7 +150,7 @@ fn a_contributor_that_nobody_was_is_found() {
     let (before, after) = (ring.clone(), ring);
     run.event(
         0,
-        Event::Reduced(Reduced {
+        Event::Completed(Completed {
             step: 0,
             tag: 2,
             world: 2,
@@ -310,7 +310,7 @@ fn a_cut_connection_explains_a_verdict_and_drops_nobody() {
     let mut run = Run::new();
     run.steps(3, &[0, 1, 2]);
     let broken = |a: u128, b: u128| Event::Failed {
-        call: Call::Reduce(2),
+        call: Call::Collective(2),
         step: 0,
         intact: true,
         cause: "EdgeBroken".into(),

@@ -1,20 +1,20 @@
-//! One step of training: all-reduces that run at the same time, and the update of the state by their results.
+//! One step of training: collectives that run at the same time, and the update of the state by their results.
 
 use super::{Halt, Peer, StepEnd, failure, report};
 use crate::{
-    event::{Call, Event, Reduced},
+    event::{Call, Completed, Event},
+    jobs::{MANY_TAG, PIPELINED_TAGS},
     tasks::{self, Task},
-    workload::{Buffer, MANY_TAG, PIPELINED_TAGS},
+    workload::Buffer,
 };
 use pccl::{Algorithm, AsyncReduce, Error, LaunchOptions, ManyOptions, ReduceInfo, Remedy};
 use std::time::Duration;
 
 impl Peer {
     pub(super) fn step(&mut self) -> Result<StepEnd, Halt> {
-        let (workload, step) = (self.settings.workload, self.revision);
-        let jobs = workload.concurrent_jobs(step);
-        let mut tasks: Vec<Task> =
-            jobs.into_iter().map(|job| Task::new(&workload, self.me, step, job)).collect();
+        let (workload, step, ring) = (self.settings.workload, self.revision, self.ring());
+        let jobs = workload.concurrent_jobs(step).into_iter().chain(workload.other_jobs(step));
+        let mut tasks: Vec<Task> = jobs.map(|job| Task::new(workload, self.me, step, job, &ring)).collect();
         let mut ask = step.is_multiple_of(2);
         while tasks.iter().any(|task| !task.is_done()) {
             if let StepEnd::Alone = self.round(&mut tasks, ask)? {
@@ -34,7 +34,7 @@ impl Peer {
     fn reduce_many(&self, tasks: &mut Vec<Task>) -> Result<StepEnd, Halt> {
         let (workload, step) = (self.settings.workload, self.revision);
         let retries = if step.is_multiple_of(5) { 0 } else { u32::MAX };
-        let mut many = Task::new(&workload, self.me, step, workload.many_job(step, MANY_TAG));
+        let mut many = Task::new(workload, self.me, step, workload.many_job(step, MANY_TAG), &[]);
         while !many.is_done() {
             let before = self.ring();
             let options =
@@ -52,7 +52,7 @@ impl Peer {
     fn pipeline(&self, tasks: &mut Vec<Task>) -> Result<StepEnd, Halt> {
         let (workload, step) = (self.settings.workload, self.revision);
         let jobs = PIPELINED_TAGS.map(|tag| workload.many_job(step, tag));
-        let mut inner: Vec<Task> = jobs.map(|job| Task::new(&workload, self.me, step, job)).collect();
+        let mut inner: Vec<Task> = jobs.map(|job| Task::new(workload, self.me, step, job, &[])).collect();
         let compute = Duration::from_millis(self.settings.step_ms) / 8;
         while inner.iter().any(|task| !task.is_done()) {
             let before = self.ring();
@@ -81,6 +81,7 @@ impl Peer {
     /// Runs all tasks that are not done yet at the same time. With `ask`, asks meanwhile whether peers are pending.
     fn round(&mut self, tasks: &mut [Task], ask: bool) -> Result<StepEnd, Halt> {
         let before = self.ring();
+        tasks.iter_mut().for_each(|task| task.fit(&before));
         let comm = &self.comm;
         let (results, pending) = comm.scope(|scope| {
             let open = tasks.iter_mut().enumerate().filter(|(_, task)| !task.is_done());
@@ -135,7 +136,7 @@ impl Peer {
                     )));
                 }
                 let hash = task.complete();
-                report(Event::Reduced(Reduced {
+                report(Event::Completed(Completed {
                     step: self.revision,
                     tag: task.tag(),
                     world: info.world_size,
@@ -150,9 +151,9 @@ impl Peer {
             Err(error) => {
                 // With an unknown outcome the buffer holds the result; the supervisor is told which.
                 let intact = matches!(error, Error::OutcomeUnknown(_)) || task.is_intact();
-                report(failure(Call::Reduce(task.tag()), self.revision, intact, &error));
+                report(failure(Call::Collective(task.tag()), self.revision, intact, &error));
                 if let Error::OutcomeUnknown(_) = error {
-                    report(Event::Unresolved(Reduced {
+                    report(Event::Unresolved(Completed {
                         step: self.revision,
                         tag: task.tag(),
                         world: before.len(),
@@ -174,7 +175,7 @@ impl Peer {
 
     /// Element-wise and deterministic: equal results keep equal states equal. The last task has the gradient.
     fn update(&mut self, tasks: &[Task]) {
-        let noise = tasks.iter().map(Task::result_hash).fold(0, |all, hash| all ^ hash);
+        let noise = tasks.iter().map(Task::shared_hash).fold(0, |all, hash| all ^ hash);
         if let (Buffer::F32(weights), Some(Buffer::F32(gradient))) =
             (&mut self.weights, tasks.last().and_then(|task| task.result().first()))
         {

@@ -5,10 +5,12 @@
 //! Processes end and come back under their names, edges cannot be built, callers lose patience. In the end nothing is
 //! wrong any more, and everybody has to form groups and finish collectives.
 
+mod calls;
+mod checks;
+
 use crate::rng::Rng;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::*;
-use pccl_quant::{DataType, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: u64 = 1000;
@@ -274,280 +276,6 @@ impl World {
         found.map_or(PeerId(0), |peer| peer.peer)
     }
 
-    /// What must hold when the master says it.
-    fn check(&mut self, key: u64, packet: &M2c) {
-        let (seed, peer) = (self.seed, self.peer_of(key));
-        match packet {
-            M2c::Registered(answer) => {
-                self.slots.insert(answer.peer, self.conns[&key].0);
-                self.alive.insert(answer.peer);
-            }
-            M2c::GroupFormed(_) => {
-                let snapshot = self.master.snapshot();
-                let group = snapshot.groups.iter().find(|group| group.ring.contains(&peer)).expect("a group");
-                let uuid = self.voted[&peer];
-                let fate = self.fates.get_mut(&uuid).expect("voted for");
-                assert!(!fate.failed, "seed {seed}: uuid {uuid} has failed and is formed");
-                self.sums.formed += u64::from(!fate.formed);
-                fate.formed = true;
-                let (fate, slots) = (&self.fates[&uuid], &self.slots);
-                let is_it = |(id, member): (&PeerId, &MemberRef)| match member {
-                    MemberRef::Peer(listed) => listed == id,
-                    MemberRef::Name(name) => *name == name_of(slots[id]),
-                };
-                for member in &group.ring {
-                    let list = fate.votes.get(member).expect("every member has called");
-                    assert_eq!(list.len(), group.ring.len(), "seed {seed}: uuid {uuid} has other members");
-                    assert!(
-                        group.ring.iter().zip(list).all(is_it),
-                        "seed {seed}: {list:?} is not {:?}",
-                        group.ring
-                    );
-                    assert!(self.alive.contains(member), "seed {seed}: a member of uuid {uuid} is dead");
-                }
-            }
-            M2c::FormFailed(failed) => self.check_failed(peer, &failed.verdict),
-            M2c::Commence(commence) => {
-                let snapshot = self.master.snapshot();
-                let group = snapshot.groups.iter().find(|group| group.ring.contains(&peer)).expect("a group");
-                for member in &group.ring {
-                    assert!(
-                        self.alive.contains(member),
-                        "seed {seed}: {} begins without a member",
-                        commence.op
-                    );
-                }
-                self.begun.entry((group.group, commence.op)).or_default().extend(group.ring.iter().copied());
-            }
-            M2c::Outcome(OpOutcome { op, outcome: Outcome::Done(_) }) => {
-                let begun =
-                    self.begun.iter().find(|((_, begun), members)| begun == op && members.contains(&peer));
-                let (_, members) = begun.expect("it has begun");
-                for member in members.iter().filter(|member| self.alive.contains(member)) {
-                    let completed = self.completed.contains(&(*member, *op));
-                    assert!(completed, "seed {seed}: {op} is done before {member} has completed it");
-                }
-            }
-            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. })
-                if verdict.cause == Cause::GroupBroken =>
-            {
-                self.sums.broken += 1;
-                let first = verdict.culprits.first().expect("somebody is missing").peer;
-                let is_gone = !self.alive.contains(&first);
-                let moved = self.fates.values().filter(|fate| fate.votes.contains_key(&first)).count() > 1;
-                let edge = verdict.detail.as_str().contains("cannot be built");
-                assert!(is_gone || moved || edge, "seed {seed}: {verdict}, but it is there");
-            }
-            M2c::Admitted(_) | M2c::TopologyDone(_) | M2c::TooFewPeers(_) | M2c::Kicked(_) => {
-                panic!("seed {seed}: {packet:?} in a run of lists")
-            }
-            _ => {}
-        }
-    }
-
-    fn check_failed(&mut self, peer: PeerId, verdict: &Verdict) {
-        let seed = self.seed;
-        let Operation::Forming(GroupUuid(uuid)) = verdict.operation else {
-            panic!("of no forming: {verdict}")
-        };
-        let fate = self.fates.entry(uuid).or_default();
-        let again = verdict.detail.as_str().contains("already used");
-        assert!(again || !fate.formed, "seed {seed}: uuid {uuid} is formed and has failed: {verdict}");
-        assert!(fate.votes.contains_key(&peer), "seed {seed}: an answer to no vote");
-        if again {
-            return;
-        }
-        if !std::mem::replace(&mut fate.failed, true) {
-            let kind = match verdict.cause {
-                Cause::PeerDied => 0,
-                Cause::MismatchedCall => 1,
-                Cause::CallTimeout => 2,
-                Cause::EdgeBroken => 3,
-                _ => 4,
-            };
-            self.sums.failed[kind] += 1;
-        }
-        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
-        match verdict.cause {
-            Cause::PeerDied => {
-                assert!(!self.alive.contains(&named[0]), "seed {seed}: {verdict}, but it lives")
-            }
-            Cause::GroupBroken => {
-                assert!(!self.alive.contains(&named[0]), "seed {seed}: {verdict}, but it is connected");
-            }
-            Cause::EdgeBroken => {
-                let ends = (self.slots[&named[0]], self.slots[&named[1]]);
-                assert!(self.were_blocked.contains(&ends), "seed {seed}: {verdict}, but the edge is fine");
-            }
-            Cause::CallTimeout => assert!(!named.is_empty(), "seed {seed}: {verdict} names nobody"),
-            Cause::MismatchedCall => {}
-            cause => panic!("seed {seed}: {cause} ends no forming"),
-        }
-    }
-
-    fn ask(&mut self, slot: usize) {
-        self.all[slot].call = Call::Asking;
-        if !std::mem::replace(&mut self.gathering, true) {
-            let patience = self.rng.range(20 * MS, 400 * MS);
-            self.at(patience, Event::Gather);
-        }
-    }
-
-    /// The service makes a quorum of some of those who want one.
-    fn gather(&mut self) {
-        self.gathering = false;
-        let asks = |process: &Process| {
-            process.conn.is_some() && process.call == Call::Asking && process.peer != PeerId(0)
-        };
-        let mut members: Vec<usize> = (0..self.all.len()).filter(|slot| asks(&self.all[*slot])).collect();
-        while members.len() > 1 && !self.healing && self.rng.percent(25) {
-            members.remove(self.rng.below(members.len() as u64) as usize);
-        }
-        for at in (1..members.len()).rev() {
-            members.swap(at, self.rng.below(at as u64 + 1) as usize);
-        }
-        self.uuids += 1;
-        let uuid = self.uuids;
-        let by_name = self.rng.percent(50);
-        let list: Vec<MemberRef> = members
-            .iter()
-            .map(|slot| {
-                if by_name { MemberRef::Name(name_of(*slot)) } else { MemberRef::Peer(self.all[*slot].peer) }
-            })
-            .collect();
-        for slot in &members {
-            let (mut uuid, mut list) = (uuid, list.clone());
-            if !self.healing && self.rng.percent(4) {
-                // What an old or another quorum says.
-                match self.rng.below(3) {
-                    0 => uuid = 1 + u128::from(self.rng.below(self.uuids as u64)),
-                    1 => list.reverse(),
-                    _ => list.push(MemberRef::Name(name_of(self.rng.below(8) as usize))),
-                }
-            }
-            let (life, delay) = (self.all[*slot].life, self.delay());
-            self.at(delay, Event::Quorum(*slot, life, uuid, list));
-        }
-        // Whoever was left out, or asks meanwhile, comes next.
-        let again = self.rng.range(100 * MS, 600 * MS);
-        self.gathering = true;
-        self.at(again, Event::Gather);
-    }
-
-    fn form(&mut self, slot: usize, uuid: u128, members: Vec<MemberRef>) {
-        let process = &mut self.all[slot];
-        let Some(key) = process.conn.filter(|_| process.call == Call::Asking && process.peer != PeerId(0))
-        else {
-            return;
-        };
-        process.requests += 1;
-        let request = RequestId(process.requests);
-        process.call = Call::Forming(request, uuid);
-        let (uuid, life) = (GroupUuid(uuid), process.life);
-        self.send(key, true, Event::ToMaster(key, C2m::FormGroup(FormGroup { request, uuid, members })));
-        let patience = self.rng.range(if self.healing { 20_000 * MS } else { 50 * MS }, 30_000 * MS);
-        self.at(patience, Event::GiveUp(slot, life, request));
-    }
-
-    fn reduce(&mut self, slot: usize) {
-        let process = &mut self.all[slot];
-        let (Some(key), Some(plan)) = (process.conn, &process.plan) else { return };
-        let op = OpId { epoch: plan.epoch, tag: 0.into(), attempt: process.attempts };
-        process.call = Call::Reducing(op);
-        let part = PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor {
-            collective: Collective::AllReduce(Nothing {}),
-            parts: vec![part],
-            algorithm: Algorithm::Automatic,
-        };
-        self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
-    }
-
-    fn receive(&mut self, key: u64, packet: M2c) {
-        let Some(slot) = self.process_of(key) else { return };
-        match packet {
-            M2c::Registered(answer) => {
-                self.all[slot].peer = answer.peer;
-                self.ask(slot);
-            }
-            M2c::GroupPlan(plan) => self.take_plan(slot, key, plan),
-            M2c::GroupFormed(formed) => {
-                let Call::Forming(request, _) = self.all[slot].call else { panic!("formed without a call") };
-                assert_eq!(request, formed.request);
-                self.all[slot].steps = 0;
-                self.reduce(slot);
-            }
-            M2c::FormFailed(failed) => {
-                let Call::Forming(request, _) = self.all[slot].call else { panic!("failed without a call") };
-                assert_eq!(request, failed.request);
-                self.ask(slot);
-            }
-            M2c::Stale(stale) => {
-                assert!(self.all[slot].plan.as_ref().is_some_and(|plan| plan.epoch >= stale.epoch));
-                self.reduce(slot);
-            }
-            M2c::Commence(commence) => {
-                let time = self.rng.range(MS, 100 * MS);
-                self.at(time, Event::Complete(key, commence.op));
-            }
-            M2c::Outcome(OpOutcome { op, outcome }) => self.outcome(slot, op, &outcome),
-            M2c::ReachPlan(plan) => self.reach(slot, key, &plan),
-            _ => {}
-        }
-    }
-
-    fn outcome(&mut self, slot: usize, op: OpId, outcome: &Outcome) {
-        let process = &mut self.all[slot];
-        assert_eq!(process.call, Call::Reducing(op), "an outcome for nothing");
-        if process.plan.as_ref().is_some_and(|plan| plan.epoch == op.epoch) {
-            process.attempts = op.attempt + 1;
-        }
-        match outcome {
-            Outcome::Done(_) => {
-                process.done += 1;
-                process.steps += 1;
-                self.sums.done += 1;
-                if self.all[slot].steps >= STEPS { self.ask(slot) } else { self.reduce(slot) }
-            }
-            Outcome::Aborted(verdict) if verdict.cause == Cause::GroupBroken && self.rng.percent(80) => {
-                self.ask(slot)
-            }
-            Outcome::Aborted(_) => self.reduce(slot),
-        }
-    }
-
-    fn take_plan(&mut self, slot: usize, key: u64, plan: GroupPlan) {
-        let process = &mut self.all[slot];
-        let before = process.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
-        assert!(before < plan.epoch, "seed {}: epoch {} after {before}", self.seed, plan.epoch);
-        let me = process.peer;
-        let mut report = EdgeReport::all_up(&plan, me, &[Purpose::Ring]);
-        assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
-        let is_blocked =
-            |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
-        let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
-        let text = Text::new("refused");
-        let fault =
-            |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
-        report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
-        let report = C2m::EdgeReport(report);
-        (process.plan, process.attempts) = (Some(plan), 0);
-        let time = self.delay();
-        self.at(time, Event::Report(key, report));
-    }
-
-    fn reach(&mut self, slot: usize, key: u64, plan: &ReachPlan) {
-        let fails = |target: &&ReachTarget| self.blocked.contains(&(slot, self.slots[&target.peer]));
-        let text = Text::new("connection refused");
-        let unreached = plan.targets.iter().filter(fails);
-        let unreached =
-            unreached.map(|t| Unreached { peer: t.peer, is_state: false, text: text.clone() }).collect();
-        let epoch = self.all[slot].plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
-        let report = C2m::ReachReport(ReachReport { check: plan.check, epoch, unreached });
-        let time = self.delay();
-        self.at(time, Event::Report(key, report));
-    }
-
     fn happen(&mut self, event: Event) {
         if self.trace {
             println!("{:>10.3} {event:?}", self.now as f64 / 1000.0);
@@ -594,20 +322,6 @@ impl World {
             }
             Event::Fault => self.fault(),
         }
-    }
-
-    fn beat(&mut self, slot: usize, life: u32) {
-        let process = &mut self.all[slot];
-        let Some(key) = process.conn.filter(|_| process.life == life) else { return };
-        process.beats += 1;
-        let sequence = process.beats;
-        let (call, call_ms, operation, moved_bytes) = (CallKind::None, 0, None, 0);
-        let (stalled, sent, received) = (Vec::new(), Vec::new(), Vec::new());
-        let beat = Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received };
-        if process.peer != PeerId(0) {
-            self.send(key, true, Event::ToMaster(key, C2m::Beat(beat)));
-        }
-        self.at(1000 * MS, Event::Beat(slot, life));
     }
 
     fn fault(&mut self) {
@@ -679,7 +393,7 @@ fn formings() {
         println!("{:?}", run(seed, true));
         return;
     }
-    let seeds = crate::number("PCCL_SIM_SEEDS").unwrap_or(60).min(60_000);
+    let seeds = crate::number("PCCL_SIM_SEEDS").unwrap_or(400).min(60_000);
     let mut all = Sums::default();
     for seed in 0..seeds {
         let sums = std::panic::catch_unwind(|| run(seed, false)).unwrap_or_else(|cause| {

@@ -1,0 +1,95 @@
+// The collectives of pccl.hpp, made by three peers in threads of their own: PORT.
+#include "check.h"
+
+#include <pccl.hpp>
+
+#include <thread>
+
+using namespace pccl;
+
+static const std::uint32_t PEERS = 3;
+
+// Makes a call by its blocking method and by the one that begins it.
+template <typename Reset, typename Block, typename Begin, typename Look>
+static void both(Reset reset, Block block, Begin begin, Look look) {
+    reset();
+    CHECK(block().local_world_size == PEERS);
+    look();
+    reset();
+    CHECK(begin().wait().local_world_size == PEERS);
+    look();
+}
+
+static void calls(Communicator &comm) {
+    const std::uint32_t rank = comm.world().rank;
+    std::vector<float> data, parts, all;
+    const std::vector<std::size_t> counts{1, 0, 2};
+    const auto own = static_cast<float>(rank + 1);
+    const auto reset = [&] {
+        data.assign(2, own);
+        parts.assign(6, own);
+        all.assign(6, -1.0F);
+    };
+    const auto two = describe(2, pcclFloat, pcclSum, 1), six = describe(6, pcclFloat, pcclMax, 1);
+    both(reset, [&] { return comm.broadcast(data.data(), 2, two); },
+         [&] { return comm.broadcast_async(data.data(), 2, two); }, [&] { CHECK(data[0] == 3 && data[1] == 3); });
+    both(reset, [&] { return comm.reduce(data.data(), 1, two); },
+         [&] { return comm.reduce_async(data.data(), 1, two); }, [&] { CHECK(data[1] == (rank == 1 ? 6 : own)); });
+    both(reset, [&] { return comm.all_gather(data.data(), all.data(), 6, two); },
+         [&] { return comm.all_gather_async(data.data(), all.data(), 6, two); },
+         [&] { CHECK(all == std::vector<float>({1, 1, 2, 2, 3, 3})); });
+    const auto mine = describe(counts[rank], pcclFloat, pcclSum, 1);
+    both(reset, [&] { return comm.all_gather_v(data.data(), all.data(), 3, counts, mine); },
+         [&] { return comm.all_gather_v_async(data.data(), all.data(), 3, counts, mine); },
+         [&] { CHECK(all == std::vector<float>({1, 3, 3, -1, -1, -1})); });
+    both(reset, [&] { return comm.reduce_scatter(parts.data(), data.data(), 2, six); },
+         [&] { return comm.reduce_scatter_async(parts.data(), data.data(), 2, six); },
+         [&] { CHECK(data == std::vector<float>({3, 3}) && parts[0] == own); });
+    const auto three = describe(3, pcclFloat, pcclSum, 1);
+    both(reset, [&] { return comm.reduce_scatter_v(parts.data(), data.data(), counts[rank], counts, three); },
+         [&] { return comm.reduce_scatter_v_async(parts.data(), data.data(), counts[rank], counts, three); },
+         [&] { CHECK(data[0] == (counts[rank] > 0 ? 6 : own) && data[1] == (counts[rank] > 1 ? 6 : own)); });
+    both(reset, [&] { return comm.weighted_average(data.data(), own, two); },
+         [&] { return comm.weighted_average_async(data.data(), own, two); },
+         [&] { CHECK(data[0] == static_cast<float>(14.0 / 6.0)); });
+    both(reset, [&] { return comm.barrier(); }, [&] { return comm.barrier_async(9); }, [] {});
+    try {
+        comm.broadcast(data.data(), PEERS, two);
+        CHECK(!"there is such a rank");
+    } catch (const Error &error) {
+        CHECK(error.result() == pcclInvalidArgument && error.remedy() == pcclRemedyGiveUp);
+    }
+    // The root has gone when the others call: they are told so, and keep what they have.
+    comm.barrier(10);
+    if (rank == 2) {
+        comm.close();
+        return;
+    }
+    reset();
+    try {
+        // Only a world of which this peer knows has that root.
+        comm.broadcast(data.data(), 2, two);
+        CHECK(!"it has got it from nobody");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "WorldChanged" && error.remedy() == pcclRemedyRetry && data[0] == own);
+    }
+    CHECK(comm.world().group_size == 2);
+}
+
+int main() {
+    Master master("127.0.0.1:0");
+    master.run();
+    const std::string address = "127.0.0.1:" + std::to_string(master.port());
+    std::vector<std::thread> peers;
+    for (std::uint32_t i = 0; i < PEERS; i++) {
+        peers.emplace_back([&address] {
+            Communicator comm(address);
+            comm.first_ports(0, 0).connect();
+            comm.wait_for_world(PEERS);
+            calls(comm);
+        });
+    }
+    for (std::thread &peer : peers)
+        peer.join();
+    return 0;
+}

@@ -1,0 +1,185 @@
+//! What the processes and the service of their program do: who wants a group, who is told which list, and what they
+//! answer to the master.
+
+use super::{Call, Event, MS, Process, STEPS, World, name_of};
+use pccl_protocol::*;
+use pccl_quant::{DataType, ReduceOp};
+
+impl World {
+    pub(super) fn ask(&mut self, slot: usize) {
+        self.all[slot].call = Call::Asking;
+        if !std::mem::replace(&mut self.gathering, true) {
+            let patience = self.rng.range(20 * MS, 400 * MS);
+            self.at(patience, Event::Gather);
+        }
+    }
+
+    /// The service makes a quorum of some of those who want one.
+    pub(super) fn gather(&mut self) {
+        self.gathering = false;
+        let asks = |process: &Process| {
+            process.conn.is_some() && process.call == Call::Asking && process.peer != PeerId(0)
+        };
+        let mut members: Vec<usize> = (0..self.all.len()).filter(|slot| asks(&self.all[*slot])).collect();
+        while members.len() > 1 && !self.healing && self.rng.percent(25) {
+            members.remove(self.rng.below(members.len() as u64) as usize);
+        }
+        for at in (1..members.len()).rev() {
+            members.swap(at, self.rng.below(at as u64 + 1) as usize);
+        }
+        self.uuids += 1;
+        let uuid = self.uuids;
+        let by_name = self.rng.percent(50);
+        let list: Vec<MemberRef> = members
+            .iter()
+            .map(|slot| {
+                if by_name { MemberRef::Name(name_of(*slot)) } else { MemberRef::Peer(self.all[*slot].peer) }
+            })
+            .collect();
+        for slot in &members {
+            let (mut uuid, mut list) = (uuid, list.clone());
+            if !self.healing && self.rng.percent(4) {
+                // What an old or another quorum says.
+                match self.rng.below(3) {
+                    0 => uuid = 1 + u128::from(self.rng.below(self.uuids as u64)),
+                    1 => list.reverse(),
+                    _ => list.push(MemberRef::Name(name_of(self.rng.below(8) as usize))),
+                }
+            }
+            let (life, delay) = (self.all[*slot].life, self.delay());
+            self.at(delay, Event::Quorum(*slot, life, uuid, list));
+        }
+        // Whoever was left out, or asks meanwhile, comes next.
+        let again = self.rng.range(100 * MS, 600 * MS);
+        self.gathering = true;
+        self.at(again, Event::Gather);
+    }
+
+    pub(super) fn form(&mut self, slot: usize, uuid: u128, members: Vec<MemberRef>) {
+        let process = &mut self.all[slot];
+        let Some(key) = process.conn.filter(|_| process.call == Call::Asking && process.peer != PeerId(0))
+        else {
+            return;
+        };
+        process.requests += 1;
+        let request = RequestId(process.requests);
+        process.call = Call::Forming(request, uuid);
+        let (uuid, life) = (GroupUuid(uuid), process.life);
+        self.send(key, true, Event::ToMaster(key, C2m::FormGroup(FormGroup { request, uuid, members })));
+        let patience = self.rng.range(if self.healing { 20_000 * MS } else { 50 * MS }, 30_000 * MS);
+        self.at(patience, Event::GiveUp(slot, life, request));
+    }
+
+    pub(super) fn reduce(&mut self, slot: usize) {
+        let process = &mut self.all[slot];
+        let (Some(key), Some(plan)) = (process.conn, &process.plan) else { return };
+        let op = OpId { epoch: plan.epoch, tag: 0.into(), attempt: process.attempts };
+        process.call = Call::Reducing(op);
+        let part = PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum);
+        let descriptor = Descriptor {
+            collective: Collective::AllReduce(Nothing {}),
+            parts: vec![part],
+            algorithm: Algorithm::Automatic,
+        };
+        self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
+    }
+
+    pub(super) fn receive(&mut self, key: u64, packet: M2c) {
+        let Some(slot) = self.process_of(key) else { return };
+        match packet {
+            M2c::Registered(answer) => {
+                self.all[slot].peer = answer.peer;
+                self.ask(slot);
+            }
+            M2c::GroupPlan(plan) => self.take_plan(slot, key, plan),
+            M2c::GroupFormed(formed) => {
+                let Call::Forming(request, _) = self.all[slot].call else { panic!("formed without a call") };
+                assert_eq!(request, formed.request);
+                self.all[slot].steps = 0;
+                self.reduce(slot);
+            }
+            M2c::FormFailed(failed) => {
+                let Call::Forming(request, _) = self.all[slot].call else { panic!("failed without a call") };
+                assert_eq!(request, failed.request);
+                self.ask(slot);
+            }
+            M2c::Stale(stale) => {
+                assert!(self.all[slot].plan.as_ref().is_some_and(|plan| plan.epoch >= stale.epoch));
+                self.reduce(slot);
+            }
+            M2c::Commence(commence) => {
+                let time = self.rng.range(MS, 100 * MS);
+                self.at(time, Event::Complete(key, commence.op));
+            }
+            M2c::Outcome(OpOutcome { op, outcome }) => self.outcome(slot, op, &outcome),
+            M2c::ReachPlan(plan) => self.reach(slot, key, &plan),
+            _ => {}
+        }
+    }
+
+    pub(super) fn outcome(&mut self, slot: usize, op: OpId, outcome: &Outcome) {
+        let process = &mut self.all[slot];
+        assert_eq!(process.call, Call::Reducing(op), "an outcome for nothing");
+        if process.plan.as_ref().is_some_and(|plan| plan.epoch == op.epoch) {
+            process.attempts = op.attempt + 1;
+        }
+        match outcome {
+            Outcome::Done(_) => {
+                process.done += 1;
+                process.steps += 1;
+                self.sums.done += 1;
+                if self.all[slot].steps >= STEPS { self.ask(slot) } else { self.reduce(slot) }
+            }
+            Outcome::Aborted(verdict) if verdict.cause == Cause::GroupBroken && self.rng.percent(80) => {
+                self.ask(slot)
+            }
+            Outcome::Aborted(_) => self.reduce(slot),
+        }
+    }
+
+    pub(super) fn take_plan(&mut self, slot: usize, key: u64, plan: GroupPlan) {
+        let process = &mut self.all[slot];
+        let before = process.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
+        assert!(before < plan.epoch, "seed {}: epoch {} after {before}", self.seed, plan.epoch);
+        let me = process.peer;
+        let mut report = EdgeReport::all_up(&plan, me, &[Purpose::Ring]);
+        assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
+        let is_blocked =
+            |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
+        let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
+        let text = Text::new("refused");
+        let fault =
+            |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
+        report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
+        let report = C2m::EdgeReport(report);
+        (process.plan, process.attempts) = (Some(plan), 0);
+        let time = self.delay();
+        self.at(time, Event::Report(key, report));
+    }
+
+    pub(super) fn reach(&mut self, slot: usize, key: u64, plan: &ReachPlan) {
+        let fails = |target: &&ReachTarget| self.blocked.contains(&(slot, self.slots[&target.peer]));
+        let text = Text::new("connection refused");
+        let unreached = plan.targets.iter().filter(fails);
+        let unreached =
+            unreached.map(|t| Unreached { peer: t.peer, is_state: false, text: text.clone() }).collect();
+        let epoch = self.all[slot].plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
+        let report = C2m::ReachReport(ReachReport { check: plan.check, epoch, unreached });
+        let time = self.delay();
+        self.at(time, Event::Report(key, report));
+    }
+
+    pub(super) fn beat(&mut self, slot: usize, life: u32) {
+        let process = &mut self.all[slot];
+        let Some(key) = process.conn.filter(|_| process.life == life) else { return };
+        process.beats += 1;
+        let sequence = process.beats;
+        let (call, call_ms, operation, moved_bytes) = (CallKind::None, 0, None, 0);
+        let (stalled, sent, received) = (Vec::new(), Vec::new(), Vec::new());
+        let beat = Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received };
+        if process.peer != PeerId(0) {
+            self.send(key, true, Event::ToMaster(key, C2m::Beat(beat)));
+        }
+        self.at(1000 * MS, Event::Beat(slot, life));
+    }
+}

@@ -138,7 +138,8 @@ impl Edges {
         (before, self.planned.len()) != (kept, kept)
     }
 
-    /// Adds edges between pairs, and takes those away that are `over`. All others stay.
+    /// Adds edges between pairs, each in place of one that there was, and takes those of pairs away that are `over`. All
+    /// others stay.
     pub(super) fn change_pairs(
         &mut self,
         more: impl IntoIterator<Item = Wanted>,
@@ -147,7 +148,7 @@ impl Edges {
     ) {
         self.planned.retain(|ends, edge| edge.purpose != Purpose::Pair || !over(*ends));
         for Wanted { ends, purpose, connections } in more {
-            self.planned.entry(ends).or_insert_with(|| Edge::new(purpose, connections, epoch));
+            self.planned.insert(ends, Edge::new(purpose, connections, epoch));
         }
     }
 

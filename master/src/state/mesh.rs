@@ -44,6 +44,11 @@ impl Mesh {
         !self.faults.is_empty()
     }
 
+    /// Whether a fault of this edge is remembered.
+    pub(super) fn has_fault_of(&self, ends: EdgeEnds) -> bool {
+        self.faults.contains_key(&ends)
+    }
+
     /// When the last of its faults is over, if there were any.
     fn faults_end(&self) -> Option<Timestamp> {
         self.faults.values().max().copied()

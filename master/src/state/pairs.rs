@@ -76,9 +76,16 @@ impl Group {
         }
     }
 
-    /// How it is with the edge between these members, whatever it is planned for.
+    /// The edge between these members, whatever it is planned for. One of the mesh that has failed is built anew much
+    /// later, and gives way to one for the two.
+    fn usable_edge(&self, ends: EdgeEnds) -> Option<&Edge> {
+        let is_lost = |edge: &Edge| edge.purpose == Purpose::Mesh && self.mesh.has_fault_of(ends);
+        self.edges.get(ends).filter(|edge| !is_lost(edge))
+    }
+
+    /// How it is with the edge between these members.
     pub(super) fn pair_state(&self, ends: EdgeEnds, now: Timestamp) -> PairState {
-        match (self.edges.get(ends), self.pairs.failed.get(&ends)) {
+        match (self.usable_edge(ends), self.pairs.failed.get(&ends)) {
             (Some(edge), _) if edge.is_up() && edge.held.is_none() => PairState::Stands,
             (None, Some((until, text))) if *until > now => PairState::Failed(text.clone()),
             (None, _) if !self.pairs.wanted.contains(&ends) && !self.has_room_for(ends) => {
@@ -122,7 +129,7 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         group.pairs.failed.retain(|_, (until, _)| *until > now);
         let ends = (pair.from, pair.to);
-        let is_there = group.edges.get(ends).is_some() || group.pairs.failed.contains_key(&ends);
+        let is_there = group.usable_edge(ends).is_some() || group.pairs.failed.contains_key(&ends);
         if is_there {
             return;
         }
@@ -172,11 +179,13 @@ impl MasterState {
     pub(super) fn plan_pairs(&mut self) -> bool {
         let mut due = Vec::new();
         for (id, group) in &mut self.groups {
-            let Group { edges, pairs, ring, .. } = group;
-            pairs.wanted.retain(|ends| {
-                let are_members = ring.contains(&ends.0) && ring.contains(&ends.1);
-                are_members && edges.get(*ends).is_none()
-            });
+            let is_due = |ends: &EdgeEnds| {
+                let are_members = group.ring.contains(&ends.0) && group.ring.contains(&ends.1);
+                are_members && group.usable_edge(*ends).is_none()
+            };
+            let wanted: BTreeSet<EdgeEnds> = group.pairs.wanted.iter().copied().filter(is_due).collect();
+            group.pairs.wanted = wanted;
+            let Group { edges, pairs, .. } = group;
             let has_failed = |(ends, _): (EdgeEnds, &Edge)| pairs.failed.contains_key(&ends);
             if !group.replan && (!pairs.wanted.is_empty() || edges.all_for(Purpose::Pair).any(has_failed)) {
                 due.push(*id);

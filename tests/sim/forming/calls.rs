@@ -2,6 +2,7 @@
 //! answer to the master.
 
 use super::{Call, Event, MS, Process, STEPS, World, name_of};
+use crate::rng::Rng;
 use pccl_protocol::*;
 use pccl_quant::{DataType, ReduceOp};
 
@@ -70,18 +71,70 @@ impl World {
         self.at(patience, Event::GiveUp(slot, life, request));
     }
 
+    /// The next collective of its group; some are between two members, and the last one of an odd number has none.
     pub(super) fn reduce(&mut self, slot: usize) {
+        loop {
+            let process = &self.all[slot];
+            let Some(plan) = &process.plan else { return };
+            if process.steps >= STEPS {
+                return self.ask(slot);
+            }
+            match self.part_of(plan, process) {
+                Some(tag) => return self.vote(slot, tag),
+                None => self.all[slot].steps += 1,
+            }
+        }
+    }
+
+    /// What a process has to do in this step; all members of its group decide that alike.
+    fn part_of(&self, plan: &GroupPlan, process: &Process) -> Option<Tag> {
+        let ranks = plan.members.len();
+        let mut rng = Rng::new(self.seed ^ u64::from(plan.group.0) << 8 ^ process.steps);
+        if ranks < 2 || rng.percent(50) {
+            return Some(Tag::from(process.steps));
+        }
+        let (half, rank) = (ranks / 2, plan.rank_of(process.peer)?);
+        let member = |rank: usize| plan.members[rank].peer;
+        let pair = match rank {
+            first if first < half => Pair { from: process.peer, to: member(first + half) },
+            second if second < 2 * half => Pair { from: member(second - half), to: process.peer },
+            _ => return None,
+        };
+        Some(Tag { number: process.steps, pair: Some(pair) })
+    }
+
+    fn vote(&mut self, slot: usize, tag: Tag) {
         let process = &mut self.all[slot];
         let (Some(key), Some(plan)) = (process.conn, &process.plan) else { return };
-        let op = OpId { epoch: plan.epoch, tag: 0.into(), attempt: process.attempts };
+        let attempt = process.attempts.get(&tag).copied().unwrap_or(0);
+        let op = OpId { epoch: plan.epoch, tag, attempt };
         process.call = Call::Reducing(op);
-        let part = PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum);
-        let descriptor = Descriptor {
-            collective: Collective::AllReduce(Nothing {}),
-            parts: vec![part],
-            algorithm: Algorithm::Automatic,
+        let collective = match tag.pair {
+            None => Collective::AllReduce(Nothing {}),
+            Some(_) => Collective::SendRecv(Nothing {}),
         };
+        let parts = vec![PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum)];
+        let descriptor = Descriptor { collective, parts, algorithm: Algorithm::Automatic };
         self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
+    }
+
+    /// Now and then the edge between the two breaks, and one of them sees it.
+    pub(super) fn some_fault(&mut self, slot: usize, key: u64, op: OpId) -> Option<OpFault> {
+        let Pair { from, to } = op.tag.pair?;
+        if self.healing || !self.rng.percent(10) {
+            return None;
+        }
+        let (plan, me) = (self.all[slot].plan.as_ref()?, self.all[slot].peer);
+        let (epoch, mut edges) = (plan.epoch, plan.edges_of(me).map(|(_, name)| name));
+        let EdgeName { generation, .. } = edges.find(|name| (name.from, name.to) == (from, to))?;
+        let text = Text::new("connection reset");
+        let broken = vec![EdgeFault { from, to, generation, text: text.clone() }];
+        let report = C2m::EdgeReport(EdgeReport { epoch, up: Vec::new(), broken });
+        self.were_blocked.insert((self.slots[&from], self.slots[&to]));
+        self.send(key, true, Event::ToMaster(key, report));
+        let (kind, peer) =
+            if me == from { (OpFaultKind::OutboundLost, to) } else { (OpFaultKind::InboundLost, from) };
+        Some(OpFault { kind, peer: Some(peer), generation, text })
     }
 
     pub(super) fn receive(&mut self, key: u64, packet: M2c) {
@@ -120,20 +173,24 @@ impl World {
     pub(super) fn outcome(&mut self, slot: usize, op: OpId, outcome: &Outcome) {
         let process = &mut self.all[slot];
         assert_eq!(process.call, Call::Reducing(op), "an outcome for nothing");
-        if process.plan.as_ref().is_some_and(|plan| plan.epoch == op.epoch) {
-            process.attempts = op.attempt + 1;
+        if process.plan.as_ref().is_some_and(|plan| plan.counted_since <= op.epoch) {
+            process.attempts.insert(op.tag, op.attempt + 1);
         }
         match outcome {
             Outcome::Done(_) => {
                 process.done += 1;
                 process.steps += 1;
                 self.sums.done += 1;
-                if self.all[slot].steps >= STEPS { self.ask(slot) } else { self.reduce(slot) }
+                self.sums.pairs += u64::from(op.tag.pair.is_some());
+                self.reduce(slot);
             }
             Outcome::Aborted(verdict) if verdict.cause == Cause::GroupBroken && self.rng.percent(80) => {
                 self.ask(slot)
             }
-            Outcome::Aborted(_) => self.reduce(slot),
+            Outcome::Aborted(verdict) => {
+                self.sums.lost_edges += u64::from(verdict.cause == Cause::EdgeBroken);
+                self.reduce(slot);
+            }
         }
     }
 
@@ -142,8 +199,10 @@ impl World {
         let before = process.plan.as_ref().map_or(GroupEpoch(0), |plan| plan.epoch);
         assert!(before < plan.epoch, "seed {}: epoch {} after {before}", self.seed, plan.epoch);
         let me = process.peer;
-        let mut report = EdgeReport::all_up(&plan, me, &[Purpose::Ring]);
+        let all = [Purpose::Ring, Purpose::Mesh, Purpose::Pair];
+        let mut report = EdgeReport::all_up(&plan, me, &all);
         assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
+        report.up.retain(|name| process.said.insert(*name));
         let is_blocked =
             |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
         let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
@@ -152,7 +211,10 @@ impl World {
             |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
         report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
         let report = C2m::EdgeReport(report);
-        (process.plan, process.attempts) = (Some(plan), 0);
+        if process.plan.as_ref().is_none_or(|before| before.counted_since != plan.counted_since) {
+            process.attempts.clear();
+        }
+        process.plan = Some(plan);
         let time = self.delay();
         self.at(time, Event::Report(key, report));
     }

@@ -40,20 +40,25 @@ impl World {
             M2c::Commence(commence) => {
                 let snapshot = self.master.snapshot();
                 let group = snapshot.groups.iter().find(|group| group.ring.contains(&peer)).expect("a group");
-                for member in &group.ring {
+                let takes_part = |member: &&PeerId| commence.op.tag.involves(**member);
+                let members: Vec<PeerId> = group.ring.iter().filter(takes_part).copied().collect();
+                assert!(members.contains(&peer), "seed {seed}: {} begins for somebody else", commence.op);
+                for member in &members {
                     assert!(
                         self.alive.contains(member),
                         "seed {seed}: {} begins without a member",
                         commence.op
                     );
                 }
-                self.begun.entry((group.group, commence.op)).or_default().extend(group.ring.iter().copied());
+                self.begun.entry((group.group, commence.op)).or_default().extend(members);
             }
             M2c::Outcome(OpOutcome { op, outcome: Outcome::Done(_) }) => {
                 let begun =
                     self.begun.iter().find(|((_, begun), members)| begun == op && members.contains(&peer));
                 let (_, members) = begun.expect("it has begun");
-                for member in members.iter().filter(|member| self.alive.contains(member)) {
+                // What is sent has to have arrived, whoever is still there.
+                let has_to = |member: &&PeerId| op.tag.pair.is_some() || self.alive.contains(*member);
+                for member in members.iter().filter(has_to) {
                     let completed = self.completed.contains(&(*member, *op));
                     assert!(completed, "seed {seed}: {op} is done before {member} has completed it");
                 }

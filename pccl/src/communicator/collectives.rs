@@ -298,9 +298,6 @@ impl Communicator {
         if others_run {
             shared.recall_reader();
         }
-        if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
-            previous.unknown_outcome = op.last_id();
-        }
         let answer = op.answer_world();
         self.show(answer.clone());
         if result.is_err() {

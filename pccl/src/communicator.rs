@@ -139,12 +139,7 @@ impl Communicator {
             *self.world.lock() = known;
         }
         if let Some(identity) = shared.identity() {
-            *self.previous.lock() = Some(PreviousIdentity {
-                run: identity.run,
-                peer: identity.peer,
-                revision: None,
-                unknown_outcome: None,
-            });
+            *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer });
         }
         Ok(())
     }

@@ -9,6 +9,8 @@
 //! was in it, a call that fails has left send buffers and in-place buffers as they were); **never a hang without a
 //! culprit** (each wait makes progress, ends, or can say for whom it waits); **the wire is the limit**.
 //!
+//! The [guides](guide) say what each call yields, what to do about errors, and how to run this on machines.
+//!
 //! ```no_run
 //! use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
 //!
@@ -55,7 +57,7 @@
 //! }
 //! ```
 
-// Modules from top to bottom, each of which uses only those below it: `detached`, `scope`, `communicator`,
+// Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `scope`, `communicator`,
 // `topology`, `options`, `state`, `session`, `collective`, `config`, `flight`, `memory`, `error`, `limit`, `world`.
 mod collective;
 mod communicator;
@@ -63,6 +65,7 @@ mod config;
 mod detached;
 mod error;
 mod flight;
+pub mod guide;
 mod limit;
 #[allow(unsafe_code)]
 mod memory;

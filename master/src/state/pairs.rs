@@ -1,8 +1,8 @@
 //! Edges between two members that send to each other, where neither ring nor mesh has such an edge.
 //!
-//! They are planned when the first of the two votes for an operation between them, in a plan that keeps all other edges,
-//! and stay as long as both are members and they do not fail. Who has as many as it can have loses one that is not in
-//! use.
+//! They are planned when the first of the two votes for an operation between them, in a plan that keeps all other
+//! edges, and stay as long as both are members and they do not fail. Who has as many as it can have loses one that is
+//! not in use.
 
 use super::collective::Step;
 use super::edges::{Edge, EdgeEnds, Wanted};
@@ -157,8 +157,8 @@ impl MasterState {
         }
     }
 
-    /// An edge between a pair could not be built, broke, or stands still (`stalled_ms` is not 0 then). The next plan does
-    /// not have it.
+    /// An edge between a pair could not be built, broke, or stands still (`stalled_ms` is not 0 then). The next plan
+    /// does not have it.
     pub(super) fn pair_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
         let until = self.now + self.options.edge_grace;
         let Some(group) = self.groups.get_mut(&group_id) else { return };

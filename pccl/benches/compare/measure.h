@@ -70,3 +70,59 @@ static void measure(const char* library, int rank, int peers, const std::functio
         fflush(stdout);
     }
 }
+
+struct Several {
+    const char* name;
+    int tensors;
+    size_t bytes;  // of each
+};
+
+static const std::vector<Several> SEVERAL = {
+    {"64 x 1 MiB in flight", 64, 1u << 20},
+    {"8 x 32 MiB in flight", 8, 32u << 20},
+};
+// Bytes of one measurement, as `all_reduce --several` has them by default.
+static const size_t SEVERAL_VOLUME = size_t{512} << 20;
+
+// What several tensors cost, each case beside one operation of the same bytes, in turns: the table of
+// `all_reduce --several`. `several` reduces so many tensors of so many bytes, all of them in flight at the same time.
+static void measure_several(const char* library, int rank, int peers, const std::function<void(size_t)>& reduce,
+                            const std::function<void(int, size_t)>& several,
+                            const std::function<double(double)>& sum, const std::function<double(double)>& largest) {
+    if (rank == 0)
+        printf("\n%d peers, %s\n%-34s%8s%10s%8s%10s\n", peers, library, "", "GB/s", "CPU s/GB", "time", "CPU time");
+    for (const Several& work : SEVERAL) {
+        const size_t all = work.tensors * work.bytes;
+        const int repetitions = static_cast<int>(std::max<size_t>(SEVERAL_VOLUME / all, 1));
+        std::vector<double> seconds, cpu, ratio, cpu_ratio;
+        for (int round = 0; round <= ROUNDS; round++) {
+            double taken[2], spent[2];
+            for (int which = 0; which < 2; which++) {
+                double start = now_seconds(), start_cpu = cpu_seconds();
+                for (int i = 0; i < repetitions; i++) {
+                    if (which == 0)
+                        reduce(all);
+                    else
+                        several(work.tensors, work.bytes);
+                }
+                taken[which] = largest(now_seconds() - start);
+                spent[which] = sum(cpu_seconds() - start_cpu);
+            }
+            if (round == 0) continue;  // the first touches the memory for the first time
+            seconds.push_back(taken[1]);
+            cpu.push_back(spent[1]);
+            ratio.push_back(taken[1] / taken[0]);
+            cpu_ratio.push_back(spent[1] / spent[0]);
+        }
+        auto median = [](std::vector<double>& values) {
+            std::sort(values.begin(), values.end());
+            return values[ROUNDS / 2];
+        };
+        const double volume = 1e-9 * static_cast<double>(all) * repetitions;
+        const double time = median(seconds), spent = median(cpu);
+        if (rank != 0) continue;
+        printf("%-34s%8.2f%10.2f%8.2f%10.2f\n", work.name, volume / time, spent / volume, median(ratio),
+               median(cpu_ratio));
+        fflush(stdout);
+    }
+}

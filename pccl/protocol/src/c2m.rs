@@ -81,10 +81,6 @@ wire_struct! {
         pub run: RunId,
         /// Its identity there.
         pub peer: PeerId,
-        /// The last committed revision that it saw.
-        pub revision: Option<Revision>,
-        /// An operation whose outcome it never learned, after it had voted complete.
-        pub unknown_outcome: Option<OpId>,
     }
 }
 

@@ -8,7 +8,7 @@ use tinysockets::wire::{Decode, Encode, Reader, WireError};
 pub struct Descriptor {
     /// What is done.
     pub collective: Collective,
-    /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is [`ReduceOp::Sum`].
+    /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is `Sum`.
     pub parts: Vec<PartDescriptor>,
     /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
     /// which leaves it to the master.

@@ -133,11 +133,6 @@ impl Op {
         self.id().map(|op| CollectiveId { kind: self.descriptor.kind(), op })
     }
 
-    /// Identity of the last attempt, also after [`Op::wait`].
-    pub(crate) fn last_id(&self) -> Option<OpId> {
-        self.state.lock().last_id
-    }
-
     /// The world with the master's answer; none as long as there is none, or if something else ended the operation.
     pub(crate) fn answer_world(&self) -> Option<Arc<Known>> {
         self.state.lock().answer_world.clone()
@@ -184,7 +179,6 @@ impl Op {
         state.early = shape.is_none().then(|| local_fault("called for other members"));
         state.vote = None;
         state.attempt = Some(attempt.clone());
-        state.last_id = Some(id);
         (state.initiated, state.told) = (false, false);
         drop(state);
         if let Some(beside) = self.beside.as_ref().filter(|_| shape.is_some()) {

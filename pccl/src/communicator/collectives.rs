@@ -198,7 +198,8 @@ impl Communicator {
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;
     /// let world = comm.world();
-    /// let (next, previous) = ((world.rank + 1) % world.group_size, (world.rank + world.group_size - 1) % world.group_size);
+    /// let (rank, ranks) = (world.rank, world.group_size);
+    /// let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     /// let (own, mut other) = (vec![1.0_f32; 1000], vec![0.0_f32; 1000]);
     /// comm.scope(|scope| {
     ///     let sent = scope.launch(pccl::Call::send(&own[..], next), 0)?;
@@ -343,9 +344,6 @@ impl Communicator {
         };
         if others_run {
             shared.recall_reader();
-        }
-        if let (Err(Error::OutcomeUnknown(_)), Some(previous)) = (&result, self.previous.lock().as_mut()) {
-            previous.unknown_outcome = op.last_id();
         }
         let answer = op.answer_world();
         self.show(answer.clone());

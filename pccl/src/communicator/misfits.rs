@@ -61,12 +61,15 @@ impl Misfits {
 mod tests {
     use super::*;
     use crate::Remedy;
-    use pccl_protocol::{CollectiveId, OpId, Operation, Phase, Split, Text, Verdict};
+    use pccl_protocol::{CollectiveId, GroupEpoch, OpId, Operation, Phase, Split, Text, Verdict};
 
     const THREE: [PeerId; 3] = [PeerId(1 << 96), PeerId(2 << 96), PeerId(3 << 96)];
 
     fn failure(cause: Cause) -> Error {
-        let id = CollectiveId { kind: CollectiveKind::AllGather, op: OpId::default() };
+        let id = CollectiveId {
+            kind: CollectiveKind::AllGather,
+            op: OpId { epoch: GroupEpoch(1), tag: 0.into(), attempt: 0 },
+        };
         Error::Aborted(Box::new(Verdict {
             cause,
             culprits: Vec::new(),

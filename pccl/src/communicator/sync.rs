@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::{Error, SharedState, SyncInfo, SyncOptions, flight, limit::Limit, state::sync};
 use pccl_flight::What;
-use pccl_protocol::{CallKind, Revision};
+use pccl_protocol::CallKind;
 
 impl Communicator {
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
@@ -40,9 +40,6 @@ impl Communicator {
             flight::settle(&self.flight);
         }
         self.note_verdict(&result);
-        if let (Ok(info), Some(previous)) = (&result, self.previous.lock().as_mut()) {
-            previous.revision = Some(Revision(info.revision));
-        }
         result
     }
 }

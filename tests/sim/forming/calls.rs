@@ -125,8 +125,10 @@ impl World {
             return None;
         }
         let (plan, me) = (self.all[slot].plan.as_ref()?, self.all[slot].peer);
-        let (epoch, mut edges) = (plan.epoch, plan.edges_of(me).map(|(_, name)| name));
-        let EdgeName { generation, .. } = edges.find(|name| (name.from, name.to) == (from, to))?;
+        let epoch = plan.epoch;
+        let mut edges = plan.edges_of(me).map(|(_, name)| name);
+        let generation = edges.find(|name| (name.from, name.to) == (from, to))?.generation;
+        drop(edges);
         let text = Text::new("connection reset");
         let broken = vec![EdgeFault { from, to, generation, text: text.clone() }];
         let report = C2m::EdgeReport(EdgeReport { epoch, up: Vec::new(), broken });

@@ -30,9 +30,6 @@ pub const FLAG_CHECKSUM: u8 = 1;
 /// Flag: [`OpKey::pair`].
 const FLAG_PAIR: u8 = 2;
 
-/// Flags that the link carries without looking at them, for whoever plans the frames.
-pub const FLAGS_FOR_USER: u8 = 0xF0;
-
 const MAGIC: [u8; 2] = [0xF7, 0xA3];
 const CHECK_AT: usize = FRAME_HEADER_BYTES - 4;
 
@@ -62,7 +59,7 @@ pub struct FrameHeader {
     pub offset: u64,
     /// Bytes of payload, at most [`MAX_FRAME_BYTES`].
     pub len: u32,
-    /// [`FLAG_CHECKSUM`], and whatever is used of [`FLAGS_FOR_USER`].
+    /// [`FLAG_CHECKSUM`], or nothing.
     pub flags: u8,
     /// Checksum of the payload if [`FLAG_CHECKSUM`] is set.
     pub checksum: u32,
@@ -120,7 +117,7 @@ impl FrameHeader {
         if found != computed {
             return Err(HeaderError::Check { found, computed });
         }
-        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR | FLAGS_FOR_USER) != 0 || bytes[3] != 0 {
+        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR) != 0 || bytes[3] != 0 {
             return Err(HeaderError::Flags(BigEndian::read_u16(&bytes[2..4])));
         }
         let len = BigEndian::read_u32(&bytes[4..8]);
@@ -165,7 +162,7 @@ mod tests {
                 stage,
                 offset,
                 len,
-                flags: flags & (FLAG_CHECKSUM | FLAGS_FOR_USER),
+                flags: flags & FLAG_CHECKSUM,
                 checksum,
             },
         )

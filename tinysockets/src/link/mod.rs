@@ -41,7 +41,7 @@ pub mod tuning;
 
 use std::{fmt, sync::Arc};
 
-pub use frame::{FLAG_CHECKSUM, FLAGS_FOR_USER, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
+pub use frame::{FLAG_CHECKSUM, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
 pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Pass};
 pub use outgoing::{Backlog, OutConfig, OutLink};

@@ -235,7 +235,7 @@ arb_struct! {
     FormGroup { request, uuid, members }
     GroupFormed { request, sizes }
     FormFailed { request, verdict }
-    PreviousIdentity { run, peer, revision, unknown_outcome }
+    PreviousIdentity { run, peer }
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms }

@@ -30,7 +30,6 @@ pub(super) enum Vote {
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) attempt: Option<Running>,
-    pub(super) last_id: Option<OpId>,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
     /// The caller has given up, or its limit has passed: no further attempt may succeed.
@@ -55,7 +54,6 @@ impl State {
         Self {
             phase: Phase::Stale,
             attempt: None,
-            last_id: None,
             vote: None,
             given_up: None,
             told: false,

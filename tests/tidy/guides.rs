@@ -1,0 +1,89 @@
+//! The guides that docs.rs shows: documents of the repository as modules of `pccl`. A published crate has only files of
+//! its own directory, so they are there a second time, with links that lead somewhere in the documentation of the
+//! crate. These tests make them, and see that they are up to date.
+
+use crate::tree::Tree;
+
+/// Where they lie.
+pub(crate) const FOLDER: &str = "pccl/src/guide/";
+/// Documents that who uses the library reads. Each is a module of [`FOLDER`].
+const GUIDES: [&str; 5] = ["semantics", "errors", "quantisation", "deploying", "operating"];
+
+/// The guides with their texts.
+pub(crate) fn made(tree: &Tree) -> Vec<(String, String)> {
+    let guide = |name: &&str| {
+        let text = tree.get(&format!("docs/{name}.md")).map(String::as_str).unwrap_or_default();
+        (format!("{FOLDER}{name}.md"), guide_of(text))
+    };
+    GUIDES.iter().map(guide).collect()
+}
+
+/// What is wrong with the guides.
+pub(crate) fn problems(tree: &Tree) -> Vec<String> {
+    let made = made(tree);
+    let old = made.iter().filter(|(path, text)| tree.get(path) != Some(text));
+    let old = old.map(|(path, _)| {
+        format!("{path}: is old; cargo test -p pccl-tests --test tidy make_guides -- --ignored makes it anew")
+    });
+    let is_known = |path: &&String| path.starts_with(FOLDER) && path.ends_with(".md");
+    let foreign = tree.keys().filter(is_known).filter(|path| !made.iter().any(|(known, _)| known == *path));
+    old.chain(foreign.map(|path| format!("{path}: no document is behind it"))).collect()
+}
+
+/// A document as a guide: its links lead to other guides, or are the name of a file of the repository; and what is
+/// written in Rust is not compiled, because it is a part of something.
+fn guide_of(document: &str) -> String {
+    let mut guide = String::with_capacity(document.len());
+    let mut rest = document;
+    while let Some(at) = rest.find("](") {
+        let (before, link) = rest.split_at(at);
+        let Some((target, after)) = link[2..].split_once(')') else { break };
+        let (file, place) = target.split_once('#').unwrap_or((target, ""));
+        let name = file.strip_suffix(".md").filter(|name| GUIDES.contains(name));
+        let place = if place.is_empty() { String::new() } else { format!("#{place}") };
+        match (name, before.rfind('[')) {
+            (Some(name), _) => guide.push_str(&format!("{before}](crate::guide::{name}{place})")),
+            (None, Some(open)) if !file.is_empty() && !file.contains("://") => {
+                let (text, path) = (&before[open + 1..], of_repository(file));
+                guide.push_str(&before[..open]);
+                let is_its_name = text.trim_matches('`') == path || file == text;
+                guide.push_str(&if is_its_name { format!("`{path}`") } else { format!("{text} (`{path}`)") });
+            }
+            _ => guide.push_str(&format!("{before}]({target})")),
+        }
+        rest = after;
+    }
+    guide.push_str(rest);
+    guide.replace("```rust\n", "```rust,ignore\n")
+}
+
+/// A path that a document of `docs/` names, from the root of the repository.
+fn of_repository(file: &str) -> String {
+    file.strip_prefix("../").map_or_else(|| format!("docs/{file}"), str::to_owned)
+}
+
+#[test]
+fn links_lead_to_guides_or_name_files() {
+    let document = "See [how](errors.md#the-loop), [b](#here), [c](topology.md#x), [`a.md`](../a.md) \
+                    and [d](https://e.org).\n```rust\nf();\n```\n";
+    let guide = "See [how](crate::guide::errors#the-loop), [b](#here), c (`docs/topology.md`), `a.md` \
+                 and [d](https://e.org).\n```rust,ignore\nf();\n```\n";
+    assert_eq!(guide_of(document), guide);
+}
+
+#[test]
+fn old_guides_are_found() {
+    let tree = crate::tree::planted(&[("docs/errors.md", "# New"), ("pccl/src/guide/errors.md", "# Old")]);
+    let found = problems(&tree);
+    assert!(found.iter().any(|problem| problem.starts_with("pccl/src/guide/errors.md: is old")), "{found:?}");
+    let extra = crate::tree::planted(&[("pccl/src/guide/other.md", "# Other")]);
+    assert!(problems(&extra).iter().any(|problem| problem.contains("no document is behind it")));
+}
+
+#[test]
+#[ignore = "writes the guides"]
+fn make_guides() {
+    for (path, text) in made(&crate::tree::read()) {
+        std::fs::write(crate::tree::root().join(path), text).expect("the guide can be written");
+    }
+}

@@ -174,7 +174,8 @@ mod tests {
                     r#""peers":[{{"peer":"{}","host":"h\"ost","name":"node_7","p2p_port":13,"state_port":14,"#,
                     r#""group":4,"phase":"connecting","call":"sync_shared_state","#,
                     r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
-                    r#""operation":{{"collective":"broadcast","tag":9,"from":null,"to":null,"epoch":6,"attempt":1}}}}],"#,
+                    r#""operation":{{"collective":"broadcast","tag":9,"from":null,"to":null,"#,
+                    r#""epoch":6,"attempt":1}}}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
                 ),
                 id(0xff),

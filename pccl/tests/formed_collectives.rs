@@ -1,9 +1,12 @@
 //! Every collective in groups of given members and in a world of one; and frames of a forming that is over. Peers are
 //! threads of this process.
 
+mod formed;
+
+use formed::{PATIENCE, all, form, master, peer};
 use pccl::{
-    AsyncReduce, Cause, CollectiveOptions, Communicator, Error, LaunchOptions, Master, MasterConfig, Member,
-    PeerId, Quantisation, ReduceInfo, ReduceOp, Remedy, Scheme,
+    AsyncReduce, Cause, CollectiveOptions, Communicator, Error, LaunchOptions, PeerId, Quantisation,
+    ReduceInfo, ReduceOp, Remedy, Scheme,
 };
 use std::{
     collections::BTreeMap,
@@ -14,44 +17,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
 };
-
-/// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn master() -> Master {
-    let _ = env_logger::builder().is_test(true).try_init();
-    let config = MasterConfig {
-        listen: "127.0.0.1:0".into(),
-        peer_timeout: PATIENCE,
-        edge_timeout: PATIENCE,
-        ..MasterConfig::default()
-    };
-    Master::launch(config).expect("master starts")
-}
-
-fn peer(master: &Master, name: &str) -> Communicator {
-    let builder = Communicator::builder(&master.local_addr().to_string()).first_ports(0, 0);
-    let comm = builder.name(name).formed_groups(true).build().expect("valid settings");
-    comm.connect().expect("connect");
-    comm
-}
-
-/// All of these call at the same time.
-fn all<T: Send>(comms: &[&Communicator], call: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
-    let call = &call;
-    thread::scope(|scope| {
-        let handles: Vec<_> = comms.iter().map(|comm| scope.spawn(move || call(comm))).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    })
-}
-
-fn form(comms: &[&Communicator], uuid: u128, names: &[&str]) {
-    let list: Vec<Member> = names.iter().map(|name| Member::from(*name)).collect();
-    let worlds = all(comms, |comm| comm.form_group_within(uuid, &list, PATIENCE).expect("formed"));
-    assert!(worlds.iter().all(|world| world.group_size == names.len()));
-}
 
 /// The buffers of one peer after a collective: what it has sent or worked on in place, and what it has got.
 type Tried = (Result<ReduceInfo, Error>, Vec<f32>, Vec<f32>);

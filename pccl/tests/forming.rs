@@ -1,55 +1,19 @@
 //! Groups of given members, and a world of one. Peers are threads of this process.
 
+mod formed;
+
+use formed::{PATIENCE, all, form, master, names, peer};
 use pccl::{
-    Cause, Communicator, Error, Master, MasterConfig, Member, Phase, Quantisation, ReduceOp, ReduceOptions,
-    Remedy, Scheme, SharedState, SyncStrategy, Verdict, World,
+    Cause, Communicator, Error, Master, Member, Phase, Quantisation, ReduceOp, ReduceOptions, Remedy, Scheme,
+    SharedState, SyncStrategy, Verdict,
 };
 use std::{thread, time::Duration};
 
-/// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The limit of whoever gives up.
 const SHORT: Duration = Duration::from_millis(300);
 
-fn master() -> Master {
-    let _ = env_logger::builder().is_test(true).try_init();
-    let config =
-        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
-    Master::launch(config).expect("master starts")
-}
-
-fn peer(master: &Master, name: &str) -> Communicator {
-    let builder = Communicator::builder(&master.local_addr().to_string()).first_ports(0, 0);
-    let comm = builder.name(name).formed_groups(true).build().expect("valid settings");
-    comm.connect().expect("connect");
-    comm
-}
-
 fn peers<const N: usize>(master: &Master, names: [&str; N]) -> [Communicator; N] {
     names.map(|name| peer(master, name))
-}
-
-fn names(list: &[&str]) -> Vec<Member> {
-    list.iter().map(|name| Member::from(*name)).collect()
-}
-
-/// All of these call at the same time.
-fn all<T: Send>(comms: &[&Communicator], call: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
-    thread::scope(|scope| {
-        let handles: Vec<_> = comms
-            .iter()
-            .map(|comm| {
-                let call = &call;
-                scope.spawn(move || call(comm))
-            })
-            .collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    })
-}
-
-fn form(comms: &[&Communicator], uuid: u128, list: &[&str]) -> Vec<World> {
-    let list = names(list);
-    all(comms, |comm| comm.form_group_within(uuid, &list, PATIENCE).expect("formed"))
 }
 
 fn sum(comm: &Communicator) -> Result<(f32, usize), Error> {

@@ -311,6 +311,9 @@ static bool is_out_of_place(const task_t *task) {
 
 /* Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. */
 static bool is_intact(const task_t *task) {
+    /* What was to be received is undefined. */
+    if (task->job.collective == RECV)
+        return true;
     const bool keeps_results =
         task->job.collective == REDUCE_SCATTER || task->job.collective == REDUCE_SCATTER_COUNTS;
     return input_hash(task) == task->input_hash && (!keeps_results || output_hash(task) == task->empty_hash);
@@ -401,7 +404,7 @@ static pcclReduceDescriptor_t describe(const task_t *task, int part) {
     memset(&descriptor, 0, sizeof descriptor);
     descriptor.count = task->sent[part];
     descriptor.op = task->job.parts[part].op;
-    descriptor.tag = task->job.tag + (uint64_t) part;
+    descriptor.tag = is_between_two(&task->job) ? SEND_TAG : task->job.tag + (uint64_t) part;
     descriptor.src_descriptor.datatype = type_of(task->job.parts[part].kind);
     descriptor.quantization_options.quantized_datatype = pcclUint8;
     descriptor.quantization_options.algorithm = task->job.parts[part].coding;
@@ -434,7 +437,10 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
     if (unknown)
         report_completed("unresolved", task->job.tag, before->count, "-", output_hash(task), before);
     switch (pcclGetLastRemedy()) {
-    case pcclRemedyRetry: return GO_ON;
+    case pcclRemedyRetry:
+        /* Who it is for may be gone; both fail alike, and neither makes it again. */
+        task->done = is_between_two(&task->job);
+        return GO_ON;
     case pcclRemedyWaitForPeers: return ALONE;
     default: return lost();
     }
@@ -443,6 +449,8 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
 /* Begins a collective. */
 static pcclResult_t launch(task_t *task) {
     const uint32_t root = root_of(&task->job, task->ranks);
+    const uint32_t next = (uint32_t) ((task->rank + 1) % task->ranks);
+    const uint32_t previous = (uint32_t) ((task->rank + task->ranks - 1) % task->ranks);
     pcclReduceDescriptor_t descriptor = describe(task, 0);
     void *const data = task->data[0], *const result = task->results[0];
     const size_t received = task->received[0];
@@ -466,6 +474,8 @@ static pcclResult_t launch(task_t *task) {
         return pcclWeightedAverageAsync(data, (double) between(&rng, 1, 4096) / 16, &descriptor, comm,
                                         &task->handle);
     case BARRIER: return pcclBarrierAsync(task->job.tag, comm, &task->handle);
+    case SEND: return pcclSendAsync(data, next, &descriptor, comm, &task->handle);
+    case RECV: return pcclRecvAsync(data, previous, &descriptor, comm, &task->handle);
     }
     die("no such collective");
     return pcclInternalError;
@@ -538,7 +548,8 @@ static void update(const task_t *tasks) {
     for (i = 0; i <= JOBS_MAX; i++) {
         const collective_t collective = tasks[i].job.collective;
         /* Of these each peer has another result. */
-        if (collective != REDUCE && collective != REDUCE_SCATTER && collective != REDUCE_SCATTER_COUNTS)
+        if (collective != REDUCE && collective != REDUCE_SCATTER && collective != REDUCE_SCATTER_COUNTS &&
+            !is_between_two(&tasks[i].job))
             noise ^= tasks[i].result_hash;
     }
     for (i = 0; i < workload.elements; i++)
@@ -560,8 +571,12 @@ static next_t step(void) {
     int i;
     concurrent_jobs(&workload, revision, jobs);
     other_jobs(&workload, revision, jobs + JOBS);
-    for (i = 0; i < JOBS_MAX; i++)
+    /* All members know the same ring now, and so who is whose neighbour. */
+    pair_jobs(&workload, revision, jobs + JOBS + OTHERS / 2);
+    for (i = 0; i < JOBS_MAX; i++) {
         tasks[i] = prepare(jobs[i], &ring);
+        tasks[i].done = ring.count < 2 && is_between_two(&jobs[i]);
+    }
     tasks[JOBS_MAX] = prepare(many_job(&workload, revision), &ring);
     while (end == GO_ON && open) {
         end = run_round(tasks, ask);

@@ -19,6 +19,8 @@ numpy.seterr(over="ignore")
 ORPHANED = 3
 MANY_TAG = 100
 OTHER_TAG = 11
+# What goes to the next rank, and comes from the previous one, in reports. The calls have the first of them.
+SEND_TAG, RECV_TAG = 19, 20
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX,
@@ -110,10 +112,13 @@ class Job:
         self.turn = step + tag
         self.split = collective.startswith(("all_gather", "reduce_scatter"))
         self.depends_on_ring = self.split or collective in ("broadcast", "reduce")
+        self.is_between_two = collective in ("send", "recv")
         # Of these each peer has another result.
-        self.is_same_for_all = not collective.startswith("reduce")
+        self.is_same_for_all = not collective.startswith("reduce") and not self.is_between_two
         if collective == "all_reduce":
             self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
+        elif self.is_between_two:
+            self.schedule = Schedule.AUTOMATIC
         else:
             self.schedule = (Schedule.PAIRWISE, Schedule.RING, Schedule.AUTOMATIC)[(step // 4 + tag) % 3]
 
@@ -180,12 +185,20 @@ class Workload:
             jobs.append(Job(step, tag, True, [] if collective == "barrier" else [part], collective))
         return [job for job in jobs if job.turn % 2 == 0]
 
+    def pair_jobs(self, step):
+        """What goes around the ring of the beginning of a step, each between two."""
+        dtype = (numpy.float32, numpy.uint8, numpy.float16, numpy.float64, numpy.int64)[step % 5]
+        part = (dtype, ReduceOp.SUM, self.size(Rng(self.seed, 9, step), 8), QuantizationAlgorithm.NONE)
+        return [Job(step, tag, True, [part], collective)
+                for tag, collective in ((SEND_TAG, "send"), (RECV_TAG, "recv"))]
+
 
 class Task:
     """A collective with its buffers."""
 
     def __init__(self, workload, me, step, job, ring):
         self.workload, self.me, self.at_step, self.job, self.result_hash = workload, me, step, job, None
+        self.given_up = False
         # The place that it was prepared for.
         self.rank, self.ranks = ring.index(me), len(ring)
         high, low = int.from_bytes(me[:8], "big"), int.from_bytes(me[8:], "big")
@@ -209,9 +222,15 @@ class Task:
         return Task(self.workload, self.me, self.at_step, self.job, ring)
 
     def is_intact(self):
-        """Whether what is sent, or worked on in place, is as before; and of a reduce-scatter the result, too."""
+        """Whether what is sent, or worked on in place, is as before; and of a reduce-scatter the result, too. What was to
+        be received is undefined."""
+        if self.job.collective == "recv":
+            return True
         keeps_results = self.job.collective.startswith("reduce_scatter")
         return self.has_kept_input() and (not keeps_results or checksum(self.results) == self.empty_hash)
+
+    def is_done(self):
+        return self.result_hash is not None or self.given_up
 
     def has_kept_input(self):
         return checksum(self.data) == self.input_hash
@@ -226,6 +245,10 @@ class Task:
         common["quantization_options"] = self.quantisation(0)
         if job.collective == "all_reduce":
             return comm.all_reduce_async(data, result, op=op, **common)
+        if job.collective == "send":
+            return comm.send_async(data, (self.rank + 1) % self.ranks, tag=SEND_TAG)
+        if job.collective == "recv":
+            return comm.recv_async(data, (self.rank - 1) % self.ranks, tag=SEND_TAG)
         if job.collective == "broadcast":
             return comm.broadcast_async(data, root, **common)
         if job.collective == "reduce":
@@ -416,12 +439,14 @@ class Peer:
     def step(self):
         workload, step = self.workload, self.state.revision
         ring, jobs = self.comm.ring(), workload.concurrent_jobs(step) + workload.other_jobs(step)
+        # All members know the same ring now, and so who is whose neighbour.
+        jobs += workload.pair_jobs(step) if len(ring) > 1 else []
         tasks = [Task(workload, self.me, step, job, ring) for job in jobs]
         ask = step % 2 == 0
-        while any(task.result_hash is None for task in tasks):
+        while not all(task.is_done() for task in tasks):
             ring = self.comm.ring()
-            tasks = [task if task.result_hash is not None else task.fitting(ring) for task in tasks]
-            self.round([task for task in tasks if task.result_hash is None], ask)
+            tasks = [task if task.is_done() else task.fitting(ring) for task in tasks]
+            self.round([task for task in tasks if not task.is_done()], ask)
             ask = False
         tasks.append(Task(workload, self.me, step, workload.many_job(step), ring))
         self.reduce_many(tasks[-1])
@@ -455,7 +480,7 @@ class Peer:
 
     def reduce_many(self, task):
         """One operation with many tensors; the library tries again by itself."""
-        while task.result_hash is None:
+        while not task.is_done():
             before = self.comm.ring()
             descriptors = [
                 ReduceOpDescriptor.from_numpy(send, recv, ReduceDescriptor(
@@ -486,6 +511,8 @@ class Peer:
             raise Alone
         if not error.retryable:
             raise self.lost(error)
+        # Who it is for may be gone; both fail alike, and neither makes it again.
+        task.given_up = task.job.is_between_two
 
     def completed(self, word, task, world, way, hash, before):
         after = self.comm.ring()

@@ -14,7 +14,11 @@
 /* Tags of the collectives beside all-reduces, of which each step has every other one. */
 #define OTHER_TAG 11
 #define OTHERS 8
-#define JOBS_MAX (JOBS + OTHERS / 2)
+/* What goes to the next rank, and comes from the previous one, in reports. The calls have the first of them. */
+#define SEND_TAG 19
+#define RECV_TAG 20
+#define PAIRS 2
+#define JOBS_MAX (JOBS + OTHERS / 2 + PAIRS)
 #define RING_MAX 64
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
 
@@ -29,7 +33,7 @@ typedef struct {
 
 typedef enum {
     ALL_REDUCE, BROADCAST, ALL_GATHER, ALL_GATHER_COUNTS, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_COUNTS,
-    WEIGHTED_AVERAGE, BARRIER
+    WEIGHTED_AVERAGE, BARRIER, SEND, RECV
 } collective_t;
 
 typedef struct {
@@ -247,6 +251,32 @@ static inline void other_jobs(const workload_t *workload, uint64_t step, job_t j
         if (job.turn % 2 == 0)
             jobs[count++] = job;
     }
+}
+
+/* What goes around the ring of the beginning of a step, each between two. */
+static inline void pair_jobs(const workload_t *workload, uint64_t step, job_t jobs[PAIRS]) {
+    static const kind_t kinds[5] = {KIND_F32, KIND_U8, KIND_F16, KIND_F64, KIND_I64};
+    const uint64_t parts[3] = {workload->seed, 9, step};
+    uint64_t rng = keyed(parts, 3);
+    const size_t size = draw_size(workload, &rng, 8);
+    int i;
+    for (i = 0; i < PAIRS; i++) {
+        memset(&jobs[i], 0, sizeof jobs[i]);
+        jobs[i].tag = i == 0 ? SEND_TAG : RECV_TAG;
+        jobs[i].collective = i == 0 ? SEND : RECV;
+        jobs[i].turn = step;
+        jobs[i].in_place = true;
+        jobs[i].schedule = pcclScheduleAutomatic;
+        jobs[i].parts_count = 1;
+        jobs[i].parts[0].kind = kinds[step % 5];
+        jobs[i].parts[0].op = pcclSum;
+        jobs[i].parts[0].count = size;
+        jobs[i].parts[0].coding = pcclQuantNone;
+    }
+}
+
+static inline bool is_between_two(const job_t *job) {
+    return job->collective == SEND || job->collective == RECV;
 }
 
 static inline bool is_split(const job_t *job) {

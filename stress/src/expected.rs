@@ -26,9 +26,16 @@ pub(crate) fn checksums(
     let root = || Place::of(root?, ring).map(|place| place.rank);
     let same = |buffers: &[Buffer]| vec![checksum(buffers); ranks];
     let Some(part) = job.parts.first() else { return Some(same(&[])) };
+    let [send, _] = workload.pair_jobs(step);
     let firsts: Vec<&Buffer> = inputs.iter().map(|buffers| &buffers[0]).collect();
     Some(match job.collective {
         Collective::Barrier => same(&[]),
+        Collective::Send => firsts.iter().map(|input| checksum([*input])).collect(),
+        Collective::Recv => {
+            let from = |rank| ring[Place { rank, ranks }.previous()];
+            let sent = |rank| checksum(&workload.inputs(from(rank), step, &send, Place { rank, ranks }));
+            (0..ranks).map(sent).collect()
+        }
         Collective::AllReduce => same(&all_reduce(&job, &inputs, pairwise)?),
         Collective::Broadcast => same(&[rounded(firsts[root()?], part)?]),
         Collective::AllGather(_) => {

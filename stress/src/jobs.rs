@@ -2,7 +2,7 @@
 //! `clients/`.
 
 use crate::coding::Coding;
-use crate::workload::{Collective, Job, Kind, Part, Split, Workload};
+use crate::workload::{Collective, Job, Kind, Part, RECV_TAG, SEND_TAG, Split, Workload};
 use pccl::{
     ReduceOp::{self, Avg, Sum},
     Schedule,
@@ -70,7 +70,24 @@ impl Workload {
             return Some(self.many_job(step, tag));
         }
         let jobs = self.concurrent_jobs(step).into_iter().chain(self.other_jobs(step));
-        jobs.into_iter().find(|job| job.tag == tag)
+        jobs.chain(self.pair_jobs(step)).find(|job| job.tag == tag)
+    }
+
+    /// What goes around the ring of the beginning of `step`, each between two: to the next rank, and from the previous
+    /// one. They run at the same time as the others, and are not made again after a failure, which both have alike.
+    pub(crate) fn pair_jobs(&self, step: u64) -> [Job; 2] {
+        let mut rng = Rng::keyed(&[self.seed, 9, step]);
+        let kind = [Kind::F32, Kind::U8, Kind::F16, Kind::F64, Kind::I64][(step % 5) as usize];
+        let part = Part { kind, op: Sum, count: self.size(&mut rng, 8), coding: None };
+        let job = |tag, collective| Job {
+            tag,
+            turn: step,
+            collective,
+            in_place: true,
+            schedule: Schedule::Automatic,
+            parts: vec![part.clone()],
+        };
+        [job(SEND_TAG, Collective::Send), job(RECV_TAG, Collective::Recv)]
     }
 
     /// The collectives beside all-reduces that run at the same time in `step`.
@@ -147,6 +164,17 @@ mod tests {
         }
         assert!(tiny > 50, "{tiny} tensors were tiny");
         assert_eq!(workload.job(0, 77), None);
+    }
+
+    #[test]
+    fn what_one_sends_the_next_one_receives() {
+        let workload = Workload { seed: 5, elements: 1000 };
+        for step in 0..10 {
+            let [send, recv] = workload.pair_jobs(step);
+            assert_eq!(send.parts, recv.parts);
+            assert_eq!(workload.job(step, SEND_TAG), Some(send));
+            assert_eq!(workload.job(step, RECV_TAG), Some(recv));
+        }
     }
 
     #[test]

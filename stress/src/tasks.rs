@@ -2,7 +2,7 @@
 
 use crate::{
     coding::Coding,
-    workload::{Buffer, Collective, Job, Part, Place, Split, Workload, checksum, with_vector},
+    workload::{Buffer, Collective, Job, Part, Place, SEND_TAG, Split, Workload, checksum, with_vector},
 };
 use pccl::{AsyncReduce, Call, Error, LaunchOptions, Quantisation, Schedule, Scope, Tensor};
 
@@ -23,6 +23,7 @@ pub(crate) struct Task {
     input_hash: u64,
     empty_hash: u64,
     result_hash: Option<u64>,
+    given_up: bool,
 }
 
 impl Task {
@@ -37,7 +38,19 @@ impl Task {
             }
         }
         let (input_hash, empty_hash) = (checksum(&data), checksum(&results));
-        Self { job, workload, peer, step, place, data, results, input_hash, empty_hash, result_hash: None }
+        Self {
+            job,
+            workload,
+            peer,
+            step,
+            place,
+            data,
+            results,
+            input_hash,
+            empty_hash,
+            result_hash: None,
+            given_up: false,
+        }
     }
 
     /// Prepares it anew if it depends on the ring and that is another one.
@@ -57,11 +70,20 @@ impl Task {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.result_hash.is_some()
+        self.result_hash.is_some() || self.given_up
     }
 
-    /// Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too.
+    /// After a failure it is made again, unless only two take part: who it is for may be gone.
+    pub(crate) fn has_failed(&mut self) {
+        self.given_up = self.job.collective.is_between_two();
+    }
+
+    /// Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. What
+    /// was to be received is undefined.
     pub(crate) fn is_intact(&self) -> bool {
+        if self.job.collective == Collective::Recv {
+            return true;
+        }
         let keeps_results = matches!(self.job.collective, Collective::ReduceScatter(_));
         checksum(&self.data) == self.input_hash
             && (!keeps_results || checksum(&self.results) == self.empty_hash)
@@ -133,7 +155,8 @@ pub(crate) fn launch<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     task: &'env mut Task,
 ) -> Result<AsyncReduce<'scope>, Error> {
-    let options = LaunchOptions { schedule: task.schedule(), ..task.tag().into() };
+    let tag = if task.job.collective.is_between_two() { SEND_TAG } else { task.tag() };
+    let options = LaunchOptions { schedule: task.schedule(), ..tag.into() };
     scope.launch(call(task)?, options)
 }
 
@@ -188,6 +211,8 @@ fn call(task: &mut Task) -> Result<Call<'_>, Error> {
             pair!(recv, |send, recv| Call::reduce_scatter_counts(send, recv, &counts, op))
         }
         (Collective::Barrier, _) => Call::barrier(),
+        (Collective::Send, _) => with_vector!(data, data => Call::send(&data[..], task.place.next())),
+        (Collective::Recv, _) => with_vector!(data, data => Call::recv(&mut data[..], task.place.previous())),
         (Collective::AllGather(_) | Collective::ReduceScatter(_), None) => {
             return Err(Error::InvalidArgument("no buffer for the result".into()));
         }

@@ -7,6 +7,10 @@ use half::f16;
 use pccl::{ReduceOp, Schedule};
 use pccl_testkit::random::{GOLDEN, Rng, mix};
 
+/// Tags of what goes to the next rank, and comes from the previous one, in reports. The calls have the first of them.
+pub(crate) const SEND_TAG: u64 = 19;
+pub(crate) const RECV_TAG: u64 = 20;
+
 /// An element type of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -51,6 +55,10 @@ pub(crate) enum Collective {
     ReduceScatter(Split),
     WeightedAverage,
     Barrier,
+    /// To the next rank.
+    Send,
+    /// From the previous rank.
+    Recv,
 }
 
 /// How a tensor is divided among the ranks.
@@ -79,7 +87,12 @@ impl Place {
 impl Collective {
     /// Whether all peers end with the same bytes.
     pub(crate) fn is_same_for_all(self) -> bool {
-        !matches!(self, Self::Reduce | Self::ReduceScatter(_))
+        !matches!(self, Self::Reduce | Self::ReduceScatter(_)) && !self.is_between_two()
+    }
+
+    /// Whether only two peers take part.
+    pub(crate) fn is_between_two(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
     }
 
     /// Whether the call depends on who is in the ring, so that it fails when that is another one.
@@ -96,6 +109,16 @@ impl Collective {
             Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
             _ => None,
         }
+    }
+}
+
+impl Place {
+    pub(crate) fn next(self) -> usize {
+        (self.rank + 1) % self.ranks
+    }
+
+    pub(crate) fn previous(self) -> usize {
+        (self.rank + self.ranks - 1) % self.ranks
     }
 }
 

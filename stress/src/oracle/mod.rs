@@ -21,7 +21,7 @@ pub(crate) use progress::{GRACE_US, Gap, Recovery};
 use crate::{
     event::{Event, Line},
     jobs::BARRIER_TAG,
-    workload::Workload,
+    workload::{RECV_TAG, SEND_TAG, Workload},
 };
 use barriers::Barriers;
 use blame::{Blame, Failure, Known, Standing};
@@ -232,7 +232,10 @@ impl Oracle {
                                 format!("contributed to step {}, tag {}", completed.step, completed.tag)
                             });
                         }
-                        self.progress_of(peer).completed(peer, &ring, at_us);
+                        // What two do says nothing about how the group goes on.
+                        if ![SEND_TAG, RECV_TAG].contains(&completed.tag) {
+                            self.progress_of(peer).completed(peer, &ring, at_us);
+                        }
                     }
                     Err(text) => self.violation(at_us, Check::Result, format!("peer {peer}: {text}")),
                 }

@@ -55,6 +55,13 @@ impl Results {
         let Some(job) = self.workload.job(step, tag) else {
             return Err(format!("step {step} has no collective with tag {tag}"));
         };
+        if job.collective.is_between_two() {
+            // Counted by who receives.
+            let is_new = u64::from(job.collective == Collective::Recv);
+            self.operations += is_new;
+            self.others += is_new;
+            return self.check_pair(me, &job, completed);
+        }
         if world < 2 || rank.is_some_and(|rank| rank >= world) {
             return Err(format!("step {step}, tag {tag}: rank {rank:?} of {world}"));
         }
@@ -101,6 +108,24 @@ impl Results {
         ))
     }
 
+    /// Checks what `me` has sent to its neighbour in the ring that it knew, or received from it; returns the two. All
+    /// members knew the same ring when the step began.
+    fn check_pair(&mut self, me: u128, job: &Job, completed: &Completed) -> Result<Vec<u128>, String> {
+        let Completed { step, tag, world, rank, hash, ref before, .. } = *completed;
+        let is_send = job.collective == Collective::Send;
+        if world != 2 || rank.is_some_and(|rank| rank != usize::from(!is_send)) {
+            return Err(format!("step {step}, tag {tag}: rank {rank:?} of {world}, between two"));
+        }
+        let place = Place::of(me, before).filter(|place| place.ranks > 1);
+        let place = place.ok_or_else(|| format!("step {step}, tag {tag}: there was no neighbour"))?;
+        let expected = self.expected(job, step, before, (None, false))?[place.rank];
+        if expected != hash {
+            return Err(format!("step {step}, tag {tag}: checksum {hash:016x} instead of {expected:016x}"));
+        }
+        let pair = if is_send { [me, before[place.next()]] } else { [before[place.previous()], me] };
+        Ok(pair.to_vec())
+    }
+
     /// Checks what `me` holds after a collective that was complete there when the master was lost: the right result
     /// for some of those that were in the ring.
     pub(super) fn check_unresolved(&mut self, me: u128, completed: &Completed) -> Result<(), String> {
@@ -108,6 +133,9 @@ impl Results {
         let Some(job) = self.workload.job(*step, *tag) else {
             return Err(format!("step {step} has no collective with tag {tag}"));
         };
+        if job.collective.is_between_two() {
+            return self.check_pair(me, &job, &Completed { world: 2, ..completed.clone() }).map(drop);
+        }
         let root = root(&job, completed);
         let mut tried = 0;
         for world in 2..=before.len().max(after.len()) {
@@ -335,6 +363,36 @@ mod tests {
             }
         }
         assert_eq!((results.operations, results.others), (24, 24));
+    }
+
+    #[test]
+    fn between_two_the_neighbour_of_the_ring_decides() {
+        let mut results = Results::new(WORKLOAD);
+        let ring = [7, 8, 9];
+        for step in 0..5 {
+            let [send, recv] = WORKLOAD.pair_jobs(step);
+            let sent =
+                expected::checksums(&WORKLOAD, (step, send.tag), &ring, None, false).expect("computable");
+            let received =
+                expected::checksums(&WORKLOAD, (step, recv.tag), &ring, None, false).expect("computable");
+            assert_eq!(received, [sent[2], sent[0], sent[1]], "each has what the previous rank sent");
+            let report = |job: &Job, rank, hash| Completed {
+                step,
+                tag: job.tag,
+                ..completed(2, rank, &ring, &[7, 8], hash)
+            };
+            assert_eq!(results.check(9, &report(&send, 0, sent[2])), Ok(vec![9, 7]));
+            assert_eq!(results.check(8, &report(&recv, 1, received[1])), Ok(vec![7, 8]));
+            let unresolved = Completed { world: 3, rank: None, ..report(&recv, 1, received[1]) };
+            assert_eq!(results.check_unresolved(8, &unresolved), Ok(()));
+        }
+        assert_eq!((results.operations, results.others), (5, 5), "counted by who receives");
+        let [_, recv] = WORKLOAD.pair_jobs(0);
+        let received = expected::checksums(&WORKLOAD, (0, recv.tag), &ring, None, false).expect("computable");
+        let report =
+            |rank, hash| Completed { step: 0, tag: recv.tag, ..completed(2, rank, &ring, &ring, hash) };
+        assert!(results.check(8, &report(1, received[0])).is_err(), "what another one sent");
+        assert!(results.check(8, &report(0, received[1])).is_err(), "who receives is rank 1");
     }
 
     #[test]

@@ -14,6 +14,8 @@ impl Peer {
     pub(super) fn step(&mut self) -> Result<StepEnd, Halt> {
         let (workload, step, ring) = (self.settings.workload, self.revision, self.ring());
         let jobs = workload.concurrent_jobs(step).into_iter().chain(workload.other_jobs(step));
+        // All members know the same ring now, and so who is whose neighbour.
+        let jobs = jobs.chain(workload.pair_jobs(step).into_iter().filter(|_| ring.len() > 1));
         let mut tasks: Vec<Task> = jobs.map(|job| Task::new(workload, self.me, step, job, &ring)).collect();
         let mut ask = step.is_multiple_of(2);
         while tasks.iter().any(|task| !task.is_done()) {
@@ -165,7 +167,10 @@ impl Peer {
                     }));
                 }
                 match error.remedy() {
-                    Remedy::Retry => Ok(StepEnd::Complete),
+                    Remedy::Retry => {
+                        task.has_failed();
+                        Ok(StepEnd::Complete)
+                    }
                     Remedy::WaitForPeers => Ok(StepEnd::Alone),
                     _ => Err(self.lost(&error)),
                 }

@@ -21,13 +21,6 @@ pub(crate) const AGAINST: &[(&str, &str, usize)] = &[
     ("pccl/flight/src/incident.rs", "explain", 1),
     ("pccl/flight/src/report.rs", "explain", 1),
     ("pccl/flight/src/store.rs", "recorder", 1),
-    ("pccl/src/collective/calls/mod.rs", "session", 1),
-    ("pccl/src/collective/op.rs", "session", 1),
-    ("pccl/src/collective/op/state.rs", "session", 1),
-    ("pccl/src/collective/running.rs", "session", 1),
-    ("pccl/src/config.rs", "communicator", 1),
-    ("pccl/src/flight.rs", "session", 1),
-    ("pccl/src/session/mod.rs", "state", 1),
 ];
 
 /// A crate: where its sources are.

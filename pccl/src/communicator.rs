@@ -1,5 +1,6 @@
 //! The communicator: the calls that a training process makes.
 
+mod builder;
 mod collectives;
 mod form;
 mod join;
@@ -11,12 +12,12 @@ mod resume;
 mod sync;
 mod topology;
 
+pub use builder::Builder;
 pub use form::Member;
-pub(crate) use resume::ResumeSettings;
 pub use resume::{Checkpoint, Resume};
 
 use crate::{
-    Builder, Error, Reason, World,
+    Error, Reason, World,
     config::Config,
     flight,
     limit::Limit,
@@ -105,10 +106,10 @@ impl Communicator {
         let at = self.door.enter()?;
         {
             let mut slot = self.session.lock();
-            if slot.as_ref().is_some_and(|session| session.shared.end().is_none()) {
+            if slot.as_ref().is_some_and(|session| session.shared.control.end().is_none()) {
                 return Err(Error::InvalidUsage("already connected".into()));
             }
-            if slot.as_ref().is_some_and(|session| !session.shared.activity.lock().ops.is_empty()) {
+            if slot.as_ref().is_some_and(|session| !session.shared.calls.activity().ops.is_empty()) {
                 return Err(Error::InvalidUsage(
                     "wait for the all-reduces of the lost connection first".into(),
                 ));
@@ -135,10 +136,10 @@ impl Communicator {
             self.await_admission(&shared, Limit::of(timeout))?;
         }
         // Not only if it is newer: the one before is of another session.
-        if let Some(known) = shared.take_answer_world() {
+        if let Some(known) = shared.told.take_answer_world() {
             *self.world.lock() = known;
         }
-        if let Some(identity) = shared.identity() {
+        if let Some(identity) = shared.told.identity() {
             *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer });
         }
         Ok(())
@@ -150,7 +151,7 @@ impl Communicator {
         if !matches!(admitted, Err(Error::TimedOut { .. })) {
             return admitted;
         }
-        let waits = shared.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
+        let waits = shared.calls.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
         // Not under the lock: another thread may want to close.
         let session = self.session.lock().take_if(|session| Arc::ptr_eq(&session.shared, shared));
         if let Some(session) = session {
@@ -179,12 +180,12 @@ impl Communicator {
     /// after [`Communicator::close`].
     pub fn id(&self) -> Option<PeerId> {
         let slot = self.session.lock();
-        slot.as_ref().and_then(|session| session.shared.identity()).map(|identity| identity.peer)
+        slot.as_ref().and_then(|session| session.shared.told.identity()).map(|identity| identity.peer)
     }
 
     /// Whether this peer is connected to the run at the moment.
     pub fn is_connected(&self) -> bool {
-        self.shared().is_ok_and(|shared| !shared.is_connecting())
+        self.shared().is_ok_and(|shared| !shared.calls.is_connecting())
     }
 
     /// The run as it was when the last agreeing call was answered. See [`World`].
@@ -228,9 +229,9 @@ impl Communicator {
     fn shared(&self) -> Result<Arc<Shared>, Error> {
         let slot = self.session.lock();
         let session = slot.as_ref().ok_or(Error::NotConnected)?;
-        match session.shared.end() {
+        match session.shared.control.end() {
             None => Ok(session.shared.clone()),
-            Some(_) => Err(session.shared.end_error()),
+            Some(_) => Err(session.shared.control.end_error()),
         }
     }
 
@@ -258,7 +259,7 @@ impl Communicator {
 
     /// Refuses what needs a group before one was formed.
     fn check_group(&self, call: &str) -> Result<(), Error> {
-        if self.config.formed && !self.shared()?.table.has_ring() {
+        if self.config.formed && !self.shared()?.operations.table.has_ring() {
             return Err(Error::InvalidUsage(format!("{call}: there is no group yet, call form_group first")));
         }
         Ok(())
@@ -269,7 +270,7 @@ impl Communicator {
         let shared = self.shared()?;
         self.check_kind(kind)?;
         {
-            let mut activity = shared.activity.lock();
+            let mut activity = shared.calls.activity();
             activity.check_not_draining()?;
             if let Some((other, _)) = activity.exclusive {
                 return Err(Error::InvalidUsage(format!("{kind} while another thread is in {other}")));
@@ -280,8 +281,8 @@ impl Communicator {
             activity.exclusive = Some((kind, Instant::now()));
         }
         flight::call(&shared.flight, What::CallBegan, kind);
-        shared.forget_answers();
-        shared.take_answer_world();
+        shared.control.forget_answers();
+        shared.told.take_answer_world();
         Ok(Exclusive { comm: self, shared })
     }
 }
@@ -301,15 +302,13 @@ struct Exclusive<'a> {
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         // Before the next call can be answered.
-        let answer_world = self.shared.take_answer_world();
-        let over = self.shared.activity.lock().exclusive.take();
-        if let Some((kind, _)) = over {
+        let answer_world = self.shared.told.take_answer_world();
+        if let Some(kind) = self.shared.calls.end_exclusive() {
             flight::call(&self.shared.flight, What::CallEnded, kind);
         }
-        if self.shared.end().is_some() {
+        if self.shared.control.end().is_some() {
             flight::settle(&self.shared.flight);
         }
-        self.shared.idle.notify_all();
         self.comm.show(answer_world);
     }
 }

@@ -1,9 +1,9 @@
 //! Settings of a communicator.
 
-use crate::{Communicator, Error, communicator::ResumeSettings};
-use pccl_iteration::IterationConfig;
-use pccl_protocol::{GroupId, Host, Name, limits};
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use crate::Error;
+use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
+use pccl_protocol::{GroupId, Host, Name};
+use std::{net::IpAddr, time::Duration};
 use tinysockets::address::HostPort;
 
 /// When the payload of data frames carries a CRC-32C.
@@ -19,32 +19,7 @@ pub enum FrameChecksums {
     Never,
 }
 
-/// Environment variable with the number of connections that a probe uses.
-const PROBE_CONNECTIONS: &str = "PCCL_NUM_BENCHMARK_CONNECTIONS";
-
-/// The number of connections that the environment asks for.
-fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
-    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
-    match text.parse() {
-        Ok(number) if (1..=limits::MAX_POOL_CONNECTIONS).contains(&number) => Ok(Some(number)),
-        _ => Err(Error::InvalidArgument(format!(
-            "{PROBE_CONNECTIONS}={text}: 1 to {} connections",
-            limits::MAX_POOL_CONNECTIONS
-        ))),
-    }
-}
-
-/// The name of a peer that was given none.
-fn default_name() -> String {
-    let pid = format!(":{}", std::process::id());
-    let host = pccl_flight::host_name();
-    let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len()))
-        .rev()
-        .find(|end| host.is_char_boundary(*end));
-    Name::new(&format!("{}{pid}", &host[..end.unwrap_or(0)])).as_str().to_owned()
-}
-
-/// Settings of a [`Communicator`].
+/// Settings of a communicator, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) master: HostPort,
@@ -73,277 +48,20 @@ pub(crate) struct Config {
     pub(crate) resume: Option<ResumeSettings>,
 }
 
-/// Builds a [`Communicator`].
+/// How to agree on where to resume.
 #[derive(Debug, Clone)]
-pub struct Builder {
-    master: String,
-    group: u32,
-    formed: bool,
-    alone: bool,
-    pool_connections: u16,
-    advertised_host: Option<String>,
-    bind: Option<IpAddr>,
-    first_p2p_port: u16,
-    first_state_port: u16,
-    strict_ports: bool,
-    name: Option<String>,
-    connect_timeout: Duration,
-    call_timeout: Option<Duration>,
-    master_timeout: Duration,
-    dial_timeout: Duration,
-    checksums: FrameChecksums,
-    flight_dir: Option<PathBuf>,
-    flight_events: usize,
-    resume: Option<ResumeSettings>,
+pub(crate) struct ResumeSettings {
+    pub(crate) store: String,
+    pub(crate) member: String,
+    pub(crate) config: IterationConfig,
 }
 
-impl Builder {
-    pub(crate) fn new(master: &str) -> Self {
-        Self {
-            master: master.to_owned(),
-            group: 0,
-            formed: false,
-            alone: false,
-            pool_connections: 0,
-            advertised_host: None,
-            bind: None,
-            first_p2p_port: limits::FIRST_P2P_PORT,
-            first_state_port: limits::FIRST_STATE_PORT,
-            strict_ports: false,
-            name: None,
-            connect_timeout: Duration::from_secs(60),
-            call_timeout: None,
-            master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
-            dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
-            checksums: FrameChecksums::Automatic,
-            flight_dir: None,
-            flight_events: pccl_flight::DEFAULT_CAPACITY,
-            resume: None,
-        }
-    }
-
-    /// The peer group to join; collectives and syncs run inside a group. Default 0.
-    pub fn peer_group(mut self, group: u32) -> Self {
-        self.group = group;
-        self
-    }
-
-    /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the
-    /// other: `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All
-    /// peers with this number of a group choose the same way; who comes with the other one is refused
-    /// ([`Error::Refused`], "group of another kind"). Default false.
-    pub fn formed_groups(mut self, formed: bool) -> Self {
-        self.formed = formed;
-        self
-    }
-
-    /// All-reduces succeed while this peer is the only member of its group, instead of failing with `TooFewPeers`: the
-    /// result is its own contribution, not quantised. Others may join meanwhile, and the run goes on with them. The
-    /// master's minimum world size has to be 1, its default. Default false.
-    pub fn world_of_one(mut self, alone: bool) -> Self {
-        self.alone = alone;
-        self
-    }
-
-    /// TCP connections to the next rank. 0 (the default) goes by the round trip to it: one up to 60 ms, 8 from 140 ms
-    /// on.
-    pub fn pool_size(mut self, connections: u16) -> Self {
-        self.pool_connections = connections;
-        self
-    }
-
-    /// Host name or address under which other peers reach this one. Default: the address from which the master sees the
-    /// connection come.
-    pub fn advertised_host(mut self, host: &str) -> Self {
-        self.advertised_host = Some(host.to_owned());
-        self
-    }
-
-    /// Address that the listeners bind to. Default: all addresses of the machine.
-    pub fn bind(mut self, address: IpAddr) -> Self {
-        self.bind = Some(address);
-        self
-    }
-
-    /// First ports that the data listener and the shared-state listener try; each goes up from there until one is free.
-    /// 0 takes any free port. Defaults 48150 and 48149.
-    pub fn first_ports(mut self, p2p: u16, state: u16) -> Self {
-        self.first_p2p_port = p2p;
-        self.first_state_port = state;
-        self
-    }
-
-    /// A listener whose first port is taken is an error of `connect`, instead of a warning and another port: for
-    /// firewalls with a rule for each port. Default false.
-    pub fn strict_ports(mut self, strict: bool) -> Self {
-        self.strict_ports = strict;
-        self
-    }
-
-    /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
-    /// new one after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.to_owned());
-        self
-    }
-
-    /// How long a call may wait for other peers, unless it names a limit of its own. Then it gives up: for all peers
-    /// where that is possible, see [`Error::TimedOut`]. It has to be longer than the longest step of the slowest
-    /// peer, as whoever computes keeps the others waiting. Default: no limit. [`Communicator::set_call_timeout`]
-    /// changes it later.
-    pub fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = Some(timeout);
-        self
-    }
-
-    /// For how long [`Communicator::connect`] tries to reach the master and to register with it. Default 60 s: as long
-    /// as a master that is started again may take, or one that is started after its peers. Waiting to be admitted is
-    /// not bounded by it.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// After how long a silence the master counts as lost. Default 30 s: long enough for a master that is stopped and
-    /// resumed.
-    pub fn master_timeout(mut self, timeout: Duration) -> Self {
-        self.master_timeout = timeout;
-        self
-    }
-
-    /// How long connecting to a neighbour of the ring may take. Default 3 s.
-    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
-        self.dial_timeout = timeout;
-        self
-    }
-
-    /// When data frames carry a checksum. Default: unless both ends are on one host.
-    pub fn frame_checksums(mut self, checksums: FrameChecksums) -> Self {
-        self.checksums = checksums;
-        self
-    }
-
-    /// Directory to which the flight recorder writes its file when something fails. Default: the environment variable
-    /// `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
-    pub fn flight_dir(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.flight_dir = Some(directory.into());
-        self
-    }
-
-    /// How many events of operations the flight recorder keeps; 0 switches it off. Default 2048, which takes less than
-    /// a megabyte.
-    pub fn flight_events(mut self, events: usize) -> Self {
-        self.flight_events = events;
-        self
-    }
-
-    /// A store through which peers agree on where to resume when no master can be had, see
-    /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch.
-    /// `member` is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
-    /// `world_size` is the number of peers that the first decision waits for. `Policy::StrictMajority` keeps a peer
-    /// that is cut off from agreeing with itself alone.
-    pub fn resume_over(mut self, store: &str, member: &str, config: IterationConfig) -> Self {
-        self.resume = Some(ResumeSettings { store: store.to_owned(), member: member.to_owned(), config });
-        self
-    }
-
-    /// Checks the settings. No connection is made yet.
-    ///
-    /// # Errors
-    /// `InvalidArgument` names the setting that has no meaning.
-    pub fn build(self) -> Result<Communicator, Error> {
-        let invalid = Error::InvalidArgument;
-        let master = self
-            .master
-            .parse()
-            .map_err(|error| invalid(format!("master address {:?}: {error}", self.master)))?;
-        if self.pool_connections > limits::MAX_POOL_CONNECTIONS {
-            return Err(invalid(format!(
-                "pool size {}: at most {} connections",
-                self.pool_connections,
-                limits::MAX_POOL_CONNECTIONS
-            )));
-        }
-        let advertised_host = match self.advertised_host {
-            Some(host) if host.is_empty() || host.len() > limits::MAX_HOST_BYTES => {
-                return Err(invalid(format!(
-                    "advertised host {host:?}: 1 to {} bytes",
-                    limits::MAX_HOST_BYTES
-                )));
-            }
-            host => host.map(Host::new),
-        };
-        let name = self.name.unwrap_or_else(default_name);
-        if name.is_empty() || Name::new(&name).as_str() != name {
-            return Err(invalid(format!(
-                "name {name:?}: 1 to {} bytes of letters, digits and -_.:@/+=~",
-                limits::MAX_NAME_BYTES
-            )));
-        }
-        let timeouts =
-            [("connect", self.connect_timeout), ("master", self.master_timeout), ("dial", self.dial_timeout)];
-        for (name, timeout) in timeouts.into_iter().chain(self.call_timeout.map(|timeout| ("call", timeout)))
-        {
-            if timeout.is_zero() || timeout > Duration::from_secs(86_400) {
-                return Err(invalid(format!("{name} time-out {timeout:?}: more than 0, at most a day")));
-            }
-        }
-        if let Some(resume) = &self.resume {
-            resume.check()?;
-        }
-        Ok(Communicator::new(Config {
-            master,
-            group: GroupId(self.group),
-            formed: self.formed,
-            alone: self.alone,
-            pool_connections: self.pool_connections,
-            advertised_host,
-            bind: self.bind,
-            first_p2p_port: self.first_p2p_port,
-            first_state_port: self.first_state_port,
-            strict_ports: self.strict_ports,
-            name: Name::new(&name),
-            connect_timeout: self.connect_timeout,
-            call_timeout: self.call_timeout,
-            master_timeout: self.master_timeout,
-            dial_timeout: self.dial_timeout,
-            checksums: self.checksums,
-            probe_connections: probe_connections_of(std::env::var(PROBE_CONNECTIONS).ok().as_deref())?,
-            flight: pccl_flight::Settings {
-                directory: self.flight_dir.or_else(pccl_flight::directory_from_environment),
-                capacity: self.flight_events,
-            },
-            resume: self.resume,
-        }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_checked_and_there_is_always_one() {
-        let built =
-            |name: &str| Builder::new("127.0.0.1:1").name(name).build().map(|comm| comm.name().to_owned());
-        let longest = "n".repeat(limits::MAX_NAME_BYTES);
-        for good in ["gpu-7", "rack1/node:2", "größe", &longest] {
-            assert_eq!(built(good).as_deref(), Ok(good));
-        }
-        for bad in ["", "two words", "line\nbreak", "\u{1b}[2J", "a,b", "\u{202e}", &format!("{longest}n")] {
-            assert!(matches!(built(bad), Err(Error::InvalidArgument(_))), "{bad:?}");
-        }
-        let own = Builder::new("127.0.0.1:1").build().expect("no setting is wrong");
-        assert!(own.name().ends_with(&format!(":{}", std::process::id())), "{}", own.name());
-    }
-
-    #[test]
-    fn the_environment_sets_the_connections_of_a_probe() {
-        let of = |text| probe_connections_of(text).ok();
-        assert_eq!(
-            [of(None), of(Some("")), of(Some(" 8 ")), of(Some("64"))],
-            [Some(None), Some(None), Some(Some(8)), Some(Some(64))]
-        );
-        assert!(["0", "65", "-1", "many"].into_iter().all(|bad| of(Some(bad)).is_none()));
+impl ResumeSettings {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let invalid = |error: String| Error::InvalidArgument(error);
+        check_id("member", &self.member).map_err(invalid)?;
+        TcpStoreClient::check_address(&self.store).map_err(|error| invalid(error.to_string()))?;
+        self.config.check().map_err(|error| invalid(error.to_string()))
     }
 }

@@ -36,7 +36,7 @@ impl DetachedReduce {
 
     /// Says that nobody waits for it soon. Without this it may pause for some milliseconds before it goes on.
     pub fn goes_on_alone(&self) {
-        self.shared.recall_reader();
+        self.shared.control.recall_reader();
     }
 
     /// The tag.
@@ -79,7 +79,7 @@ impl Communicator {
         timeout: Option<Duration>,
     ) -> Result<ReduceInfo, Error> {
         let DetachedReduce { shared, op } = reduce;
-        if !shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op)) {
+        if !shared.calls.activity().ops.iter().any(|other| Arc::ptr_eq(other, op)) {
             return Err(Error::InvalidUsage("this collective has been waited for already".into()));
         }
         self.complete(shared, op, Limit::of(timeout))

@@ -1,7 +1,9 @@
 //! Errors, sorted by what the caller should do.
 
+mod end;
 mod reason;
 
+pub(crate) use end::End;
 pub use reason::{ConnectCause, LossCause, Reason};
 
 use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};

@@ -1,6 +1,6 @@
 //! What the client tells its flight recorder: the events of packets, operations and syncs.
 
-use crate::{Error, session::End};
+use crate::{Error, error::End};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
 use pccl_protocol::{
     C2m, CallKind, Commence, Descriptor, EdgeFault, GroupPlan, M2c, OpFault, OpId, Outcome, PeerId,

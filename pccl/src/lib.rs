@@ -58,10 +58,13 @@
 //! ```
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `scope`, `communicator`,
-// `topology`, `options`, `state`, `session`, `collective`, `config`, `flight`, `memory`, `error`, `limit`, `world`.
+// `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `flight`, `backups`, `memory`,
+// `threads`, `error`, `limit`, `world`.
+mod backups;
 mod collective;
 mod communicator;
 mod config;
+mod control;
 mod detached;
 mod error;
 mod flight;
@@ -73,6 +76,7 @@ mod options;
 mod scope;
 mod session;
 mod state;
+mod threads;
 mod topology;
 mod world;
 
@@ -80,8 +84,8 @@ pub use collective::{
     calls::{Call, Root},
     op::ReduceInfo,
 };
-pub use communicator::{Checkpoint, Communicator, Member, Resume};
-pub use config::{Builder, FrameChecksums};
+pub use communicator::{Builder, Checkpoint, Communicator, Member, Resume};
+pub use config::FrameChecksums;
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{Source, StateMemory, Target, Tensor};

@@ -77,7 +77,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<LaunchOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let (shared, op) = self.comm.launch(&call.into(), options.into())?;
-        shared.recall_reader();
+        shared.control.recall_reader();
         self.launched.lock().push((shared.clone(), op.clone()));
         Ok(AsyncReduce { comm: self.comm, shared, op })
     }

@@ -1,6 +1,11 @@
-//! What a caller sees of the run.
+//! What a caller sees of the run, and what this peer knows of it and of itself.
 
-use pccl_protocol::{GroupPlan, PeerId, WorldSizes};
+use parking_lot::Mutex;
+use pccl_protocol::{GroupPlan, PeerId, Registered, RunId, WorldSizes};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
 /// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the
@@ -62,5 +67,64 @@ impl World {
         self.apply_sizes(&plan.sizes);
         self.ring = plan.members.iter().map(|member| member.peer).collect();
         self.rank = rank;
+    }
+}
+
+/// Who this peer is in the run, and what the master said about the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Identity {
+    pub(crate) run: RunId,
+    pub(crate) peer: PeerId,
+    /// A peer that is silent for this long is dropped.
+    pub(crate) peer_timeout: Duration,
+}
+
+impl Identity {
+    /// That of a peer that has been registered.
+    pub(crate) fn new(registered: &Registered) -> Self {
+        let peer_timeout = Duration::from_millis(registered.peer_timeout_ms.clamp(10, 86_400_000));
+        Self { run: registered.run, peer: registered.peer, peer_timeout }
+    }
+}
+
+/// What the master has told this peer in one session: who it is, and the run as it is now.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    identity: OnceLock<Identity>,
+    world: Mutex<Arc<Known>>,
+    /// The world with the answer to the last call that goes alone, until that call takes it.
+    answer_world: Mutex<Option<Arc<Known>>>,
+}
+
+impl Told {
+    /// Identity in the run; only after registration.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.identity.get().copied()
+    }
+
+    /// This peer has been registered.
+    pub(crate) fn registered(&self, identity: Identity) {
+        let _ = self.identity.set(identity);
+    }
+
+    /// The world as the master last described it.
+    pub(crate) fn world(&self) -> Arc<Known> {
+        self.world.lock().clone()
+    }
+
+    /// Takes in news of the run.
+    pub(crate) fn learn(&self, apply: impl FnOnce(&mut Known)) {
+        apply(Arc::make_mut(&mut self.world.lock()));
+    }
+
+    /// Notes the world as it is with the answer to a call that goes alone: what happens between the answer and the
+    /// moment in which the caller runs again is not for this call.
+    pub(crate) fn answered(&self) {
+        *self.answer_world.lock() = Some(self.world());
+    }
+
+    /// The world with the answer to the call that goes alone; none if that call was not answered.
+    pub(crate) fn take_answer_world(&self) -> Option<Arc<Known>> {
+        self.answer_world.lock().take()
     }
 }

@@ -61,7 +61,7 @@ fn every_source_file_belongs_to_a_module() {
 
 #[test]
 fn modules_use_only_those_below_them() {
-    assert_none(&modules::directions(&tree::read(), modules::AGAINST));
+    assert_none(&modules::directions(&tree::read()));
 }
 
 #[test]

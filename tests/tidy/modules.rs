@@ -13,23 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How the paragraph begins that has the order of modules.
 const MARK: &str = "Modules from top to bottom, each of which uses only those below it: ";
 
-/// Uses against the order: the file, the module that it uses, and on how many lines. A list of what is to go:
-/// a use that is not here is a problem, and so is an entry that is too large.
-pub(crate) const AGAINST: &[(&str, &str, usize)] = &[
-    ("pccl/capi/src/failure.rs", "fork", 1),
-    ("pccl/flight/src/explain.rs", "align", 1),
-    ("pccl/flight/src/incident.rs", "explain", 1),
-    ("pccl/flight/src/report.rs", "explain", 1),
-    ("pccl/flight/src/store.rs", "recorder", 1),
-    ("pccl/src/collective/calls/mod.rs", "session", 1),
-    ("pccl/src/collective/op.rs", "session", 1),
-    ("pccl/src/collective/op/state.rs", "session", 1),
-    ("pccl/src/collective/running.rs", "session", 1),
-    ("pccl/src/config.rs", "communicator", 1),
-    ("pccl/src/flight.rs", "session", 1),
-    ("pccl/src/session/mod.rs", "state", 1),
-];
-
 /// A crate: where its sources are.
 struct Crate<'a> {
     root: &'a str,
@@ -186,10 +169,9 @@ pub(crate) fn forgotten_files(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// What is wrong with the order of modules; `against` are the uses that may go against it.
-pub(crate) fn directions(tree: &Tree, against: &[(&str, &str, usize)]) -> Vec<String> {
+/// Uses of modules against the order of their crate.
+pub(crate) fn directions(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut found: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for crate_ in crates(tree) {
         let Some(head) = crate_.head() else { continue };
         let files = modules_of(tree, head);
@@ -214,24 +196,9 @@ pub(crate) fn directions(tree: &Tree, against: &[(&str, &str, usize)]) -> Vec<St
                 let place = |name: &str| order.iter().position(|other| other == name);
                 if used != module.path[0] && place(&used) < place(&module.path[0]) {
                     let text = tree[*file].lines().nth(line - 1).unwrap_or_default().trim();
-                    let lines = found.entry(((*file).to_owned(), used)).or_default();
-                    lines.push(format!("{line}: {text}"));
+                    problems.push(format!("{file}:{line}: uses {used}, which is above it: {text}"));
                 }
             }
-        }
-    }
-    for ((file, used), lines) in &found {
-        let is_listed = |(listed, module, _): &&(&str, &str, usize)| listed == file && module == used;
-        let most = against.iter().find(is_listed).map_or(0, |(.., most)| *most);
-        if lines.len() > most {
-            problems
-                .extend(lines.iter().map(|line| format!("{file}:{line}: uses {used}, which is above it")));
-        }
-    }
-    for (file, used, most) in against {
-        let lines = found.get(&((*file).to_owned(), (*used).to_owned())).map_or(0, Vec::len);
-        if lines < *most {
-            problems.push(format!("{file} uses {used} on {lines} lines: correct the list, which has {most}"));
         }
     }
     problems
@@ -398,7 +365,7 @@ mod tests {
     #[test]
     fn a_use_of_a_module_above_is_found_however_it_is_written() {
         let in_order = "`a`, then\n//! `b`. Anything.";
-        assert_eq!(directions(&crate_of(in_order, "fn f() {}"), &[]), Vec::<String>::new());
+        assert_eq!(directions(&crate_of(in_order, "fn f() {}")), Vec::<String>::new());
         for b in [
             "use crate::a::X;",
             "use crate::{\n    c,\n    a::X,\n};",
@@ -406,7 +373,7 @@ mod tests {
             "fn f() { crate::Name::g() }",
             "use crate::Other;",
         ] {
-            let found = directions(&crate_of(in_order, b), &[]);
+            let found = directions(&crate_of(in_order, b));
             assert_eq!(found.len(), 1, "{b}: {found:?}");
             assert!(found[0].starts_with("x/src/b/mod.rs:") && found[0].contains("uses a"), "{found:?}");
         }
@@ -416,22 +383,14 @@ mod tests {
             "#[cfg(test)]\nmod tests { use crate::a; }",
             "use x::crate_::a;",
         ] {
-            assert_eq!(directions(&crate_of(in_order, b), &[]), Vec::<String>::new(), "{b}");
+            assert_eq!(directions(&crate_of(in_order, b)), Vec::<String>::new(), "{b}");
         }
     }
 
     #[test]
     fn the_order_names_every_module_once() {
         for order in ["`b`.", "`a`, `b`, `c`.", "`a`, `b`, `a`.", ""] {
-            assert_eq!(directions(&crate_of(order, ""), &[]).len(), 1, "{order}");
+            assert_eq!(directions(&crate_of(order, "")).len(), 1, "{order}");
         }
-    }
-
-    #[test]
-    fn the_list_of_uses_against_the_order_only_shrinks() {
-        let tree = crate_of("`a`, `b`.", "use crate::a::X;\nuse crate::a::Y;");
-        let listed = |lines| directions(&tree, &[("x/src/b/mod.rs", "a", lines)]).len();
-        assert_eq!((listed(1), listed(2), listed(3)), (2, 0, 1));
-        assert_eq!(directions(&crate_of("`a`, `b`.", ""), &[("x/src/b/mod.rs", "a", 1)]).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! What a call failed with: a code for the caller; a text, a remedy, a cause and culprits for whoever asks.
 
 use crate::{
-    fork,
+    child,
     types::{ResultCode, code},
 };
 use pccl::{Cause, Error, Remedy};
@@ -122,7 +122,7 @@ thread_local! {
 
 /// Runs the inside of a call. Neither an error nor a panic leaves it.
 pub(crate) fn call(body: impl FnOnce() -> Outcome) -> ResultCode {
-    let result = if fork::is_child() {
+    let result = if child::is_child() {
         Err(Failure::usage(
             "this process was forked from one that uses PCCL; only the parent can go on with it",
         ))

@@ -4,6 +4,7 @@
 //! connections, nobody would notice the death of the parent.
 
 use crate::{
+    child,
     communicator::COMMUNICATORS,
     masters::MASTERS,
     members::{ITERATIONS, STORES},
@@ -13,15 +14,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// This process was forked from one that had communicators or masters.
-static CHILD: AtomicBool = AtomicBool::new(false);
 /// Whether there were any when the fork began.
 static IN_USE: AtomicBool = AtomicBool::new(false);
-
-/// Whether no call is possible in this process.
-pub(crate) fn is_child() -> bool {
-    CHILD.load(Ordering::Relaxed)
-}
 
 /// Prepares the process for forks, once.
 pub(crate) fn watch() {
@@ -29,7 +23,7 @@ pub(crate) fn watch() {
     ONCE.call_once(|| {
         tinysockets::ledger::enable();
         // SAFETY: the handlers are functions of this library, which is never unloaded: it has threads and handlers.
-        let result = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        let result = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(in_child)) };
         if result != 0 {
             log::error!("a forked process will keep the connections of this one: error {result}");
         }
@@ -46,9 +40,9 @@ extern "C" fn parent() {
     tinysockets::ledger::thaw();
 }
 
-extern "C" fn child() {
+extern "C" fn in_child() {
     if IN_USE.load(Ordering::Relaxed) {
-        CHILD.store(true, Ordering::Relaxed);
+        child::begins();
         tinysockets::ledger::close_in_child();
     } else {
         tinysockets::ledger::thaw();

@@ -6,9 +6,10 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `iteration`, `calls`, `collectives`, `master`,
 //! `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`, `communicator`,
-//! `masters`, `members`, `registry`, `failure`, `types`.
+//! `masters`, `members`, `registry`, `failure`, `child`, `types`.
 
 mod calls;
+mod child;
 mod collectives;
 mod communicator;
 mod convert;

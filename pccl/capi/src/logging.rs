@@ -1,8 +1,8 @@
 //! The log, to stderr or to a function of the program, and the environment of the original.
 
 use crate::{
+    child,
     failure::{Failure, Outcome},
-    fork,
 };
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -164,7 +164,7 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         // A forked child has the locks as they were in the middle of whatever the other threads did.
-        if fork::is_child() || IN_CALLBACK.get() {
+        if child::is_child() || IN_CALLBACK.get() {
             return;
         }
         let target = TARGET.read_recursive();

@@ -1,6 +1,7 @@
 //! The functions that run a master. They need no `pcclInit`.
 
 use crate::{
+    child,
     convert::{self, NO_TIMEOUT},
     failure::{Failure, call},
     fork, logging,
@@ -91,7 +92,7 @@ pub(crate) extern "C" fn pcclRunMaster(handle: Handle) -> ResultCode {
 /// `pcclInterruptMaster`, for signal handlers too.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclInterruptMaster(handle: Handle) -> ResultCode {
-    if fork::is_child() { code::INVALID_USAGE } else { masters::interrupt(handle) }
+    if child::is_child() { code::INVALID_USAGE } else { masters::interrupt(handle) }
 }
 
 /// `pcclMasterAwaitTermination`.

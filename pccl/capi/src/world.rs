@@ -1,10 +1,11 @@
 //! Who is in the run: joining, agreeing on the world, leaving.
 
 use crate::{
+    child,
     communicator::{COMMUNICATORS, Comm, check_initialized, enter},
     convert::{self, NO_TIMEOUT, bounded},
     failure::{self, Failure, Outcome, call},
-    fork, raw,
+    raw,
     types::{Handle, NOTE_BYTES, Optimized, ResultCode, World, code},
 };
 use std::ffi::{c_char, c_int};
@@ -257,7 +258,7 @@ pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) -> ResultCode {
     // What the program has to give up for is the failure before: its text stays.
-    if remedy == failure::GIVE_UP && !fork::is_child() && COMMUNICATORS.get(comm).is_ok() {
+    if remedy == failure::GIVE_UP && !child::is_child() && COMMUNICATORS.get(comm).is_ok() {
         return code::INVALID_USAGE;
     }
     call(|| {

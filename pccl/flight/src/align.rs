@@ -6,7 +6,7 @@
 
 use crate::{
     Role, Subject, What,
-    explain::{Teller, micros_text},
+    story::{Teller, micros_text},
 };
 use pccl_protocol::PeerId;
 use std::{borrow::Cow, collections::BTreeMap};

@@ -1,7 +1,12 @@
 //! From the files of many to one story: which belong together, who told what, by which clock.
 
-use crate::{Entry, File, Header, Role, What, align::align, incident, report};
-use pccl_protocol::{Named, PeerId, RunId};
+use crate::{
+    Entry, File, Header,
+    align::align,
+    incident, report,
+    story::{Story, Teller},
+};
+use pccl_protocol::RunId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What to explain.
@@ -22,103 +27,6 @@ pub struct Explained {
     pub text: String,
     /// Files that were skipped, or used in part.
     pub warnings: Vec<String>,
-}
-
-/// One recorder with all that its files hold.
-#[derive(Debug)]
-pub(super) struct Teller {
-    /// The head of its newest file.
-    pub(super) header: Header,
-    pub(super) entries: Vec<Entry>,
-    /// To be added to its clock.
-    pub(super) offset_us: i64,
-}
-
-impl Teller {
-    /// The time of an entry by its own clock, in microseconds since 1970.
-    pub(super) fn own_time(&self, entry: &Entry) -> i64 {
-        // Far beyond any real time, and sums of a few of them still fit.
-        let bounded = |value: u64| value.min(1 << 60) as i64;
-        bounded(self.header.started_us) + bounded(entry.at_us)
-    }
-
-    /// The time of an entry by the common clock.
-    pub(super) fn time(&self, entry: &Entry) -> i64 {
-        self.own_time(entry).saturating_add(self.offset_us)
-    }
-
-    /// The peer that it was when it recorded this entry.
-    pub(super) fn identity_at(&self, index: usize) -> Option<PeerId> {
-        let mut identities = self.entries[..=index].iter().rev().filter_map(registered);
-        match identities.next() {
-            Some(peer) => Some(peer),
-            None if self.entries.iter().any(|entry| registered(entry).is_some()) => None,
-            None => self.header.peer,
-        }
-    }
-
-    /// Every peer that it has been.
-    pub(super) fn identities(&self) -> BTreeSet<PeerId> {
-        self.entries.iter().filter_map(registered).chain(self.header.peer).collect()
-    }
-
-    /// Who it is, in words.
-    pub(super) fn label(&self) -> String {
-        match (self.header.role, self.header.peer) {
-            (Role::Master, _) => format!("master ({})", self.header.host),
-            (Role::Peer, Some(peer)) => {
-                format!("peer {}", Named(peer, &self.header.name, &self.header.host))
-            }
-            (Role::Peer, None) => {
-                format!("unregistered peer ({}, pid {})", self.header.host, self.header.pid)
-            }
-        }
-    }
-
-    fn runs(&self) -> BTreeSet<RunId> {
-        let of_entries = self.entries.iter().filter(|entry| entry.event.what == What::Registered);
-        let runs = of_entries.filter_map(|entry| u128::from_str_radix(entry.event.text.as_deref()?, 16).ok());
-        runs.map(RunId).chain(self.header.run).collect()
-    }
-
-    fn last_time(&self) -> i64 {
-        self.entries.last().map_or(0, |entry| self.own_time(entry))
-    }
-}
-
-fn registered(entry: &Entry) -> Option<PeerId> {
-    if entry.event.what == What::Registered { entry.event.peer } else { None }
-}
-
-/// Everything that is told about one run, by one clock.
-#[derive(Debug)]
-pub(super) struct Story {
-    pub(super) tellers: Vec<Teller>,
-    /// All entries in order: time, teller, index of the entry.
-    pub(super) order: Vec<(i64, usize, usize)>,
-    /// Hosts of the peers as far as they are known.
-    pub(super) hosts: BTreeMap<PeerId, String>,
-    /// What the reader should know about clocks and files.
-    pub(super) notes: Vec<String>,
-}
-
-impl Story {
-    pub(super) fn entry(&self, index: usize) -> &Entry {
-        let (_, teller, entry) = self.order[index];
-        &self.tellers[teller].entries[entry]
-    }
-
-    pub(super) fn teller(&self, index: usize) -> &Teller {
-        &self.tellers[self.order[index].1]
-    }
-
-    /// A peer, in words.
-    pub(super) fn peer(&self, peer: PeerId) -> String {
-        match self.hosts.get(&peer) {
-            Some(host) => format!("peer {peer} ({host})"),
-            None => format!("peer {peer}"),
-        }
-    }
 }
 
 /// Explains what went wrong from the contents of files: pairs of a name, for warnings, and the text.
@@ -144,8 +52,9 @@ pub fn explain(
         let reasons = if warnings.is_empty() { String::new() } else { format!(" ({})", warnings.join("; ")) };
         return Err(format!("there is no file of a flight recorder that can be read{reasons}"));
     }
-    let (tellers, notes) = choose(merge(parsed), options.run.as_deref())?;
-    let story = story(tellers, notes);
+    let (mut tellers, mut notes) = choose(merge(parsed), options.run.as_deref())?;
+    notes.extend(align(&mut tellers));
+    let story = Story::new(tellers, notes);
     let incidents = incident::find(&story);
     let chosen = match options.incident {
         None => incidents.len().checked_sub(1),
@@ -217,39 +126,6 @@ fn choose(tellers: Vec<Teller>, run: Option<&str>) -> Result<(Vec<Teller>, Vec<S
         |index: usize| runs[index].is_empty() || !runs[index].is_disjoint(&together) || index == newest;
     let kept = tellers.into_iter().enumerate().filter(|(index, _)| keep(*index)).map(|(_, teller)| teller);
     Ok((kept.collect(), notes))
-}
-
-fn story(mut tellers: Vec<Teller>, mut notes: Vec<String>) -> Story {
-    notes.extend(align(&mut tellers));
-    let mut order: Vec<(i64, usize, usize)> = Vec::new();
-    let mut hosts = BTreeMap::new();
-    for (index, teller) in tellers.iter().enumerate() {
-        order.extend(teller.entries.iter().enumerate().map(|(i, entry)| (teller.time(entry), index, i)));
-        for peer in teller.identities() {
-            hosts.entry(peer).or_insert_with(|| teller.header.host.clone());
-        }
-        let told = teller.entries.iter().filter(|entry| entry.event.what == What::PeerRegistered);
-        for entry in told {
-            if let (Some(peer), Some(host)) = (entry.event.peer, &entry.event.text) {
-                hosts.insert(peer, host.to_string());
-            }
-        }
-        if teller.header.dropped > 0 {
-            notes.push(format!(
-                "{}: {} older events had been overwritten",
-                teller.label(),
-                teller.header.dropped
-            ));
-        }
-    }
-    order.sort_unstable();
-    Story { tellers, order, hosts, notes }
-}
-
-/// A span of time with its sign, in words.
-pub(super) fn micros_text(us: i64) -> String {
-    let (sign, us) = (if us < 0 { '-' } else { '+' }, us.unsigned_abs());
-    format!("{sign}{}.{:06} s", us / 1_000_000, us % 1_000_000)
 }
 
 #[cfg(test)]

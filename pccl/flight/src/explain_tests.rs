@@ -1,8 +1,8 @@
 use super::*;
-use crate::{Event, Subject};
+use crate::{Event, Role, Subject, What};
 use pccl_protocol::{
-    Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, Phase,
-    Text, Verdict,
+    Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, Host, Name, OpId, Operation, PeerId,
+    Phase, Text, Verdict,
 };
 
 const RUN: RunId = RunId(0xabc << 96);

@@ -1,6 +1,6 @@
 //! Which failures belong together, and which of them came first.
 
-use crate::{Event, Role, What, explain::Story};
+use crate::{Event, Role, What, story::Story};
 use pccl_protocol::{Cause, PeerId};
 use std::collections::BTreeSet;
 

@@ -7,11 +7,12 @@
 //!
 //! Clients and masters record; `pccl-master explain` reads. It knows the packets and sends none.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `align`, `explain`, `report`, `incident`,
-//! `recorder`, `store`, `format`, `packets`, `event`.
+//! Modules from top to bottom, each of which uses only those below it: `explain`, `report`, `incident`,
+//! `align`, `story`, `recorder`, `store`, `buffer`, `format`, `packets`, `event`.
 #![forbid(unsafe_code)]
 
 mod align;
+mod buffer;
 mod event;
 mod explain;
 mod format;
@@ -20,6 +21,7 @@ mod packets;
 mod recorder;
 mod report;
 mod store;
+mod story;
 
 pub use event::{Entry, Event, Subject, What};
 pub use explain::{Explained, Options, explain};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Subject, What};
+use crate::{Subject, What, buffer::BEATS};
 use pccl_protocol::{GroupEpoch, OpId};
 use std::{fs, thread};
 

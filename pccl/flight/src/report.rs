@@ -2,8 +2,8 @@
 
 use crate::{
     Event, Role, What,
-    explain::{Story, micros_text},
     incident::{Incident, Party},
+    story::{Story, micros_text},
 };
 use pccl_protocol::PeerId;
 use std::{

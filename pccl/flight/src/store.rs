@@ -1,6 +1,6 @@
 //! Files on disk: written by a thread of their own, whole or not at all, not too often, and not too many.
 
-use crate::{Header, Role, recorder::Inner};
+use crate::{Header, Role, buffer::Buffer};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
@@ -70,7 +70,7 @@ impl Writer {
     }
 
     /// Asks for a file.
-    pub(super) fn ask(self: &Arc<Self>, recorder: &Arc<Inner>, why: String) {
+    pub(super) fn ask(self: &Arc<Self>, buffer: &Arc<Buffer>, why: String) {
         let mut state = self.state.lock();
         state.asked += 1;
         match &mut state.pending {
@@ -78,11 +78,11 @@ impl Writer {
             None => state.pending = Some((why, 0, Instant::now())),
         }
         if !state.has_thread {
-            let (writer, recorder) = (self.clone(), recorder.clone());
+            let (writer, buffer) = (self.clone(), buffer.clone());
             let spawned = thread::Builder::new()
                 .name("pccl-flight".into())
                 .stack_size(STACK_BYTES)
-                .spawn(move || writer.run(&recorder));
+                .spawn(move || writer.run(&buffer));
             match spawned {
                 Ok(_) => state.has_thread = true,
                 Err(error) => {
@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    fn run(&self, recorder: &Inner) {
+    fn run(&self, buffer: &Buffer) {
         let mut state = self.state.lock();
         loop {
             let Some((_, _, since)) = state.pending else {
@@ -149,7 +149,7 @@ impl Writer {
                 0 => why,
                 more => format!("{why} (and {more} more)"),
             });
-            let file = recorder.snapshot(why.unwrap_or_default());
+            let file = buffer.snapshot(why.unwrap_or_default());
             let written = write(&self.directory, &name(&file.header), &file.to_text());
             state = self.state.lock();
             self.wrote(&mut state, written);

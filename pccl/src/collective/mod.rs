@@ -1,10 +1,12 @@
-//! All-reduce: the plan, one attempt of it, and the operation that the caller waits for.
+//! Collectives: the plan, one attempt of it, and the operation that the caller waits for.
 
 pub(crate) mod attempt;
 pub(crate) mod calls;
 mod coding;
 pub(crate) mod exchange;
+pub(crate) mod links;
 pub(crate) mod op;
+pub(crate) mod operations;
 pub(crate) mod ownership;
 pub(crate) mod pairwise;
 pub(crate) mod plan;

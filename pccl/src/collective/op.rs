@@ -6,32 +6,29 @@
 //! thread only sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
 mod state;
+mod wait;
 
 use super::{
-    attempt::Attempt,
     calls::{Beside, Prepared, shape_of},
-    exchange::{Exchange, exchange_bytes},
-    ownership::{self, Ownership},
-    pairwise::{Pairwise, pairwise_bytes},
-    plan::{FRAME_BYTES, Plan},
+    links::Users,
+    operations::Operations,
     progress::{AttemptOwner, local_fault},
     running::Running,
     runs::backup_bytes,
-    shape::Shape,
-    table::Slot,
 };
 use crate::{
-    Error, LossCause, Reason, flight,
+    Error, LossCause, Reason,
+    error::End,
+    flight,
     limit::Limit,
     memory::{Backup, RawTensor},
-    session::{End, Shared, links::Users},
     world::Known,
 };
 use parking_lot::Mutex;
-use pccl_flight::{Subject, What};
+use pccl_flight::What;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, CollectiveId, CollectiveKind, Commence, Complete, Descriptor, GiveUp,
-    GroupEpoch, Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, Cause, CollectiveId, Commence, Complete, Descriptor, GiveUp, GroupEpoch,
+    Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -39,7 +36,6 @@ use std::{
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
-use threadpark::Parker;
 use tinysockets::link::Outgoing;
 
 /// What a successful collective reports.
@@ -72,7 +68,8 @@ pub(crate) struct Op {
     rooms: Vec<Arc<Backup>>,
     beside: Option<Box<dyn Beside>>,
     backup: Arc<Backup>,
-    shared: Weak<Shared>,
+    /// What it has in common with the other operations of its session.
+    common: Arc<Operations>,
     launched: Instant,
     me: Weak<Self>,
     state: Mutex<State>,
@@ -81,12 +78,12 @@ pub(crate) struct Op {
 impl Op {
     /// Prepares an operation; [`Op::vote`] begins it.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        common: &Arc<Operations>,
         (tag, timeout): (u64, Option<Duration>),
         known: Vec<PeerId>,
         Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
-        let backup = shared.backups.take(backup_bytes(&descriptor, &raws));
+        let backup = common.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
             tag: Tag { number: tag, pair },
             timeout,
@@ -96,7 +93,7 @@ impl Op {
             rooms,
             beside,
             backup,
-            shared: Arc::downgrade(shared),
+            common: common.clone(),
             launched: Instant::now(),
             me: me.clone(),
             state: Mutex::new(State::new()),
@@ -160,18 +157,19 @@ impl Op {
 
     /// Registers an attempt for the present epoch and votes for it.
     pub(crate) fn vote(&self) {
-        let (Some(shared), Some(op)) = (self.shared.upgrade(), self.me.upgrade()) else { return };
+        let (common, Some(op)) = (&self.common, self.me.upgrade()) else { return };
         let mut state = self.state.lock();
         if state.phase != Phase::Stale {
             return;
         }
         let mut shape = None;
-        let registered = shared.table.register(&op, self.tag, |slot| {
+        let registered = common.table.register(&op, self.tag, |slot| {
             shape = shape_of(&self.descriptor.collective, &slot.ring);
-            self.attempt_in(&shared, slot, shape.as_ref())
+            let what = (&self.descriptor, &self.raws[..]);
+            Running::new(slot, shape.as_ref(), what, (&common.backups, &self.backup), self.me.clone())
         });
         let Some(attempt) = registered else {
-            return self.finish(&shared, &mut state, Err(Error::NotConnected), false);
+            return self.finish(&mut state, Err(Error::NotConnected), false);
         };
         let id = attempt.id();
         state.phase = Phase::Voting;
@@ -185,8 +183,8 @@ impl Op {
             beside.before(attempt.place());
         }
         attempt.prepare();
-        flight::op(&shared.flight, What::OpVoted, id);
-        shared.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
+        flight::op(&common.flight, What::OpVoted, id);
+        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
         let given_up = {
             let mut state = self.state.lock();
             state.initiated = true;
@@ -196,54 +194,14 @@ impl Op {
             self.give_up(limit);
         }
         // The communicator may have ended before the registration was visible to those who end it.
-        if let Some(end) = shared.end() {
+        if let Some(end) = common.control.end() {
             self.ended(&end);
-        }
-    }
-
-    /// An attempt of this rank in the present ring. Without a shape its members cannot carry it out, and it only gets
-    /// its verdict.
-    fn attempt_in(&self, shared: &Shared, slot: &Slot, shape: Option<&Shape>) -> Running {
-        let owner: Weak<dyn AttemptOwner> = self.me.clone();
-        let (descriptor, raws) = (&self.descriptor, &self.raws);
-        let algorithm = descriptor.algorithm_for(slot.ring.len(), slot.paths);
-        let Some(shape) = shape else {
-            let plan = Plan::new(&[], &Shape::all_reduce(slot.ring.len()), slot.rank, FRAME_BYTES);
-            let nothing = shared.backups.take(0);
-            let idle = Attempt::new(slot.id, plan, descriptor, &[], self.backup.clone(), nothing, owner);
-            return Running::Ring(idle);
-        };
-        match algorithm {
-            Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
-                let memory = shared.backups.take(exchange_bytes(descriptor, slot.ring.len()));
-                let place = (slot.ring.len(), slot.rank, algorithm);
-                let room = (memory, &*self.backup);
-                Running::Small(Exchange::new(slot.id, place, descriptor, raws, room, owner))
-            }
-            Algorithm::Pairwise => {
-                // Only what can be cut anywhere can be owned by anybody.
-                let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
-                let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
-                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), shares);
-                let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
-                let ownership = Ownership::new(&plan, shares);
-                let memory = shared.backups.take(pairwise_bytes(&plan, &ownership));
-                let room = (memory, self.backup.clone());
-                Running::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
-            }
-            _ => {
-                let plan = Plan::new(&descriptor.parts, shape, slot.rank, FRAME_BYTES);
-                let staging = shared.backups.take(plan.all_encoded_bytes());
-                let backup = self.backup.clone();
-                Running::Ring(Attempt::new(slot.id, plan, descriptor, raws, backup, staging, owner))
-            }
         }
     }
 
     /// The caller gives the operation up, because its limit has passed or because it wants no result: the present
     /// attempt fails for all, whether it has begun or not, unless its outcome is decided. The first reason counts.
     pub(crate) fn give_up(&self, limit: Option<Limit>) {
-        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
         let limit = *state.given_up.get_or_insert(limit);
         let id = match (&state.attempt, state.phase) {
@@ -254,7 +212,7 @@ impl Op {
         state.told = true;
         drop(state);
         let limit_ms = limit.map(Limit::millis);
-        shared.send(&C2m::GiveUp(GiveUp { vote: VoteRef::Collective(id), limit_ms }));
+        self.common.control.send(&C2m::GiveUp(GiveUp { vote: VoteRef::Collective(id), limit_ms }));
     }
 
     /// All have voted: data may move.
@@ -264,15 +222,14 @@ impl Op {
         let Some(attempt) = self.step(id, Phase::Voting, |state| early = state.begin()) else {
             return;
         };
-        let Some(shared) = self.shared.upgrade() else { return };
-        flight::commenced(&shared.flight, commence);
+        flight::commenced(&self.common.flight, commence);
         let named = commence.algorithm;
         // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
         if attempt.algorithm() != named {
             early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
         }
-        let users = self.users(&shared, named);
-        let fault = if attempt.place().ranks > 1 { shared.links.fault_for(id.epoch, users) } else { None };
+        let has_links = attempt.place().ranks > 1;
+        let fault = has_links.then(|| self.common.links.fault_for(id.epoch, self.users(named))).flatten();
         if let Some(fault) = fault.or(early) {
             return self.fault(id, fault);
         }
@@ -288,40 +245,36 @@ impl Op {
         let Some(attempt) = self.step(id, Phase::Voting, |state| state.phase = Phase::Stale) else {
             return false;
         };
-        if let Some(shared) = self.shared.upgrade() {
-            shared.table.retire(id, false);
-        }
+        self.common.table.retire(id, false);
         attempt.retract();
         true
     }
 
     /// The master's answer that there are too few peers.
     pub(crate) fn too_few(&self, id: OpId, answer: &TooFewPeers) {
-        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
         if state.is_current(id) {
             let error =
                 Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
-            state.answer_world = Some(shared.world());
-            self.finish(&shared, &mut state, Err(error), false);
+            state.answer_world = Some(self.common.told.world());
+            self.finish(&mut state, Err(error), false);
         }
     }
 
     /// How the attempt ended for all.
     pub(crate) fn outcome(&self, id: OpId, outcome: Outcome) {
-        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
         if !state.is_current(id) {
             return;
         }
-        flight::decided(&shared.flight, id, &outcome);
+        flight::decided(&self.common.flight, id, &outcome);
         let complete = state.vote == Some(Vote::Complete);
         let result = match outcome {
             Outcome::Done(_) if complete => Ok(()),
             Outcome::Done(_) => {
                 drop(state);
                 let text = "the master completed an operation that this peer had not";
-                return shared.finish(End::MasterLost(Reason::new(LossCause::Protocol, text)));
+                return self.common.control.lose(Reason::new(LossCause::Protocol, text));
             }
             Outcome::Aborted(verdict) => {
                 log::warn!("{verdict}");
@@ -335,31 +288,31 @@ impl Op {
                 })
             }
         };
-        state.answer_world = Some(shared.world());
-        self.finish(&shared, &mut state, result, true);
+        state.answer_world = Some(self.common.told.world());
+        self.finish(&mut state, result, true);
     }
 
     /// The communicator lost its master or was dropped.
     pub(crate) fn ended(&self, end: &End) {
-        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
         if state.phase == Phase::Finished {
             return;
         }
         let complete = state.vote == Some(Vote::Complete);
         let result = if complete { Err(Error::OutcomeUnknown(end.loss())) } else { Err(end.to_error()) };
-        self.finish(&shared, &mut state, result, false);
+        self.finish(&mut state, result, false);
     }
 
     /// The links that the present attempt runs on, and its epoch.
-    pub(crate) fn runs_on(&self, shared: &Shared) -> Option<(GroupEpoch, Users)> {
+    pub(crate) fn runs_on(&self) -> Option<(GroupEpoch, Users)> {
         let attempt = self.state.lock().attempt.clone()?;
-        Some((attempt.id().epoch, self.users(shared, attempt.algorithm())))
+        Some((attempt.id().epoch, self.users(attempt.algorithm())))
     }
 
-    fn users(&self, shared: &Shared, algorithm: Algorithm) -> Users {
+    fn users(&self, algorithm: Algorithm) -> Users {
+        let is_me = |peer| self.common.told.identity().is_some_and(|me| me.peer == peer);
         match self.tag.pair {
-            Some(Pair { from, to }) if shared.identity().is_some_and(|me| me.peer == from) => Users::To(to),
+            Some(Pair { from, to }) if is_me(from) => Users::To(to),
             Some(Pair { from, .. }) => Users::From(from),
             None if algorithm.uses_mesh() => Users::OverMesh,
             None => Users::All,
@@ -373,108 +326,10 @@ impl Op {
         }
     }
 
-    /// Sleeps until there is a result, takes the memory back, and restores it after a failure. When the limit
-    /// passes, the operation is given up; the master's answer to that is the result.
-    pub(crate) fn wait(&self, limit: Limit) -> Result<ReduceInfo, Error> {
-        if let Some(deadline) = limit.deadline()
-            && !self.wait_until_done(deadline)
-        {
-            self.give_up(Some(limit));
-        }
-        self.read_until_over(None);
-        let parker = Parker::new();
-        loop {
-            let mut state = self.state.lock();
-            if state.is_over() {
-                break;
-            }
-            state.waiters.push(parker.unparker());
-            drop(state);
-            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this
-            // operation.
-            parker.park();
-        }
-        let mut state = self.state.lock();
-        let attempt = state.attempt.take();
-        let mut result = state.result.clone().unwrap_or(Err(Error::NotConnected));
-        drop(state);
-        let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
-        let shared = self.shared.upgrade();
-        // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
-        let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
-        let concluded = attempt.conclude(keep, shared.as_ref().map(|shared| &shared.backups));
-        let concluded = concluded.map_err(|text| Error::System(text.into()));
-        let delivered = concluded.and_then(|()| match &self.beside {
-            Some(beside) if keep => beside.after(attempt.place()),
-            _ => Ok(()),
-        });
-        result = delivered.and(result);
-        let (tx_bytes, rx_bytes) = attempt.traffic();
-        let recorder = shared.map(|shared| shared.flight.clone());
-        let record_result = |error: Option<&Error>| {
-            if let Some(recorder) = &recorder {
-                let subject = Some(Subject::Op(attempt.id()));
-                flight::result(recorder, What::OpResult, subject, tx_bytes + rx_bytes, error);
-            }
-        };
-        match result {
-            Ok(()) => {
-                record_result(None);
-                Ok(ReduceInfo {
-                    world_size: attempt.place().ranks,
-                    rank: attempt.place().rank,
-                    tx_bytes,
-                    rx_bytes,
-                    algorithm: attempt.algorithm(),
-                })
-            }
-            Err(error) => {
-                if !keep {
-                    recorder.iter().for_each(|it| flight::op(it, What::OpRestored, attempt.id()));
-                }
-                record_result(Some(&error));
-                Err(error)
-            }
-        }
-    }
-
-    /// Sleeps until [`Op::wait`] would return at once (`true`), or until `deadline`. Beside the thread that waits.
-    pub(crate) fn wait_until_done(&self, deadline: Instant) -> bool {
-        self.read_until_over(Some(deadline));
-        let parker = Parker::new();
-        loop {
-            let mut state = self.state.lock();
-            if state.is_over() {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            state.waiters.push(parker.unparker());
-            drop(state);
-            parker.park_until(deadline);
-        }
-    }
-
-    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step
-    /// of it need not wake two threads. May return earlier.
-    fn read_until_over(&self, deadline: Option<Instant>) {
-        let is_over = || self.state.lock().is_over();
-        // Who only asks does not take the turn from the thread that reads.
-        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if let Some(shared) = self.shared.upgrade().filter(|_| !is_late && !is_over()) {
-            shared.read_until(deadline, is_over);
-        }
-    }
-
-    /// Whether [`Op::wait`] would return at once.
-    pub(crate) fn is_done(&self) -> bool {
-        self.state.lock().is_over()
-    }
-
     /// Gives the backup memory back for the next operation. After [`Op::wait`].
-    pub(crate) fn recycle(&self, shared: &Shared) {
-        [&self.backup].into_iter().chain(&self.rooms).for_each(|room| shared.backups.give(room.clone()));
+    pub(crate) fn recycle(&self) {
+        let rooms = [&self.backup].into_iter().chain(&self.rooms);
+        rooms.for_each(|room| self.common.backups.give(room.clone()));
     }
 
     /// Changes the phase of the present attempt, if it is `id` and in `phase`.
@@ -487,16 +342,16 @@ impl Op {
         state.attempt.clone()
     }
 
-    fn finish(&self, shared: &Shared, state: &mut State, result: Result<(), Error>, had_outcome: bool) {
+    fn finish(&self, state: &mut State, result: Result<(), Error>, had_outcome: bool) {
         if state.phase == Phase::Finished {
             return;
         }
         if let Some(attempt) = &state.attempt {
-            shared.table.retire(attempt.id(), had_outcome);
+            self.common.table.retire(attempt.id(), had_outcome);
         }
         state.phase = Phase::Finished;
         state.result = Some(result);
-        state.wake(shared);
+        state.wake(&self.common.control);
     }
 
     /// Votes to complete the present attempt, once.
@@ -507,10 +362,11 @@ impl Op {
             first = state.vote.is_none();
             state.vote = state.vote.or(Some(vote));
         });
-        let (Some(attempt), Some(shared), true) = (attempt, self.shared.upgrade(), first) else { return };
+        let (Some(attempt), true) = (attempt, first) else { return };
         let (tx_bytes, rx_bytes) = attempt.traffic();
-        flight::completing(&shared.flight, id, fault.as_ref(), tx_bytes + rx_bytes);
-        shared.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes: tx_bytes + rx_bytes }));
+        let moved_bytes = tx_bytes + rx_bytes;
+        flight::completing(&self.common.flight, id, fault.as_ref(), moved_bytes);
+        self.common.control.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes }));
     }
 }
 
@@ -520,10 +376,9 @@ impl AttemptOwner for Op {
     }
 
     fn released_all(&self, _op: OpId) {
-        let Some(shared) = self.shared.upgrade() else { return };
         let mut state = self.state.lock();
         if state.result.is_some() {
-            state.wake(&shared);
+            state.wake(&self.common.control);
         }
     }
 
@@ -535,24 +390,18 @@ impl AttemptOwner for Op {
     }
 
     fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
-        let link = self.shared.upgrade().and_then(|shared| match self.tag.pair {
-            Some(pair) => shared.links.out_to(op.epoch, pair.to),
-            None => shared.links.out_for(op.epoch),
-        });
+        let link = match self.tag.pair {
+            Some(pair) => self.common.links.out_to(op.epoch, pair.to),
+            None => self.common.links.out_for(op.epoch),
+        };
         let Some(link) = link else { return false };
         link.push_all(frames);
         true
     }
 
     fn send_to(&self, op: OpId, rank: usize, frame: Outgoing) -> bool {
-        let link = self.shared.upgrade().and_then(|shared| shared.links.mesh_out_for(op.epoch, rank));
-        let Some(link) = link else { return false };
+        let Some(link) = self.common.links.mesh_out_for(op.epoch, rank) else { return false };
         link.push(frame);
         true
     }
-}
-
-/// Fault of an attempt whose ring is not there.
-pub(crate) fn missing_link(direction: &str) -> OpFault {
-    local_fault(format!("the link {direction} is not connected"))
 }

@@ -1,9 +1,22 @@
 //! The engines that an attempt can run on, as the operation sees them.
 
-use super::{attempt::Attempt, calls::Place, exchange::Exchange, pairwise::Pairwise, progress::Progress};
-use crate::{memory::Backup, session::backups::BackupPool};
-use pccl_protocol::{Algorithm, OpId};
-use std::sync::Arc;
+use super::{
+    attempt::Attempt,
+    calls::Place,
+    exchange::{Exchange, exchange_bytes},
+    ownership::{self, Ownership},
+    pairwise::{Pairwise, pairwise_bytes},
+    plan::{FRAME_BYTES, Plan},
+    progress::{AttemptOwner, Progress},
+    shape::Shape,
+    table::Slot,
+};
+use crate::{
+    backups::BackupPool,
+    memory::{Backup, RawTensor},
+};
+use pccl_protocol::{Algorithm, CollectiveKind, Descriptor, OpId};
+use std::sync::{Arc, Weak};
 use tinysockets::link::Transfer;
 
 /// One attempt of one collective.
@@ -29,6 +42,44 @@ macro_rules! either {
 }
 
 impl Running {
+    /// An attempt of this rank in the present ring, with the backup of its operation and further memory of the pool.
+    /// Without a shape its members cannot carry it out, and it only gets its verdict.
+    pub(crate) fn new(
+        slot: &Slot,
+        shape: Option<&Shape>,
+        (descriptor, raws): (&Descriptor, &[RawTensor]),
+        (pool, backup): (&BackupPool, &Arc<Backup>),
+        owner: Weak<dyn AttemptOwner>,
+    ) -> Self {
+        let Some(shape) = shape else {
+            let plan = Plan::new(&[], &Shape::all_reduce(slot.ring.len()), slot.rank, FRAME_BYTES);
+            let idle = Attempt::new(slot.id, plan, descriptor, &[], backup.clone(), pool.take(0), owner);
+            return Self::Ring(idle);
+        };
+        match descriptor.algorithm_for(slot.ring.len(), slot.paths) {
+            algorithm @ (Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast) => {
+                let memory = pool.take(exchange_bytes(descriptor, slot.ring.len()));
+                let place = (slot.ring.len(), slot.rank, algorithm);
+                Self::Small(Exchange::new(slot.id, place, descriptor, raws, (memory, backup), owner))
+            }
+            Algorithm::Pairwise => {
+                // Only what can be cut anywhere can be owned by anybody.
+                let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
+                let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), shares);
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
+                let ownership = Ownership::new(&plan, shares);
+                let room = (pool.take(pairwise_bytes(&plan, &ownership)), backup.clone());
+                Self::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
+            }
+            _ => {
+                let plan = Plan::new(&descriptor.parts, shape, slot.rank, FRAME_BYTES);
+                let staging = pool.take(plan.all_encoded_bytes());
+                Self::Ring(Attempt::new(slot.id, plan, descriptor, raws, backup.clone(), staging, owner))
+            }
+        }
+    }
+
     /// The algorithm by which it goes.
     pub(crate) fn algorithm(&self) -> Algorithm {
         match self {
@@ -97,7 +148,7 @@ impl Running {
 
     /// Ends an attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there
     /// before if not. Memory of our own goes back to `pool`. The error is a defect of this library.
-    pub(crate) fn conclude(&self, keep: bool, pool: Option<&BackupPool>) -> Result<(), String> {
+    pub(crate) fn conclude(&self, keep: bool, pool: &BackupPool) -> Result<(), String> {
         let delivered = if keep { either!(self, attempt => attempt.deliver()) } else { Ok(()) };
         self.retract();
         let memory: Arc<Backup> = match self {
@@ -105,9 +156,7 @@ impl Running {
             Self::Small(attempt) => attempt.memory(),
             Self::Pairwise(attempt) => attempt.memory().clone(),
         };
-        if let Some(pool) = pool {
-            pool.give(memory);
-        }
+        pool.give(memory);
         // The others have only read it until now.
         if let (Self::Ring(attempt), false) = (self, keep) {
             attempt.restore();

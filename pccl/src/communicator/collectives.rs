@@ -292,16 +292,16 @@ impl Communicator {
     ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
         self.check_group("a collective")?;
-        let me = shared.identity().ok_or(Error::NotConnected)?.peer;
+        let me = shared.told.identity().ok_or(Error::NotConnected)?.peer;
         // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
         let formed = self.formed.lock().clone().filter(|_| self.config.formed);
         let world = formed.unwrap_or_else(|| self.world.lock().world.clone());
-        let prepared = call.prepare((me, &world), &shared.backups, schedule.algorithm())?;
+        let prepared = call.prepare((me, &world), &shared.operations.backups, schedule.algorithm())?;
         let timeout = timeout.or(self.call_timeout());
         let kind = prepared.descriptor.kind().call();
-        let op = Op::new(&shared, (tag, timeout), world.ring, prepared);
+        let op = Op::new(&shared.operations, (tag, timeout), world.ring, prepared);
         {
-            let mut activity = shared.activity.lock();
+            let mut activity = shared.calls.activity();
             activity.check_not_draining()?;
             if let Some((call, _)) = activity.exclusive
                 && call != CallKind::ArePeersPending
@@ -335,15 +335,15 @@ impl Communicator {
         let moved = op.moved_bytes();
         let result = op.wait(limit);
         self.note_verdict(&result);
-        shared.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
-        op.recycle(shared);
+        shared.calls.add_moved_bytes(result.as_ref().map_or(moved, |info| info.tx_bytes + info.rx_bytes));
+        op.recycle();
         let others_run = {
-            let mut activity = shared.activity.lock();
+            let mut activity = shared.calls.activity();
             activity.ops.retain(|other| !Arc::ptr_eq(other, op));
             !activity.ops.is_empty()
         };
         if others_run {
-            shared.recall_reader();
+            shared.control.recall_reader();
         }
         let answer = op.answer_world();
         self.show(answer.clone());
@@ -358,7 +358,7 @@ impl Communicator {
 
     /// [`Communicator::complete`] for an operation that may have been waited for already.
     pub(crate) fn complete_if_open(&self, shared: &Arc<Shared>, op: &Arc<Op>) -> Result<(), Error> {
-        let open = shared.activity.lock().ops.iter().any(|other| Arc::ptr_eq(other, op));
+        let open = shared.calls.activity().ops.iter().any(|other| Arc::ptr_eq(other, op));
         if open { self.complete(shared, op, Limit::of(op.timeout())).map(drop) } else { Ok(()) }
     }
 }

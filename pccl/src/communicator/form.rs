@@ -96,21 +96,21 @@ impl Communicator {
         let members = members.iter().map(Member::reference).collect::<Result<Vec<_>, _>>()?;
         let limit = Limit::of(Some(timeout));
         let call = self.exclusive(CallKind::FormGroup, true)?;
-        let (shared, request) = (&call.shared, call.shared.next_request());
-        shared.send(&C2m::FormGroup(FormGroup { request, uuid: GroupUuid(uuid), members }));
+        let (control, request) = (&call.shared.control, call.shared.control.next_request());
+        control.send(&C2m::FormGroup(FormGroup { request, uuid: GroupUuid(uuid), members }));
         let pick = |packet: M2c| match packet {
             M2c::GroupFormed(formed) if formed.request == request => Ok(Ok(())),
             M2c::FormFailed(failed) if failed.request == request => Ok(Err(failed.verdict)),
             other => Err(other),
         };
         let mut given_up = false;
-        let answer = match shared.receive(limit.deadline(), pick) {
+        let answer = match control.receive(limit.deadline(), pick) {
             Err(Error::TimedOut { .. }) => {
                 given_up = true;
                 let vote = VoteRef::Forming(request);
-                shared.send(&C2m::GiveUp(GiveUp { vote, limit_ms: Some(limit.millis()) }));
+                control.send(&C2m::GiveUp(GiveUp { vote, limit_ms: Some(limit.millis()) }));
                 // The master decides at once; bounded by the life of the session.
-                shared.receive(None, pick)
+                control.receive(None, pick)
             }
             other => other,
         };

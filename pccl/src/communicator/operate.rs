@@ -20,17 +20,17 @@ impl Communicator {
     /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn status(&self) -> Result<Status, Error> {
         let shared = self.shared()?;
-        let request = shared.next_request();
+        let request = shared.control.next_request();
         shared.status.expect(request);
-        shared.send(&C2m::StatusRequest(request));
-        shared.status.wait(request).ok_or_else(|| shared.end_error())
+        shared.control.send(&C2m::StatusRequest(request));
+        shared.status.wait(request).ok_or_else(|| shared.control.end_error())
     }
 
     /// Bytes of memory that this communicator holds for its operations: backups of tensors that are reduced in place,
     /// and the encoded forms of quantised tensors. Up to 1 GiB is kept between operations, until the connection to the
     /// run ends.
     pub fn buffer_bytes(&self) -> usize {
-        self.shared().map_or(0, |shared| shared.backups.bytes())
+        self.shared().map_or(0, |shared| shared.operations.backups.bytes())
     }
 
     /// The last verdict that any call of this communicator has returned, until the next one. It survives reconnecting.
@@ -55,22 +55,20 @@ impl Communicator {
     pub fn drain(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared()?;
         let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
-        let mut activity = shared.activity.lock();
+        let mut activity = shared.calls.activity();
         activity.draining = true;
-        while let Some((call, _)) = activity.exclusive {
-            if shared.idle.wait_until(&mut activity, deadline).timed_out() && activity.exclusive.is_some() {
-                activity.draining = false;
-                return Err(drain_over(format!("{call} is not over after {timeout:?}")));
-            }
+        if let Err(call) = shared.calls.wait_for_exclusive(&mut activity, deadline) {
+            activity.draining = false;
+            return Err(drain_over(format!("{call} is not over after {timeout:?}")));
         }
         let ops = activity.ops.clone();
         drop(activity);
         let left = ops.iter().filter(|op| !op.wait_until_done(deadline)).count();
         if left > 0 {
-            shared.activity.lock().draining = false;
+            shared.calls.activity().draining = false;
             return Err(drain_over(format!("{left} all-reduces are not over after {timeout:?}")));
         }
-        if shared.end().is_some() { Err(shared.end_error()) } else { Ok(()) }
+        if shared.control.end().is_some() { Err(shared.control.end_error()) } else { Ok(()) }
     }
 
     /// Leaves the run as soon as the calls that have begun are over, or when `timeout` has passed: nobody sees an abort

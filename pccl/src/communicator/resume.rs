@@ -2,11 +2,10 @@
 //! communicators carry.
 
 use super::Communicator;
-use crate::Error;
+use crate::{Error, config::ResumeSettings};
 use parking_lot::Mutex;
 use pccl_iteration::{
-    Cancel, Decision, GlobalIteration, IterationConfig, IterationError, Store, TcpStoreClient,
-    protocol::{check_id, keys::BESIDE_MASTER},
+    Cancel, Decision, GlobalIteration, IterationError, Store, TcpStoreClient, protocol::keys::BESIDE_MASTER,
 };
 use std::{
     collections::BTreeSet,
@@ -51,24 +50,6 @@ pub(super) struct Carried {
     /// The store is known to outlive masters.
     is_fine: AtomicBool,
     joined: Mutex<Option<Arc<GlobalIteration>>>,
-}
-
-/// How to agree on where to resume.
-#[derive(Debug, Clone)]
-pub(crate) struct ResumeSettings {
-    pub(crate) store: String,
-    pub(crate) member: String,
-    pub(crate) config: IterationConfig,
-}
-
-impl ResumeSettings {
-    /// Refuses what cannot work.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let invalid = |error: String| Error::InvalidArgument(error);
-        check_id("member", &self.member).map_err(invalid)?;
-        TcpStoreClient::check_address(&self.store).map_err(|error| invalid(error.to_string()))?;
-        self.config.check().map_err(|error| invalid(error.to_string()))
-    }
 }
 
 impl Carried {

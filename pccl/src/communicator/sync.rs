@@ -33,7 +33,7 @@ impl Communicator {
         let SyncOptions { strategy, timeout } = options.into();
         let limit = Limit::of(timeout.or(self.call_timeout()));
         let call = self.exclusive(CallKind::Sync, true)?;
-        let result = sync::run(&call.shared, state, strategy, limit);
+        let result = sync::run(&call.shared.syncs, state, strategy, limit);
         let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
         flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
         if result.is_err() {

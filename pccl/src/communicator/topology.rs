@@ -1,7 +1,7 @@
 //! Calls in which the whole run agrees on who is in it, and how data travels.
 
 use super::Communicator;
-use crate::{Error, Optimized, World, limit::Limit, session::Shared};
+use crate::{Error, Optimized, World, control::Control, limit::Limit};
 use pccl_protocol::{C2m, CallKind, M2c, RequestId, VoteTopology, limits};
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ impl Communicator {
     pub fn update_topology_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::UpdateTopology, true)?;
-        let request = call.shared.next_request();
-        vote_topology(&call.shared, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
+        let request = call.shared.control.next_request();
+        vote_topology(&call.shared.control, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
     }
 
     /// Measures the edges of which nothing is known, or only what is old, plans the best ring, and returns when all
@@ -49,10 +49,10 @@ impl Communicator {
     pub fn optimize_topology_within(&self, timeout: Option<Duration>) -> Result<Optimized, Error> {
         let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::OptimizeTopology, true)?;
-        let request = call.shared.next_request();
-        call.shared.send(&C2m::VoteOptimize(request));
+        let request = call.shared.control.next_request();
+        call.shared.control.send(&C2m::VoteOptimize(request));
         let optimized =
-            agree(&call.shared, CallKind::OptimizeTopology, request, limit, |packet| match packet {
+            agree(&call.shared.control, CallKind::OptimizeTopology, request, limit, |packet| match packet {
                 M2c::OptimizeDone(done) if done.request == request => Ok(Optimized::new(&done)),
                 other => Err(other),
             })?;
@@ -77,9 +77,9 @@ impl Communicator {
     pub fn are_peers_pending_within(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::ArePeersPending, false)?;
-        let request = call.shared.next_request();
-        call.shared.send(&C2m::VotePending(request));
-        agree(&call.shared, CallKind::ArePeersPending, request, limit, |packet| match packet {
+        let request = call.shared.control.next_request();
+        call.shared.control.send(&C2m::VotePending(request));
+        agree(&call.shared.control, CallKind::ArePeersPending, request, limit, |packet| match packet {
             M2c::PendingAnswer(answer) if answer.request == request => Ok(answer.pending),
             other => Err(other),
         })
@@ -113,9 +113,15 @@ impl Communicator {
             })?;
         let limit = Limit::of(timeout);
         let call = self.exclusive(CallKind::WaitForWorld, true)?;
-        let request = call.shared.next_request();
+        let request = call.shared.control.next_request();
         // A vote that waits for one peer is answered by the present world, a plain vote would wait for all others.
-        vote_topology(&call.shared, CallKind::WaitForWorld, (request, wanted.max(1)), limit, &mut progress)?;
+        vote_topology(
+            &call.shared.control,
+            CallKind::WaitForWorld,
+            (request, wanted.max(1)),
+            limit,
+            &mut progress,
+        )?;
         drop(call);
         Ok(self.world())
     }
@@ -123,7 +129,7 @@ impl Communicator {
 
 /// Votes for a round of topology and waits for its answer.
 fn vote_topology(
-    shared: &Shared,
+    control: &Control,
     call: CallKind,
     (request, wait_for_world): (RequestId, u32),
     limit: Limit,
@@ -133,9 +139,9 @@ fn vote_topology(
         Done,
         Progress(u32, u32, String),
     }
-    shared.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
+    control.send(&C2m::VoteTopology(VoteTopology { request, wait_for_world }));
     loop {
-        let news = agree(shared, call, request, limit, |packet| match packet {
+        let news = agree(control, call, request, limit, |packet| match packet {
             M2c::TopologyDone(done) if done.request == request => Ok(News::Done),
             M2c::TopologyProgress(p) if p.request == request && !limit.is_over() => {
                 Ok(News::Progress(p.have, p.want, p.missing.as_str().to_owned()))
@@ -153,18 +159,18 @@ fn vote_topology(
 /// have counted on it: then it is answered, they go on with what follows, and so must this peer. Bounded by the end
 /// of the round or of the optimisation, if one is running.
 fn agree<T>(
-    shared: &Shared,
+    control: &Control,
     call: CallKind,
     request: RequestId,
     limit: Limit,
     mut pick: impl FnMut(M2c) -> Result<T, M2c>,
 ) -> Result<T, Error> {
-    match shared.receive(limit.deadline(), &mut pick) {
+    match control.receive(limit.deadline(), &mut pick) {
         Err(Error::TimedOut { .. }) => {}
         other => return other,
     }
-    shared.send(&C2m::WithdrawVote(request));
-    let answered = shared.receive(None, |packet| match packet {
+    control.send(&C2m::WithdrawVote(request));
+    let answered = control.receive(None, |packet| match packet {
         M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => {
             Ok(Err(withdrawn.missing.as_str().to_owned()))
         }

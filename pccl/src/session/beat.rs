@@ -1,14 +1,21 @@
 //! Signs of life: a beat to the master every so often, and a watch over the master's echo.
 
-use super::{End, Shared, stall::StallWatch, waiting::SilenceLog};
-use crate::{LossCause, Reason};
+use super::{
+    Shared,
+    calls::{Calls, Underway},
+    stall::StallWatch,
+    waiting::SilenceLog,
+};
+use crate::{LossCause, Reason, collective::links::Links};
+use parking_lot::Mutex;
 use pccl_flight::{Event, What};
-use pccl_protocol::{Beat, C2m, CallKind, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
+use pccl_protocol::{Algorithm, Beat, C2m, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
 use std::{
     collections::BTreeMap,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
-use threadpark::Parker;
+use threadpark::{Parker, Unparker};
 
 /// How long after the beginning of an operation there are beats beside the regular ones, so that an operation that is
 /// shorter than the time between two of these shows how fast the edges are.
@@ -23,24 +30,54 @@ fn next_beat(last: Instant, interval: Duration, began: Option<Instant>) -> Insta
     early.map_or(regular, |early| early.min(regular))
 }
 
+/// Wakes the thread that sends beats.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    thread: OnceLock<Unparker>,
+    /// When the last operation of some size began.
+    operation_began: Mutex<Option<Instant>>,
+}
+
+impl Bell {
+    /// There is such a thread.
+    pub(super) fn wakes(&self, thread: Unparker) {
+        let _ = self.thread.set(thread);
+    }
+
+    pub(super) fn ring(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
+    pub(super) fn operation_begins(&self, algorithm: Algorithm) {
+        if matches!(algorithm, Algorithm::Ring | Algorithm::Pairwise) {
+            *self.operation_began.lock() = Some(Instant::now());
+            self.ring();
+        }
+    }
+}
+
 /// Runs until the session ends.
 pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
     let mut sequence = 0;
     let mut last = Instant::now();
     let (mut watches, mut silence) = (BTreeMap::new(), SilenceLog::default());
-    while shared.end().is_none() {
+    let control = &shared.control;
+    while control.end().is_none() {
         // If this process itself stood still, the master's echo may be waiting in the socket: no judgement yet.
         let stood_still = last.elapsed().saturating_sub(interval);
         last = Instant::now();
-        if stood_still > Duration::from_secs(1) {
+        let stood_still = Some(stood_still).filter(|time| *time > Duration::from_secs(1));
+        if let Some(stood_still) = stood_still {
             let count = u64::try_from(stood_still.as_millis()).unwrap_or(u64::MAX);
             shared.flight.record(Event::new(What::StoodStill).count(count));
-            *shared.heard.lock() += stood_still;
         }
-        let silent = shared.heard.lock().elapsed();
+        let silent = control.silence(stood_still.unwrap_or_default());
         if silent > shared.config.master_timeout {
             let text = format!("no sign of life for {} ms", silent.as_millis());
-            return shared.finish(End::MasterLost(Reason::new(LossCause::Silent, text)));
+            return control.lose(Reason::new(LossCause::Silent, text));
         }
         if silence.is_due(silent) {
             let limit = shared.config.master_timeout;
@@ -50,10 +87,11 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             );
         }
         sequence += 1;
-        shared.send(&C2m::Beat(beat(shared, &mut watches, sequence, interval)));
+        let Shared { operations, calls, .. } = shared;
+        control.send(&C2m::Beat(beat((&operations.links, calls), &mut watches, sequence, interval)));
         let sent_at = Instant::now();
-        while shared.end().is_none() {
-            let due = next_beat(sent_at, interval, *shared.operation_began.lock());
+        while control.end().is_none() {
+            let due = next_beat(sent_at, interval, *shared.bell.operation_began.lock());
             if due <= Instant::now() {
                 break;
             }
@@ -69,8 +107,13 @@ fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
 /// What is watched of each link to another peer, by its name.
 type Watches = BTreeMap<(u128, u64), StallWatch>;
 
-fn beat(shared: &Shared, watches: &mut Watches, sequence: u64, interval: Duration) -> Beat {
-    let (links, now) = (shared.links.out_backlogs(), Instant::now());
+fn beat(
+    (all_links, calls): (&Links, &Calls),
+    watches: &mut Watches,
+    sequence: u64,
+    interval: Duration,
+) -> Beat {
+    let (links, now) = (all_links.out_backlogs(), Instant::now());
     watches.retain(|name, _| links.iter().any(|(present, ..)| present == name));
     let mut stalled = Vec::new();
     for (name, sent_bytes, backlog) in &links {
@@ -83,20 +126,14 @@ fn beat(shared: &Shared, watches: &mut Watches, sequence: u64, interval: Duratio
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());
     let sent = acknowledged.map(|(name, bytes, _)| edge_bytes(*name, *bytes)).collect();
-    let received = shared.links.received().into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
-    let moved_bytes = shared.moved_bytes();
-    let activity = shared.activity.lock();
-    let oldest = activity.ops.iter().min_by_key(|op| op.launched());
-    let (call, since) = match (activity.exclusive, oldest) {
-        (Some((call, since)), _) => (call, Some(since)),
-        (None, Some(op)) => (CallKind::Collective(op.descriptor().kind()), Some(op.launched())),
-        (None, None) => (CallKind::None, None),
-    };
+    let received = all_links.received().into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
+    let moved_bytes = calls.moved_bytes();
+    let Underway { call, since, operation } = calls.underway();
     Beat {
         sequence,
         call,
         call_ms: since.map_or(0, |since| since.elapsed().as_millis() as u64),
-        operation: oldest.and_then(|op| op.named()),
+        operation,
         moved_bytes,
         stalled,
         sent,

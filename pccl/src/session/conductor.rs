@@ -7,14 +7,14 @@
 //! dropped at once.
 
 use super::{
-    Identity, Shared,
+    Shared,
     edges::{self, Dialed, Edge, Waiting},
-    links::Name,
     reach,
 };
 use crate::{
-    collective::{op::Op, progress::link_fault, table::LinkDirectory},
+    collective::{links::Name, op::Op, operations::Operations, progress::link_fault, table::LinkDirectory},
     flight,
+    world::Identity,
 };
 use crossbeam_channel::{Receiver, Sender};
 use log::Level;
@@ -118,7 +118,7 @@ impl Conductor {
             Event::Plan(plan) => self.take_plan(shared, plan),
             Event::Reach(plan) => {
                 let epoch = self.plan.as_ref().map_or_else(GroupEpoch::default, |known| known.epoch);
-                reach::answer(shared, self.me, epoch, plan);
+                reach::answer(&shared.control, (self.me, shared.config.group), epoch, plan);
             }
             Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
@@ -128,7 +128,7 @@ impl Conductor {
             Event::Dialed(dialed) => self.take_dialed(shared, dialed),
             Event::Broken(fault) => self.take_broken(shared, &fault),
             Event::Revote(op) => op.vote(),
-            Event::Send(packet) => shared.send(&packet),
+            Event::Send(packet) => shared.control.send(&packet),
             Event::Stop => {}
         }
     }
@@ -170,7 +170,7 @@ impl Conductor {
         for edge in awaited {
             let Some(conns) = self.waiting.take(&edge) else { continue };
             let directory = Arc::new(LinkDirectory::new(
-                shared.table.clone(),
+                shared.operations.table.clone(),
                 Pair { from: PeerId(edge.peer), to: self.me.peer },
             ));
             let config = InConfig {
@@ -183,7 +183,7 @@ impl Conductor {
             };
             match InLink::start(conns, config, directory) {
                 Ok(link) => {
-                    shared.links.add_in(edge.name(), link);
+                    shared.operations.links.add_in(edge.name(), link);
                     self.stands(false, edge.name());
                 }
                 Err(error) => {
@@ -221,7 +221,7 @@ impl Conductor {
         });
         match started {
             Ok(link) => {
-                shared.links.add_out(name, link);
+                shared.operations.links.add_out(name, link);
                 self.stands(true, name);
             }
             Err(text) => {
@@ -232,7 +232,7 @@ impl Conductor {
     }
 
     fn take_broken(&mut self, shared: &Arc<Shared>, fault: &LinkFault) {
-        fail_running(shared, fault);
+        fail_running(&shared.operations, fault);
         let end = (fault.direction == Direction::Out, (fault.peer, fault.generation));
         if self.ends.get(&end).is_some_and(|end| end.state == State::Up) {
             // A peer that leaves on purpose ends its connections like this, too. If an operation suffers from it, the
@@ -260,7 +260,7 @@ impl Conductor {
         log::log!(level, "edge {from} -> {to}: {text}");
         let fault = EdgeFault { from, to, generation, text: Text::new(text) };
         // An end of our own breaks our edges, which is no failure of them.
-        if shared.end().is_none() {
+        if shared.control.end().is_none() {
             flight::edge_fault(&shared.flight, &fault);
         }
         self.news.broken.push(fault);
@@ -283,8 +283,8 @@ impl Conductor {
         self.ring_stands = stands;
         let news = EdgeReport { epoch: plan.epoch, up: Vec::new(), broken: Vec::new() };
         let news = std::mem::replace(&mut self.news, news);
-        if shared.end().is_none() && !(news.up.is_empty() && news.broken.is_empty()) {
-            shared.send(&C2m::EdgeReport(EdgeReport { epoch: plan.epoch, ..news }));
+        if shared.control.end().is_none() && !(news.up.is_empty() && news.broken.is_empty()) {
+            shared.control.send(&C2m::EdgeReport(EdgeReport { epoch: plan.epoch, ..news }));
         }
     }
 
@@ -299,7 +299,7 @@ impl Conductor {
             self.news
                 .broken
                 .retain(|it| (it.from, it.to, it.generation) != (edge.from, edge.to, edge.generation));
-            shared.links.close(if is_out { Direction::Out } else { Direction::In }, name);
+            shared.operations.links.close(if is_out { Direction::Out } else { Direction::In }, name);
         }
     }
 }
@@ -326,33 +326,34 @@ fn ends_of(plan: &GroupPlan, rank: usize) -> BTreeMap<(bool, Name), (PlanEdge, u
 
 /// Hears of broken links on their own threads.
 struct Events {
-    shared: Weak<Shared>,
+    operations: Weak<Operations>,
     conductor: Sender<Event>,
 }
 
-fn events(shared: &Arc<Shared>) -> Arc<dyn LinkEvents> {
-    Arc::new(Events { shared: Arc::downgrade(shared), conductor: shared.conductor.clone() })
+fn events(shared: &Shared) -> Arc<dyn LinkEvents> {
+    let operations = Arc::downgrade(&shared.operations);
+    Arc::new(Events { operations, conductor: shared.conductor.clone() })
 }
 
 impl LinkEvents for Events {
     fn broken(&self, fault: &LinkFault) {
-        if let Some(shared) = self.shared.upgrade() {
-            if fault.kind != FaultKind::Closed && shared.end().is_none() {
-                flight::link_broken(&shared.flight, fault);
+        if let Some(operations) = self.operations.upgrade() {
+            if fault.kind != FaultKind::Closed && operations.control.end().is_none() {
+                flight::link_broken(&operations.flight, fault);
             }
-            fail_running(&shared, fault);
+            fail_running(&operations, fault);
         }
         let _ = self.conductor.send(Event::Broken(fault.clone()));
     }
 }
 
 /// Makes the operations that run on a link vote that they cannot complete.
-fn fail_running(shared: &Shared, fault: &LinkFault) {
-    if !shared.links.broken(fault) {
+fn fail_running(operations: &Operations, fault: &LinkFault) {
+    if !operations.links.broken(fault) {
         return;
     }
-    for op in shared.table.all() {
-        if op.runs_on(shared).is_some_and(|(epoch, users)| shared.links.carries(epoch, users, fault)) {
+    for op in operations.table.all() {
+        if op.runs_on().is_some_and(|(epoch, users)| operations.links.carries(epoch, users, fault)) {
             op.link_broken(&link_fault(fault));
         }
     }

@@ -1,7 +1,11 @@
 //! The two ends of an edge: dialing it, and collecting its connections.
 
-use super::{Identity, STACK_BYTES, conductor::Event};
-use crate::config::{Config, FrameChecksums};
+use super::conductor::Event;
+use crate::{
+    config::{Config, FrameChecksums},
+    threads::STACK_BYTES,
+    world::Identity,
+};
 use crossbeam_channel::Sender;
 use pccl_protocol::{GroupEpoch, Member, limits};
 use std::{

@@ -72,7 +72,7 @@ fn take(shared: &Weak<Shared>, incoming: Incoming) {
     {
         let mut waiting = shared.early.waiting.lock();
         // Under the lock: whoever sets the identity empties the list afterwards.
-        if shared.identity().is_none() && waiting.len() < MAX_EARLY {
+        if shared.told.identity().is_none() && waiting.len() < MAX_EARLY {
             return waiting.push(incoming);
         }
     }
@@ -80,9 +80,9 @@ fn take(shared: &Weak<Shared>, incoming: Incoming) {
 }
 
 fn answer(shared: &Arc<Shared>, incoming: Incoming) {
-    let Some(identity) = shared.identity() else { return incoming.refuse(Refusal::NotExpected) };
+    let Some(identity) = shared.told.identity() else { return incoming.refuse(Refusal::NotExpected) };
     let preamble = incoming.preamble;
-    if shared.end().is_some() {
+    if shared.control.end().is_some() {
         return incoming.refuse(Refusal::ShuttingDown);
     }
     if preamble.run != identity.run.0 {
@@ -101,7 +101,7 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
     };
     match preamble.role {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
-        Role::State => shared.server.serve(shared, conn, remote),
+        Role::State => shared.syncs.server.serve(&shared.syncs, conn, remote),
         Role::Probe => shared.probes.serve(conn, remote),
         // The reply was all.
         Role::Check => {}

@@ -1,7 +1,7 @@
 //! Whom this peer reaches, when the master asks.
 
-use super::{Identity, Shared, spawn};
-use pccl_protocol::{C2m, GroupEpoch, PeerId, ReachPlan, ReachReport, Text, Unreached};
+use crate::{control::Control, threads::spawn, world::Identity};
+use pccl_protocol::{C2m, GroupEpoch, GroupId, PeerId, ReachPlan, ReachReport, Text, Unreached};
 use std::{sync::Arc, time::Duration};
 use tinysockets::{
     address::HostPort,
@@ -11,11 +11,16 @@ use tinysockets::{
 
 /// Tries all ports on a thread of its own, and tells the master which were not reached. `epoch` is that of the newest
 /// ring that this peer works on.
-pub(super) fn answer(shared: &Arc<Shared>, me: Identity, epoch: GroupEpoch, plan: ReachPlan) {
+pub(super) fn answer(
+    control: &Arc<Control>,
+    (me, group): (Identity, GroupId),
+    epoch: GroupEpoch,
+    plan: ReachPlan,
+) {
     let preamble = Preamble {
         run: me.run.0,
         from: me.peer.0,
-        group: shared.config.group.0,
+        group: group.0,
         epoch: epoch.0,
         ..Preamble::new(Role::Check)
     };
@@ -32,7 +37,7 @@ pub(super) fn answer(shared: &Arc<Shared>, me: Identity, epoch: GroupEpoch, plan
         .collect();
     log::debug!("the master asks which of {} ports are reached", ports.len());
     let limit = Duration::from_millis(plan.limit_ms.into());
-    let weak = Arc::downgrade(shared);
+    let weak = Arc::downgrade(control);
     // Not joined when the session ends: an attempt cannot be cut off, and it holds nothing of the session.
     let spawned = spawn("pccl-reach", move || {
         let targets: Vec<Target> = ports.iter().map(|(_, _, target)| target.clone()).collect();
@@ -49,8 +54,8 @@ pub(super) fn answer(shared: &Arc<Shared>, me: Identity, epoch: GroupEpoch, plan
         for port in &unreached {
             log::warn!("peer {} is not reached: {}", port.peer, port.text);
         }
-        if let Some(shared) = weak.upgrade() {
-            shared.send(&C2m::ReachReport(ReachReport { check: plan.check, epoch, unreached }));
+        if let Some(control) = weak.upgrade() {
+            control.send(&C2m::ReachReport(ReachReport { check: plan.check, epoch, unreached }));
         }
     });
     if let Err(error) = spawned {

@@ -1,6 +1,5 @@
 //! What the log says about waits: for whom, when that changes, and as a warning when it takes long.
 
-use super::Shared;
 use std::time::{Duration, Instant};
 
 /// How long a wait is nothing special, and then between two warnings.
@@ -26,12 +25,26 @@ struct Wait {
 
 /// What there is to be said.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+pub(super) enum Line {
     News(String),
     Warning(String),
 }
 
 impl WaitLog {
+    /// For whom the oldest call waits.
+    pub(super) fn text(&self) -> Option<String> {
+        self.wait.as_ref().map(|wait| wait.text.clone())
+    }
+
+    /// Takes in whether there is a wait: for whom, when the call began, and what it has moved.
+    pub(super) fn note(&mut self, now: Instant, wait: Option<(String, (Instant, u64))>) -> Option<Line> {
+        let Some((text, (called, moved_bytes))) = wait else {
+            self.wait = None;
+            return None;
+        };
+        self.look(now, called, moved_bytes, text)
+    }
+
     /// Takes in what the master says that a call waits for: one that began at `called` and has moved `moved_bytes`.
     fn look(&mut self, now: Instant, called: Instant, moved_bytes: u64, text: String) -> Option<Line> {
         let wait = match &mut self.wait {
@@ -60,39 +73,11 @@ impl WaitLog {
     }
 }
 
-impl Shared {
-    /// For whom the oldest call that is under way waits, by what the master said last.
-    pub(crate) fn blocked_text(&self) -> Option<String> {
-        self.waiting.lock().wait.as_ref().map(|wait| wait.text.clone())
-    }
-
-    /// The master has said what this peer waits for, if it does. It says so once a second.
-    pub(super) fn note_wait(&self, text: Option<String>) {
-        let wait = text.zip(self.oldest_call());
-        let line = {
-            let mut log = self.waiting.lock();
-            match wait {
-                Some((text, (called, moved_bytes))) => log.look(Instant::now(), called, moved_bytes, text),
-                None => {
-                    log.wait = None;
-                    None
-                }
-            }
-        };
-        // Without the lock: the log may be a function of the program.
-        match line {
-            Some(Line::News(line)) => log::info!("{line}"),
-            Some(Line::Warning(line)) => log::warn!("{line}"),
-            None => {}
-        }
-    }
-
-    /// When the oldest call that is under way began, and what it has moved.
-    fn oldest_call(&self) -> Option<(Instant, u64)> {
-        let activity = self.activity.lock();
-        let oldest = activity.ops.iter().min_by_key(|op| op.launched());
-        let op = oldest.map(|op| (op.launched(), op.moved_bytes()));
-        activity.exclusive.map(|(_, since)| (since, 0)).or(op)
+/// Without a lock: the log may be a function of the program.
+pub(super) fn say(line: Line) {
+    match line {
+        Line::News(line) => log::info!("{line}"),
+        Line::Warning(line) => log::warn!("{line}"),
     }
 }
 

@@ -3,8 +3,8 @@
 //! A source that the run loses is given up at once, see [`super::source`]. One that lives and does not answer, or whose
 //! connection stands still, is given up in a part of the peer time-out, so that there is time for another one.
 
-use super::{StateTensor, source::Watch};
-use crate::session::{Identity, Shared, spawn};
+use super::{StateTensor, source::Watch, syncs::Syncs};
+use crate::{threads::spawn, world::Identity};
 use pccl_protocol::{
     FetchItem, Key, P2p, SourceFailure, SourceFault, StateAnswer, StateRequest, StateSource, SyncId,
     SyncPlan, Text, limits,
@@ -76,7 +76,7 @@ impl Fault {
 
 /// Fetches everything in the plan. What one source has given stays when the next one is asked for the rest.
 pub(crate) fn fetch(
-    shared: &Shared,
+    shared: &Syncs,
     me: Identity,
     plan: &SyncPlan,
     tensors: &[StateTensor],
@@ -88,7 +88,7 @@ pub(crate) fn fetch(
         let watch = shared.source.begin(source.peer);
         // Whoever went before this peer watched will not be told of again.
         shared.source.keep(|peer| shared.table.has_member(peer));
-        if shared.end().is_some() {
+        if shared.is_over() {
             fetched.error = Some("the session ended".into());
             return fetched;
         }
@@ -117,7 +117,7 @@ pub(crate) fn fetch(
 
 /// What one fetch needs.
 struct Job<'a> {
-    shared: &'a Shared,
+    shared: &'a Syncs,
     me: Identity,
     plan: &'a SyncPlan,
     tensors: &'a [StateTensor],
@@ -154,7 +154,7 @@ fn fetch_from(
 
 /// Dials on a thread of its own, so that the loss of the source ends the wait here.
 fn connect(
-    shared: &Shared,
+    shared: &Syncs,
     me: Identity,
     source: &StateSource,
     (watch, latest): (&Watch<'_>, Option<Instant>),

@@ -4,6 +4,7 @@ mod fetch;
 pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod sync;
+pub(crate) mod syncs;
 
 use crate::{
     Error,

@@ -4,7 +4,8 @@
 //! it returns. Each connection has a thread; it copies a piece under the gate and sends it from its own memory, so that
 //! a slow receiver never holds the caller's memory.
 
-use crate::session::{Shared, spawn};
+use super::syncs::Syncs;
+use crate::threads::spawn;
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{Key, Nothing, P2p, StateAnswer, StateRequest, SyncId, limits};
 use std::{
@@ -41,7 +42,7 @@ struct Patience {
 }
 
 impl Patience {
-    fn of(shared: &Shared) -> Self {
+    fn of(shared: &Syncs) -> Self {
         let known = shared.identity().map_or(Duration::ZERO, |me| me.peer_timeout);
         let whole = super::time_base(known);
         Self { stall: whole, plan: whole / 2 }
@@ -122,7 +123,7 @@ impl StateServer {
     }
 
     /// Serves one connection on a thread of its own.
-    pub(crate) fn serve(&self, shared: &Arc<Shared>, conn: Conn, remote: SocketAddr) {
+    pub(crate) fn serve(&self, shared: &Arc<Syncs>, conn: Conn, remote: SocketAddr) {
         let stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
         let mut state = self.state.lock();
         state.connections.retain(|(_, thread)| !thread.is_finished());

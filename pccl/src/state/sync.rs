@@ -4,8 +4,9 @@ use super::{
     SharedState, SyncInfo, SyncStrategy,
     fetch::{self, Contents, Fetched},
     server::Offer,
+    syncs::Syncs,
 };
-use crate::{Error, limit::Limit, session::Shared};
+use crate::{Error, limit::Limit};
 use pccl_flight::{Event, Subject, What};
 use pccl_protocol::{
     C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome,
@@ -27,7 +28,7 @@ enum Answer {
 
 /// Runs one sync. The caller has made sure that nothing else is under way.
 pub(crate) fn run(
-    shared: &Arc<Shared>,
+    shared: &Syncs,
     state: &mut SharedState<'_>,
     strategy: SyncStrategy,
     limit: Limit,
@@ -53,7 +54,7 @@ pub(crate) fn run(
 }
 
 fn vote_and_move(
-    shared: &Arc<Shared>,
+    shared: &Syncs,
     state: &SharedState<'_>,
     (strategy, limit): (SyncStrategy, Limit),
     entries: Vec<StateEntry>,
@@ -123,7 +124,7 @@ fn vote_and_move(
 
 /// One vote for a sync, until its outcome.
 struct Ballot<'a> {
-    shared: &'a Shared,
+    shared: &'a Syncs,
     request: RequestId,
     limit: Limit,
     /// The limit has passed, and the master knows.

@@ -18,8 +18,8 @@ mod weighted;
 use super::shape::Shape;
 use crate::{
     Error, World,
+    backups::BackupPool,
     memory::{Backup, RawTensor},
-    session::backups::BackupPool,
 };
 use pccl_protocol::{Algorithm, Collective, Descriptor, MemberCount, Pair, PartDescriptor, PeerId, Split};
 use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};

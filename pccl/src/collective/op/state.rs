@@ -1,7 +1,7 @@
 //! Where an operation stands: what all of its threads read and change under one lock.
 
 use super::super::running::Running;
-use crate::{Error, limit::Limit, session::Shared, world::Known};
+use crate::{Error, control::Control, limit::Limit, world::Known};
 use pccl_protocol::{OpFault, OpId};
 use std::sync::Arc;
 use threadpark::Unparker;
@@ -66,11 +66,11 @@ impl State {
     }
 
     /// Wakes whoever waits for the end of the operation.
-    pub(super) fn wake(&mut self, shared: &Shared) {
+    pub(super) fn wake(&mut self, control: &Control) {
         for waiter in self.waiters.drain(..) {
             waiter.unpark();
         }
-        shared.interrupt_reader();
+        control.interrupt_reader();
     }
 
     /// The attempt begins; returns what has gone wrong with it before.

@@ -2,7 +2,7 @@
 
 use super::meter::{Count, Meter, window};
 use super::{PIECE_BYTES, REPORT_BYTES};
-use crate::session::{STACK_BYTES, edges};
+use crate::{session::edges, threads::STACK_BYTES};
 use parking_lot::Mutex;
 use pccl_protocol::ProbeRate;
 use std::{

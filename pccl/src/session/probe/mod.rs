@@ -6,7 +6,7 @@
 mod measure;
 mod meter;
 
-use super::{Shared, spawn};
+use crate::{config::Config, control::Control, threads::spawn, world::Identity};
 use measure::{Target, measure};
 use parking_lot::Mutex;
 use pccl_protocol::{C2m, ProbePlan, ProbeReport, ProbeResult, ProbeRound, Text, limits};
@@ -55,24 +55,22 @@ pub(crate) struct ProbeDesk {
 impl ProbeDesk {
     /// Measures, on a thread of its own, and tells the master. A probe of another round that has not ended yet is given
     /// up.
-    pub(crate) fn measure(&self, shared: &Arc<Shared>, plan: ProbePlan) {
-        let Some(me) = shared.identity() else { return };
+    pub(crate) fn measure(&self, control: &Arc<Control>, config: &Config, me: Identity, plan: ProbePlan) {
         log::debug!("probe of {} at {}", plan.to, plan.host);
-        let connections =
-            if plan.crowded { 1 } else { shared.config.probe_connections.unwrap_or(plan.connections) };
+        let connections = if plan.crowded { 1 } else { config.probe_connections.unwrap_or(plan.connections) };
         let target = Target {
             address: HostPort::new(plan.host.as_str(), plan.port),
             preamble: Preamble {
                 run: me.run.0,
                 from: me.peer.0,
                 to: plan.to.0,
-                group: shared.config.group.0,
+                group: config.group.0,
                 epoch: plan.round.optimization,
                 connection_count: connections.min(limits::MAX_POOL_CONNECTIONS),
                 ..Preamble::new(Role::Probe)
             },
             deadline: Instant::now() + Duration::from_millis(plan.limit_ms.into()),
-            dial_timeout: shared.config.dial_timeout,
+            dial_timeout: config.dial_timeout,
             ends_early: !plan.crowded,
         };
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -88,21 +86,21 @@ impl ProbeDesk {
             });
             state.measuring.push((plan.round, cancelled.clone()));
         }
-        let answer = move |shared: &Shared, result| {
-            shared.send(&C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
+        let answer = move |control: &Control, result| {
+            control.send(&C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
         };
-        let weak = Arc::downgrade(shared);
+        let weak = Arc::downgrade(control);
         // Not joined when the session ends: a dial cannot be cut off, and it holds nothing of the session.
         let spawned = spawn("pccl-probe", move || {
             let result = measure(&target, &cancelled);
-            let Some(shared) = weak.upgrade().filter(|_| !cancelled.load(Ordering::Relaxed)) else { return };
+            let Some(control) = weak.upgrade().filter(|_| !cancelled.load(Ordering::Relaxed)) else { return };
             answer(
-                &shared,
+                &control,
                 result.map_or_else(|text| ProbeResult::Failed(Text::new(text)), ProbeResult::Measured),
             );
         });
         if let Err(error) = spawned {
-            answer(shared, ProbeResult::Failed(Text::new(error.to_string())));
+            answer(control, ProbeResult::Failed(Text::new(error.to_string())));
         }
     }
 

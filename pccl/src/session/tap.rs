@@ -3,13 +3,10 @@
 //! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
 //! a caller's request stay in the inbox until the caller fetches them.
 
-use super::{End, Identity, Shared, conductor::Event, listen};
-use crate::{flight, world::Known};
+use super::{Shared, conductor::Event, listen};
+use crate::{collective::op::Op, error::End, flight, world::Identity};
 use pccl_protocol::{GroupPlan, M2c, OpId, VoteRef};
-use std::{
-    sync::{Arc, Weak},
-    time::Instant,
-};
+use std::sync::{Arc, Weak};
 use tinysockets::queued::{OnClose, Tap, TapFn};
 
 /// The callbacks of the control connection.
@@ -30,40 +27,42 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         Ok(packet) => packet,
         Err(error) => return Tap::Close(format!("the master sent a malformed packet: {error}")),
     };
-    *shared.heard.lock() = Instant::now();
-    log::trace!("from master: {}", packet.name());
-    flight::received(&shared.flight, &packet);
+    shared.control.note_heard(&packet);
     match packet {
         M2c::Registered(registered) => {
-            let _ = shared.identity.set(Identity::new(&registered));
+            shared.told.registered(Identity::new(&registered));
             listen::take_early(&shared);
             return Tap::Keep(M2c::Registered(registered));
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
         M2c::GroupPlan(plan) => take_plan(&shared, plan),
-        M2c::Sizes(sizes) => shared.learn(|known| known.apply_sizes(&sizes)),
+        M2c::Sizes(sizes) => shared.told.learn(|known| known.apply_sizes(&sizes)),
         M2c::Admitted(sizes) => {
-            shared.learn(|known| known.apply_sizes(&sizes));
-            return shared.answered(M2c::Admitted(sizes));
+            shared.told.learn(|known| known.apply_sizes(&sizes));
+            return answered(&shared, M2c::Admitted(sizes));
         }
         M2c::TopologyDone(done) => {
-            shared.learn(|known| known.apply_sizes(&done.sizes));
-            return shared.answered(M2c::TopologyDone(done));
+            shared.told.learn(|known| known.apply_sizes(&done.sizes));
+            return answered(&shared, M2c::TopologyDone(done));
         }
         M2c::GroupFormed(formed) => {
-            shared.learn(|known| known.apply_sizes(&formed.sizes));
-            return shared.answered(M2c::GroupFormed(formed));
+            shared.told.learn(|known| known.apply_sizes(&formed.sizes));
+            return answered(&shared, M2c::GroupFormed(formed));
         }
         M2c::OptimizeDone(done) => {
-            shared.learn(|known| known.apply_sizes(&done.sizes));
-            return shared.answered(M2c::OptimizeDone(done));
+            shared.told.learn(|known| known.apply_sizes(&done.sizes));
+            return answered(&shared, M2c::OptimizeDone(done));
         }
-        M2c::ProbePlan(plan) => shared.probes.measure(&shared, plan),
+        M2c::ProbePlan(plan) => {
+            if let Some(me) = shared.told.identity() {
+                shared.probes.measure(&shared.control, &shared.config, me, plan);
+            }
+        }
         M2c::ReachPlan(plan) => drop(shared.conductor.send(Event::Reach(plan))),
         M2c::Warning(text) => log::warn!("{text}"),
         M2c::Commence(commence) => {
             with_op(&shared, commence.op, |op| op.commence(&commence));
-            shared.operation_begins(commence.algorithm);
+            shared.bell.operation_begins(commence.algorithm);
         }
         M2c::Outcome(outcome) => with_op(&shared, outcome.op, |op| op.outcome(outcome.op, outcome.outcome)),
         M2c::Stale(stale) => match stale.vote {
@@ -76,17 +75,17 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         },
         M2c::TooFewPeers(answer) => match answer.vote {
             VoteRef::Collective(id) => with_op(&shared, id, |op| op.too_few(id, &answer)),
-            VoteRef::Sync(_) | VoteRef::Forming(_) => return shared.answered(M2c::TooFewPeers(answer)),
+            VoteRef::Sync(_) | VoteRef::Forming(_) => return answered(&shared, M2c::TooFewPeers(answer)),
         },
-        M2c::Echo(echo) => shared.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
+        M2c::Echo(echo) => shared.calls.note_wait(echo.blocked_on.map(|text| text.as_str().to_owned())),
         M2c::Status(status) => shared.status.answer(status),
         kept @ (M2c::TopologyProgress(_) | M2c::SyncPlan(_)) => return Tap::Keep(kept),
         answer @ (M2c::VoteWithdrawn(_) | M2c::PendingAnswer(_) | M2c::FormFailed(_)) => {
-            return shared.answered(answer);
+            return answered(&shared, answer);
         }
         M2c::SyncOutcome(outcome) => {
-            shared.source.stop();
-            return shared.answered(M2c::SyncOutcome(outcome));
+            shared.syncs.source.stop();
+            return answered(&shared, M2c::SyncOutcome(outcome));
         }
         // No peer asks for them.
         M2c::Rates(_) => {}
@@ -96,22 +95,14 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
     Tap::Consumed
 }
 
-impl Shared {
-    /// Takes in news of the run.
-    fn learn(&self, apply: impl FnOnce(&mut Known)) {
-        apply(Arc::make_mut(&mut self.world.lock()));
-    }
-
-    /// Notes the world as it is with the answer to a call that goes alone, and keeps the packet for that call: what
-    /// happens between the answer and the moment in which the caller runs again is not for this call.
-    fn answered(&self, answer: M2c) -> Tap<M2c> {
-        *self.answer_world.lock() = Some(self.world());
-        Tap::Keep(answer)
-    }
+/// Keeps the answer to a call that goes alone for that call, with the world as it is.
+fn answered(shared: &Shared, answer: M2c) -> Tap<M2c> {
+    shared.told.answered();
+    Tap::Keep(answer)
 }
 
-fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collective::op::Op>)) {
-    if let Some(op) = shared.table.op(id) {
+fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<Op>)) {
+    if let Some(op) = shared.operations.table.op(id) {
         act(&op);
     }
 }
@@ -119,18 +110,18 @@ fn with_op(shared: &Arc<Shared>, id: OpId, act: impl FnOnce(&Arc<crate::collecti
 /// Takes a plan over, everywhere at once as far as operations can see: attempts that are registered from now on belong
 /// to it, find its edges, and begin only after this. Its edges are then built by the conductor.
 fn take_plan(shared: &Arc<Shared>, plan: GroupPlan) {
-    let Some(identity) = shared.identity() else { return };
+    let Some(identity) = shared.told.identity() else { return };
     let plan = Arc::new(plan);
     let rank = plan.rank_of(identity.peer).unwrap_or(0);
-    if !shared.table.install(plan.clone(), identity.peer) {
+    if !shared.operations.table.install(plan.clone(), identity.peer) {
         return log::warn!(
             "ignored a plan of epoch {} that is old or does not contain this peer",
             plan.epoch
         );
     }
-    shared.links.planned(&plan, rank, &shared.table.epochs());
-    shared.source.keep(|peer| plan.rank_of(peer).is_some());
+    shared.operations.links.planned(&plan, rank, &shared.operations.table.epochs());
+    shared.syncs.source.keep(|peer| plan.rank_of(peer).is_some());
     flight::ring_planned(&shared.flight, &plan);
-    shared.learn(|known| known.apply_plan(&plan, rank));
+    shared.told.learn(|known| known.apply_plan(&plan, rank));
     let _ = shared.conductor.send(Event::Plan(plan));
 }

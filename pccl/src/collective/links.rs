@@ -4,7 +4,7 @@
 //! A link is found by the name of its edge. An attempt belongs to the plan of its epoch, so it finds its links as long
 //! as these edges stand, whatever plans came after. What changes here changes under one lock.
 
-use crate::collective::{op::missing_link, progress::link_fault};
+use super::progress::{link_fault, local_fault};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, PeerId, Purpose};
 use std::{
@@ -105,6 +105,11 @@ struct Now {
     inbound: BTreeMap<Name, Arc<InLink>>,
     /// Faults of these links, as far as they have been noted.
     faults: Vec<LinkFault>,
+}
+
+/// Fault of an attempt whose links are not there.
+fn missing_link(direction: &str) -> OpFault {
+    local_fault(format!("the link {direction} is not connected"))
 }
 
 impl Links {

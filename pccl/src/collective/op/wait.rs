@@ -1,0 +1,105 @@
+//! What the caller's thread does once an operation is launched: it sleeps, takes the memory back, and restores it.
+
+use super::{Op, ReduceInfo};
+use crate::{Error, flight, limit::Limit};
+use pccl_flight::{Subject, What};
+use std::time::Instant;
+use threadpark::Parker;
+
+impl Op {
+    /// Sleeps until there is a result, takes the memory back, and restores it after a failure. When the limit
+    /// passes, the operation is given up; the master's answer to that is the result.
+    pub(crate) fn wait(&self, limit: Limit) -> Result<ReduceInfo, Error> {
+        if let Some(deadline) = limit.deadline()
+            && !self.wait_until_done(deadline)
+        {
+            self.give_up(Some(limit));
+        }
+        self.read_until_over(None);
+        let parker = Parker::new();
+        loop {
+            let mut state = self.state.lock();
+            if state.is_over() {
+                break;
+            }
+            state.waiters.push(parker.unparker());
+            drop(state);
+            // Bounded by the life of the session: it ends when the master is silent, and its end finishes this
+            // operation.
+            parker.park();
+        }
+        let mut state = self.state.lock();
+        let attempt = state.attempt.take();
+        let mut result = state.result.clone().unwrap_or(Err(Error::NotConnected));
+        drop(state);
+        let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
+        // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
+        let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
+        let concluded = attempt.conclude(keep, &self.common.backups);
+        let concluded = concluded.map_err(|text| Error::System(text.into()));
+        let delivered = concluded.and_then(|()| match &self.beside {
+            Some(beside) if keep => beside.after(attempt.place()),
+            _ => Ok(()),
+        });
+        result = delivered.and(result);
+        let (tx_bytes, rx_bytes) = attempt.traffic();
+        let recorder = &self.common.flight;
+        let record_result = |error: Option<&Error>| {
+            let subject = Some(Subject::Op(attempt.id()));
+            flight::result(recorder, What::OpResult, subject, tx_bytes + rx_bytes, error);
+        };
+        match result {
+            Ok(()) => {
+                record_result(None);
+                Ok(ReduceInfo {
+                    world_size: attempt.place().ranks,
+                    rank: attempt.place().rank,
+                    tx_bytes,
+                    rx_bytes,
+                    algorithm: attempt.algorithm(),
+                })
+            }
+            Err(error) => {
+                if !keep {
+                    flight::op(recorder, What::OpRestored, attempt.id());
+                }
+                record_result(Some(&error));
+                Err(error)
+            }
+        }
+    }
+
+    /// Sleeps until [`Op::wait`] would return at once (`true`), or until `deadline`. Beside the thread that waits.
+    pub(crate) fn wait_until_done(&self, deadline: Instant) -> bool {
+        self.read_until_over(Some(deadline));
+        let parker = Parker::new();
+        loop {
+            let mut state = self.state.lock();
+            if state.is_over() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            state.waiters.push(parker.unparker());
+            drop(state);
+            parker.park_until(deadline);
+        }
+    }
+
+    /// Reads the packets of the master on this thread until the operation is over, if nobody else does: then each step
+    /// of it need not wake two threads. May return earlier.
+    fn read_until_over(&self, deadline: Option<Instant>) {
+        let is_over = || self.state.lock().is_over();
+        // Who only asks does not take the turn from the thread that reads.
+        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if !is_late && !is_over() {
+            self.common.control.read_until(deadline, is_over);
+        }
+    }
+
+    /// Whether [`Op::wait`] would return at once.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.lock().is_over()
+    }
+}

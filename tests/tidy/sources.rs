@@ -29,6 +29,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/settings.rs", "the functions of the C interface"),
     ("pccl/capi/src/world.rs", "the functions of the C interface"),
     ("pccl/src/memory.rs", "the caller's memory"),
+    ("pccl/src/memory/backup.rs", "memory of the library that is lent as the caller's is"),
     ("quant/src/copy.rs", "stores that go by the caches"),
     ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
     ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),

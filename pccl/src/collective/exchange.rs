@@ -3,13 +3,12 @@
 //!
 //! A small operation costs what its hops cost. The pipelined ring of [`super::plan`] has `2 (n - 1)` of them; the ring
 //! all-gather (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
-//! section 4.1) has `n - 1`, for more bytes. At stage `s` rank `r` sends the contribution of rank `(r - s) mod n` on
-//! and receives that of `(r - s - 1) mod n`. All tensors of the operation travel as one frame.
+//! section 4.1) has `n - 1`, for more bytes: each rank sends its contribution to the next one, and so on. All tensors
+//! of the operation travel as one frame.
 //!
-//! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other,
-//! at stage `n - 1 + r`. Or there are two: the contributions go to rank 0 only, at these stages, and it sends the
-//! result back, at stage `2 n - 1`. All ways put the same bytes into the same places, so what has been prepared serves
-//! any of them, and the master says which.
+//! Where all ranks are connected with each other, there is one hop: every rank sends its contribution to every other.
+//! Or there are two: the contributions go to rank 0 only, and it sends the result back. By any way a frame's stage is
+//! the rank whose contribution it carries, or `n` for the result.
 //!
 //! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So
 //! both algorithms give the same bytes, on every rank.
@@ -57,12 +56,10 @@ pub(crate) struct Exchange {
     areas: Lent,
     /// Of the contribution of each rank, and of the result.
     states: Box<[AtomicU8]>,
-    /// All contributions are here and folded.
+    /// The result is here: folded, or received from rank 0.
     is_complete: AtomicBool,
     /// One of those for small operations.
     algorithm: Algorithm,
-    /// Rank 0 has sent the result to all.
-    is_broadcast: AtomicBool,
     progress: Progress,
     me: Weak<Self>,
 }
@@ -108,7 +105,13 @@ impl Exchange {
             part
         });
         let parts: Vec<Part> = parts.collect();
-        let hops = if contribution_bytes(descriptor) == 0 { 0 } else { ranks - 1 };
+        // All but rank 0 may have one frame to send and one to receive.
+        let is_leaf = algorithm == Algorithm::ReduceBroadcast && rank != ROOT;
+        let frames = match contribution_bytes(descriptor) {
+            0 => 0,
+            _ if is_leaf => 1,
+            _ => ranks - 1,
+        };
         let exchange = Arc::new_cyclic(|me| Self {
             plan: Plan::new(&descriptor.parts, &Shape::all_reduce(ranks), rank, MAX_FRAME_BYTES),
             parts,
@@ -116,10 +119,9 @@ impl Exchange {
             areas: memory.lend(0..exchange_bytes(descriptor, ranks), &gate),
             memory,
             states: (0..=ranks).map(|_| AtomicU8::new(IDLE)).collect(),
-            is_complete: AtomicBool::new(hops == 0),
+            is_complete: AtomicBool::new(frames == 0),
             algorithm,
-            is_broadcast: AtomicBool::new(false),
-            progress: Progress::new(id, gate, (hops, hops), owner),
+            progress: Progress::new(id, gate, (frames, frames), owner),
             me: me.clone(),
         });
         exchange.contribute();
@@ -156,15 +158,12 @@ impl Exchange {
         if self.bytes == 0 || self.ranks() == 1 {
             return;
         }
-        let own = self.first_direct_stage() + self.rank();
         match self.algorithm {
-            Algorithm::ReduceBroadcast if self.rank() == ROOT => self.broadcast_when_due(),
-            Algorithm::ReduceBroadcast => {
-                self.progress.sends_only(1);
-                self.send_to(ROOT, own);
-            }
-            Algorithm::Direct => self.send_to_all(own),
-            _ => self.send(0),
+            // It has nothing to send before all contributions are here.
+            Algorithm::ReduceBroadcast if self.rank() == ROOT => {}
+            Algorithm::ReduceBroadcast => self.send_to(ROOT, self.rank()),
+            Algorithm::Direct => self.send_to_all(self.rank()),
+            _ => self.send_to(self.next_rank(), self.rank()),
         }
     }
 
@@ -208,57 +207,33 @@ impl Exchange {
         self.states[self.rank()].store(RECEIVED, Ordering::Release);
     }
 
-    /// The first stage of those at which a rank sends to all.
-    fn first_direct_stage(&self) -> usize {
-        self.ranks() - 1
+    /// Stands for the result where others are ranks that contribute.
+    fn result_slot(&self) -> usize {
+        self.ranks()
     }
 
-    /// Whose contribution arrives at `stage`; the number of ranks stands for the result.
-    fn received_at(&self, stage: usize) -> usize {
-        match stage.checked_sub(self.first_direct_stage()) {
-            Some(slot) => slot,
-            None => (self.rank() + 2 * self.ranks() - stage - 1) % self.ranks(),
-        }
+    /// Whether the contribution of this rank, or the result, comes here.
+    fn is_due(&self, slot: usize) -> bool {
+        let is_leaf = self.algorithm == Algorithm::ReduceBroadcast && self.rank() != ROOT;
+        if is_leaf { slot == self.result_slot() } else { slot < self.ranks() && slot != self.rank() }
     }
 
-    /// Whose contribution leaves at `stage`, as [`Exchange::received_at`].
-    fn sent_at(&self, stage: usize) -> usize {
-        match stage.checked_sub(self.first_direct_stage()) {
-            Some(slot) => slot,
-            None => (self.rank() + self.ranks() - stage) % self.ranks(),
-        }
+    /// Where a contribution lies, or the result, from byte `done` on.
+    fn place(&self, slot: usize, done: usize) -> Place<'_> {
+        let area = if slot == self.result_slot() { self.result_area() } else { slot };
+        Place { memory: &self.areas, range: self.area(area, done..self.bytes) }
     }
 
-    /// First byte of a contribution, or of the result.
-    fn place_of(&self, slot: usize) -> usize {
-        let area = if slot == self.ranks() { self.result_area() } else { slot };
-        area * self.bytes
+    fn next_rank(&self) -> usize {
+        (self.rank() + 1) % self.ranks()
     }
 
-    /// The stage at which rank 0 sends the result.
-    fn result_stage(&self) -> usize {
-        self.first_direct_stage() + self.ranks()
-    }
-
-    fn frame(&self, me: Arc<Self>, stage: usize) -> Outgoing {
-        let header = self.progress.header(0, stage, 0, self.bytes);
-        Outgoing { transfer: me, header }
-    }
-
-    /// Sends to the next rank what it receives at `stage`.
-    fn send(&self, stage: usize) {
+    /// Sends a contribution to `rank`, or the result.
+    fn send_to(&self, rank: usize, slot: usize) {
         let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
-        if !owner.send(self.progress.id(), &mut std::iter::once(self.frame(me, stage))) {
-            owner.fault(self.progress.id(), local_fault("the link to the next rank is not there"));
-        }
-    }
-
-    /// Sends to `rank` what is sent at `stage`.
-    fn send_to(&self, rank: usize, stage: usize) {
-        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
-        let frame = self.frame(me, stage);
+        let frame = Outgoing { transfer: me, header: self.progress.header(0, slot, 0, self.bytes) };
         // The ring has the edge to the next rank.
-        let is_sent = if rank == (self.rank() + 1) % self.ranks() {
+        let is_sent = if rank == self.next_rank() {
             owner.send(self.progress.id(), &mut std::iter::once(frame))
         } else {
             owner.send_to(self.progress.id(), rank, frame)
@@ -269,19 +244,9 @@ impl Exchange {
     }
 
     /// From the next rank on, so that not all begin with the same one.
-    fn send_to_all(&self, stage: usize) {
+    fn send_to_all(&self, slot: usize) {
         for to in (1..self.ranks()).map(|step| (self.rank() + step) % self.ranks()) {
-            self.send_to(to, stage);
-        }
-    }
-
-    /// Rank 0 sends the result, once it has it and the master has named this way. Either may come first.
-    fn broadcast_when_due(&self) {
-        let is_due = self.rank() == ROOT
-            && self.algorithm == Algorithm::ReduceBroadcast
-            && self.is_complete.load(Ordering::SeqCst);
-        if is_due && !self.is_broadcast.swap(true, Ordering::SeqCst) {
-            self.send_to_all(self.result_stage());
+            self.send_to(to, slot);
         }
     }
 
@@ -323,32 +288,29 @@ impl Exchange {
         Some(Ok(()))
     }
 
-    /// The last contribution has arrived: folds, and only then this rank holds the whole result.
-    fn complete(&self) {
-        match self.fold_all() {
-            Ok(()) => self.finish(),
-            Err(text) => self.progress.report(local_fault(text)),
+    /// The last frame has arrived. If it was a contribution, folds: only then this rank holds the whole result.
+    fn complete(&self, slot: usize) {
+        if slot != self.result_slot()
+            && let Err(text) = self.fold_all()
+        {
+            return self.progress.report(local_fault(text));
         }
-    }
-
-    /// The result is in its place.
-    fn finish(&self) {
-        self.is_complete.store(true, Ordering::SeqCst);
-        self.broadcast_when_due();
+        self.is_complete.store(true, Ordering::Release);
+        // That all contributions are here says that all others have heard that it has begun.
+        if slot != self.result_slot() && self.algorithm == Algorithm::ReduceBroadcast {
+            self.send_to_all(self.result_slot());
+        }
         self.progress.all_received();
     }
 }
 
 impl Transfer for Exchange {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let stage = header.stage as usize;
+        let slot = header.stage as usize;
         let fits = header.part == 0 && header.offset == 0 && header.len as usize == self.bytes;
-        let own_slot = if self.rank() == ROOT { [ROOT, self.ranks()] } else { [self.rank(); 2] };
-        let is_ours = stage <= self.result_stage() && !own_slot.contains(&self.received_at(stage));
-        if !fits || !is_ours {
+        if !fits || !self.is_due(slot) {
             return Err(self.progress.unexpected(header));
         }
-        let slot = self.received_at(stage);
         log::trace!("{}: contribution {slot} begins", self.progress.id());
         let taken = self.states[slot].compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
         taken.map(|_| Landing::Direct).map_err(|_| Violation {
@@ -365,29 +327,23 @@ impl Transfer for Exchange {
     }
 
     fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let start = self.place_of(self.received_at(header.stage as usize));
-        Place { memory: &self.areas, range: start + done..start + self.bytes }
+        self.place(header.stage as usize, done)
     }
 
     fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let start = self.place_of(self.sent_at(header.stage as usize));
-        Place { memory: &self.areas, range: start + done..start + self.bytes }
+        self.place(header.stage as usize, done)
     }
 
     fn arrived(&self, header: &FrameHeader) {
-        let stage = header.stage as usize;
-        let slot = self.received_at(stage);
+        let slot = header.stage as usize;
         log::trace!("{}: contribution {slot} complete", self.progress.id());
         self.states[slot].store(RECEIVED, Ordering::Release);
         self.progress.bytes_arrived(header);
-        if stage == self.result_stage() {
-            return self.finish();
-        }
-        if stage + 1 < self.first_direct_stage() {
-            self.send(stage + 1);
+        if self.algorithm == Algorithm::AllGather && self.next_rank() != slot {
+            self.send_to(self.next_rank(), slot);
         }
         if self.progress.frame_done() {
-            self.complete();
+            self.complete(slot);
         }
     }
 

@@ -205,20 +205,26 @@ fn frames_that_are_not_due_are_refused() {
     assert_eq!(exchange.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
     assert!(exchange.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
     for (stage, part, offset, len) in [
-        (2, 0, 0, 24),
-        (5, 0, 0, 24),
-        (6, 0, 0, 24),
-        (0, 1, 0, 24),
-        (0, 0, 8, 24),
-        (0, 0, 0, 23),
-        (0, 0, 0, 25),
+        (0, 0, 0, 24),
+        (3, 0, 0, 24),
+        (4, 0, 0, 24),
+        (u32::MAX, 0, 0, 24),
+        (2, 1, 0, 24),
+        (2, 0, 8, 24),
+        (2, 0, 0, 23),
+        (2, 0, 0, 25),
     ] {
         assert!(exchange.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
     }
-    // Stage 3 is that at which rank 1 sends to all, whose contribution came around the ring already.
-    assert!(exchange.admit(&header(3, 0, 0, 24)).is_err(), "a duplicate by another way");
-    assert_eq!(exchange.admit(&header(4, 0, 0, 24)), Ok(Landing::Direct));
-    assert!(exchange.admit(&header(0, 0, 0, 24)).is_err());
+    assert_eq!(exchange.admit(&header(2, 0, 0, 24)), Ok(Landing::Direct));
+    // By way of rank 0 it alone gets contributions, and it alone sends the result.
+    let all = Ranks::new(3, 4, 2, ReduceOp::Sum, Algorithm::ReduceBroadcast);
+    for (rank, due) in [(0, vec![1, 2]), (1, vec![3]), (2, vec![3])] {
+        for stage in 0..5 {
+            let is_admitted = all.exchange(rank).admit(&header(stage, 0, 0, 24)).is_ok();
+            assert_eq!(is_admitted, due.contains(&stage), "rank {rank}, stage {stage}");
+        }
+    }
 }
 
 #[test]

@@ -89,11 +89,6 @@ impl Progress {
         self.gate.is_closed()
     }
 
-    /// This rank sends `frames` frames and no more. To be called before any of them is sent.
-    pub(super) fn sends_only(&self, frames: usize) {
-        self.out_left.store(frames, Ordering::Release);
-    }
-
     /// The header of a frame.
     pub(super) fn header(&self, part: usize, stage: usize, offset: usize, len: usize) -> FrameHeader {
         FrameHeader {

@@ -29,7 +29,6 @@ pub(crate) struct Shape {
 
 /// Where a tensor is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(dead_code, reason = "for the collectives other than all-reduce")]
 enum Cut {
     /// One chunk per rank; the first few have one element more than the others.
     Even,
@@ -39,7 +38,6 @@ enum Cut {
     Counts(Vec<u64>),
 }
 
-#[allow(dead_code, reason = "for the collectives other than all-reduce")]
 impl Cut {
     fn per_rank(counts: &[u64], ranks: usize) -> Self {
         assert!(counts.is_empty() || counts.len() == ranks, "one count for each rank");
@@ -47,7 +45,6 @@ impl Cut {
     }
 }
 
-#[allow(dead_code, reason = "for the collectives other than all-reduce")]
 impl Shape {
     /// Everybody gets what all contribute.
     pub(crate) fn all_reduce(ranks: usize) -> Self {

@@ -417,6 +417,24 @@ typedef struct pcclMember_t {
     pcclRankUuid_t peer;
 } pcclMember_t;
 
+/* A tensor that is not the same on all peers. */
+typedef struct pcclTensorDiff_t {
+    /* Its index in the infos of the shared state. */
+    size_t tensor;
+    /* The first element that is not the same everywhere; 0 if is_located is false. */
+    uint64_t first_element;
+    /* All that differs lies between these: from begin on, and before end. */
+    uint64_t begin;
+    uint64_t end;
+    /* Different contents that there are, and peers whose content is not the most frequent one. */
+    uint32_t contents;
+    uint32_t peers_apart;
+    /* It is known where it differs: true of the first 64 tensors that do. */
+    bool is_located;
+    /* This peer's content is not the most frequent one. */
+    bool is_apart;
+} pcclTensorDiff_t;
+
 /* Of the library, such as "0.1.0". */
 PCCL_EXPORT const char *pcclGetVersion(void);
 
@@ -639,6 +657,20 @@ PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_h
  * The buffers are the caller's again when it returns, whatever it returns. */
 PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                                  pcclReduceInfo_t *reduce_info_out);
+
+/* Finds out where the peers of the group differ, and changes nothing: all of them call it, with the same tensors, whose
+ * revision does not matter. Tensors whose content may differ are left out. All get the same answer, with the first
+ * values that differ in the text. Writes at most capacity differences, in the order of the names of their tensors, and
+ * how many there are to *count_out: 0 says that all peers hold the same. A guard beside any training loop. */
+PCCL_EXPORT pcclResult_t pcclDiffSharedState(const pcclComm_t *communicator, const pcclSharedState_t *shared_state,
+                                             pcclTensorDiff_t *diffs, size_t capacity, size_t *count_out);
+/* What the last of these calls has found, in words. */
+PCCL_EXPORT pcclResult_t pcclGetStateDiffText(const pcclComm_t *communicator, char *buffer, size_t capacity,
+                                              size_t *length_out);
+/* The peers whose content is not the most frequent one, of a difference by its number. Writes at most capacity of them,
+ * and how many there are to *count_out. */
+PCCL_EXPORT pcclResult_t pcclGetStateDiffPeers(const pcclComm_t *communicator, size_t diff, pcclRankUuid_t *peers,
+                                               size_t capacity, size_t *count_out);
 
 /* As pcclOptimizeTopology, and says what it came to. optimized_out may be NULL. */
 PCCL_EXPORT pcclResult_t pcclOptimizeTopologyInfo(const pcclComm_t *communicator, pcclOptimized_t *optimized_out);

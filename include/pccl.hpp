@@ -256,6 +256,14 @@ private:
     std::vector<pcclTensorInfo_t> tensors_;
 };
 
+// Where the peers of a group differ: each tensor that is not the same, whose content is not the most frequent one, and
+// all of it in words.
+struct StateDiff {
+    std::vector<pcclTensorDiff_t> tensors;
+    std::vector<std::vector<pcclRankUuid_t>> peers_apart;
+    std::string text;
+};
+
 // A peer of a run. It leaves the run at the end of its life, which ends all its calls and reduces.
 class Communicator {
 public:
@@ -471,6 +479,26 @@ public:
         check(pcclSynchronizeSharedState(get(), &c_state, strategy, &info), "sync");
         state.revision = c_state.revision;
         return info;
+    }
+
+    // Where the peers of the group differ. Nothing is changed.
+    StateDiff diff(const SharedState &state) {
+        std::vector<pcclTensorInfo_t> tensors = state.tensors_;
+        const pcclSharedState_t c_state{state.revision, tensors.size(), tensors.data()};
+        StateDiff found;
+        found.tensors.resize(tensors.size());
+        std::size_t count = 0, length = 0;
+        check(pcclDiffSharedState(get(), &c_state, found.tensors.data(), found.tensors.size(), &count), "diff");
+        found.tensors.resize(count);
+        for (std::size_t i = 0; i < count; i++) {
+            std::vector<pcclRankUuid_t> peers(found.tensors[i].peers_apart);
+            check(pcclGetStateDiffPeers(get(), i, peers.data(), peers.size(), &length), "diff");
+            found.peers_apart.push_back(peers);
+        }
+        check(pcclGetStateDiffText(get(), nullptr, 0, &length), "diff");
+        found.text.resize(length);
+        check(pcclGetStateDiffText(get(), &found.text[0], length + 1, nullptr), "diff");
+        return found;
     }
 
     // In place.

@@ -2,6 +2,7 @@
 
 mod builder;
 mod collectives;
+mod diff;
 mod form;
 mod join;
 mod misfits;

@@ -102,6 +102,9 @@ pub use pccl_quant::{
     quantise::{Block, Quantisation, Scheme},
 };
 pub use scope::{AsyncReduce, Scope};
-pub use state::{SharedState, SyncInfo, SyncStrategy};
+pub use state::{
+    SharedState, SyncInfo, SyncStrategy,
+    diff::{Camp, Divergence, StateDiff, TensorDiff},
+};
 pub use topology::{Optimized, RatedEdge};
 pub use world::World;

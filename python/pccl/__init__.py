@@ -12,6 +12,8 @@ from ._descriptors import (
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     SharedStateSyncInfo,
+    StateDiff,
+    TensorDiff,
     World,
 )
 from ._enums import (
@@ -82,7 +84,7 @@ __all__ = [
     "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
     "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "Store", "StoreLost", "StoreUnreachable", "System", "TensorInfo", "TimedOut",
-    "TooFewPeers", "World", "cuda", "get_include",
+    "SharedStateSyncStrategy", "StateDiff", "Store", "StoreLost", "StoreUnreachable", "System", "TensorDiff",
+    "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
     "materialise_optimizer", "pccl_dir", "__version__",
 ]

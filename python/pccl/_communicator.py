@@ -18,6 +18,8 @@ from ._descriptors import (
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     SharedStateSyncInfo,
+    StateDiff,
+    TensorDiff,
     World,
     describe,
     pair,
@@ -294,6 +296,30 @@ class Communicator(Training, Collectives):
         shared_state.revision = captured.c.revision
         self._begin_tags()
         return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes)
+
+    def diff_shared_state(self, shared_state: SharedState, timeout: Optional[float] = None) -> StateDiff:
+        """Finds out where the peers of the group differ, and changes nothing: ``if diff := comm.diff_shared_state(state):
+        print(diff)``. All of them call it, with the same tensors; the revision does not matter, and what may differ is
+        left out. All get the same answer. A guard beside any training loop, also beside collectives of another
+        library."""
+        if not isinstance(shared_state, SharedState):
+            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
+        captured, count = shared_state._capture(), ctypes.c_size_t()
+        found = (structs.TensorDiff * max(captured.c.count, 1))()
+        self._blocking("diff_shared_state", "pcclDiffSharedState", byref(captured.c), found, captured.c.count,
+                       byref(count), timeout=timeout, keep=(shared_state, captured, found, count))
+        names = [captured.c.infos[one.tensor].name.decode() for one in found[:count.value]]
+        tensors = [
+            TensorDiff(name, one.first_element if one.is_located else None, one.begin, one.end, one.contents,
+                       self._peers_apart(index, one.peers_apart), one.is_apart)
+            for index, (name, one) in enumerate(zip(names, found))
+        ]
+        return StateDiff(tensors, text("Communicator.diff_shared_state", "pcclGetStateDiffText", self._handle))
+
+    def _peers_apart(self, index: int, count: int) -> List[bytes]:
+        peers, there = ctypes.create_string_buffer(16 * max(count, 1)), ctypes.c_size_t()
+        self._call("Communicator.diff_shared_state", "pcclGetStateDiffPeers", index, peers, count, byref(there))
+        return [peers.raw[16 * at:16 * at + 16] for at in range(min(count, there.value))]
 
     def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                    operand_descriptor: Optional[ReduceOperandDescriptor] = None,

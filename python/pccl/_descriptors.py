@@ -1,7 +1,7 @@
 """What is reduced, and what came of calls."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 from ._arguments import U64, integer
 from ._buffers import Buffer, buffer_of
@@ -39,6 +39,39 @@ class SharedStateSyncInfo:
 
     tx_bytes: int
     rx_bytes: int
+
+
+@dataclass(frozen=True)
+class TensorDiff:
+    """A tensor that is not the same on all peers."""
+
+    #: Its name.
+    name: str
+    #: The first element that is not the same everywhere; ``None`` for all but the first 64 tensors.
+    first_element: Optional[int]
+    #: All that differs lies in ``range(begin, end)``.
+    begin: int
+    end: int
+    #: Different contents that there are.
+    contents: int
+    #: Peers whose content is not the most frequent one, as ``Communicator.ring`` has them, and whether this is one.
+    peers_apart: List[bytes]
+    is_apart: bool
+
+
+@dataclass(frozen=True)
+class StateDiff:
+    """Where the peers of a group differ. It is true if they do."""
+
+    tensors: List[TensorDiff]
+    #: All of it in words, with the first values that differ.
+    text: str
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,12 @@ class structs:
     class SyncInfo(Structure):
         _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
 
+    class TensorDiff(Structure):
+        _fields_ = [
+            ("tensor", c_size_t), ("first_element", c_uint64), ("begin", c_uint64), ("end", c_uint64),
+            ("contents", c_uint32), ("peers_apart", c_uint32), ("is_located", c_bool), ("is_apart", c_bool),
+        ]
+
     class World(Structure):
         _fields_ = [
             ("global_size", c_uint32), ("group_size", c_uint32), ("groups", c_uint32), ("largest_group", c_uint32),
@@ -114,6 +120,10 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
     "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],
+    "pcclDiffSharedState":
+        [_HANDLE, POINTER(_SharedState), POINTER(structs.TensorDiff), c_size_t, POINTER(c_size_t)],
+    "pcclGetStateDiffText": [_HANDLE, *_TEXT],
+    "pcclGetStateDiffPeers": [_HANDLE, c_size_t, c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclRunMaster": [_HANDLE],
     "pcclInterruptMaster": [_HANDLE],
     "pcclDestroyMaster": [_HANDLE],

@@ -49,6 +49,34 @@ def test_each_collective(fleet, count):
 
 
 @pytest.mark.parametrize("count", [2, 4])
+def test_where_states_differ(fleet):
+    fleet(3, """
+        comm = join()
+        rank, ring = comm.world().rank, comm.ring()
+        weights, step = numpy.ones(100_000, numpy.float32), pccl.Box(7)
+        state = pccl.SharedState({"weights": weights, "step": step})
+        diff = comm.diff_shared_state(state)
+        assert not diff and diff.tensors == [] and "same on all peers" in str(diff), diff
+        if rank == 1:
+            weights[60_000] = 3.5
+        before = weights.copy()
+        diff = comm.diff_shared_state(state, timeout=60)
+        assert diff and (weights == before).all()
+        tensor, = diff.tensors
+        assert (tensor.name, tensor.first_element, tensor.contents) == ("weights", 60_000, 2), tensor
+        assert tensor.begin <= 60_000 < tensor.end <= 100_000
+        assert tensor.peers_apart == [ring[1]] and tensor.is_apart == (rank == 1)
+        assert "3.5" in diff.text and '"weights"' in str(diff), diff.text
+        other = pccl.SharedState({"weights": weights if rank else weights[:5]})
+        try:
+            comm.diff_shared_state(other)
+            raise SystemExit("peers with other tensors were compared")
+        except pccl.InvalidArgument as error:
+            assert "Float32[5]" in str(error) and "Float32[100000]" in str(error), error
+        comm.barrier()
+        """)
+
+
 def test_send_and_receive(fleet, count):
     fleet(count, """
         comm = join()

@@ -18,6 +18,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
     ("pccl/capi/src/collectives.rs", "the functions of the C interface"),
     ("pccl/capi/src/diagnosis.rs", "the functions of the C interface"),
+    ("pccl/capi/src/diff.rs", "the functions of the C interface"),
     ("pccl/capi/src/fork.rs", "handlers of fork"),
     ("pccl/capi/src/groups.rs", "the functions of the C interface"),
     ("pccl/capi/src/iteration.rs", "the functions of the C interface"),

@@ -49,21 +49,15 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
     call(|| {
         let comm = enter(comm)?;
         let strategy = convert::strategy(strategy)?;
-        // SAFETY: by the contract of this function.
-        let given = unsafe { raw::read(state, "shared_state") }?;
-        // SAFETY: by the contract of this function.
-        let infos = unsafe { raw::items(given.infos, given.count, "infos") }?;
-        let mut shared = pccl::SharedState::new(given.revision);
-        for info in &infos {
-            // SAFETY: by the contract of this function; `shared` does not outlive this call.
-            unsafe { add_tensor(&mut shared, info) }?;
-        }
+        // SAFETY: by the contract of this function; `shared` does not outlive this call.
+        let (mut shared, _) = unsafe { shared_state(state) }?;
         let result = comm
             .connected()?
             .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
         let info = result.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe {
+            let given = raw::read(state, "shared_state")?;
             raw::write(state, SharedState { revision: shared.revision(), ..given });
             raw::write(info_out, SyncInfo { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes });
         }
@@ -71,9 +65,29 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
     })
 }
 
+/// The state that a caller describes, and the names of its tensors in the caller's order.
+///
+/// # Safety
+/// The pointer is null or points to what the header says, for as long as `'a`.
+pub(crate) unsafe fn shared_state<'a>(
+    state: *const SharedState,
+) -> Outcome<(pccl::SharedState<'a>, Vec<String>)> {
+    // SAFETY: by the contract of this function.
+    let given = unsafe { raw::read(state, "shared_state") }?;
+    // SAFETY: by the contract of this function.
+    let infos = unsafe { raw::items(given.infos, given.count, "infos") }?;
+    let mut shared = pccl::SharedState::new(given.revision);
+    // SAFETY: by the contract of this function.
+    let names = infos.iter().map(|info| unsafe { add_tensor(&mut shared, info) });
+    let names = names.collect::<Outcome<_>>()?;
+    Ok((shared, names))
+}
+
+/// Returns the name.
+///
 /// # Safety
 /// Name and data are null or what the header says, for as long as `'a`.
-unsafe fn add_tensor<'a>(shared: &mut pccl::SharedState<'a>, info: &TensorInfo) -> Outcome {
+unsafe fn add_tensor<'a>(shared: &mut pccl::SharedState<'a>, info: &TensorInfo) -> Outcome<String> {
     // SAFETY: by the contract of this function.
     let name = unsafe { raw::text(info.name, "the name of a tensor") }?;
     let data_type = convert::data_type(info.data_type)?;
@@ -85,5 +99,6 @@ unsafe fn add_tensor<'a>(shared: &mut pccl::SharedState<'a>, info: &TensorInfo) 
     // SAFETY: not null and of this length, by the contract of this function.
     let memory: StateMemory<'a> = unsafe { StateMemory::from_raw(data, info.count, data_type) };
     let added = shared.memory(&name, memory, info.allow_content_inequality != 0);
-    added.map(drop).map_err(|error| Failure::of(&error, code::INVALID_ARGUMENT))
+    added.map_err(|error| Failure::of(&error, code::INVALID_ARGUMENT))?;
+    Ok(name)
 }

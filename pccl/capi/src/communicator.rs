@@ -8,7 +8,7 @@ use crate::{
 use parking_lot::{Condvar, Mutex};
 use pccl::{
     Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule,
-    Tensor,
+    StateDiff, Tensor,
 };
 use std::{
     cell::Cell,
@@ -45,6 +45,8 @@ pub(crate) struct Comm {
     schedule: Mutex<Schedule>,
     /// Of calls that begin from now on.
     call_timeout: Mutex<Option<Duration>>,
+    /// What the last comparison of states has found.
+    diff: Mutex<Option<StateDiff>>,
     was_connected: AtomicBool,
     calls: Mutex<usize>,
     call_over: Condvar,
@@ -101,6 +103,15 @@ pub(crate) fn enter(handle: Handle) -> Outcome<InCall> {
 }
 
 impl Comm {
+    /// What the last comparison of states has found.
+    pub(crate) fn last_diff(&self) -> Option<StateDiff> {
+        self.diff.lock().clone()
+    }
+
+    pub(crate) fn set_last_diff(&self, diff: StateDiff) {
+        *self.diff.lock() = Some(diff);
+    }
+
     /// A communicator with these settings.
     pub(crate) fn new(builder: Builder) -> Outcome<Self> {
         let communicator = build(&builder)?;
@@ -109,6 +120,7 @@ impl Comm {
             reduces: Mutex::new(BTreeMap::new()),
             schedule: Mutex::new(Schedule::default()),
             call_timeout: Mutex::new(None),
+            diff: Mutex::new(None),
             was_connected: AtomicBool::new(false),
             calls: Mutex::new(0),
             call_over: Condvar::new(),

@@ -4,9 +4,9 @@
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `iteration`, `calls`, `collectives`, `master`,
-//! `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`, `communicator`,
-//! `masters`, `members`, `registry`, `failure`, `child`, `types`.
+//! Modules from top to bottom, each of which uses only those below it: `iteration`, `diff`, `calls`, `collectives`,
+//! `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`,
+//! `communicator`, `masters`, `members`, `registry`, `failure`, `child`, `types`.
 
 mod calls;
 mod child;
@@ -14,6 +14,7 @@ mod collectives;
 mod communicator;
 mod convert;
 mod diagnosis;
+mod diff;
 mod failure;
 mod fork;
 mod groups;

@@ -134,6 +134,19 @@ pub(crate) struct SharedState {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(crate) struct TensorDiff {
+    pub(crate) tensor: usize,
+    pub(crate) first_element: u64,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    pub(crate) contents: u32,
+    pub(crate) peers_apart: u32,
+    pub(crate) is_located: bool,
+    pub(crate) is_apart: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct SyncInfo {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,

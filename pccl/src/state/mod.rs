@@ -1,5 +1,6 @@
 //! Shared state: tensors that all peers of a group hold bit-identically, and the sync that proves it.
 
+pub(crate) mod diff;
 mod fetch;
 pub(crate) mod server;
 pub(crate) mod source;

@@ -282,6 +282,14 @@ static void connected(unsigned port) {
     EXPECT(pcclDumpFlight(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
     EXPECT(pcclDumpFlight(comm, "/proc/nobody/can/write/here", NULL, 0, &length), pcclInternalError);
 
+    EXPECT(pcclDiffSharedState(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
+    EXPECT(pcclDiffSharedState(comm, &state, NULL, 0, NULL), pcclInvalidArgument);
+    EXPECT(pcclDiffSharedState(comm, &state, NULL, 1, &length), pcclInvalidArgument);
+    EXPECT(pcclDiffSharedState(comm, &state, NULL, 0, &length), pcclSuccess);
+    CHECK(length == 0);
+    EXPECT(pcclGetStateDiffText(comm, NULL, 1, &length), pcclInvalidArgument);
+    EXPECT(pcclGetStateDiffText(comm, NULL, 0, &length), pcclSuccess);
+    EXPECT(pcclGetStateDiffPeers(comm, 0, NULL, 0, &length), pcclInvalidArgument);
     EXPECT(pcclSynchronizeSharedState(comm, NULL, popular, NULL), pcclInvalidArgument);
     EXPECT(pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t) 3, NULL), pcclInvalidArgument);
     state.infos = NULL;

@@ -279,6 +279,36 @@ static void two_are_left(void) {
     EXPECT(pcclBarrier(51, comm, NULL), pcclSuccess);
 }
 
+/* One element of one peer is another. */
+static void where_states_differ(void) {
+    float weights[PEERS * EACH] = {0};
+    int64_t step = 7;
+    pcclTensorInfo_t tensors[2] = {
+        {"weights", weights, PEERS * EACH, pcclFloat, pcclDeviceCpu, false},
+        {"step", &step, 1, pcclInt64, pcclDeviceCpu, false},
+    };
+    const pcclSharedState_t state = {0, 2, tensors};
+    pcclTensorDiff_t diffs[2];
+    pcclRankUuid_t ring[PEERS], apart[PEERS];
+    size_t count = 9, there = 0;
+    char text[1024];
+    EXPECT(pcclDiffSharedState(comm, &state, diffs, 2, &count), pcclSuccess);
+    CHECK(count == 0);
+    if (rank == 1)
+        weights[4] = 2.5f;
+    EXPECT(pcclDiffSharedState(comm, &state, diffs, 2, &count), pcclSuccess);
+    CHECK(count == 1 && diffs[0].tensor == 0 && diffs[0].is_located && diffs[0].first_element == 4);
+    CHECK(diffs[0].begin == 0 && diffs[0].end == PEERS * EACH && diffs[0].contents == 2);
+    CHECK(diffs[0].peers_apart == 1 && diffs[0].is_apart == (rank == 1));
+    CHECK(weights[4] == (rank == 1 ? 2.5f : 0.0f));
+    EXPECT(pcclGetRing(comm, ring, PEERS, &there), pcclSuccess);
+    EXPECT(pcclGetStateDiffPeers(comm, 0, apart, PEERS, &there), pcclSuccess);
+    CHECK(there == 1 && memcmp(&apart[0], &ring[1], sizeof ring[1]) == 0);
+    EXPECT(pcclGetStateDiffPeers(comm, 1, apart, PEERS, &there), pcclInvalidArgument);
+    EXPECT(pcclGetStateDiffText(comm, text, sizeof text, NULL), pcclSuccess);
+    CHECK(strstr(text, "\"weights\"") != NULL && strstr(text, "element 4") != NULL && strstr(text, "2.5") != NULL);
+}
+
 /* Killed while much is on its way: each call succeeds whole, or leaves what it was given. */
 static void killed_on_the_way(bool is_victim) {
     int32_t *data = (int32_t *) malloc(LARGE * sizeof *data);
@@ -331,6 +361,7 @@ int main(int argc, char **argv) {
             weighted_average(async != 0);
         }
         several_at_once();
+        where_states_differ();
         wrong_arguments();
         barrier();
     } else if (strcmp(argv[2], "missing") == 0) {

@@ -59,6 +59,13 @@ static void calls(Communicator &comm) {
     } catch (const Error &error) {
         CHECK(error.result() == pcclInvalidArgument && error.remedy() == pcclRemedyGiveUp);
     }
+    std::vector<double> weights(10, rank == 2 ? 1.5 : 0.5);
+    SharedState state;
+    CHECK(comm.diff(state).tensors.empty());
+    state.add("weights", weights);
+    const StateDiff diff = comm.diff(state);
+    CHECK(diff.tensors.size() == 1 && diff.peers_apart.at(0).size() == 1 && diff.tensors[0].is_apart == (rank == 2));
+    CHECK(diff.text.find("first at element 0") != std::string::npos);
     // The root has gone when the others call: they are told so, and keep what they have.
     comm.barrier(10);
     if (rank == 2) {

@@ -48,7 +48,6 @@ def test_each_collective(fleet, count):
         """)
 
 
-@pytest.mark.parametrize("count", [2, 4])
 def test_where_states_differ(fleet):
     fleet(3, """
         comm = join()
@@ -77,6 +76,7 @@ def test_where_states_differ(fleet):
         """)
 
 
+@pytest.mark.parametrize("count", [2, 4])
 def test_send_and_receive(fleet, count):
     fleet(count, """
         comm = join()

@@ -148,9 +148,8 @@ impl MasterState {
 
     /// Forgets a peer. What follows from that is left to the rules.
     fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
-        let Some(peer) = self.roll.peers.remove(&id) else { return };
+        let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);
-        self.roll.clients.remove(&peer.client);
         if let Some(group) = self.groups.get_mut(&peer.group()) {
             group.work.lose(id, peer.moved_bytes(), loss);
             Self::lose_voter(group, id, loss);

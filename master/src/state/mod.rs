@@ -65,7 +65,7 @@ use optimize::Means;
 use outbox::Outbox;
 use pccl_protocol::{
     Beat, C2m, CollectiveId, Echo, EdgeBytes, GroupId, KickCode, KickReason, M2c, PeerId, Register,
-    Registered, SyncId, WorldEpoch,
+    Registered, SyncId,
 };
 use plans::Purpose;
 use roll::Roll;
@@ -434,8 +434,7 @@ impl MasterState {
         self.optimizer.running = None;
         self.measured.forget_all();
         self.plans.drop_all(&mut self.out);
-        self.roll.world_epoch = WorldEpoch(0);
-        self.roll.registrations = 0;
+        self.roll.forget();
         self.last_sync = SyncId(0);
         self.checks = reach::Checks::default();
         true

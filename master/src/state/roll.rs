@@ -5,8 +5,8 @@ use super::admit::Standing;
 use super::client::{Client, Peer, Phase};
 use super::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{GroupId, PeerId, StateSource, WorldEpoch, WorldSizes};
-use std::collections::BTreeMap;
+use pccl_protocol::{Culprit, GroupId, PeerId, StateSource, WorldEpoch, WorldSizes};
+use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,9 +18,14 @@ pub(super) struct Roll {
     pub(super) tick: Timestamp,
     pub(super) clients: BTreeMap<ClientKey, Client>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
+    /// Peers that went, the latest last. Verdicts may still have to name them.
+    gone: VecDeque<Culprit>,
     pub(super) world_epoch: WorldEpoch,
     pub(super) registrations: u64,
 }
+
+/// Peers that are remembered after they went.
+const GONE_MAX: usize = 1024;
 
 impl Roll {
     /// Nobody is here yet.
@@ -31,9 +36,33 @@ impl Roll {
             tick: Timestamp::default(),
             clients: BTreeMap::new(),
             peers: BTreeMap::new(),
+            gone: VecDeque::new(),
             world_epoch: WorldEpoch(0),
             registrations: 0,
         }
+    }
+
+    /// A peer goes. What it was called is remembered for a while.
+    pub(super) fn remove(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.peers.remove(&id)?;
+        self.clients.remove(&peer.client);
+        if self.gone.len() == GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(peer.culprit(id));
+        Some(peer)
+    }
+
+    /// How a peer was called that went not long ago.
+    pub(super) fn who_went(&self, id: PeerId) -> Option<&Culprit> {
+        self.gone.iter().rev().find(|culprit| culprit.peer == id)
+    }
+
+    /// Everybody has gone: what was counted and remembered begins anew.
+    pub(super) fn forget(&mut self) {
+        self.world_epoch = WorldEpoch(0);
+        self.registrations = 0;
+        self.gone.clear();
     }
 
     /// The set of accepted peers changes.

@@ -23,11 +23,13 @@ impl Roll {
         format!("edge {} -> {}", self.name_of(from), self.name_of(to))
     }
 
+    /// How a verdict names a peer, one that went not long ago included.
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
-        self.peers.get(&id).map_or_else(
-            || Culprit { peer: id, host: Host::default(), name: Name::default() },
-            |peer| peer.culprit(id),
-        )
+        if let Some(peer) = self.peers.get(&id) {
+            return peer.culprit(id);
+        }
+        let unknown = || Culprit { peer: id, host: Host::default(), name: Name::default() };
+        self.who_went(id).cloned().unwrap_or_else(unknown)
     }
 
     /// "peer A, last seen in call X for 12 s, peer B, ... and 3 more".

@@ -69,10 +69,15 @@ fn code_list_problems(tree: &Tree) -> Vec<String> {
             }
         }
     }
-    let rules = |(line, _): (&str, &str)| line.trim().strip_prefix("MasterState::").map(str::to_owned);
+    let name = |line: &str| Some(line.trim().strip_prefix("(\"")?.split_once('"')?.0.to_owned());
     let machine = tree.get("master/src/state/mod.rs").map_or("", String::as_str);
+    let (_, rules) = machine.split_once("const RULES").unwrap_or_default();
+    let (rules, _) = rules.split_once("\n];").unwrap_or_default();
     let listed = tree.get("docs/protocol.md").map_or("", String::as_str);
-    for rule in machine.lines().filter_map(|line| rules(line.split_once(',')?)) {
+    if tree.contains_key("master/src/state/mod.rs") && rules.lines().filter_map(name).next().is_none() {
+        problems.push("master/src/state/mod.rs: no rules".to_owned());
+    }
+    for rule in rules.lines().filter_map(name) {
         if !listed.contains(&format!("`{rule}`")) {
             problems.push(format!("docs/protocol.md: the rule {rule} of the master is missing"));
         }
@@ -270,7 +275,7 @@ fn errors_that_a_document_forgets_are_found() {
 #[test]
 fn rules_that_a_document_forgets_are_found() {
     let code =
-        "const RULES: &[fn(&mut MasterState) -> bool] = &[\n    MasterState::one,\n    MasterState::two,\n];";
+        "const RULES: &[Rule] = &[\n    (\"one\", |it| it.one()),\n    (\"two\", MasterState::two),\n];";
     let tree = crate::tree::planted(&[("master/src/state/mod.rs", code), ("docs/protocol.md", "1. `one`")]);
     assert_eq!(code_list_problems(&tree), ["docs/protocol.md: the rule two of the master is missing"]);
 }

@@ -4,8 +4,11 @@
 //! and is answered; see the rules of each vote.
 
 use super::MasterState;
-use super::client::Phase;
-use super::types::ClientKey;
+use super::client::{Peer, Phase};
+use super::group::Op;
+use super::groups::Groups;
+use super::roll::Roll;
+use super::work::Work;
 use pccl_protocol::{
     C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, limits,
 };
@@ -35,32 +38,24 @@ fn protocol(text: impl Into<String>) -> KickReason {
 }
 
 impl MasterState {
-    /// Where `client` stands; `None` if the machine does not know it (any more).
-    pub(super) fn standing(&self, client: ClientKey) -> Option<Standing> {
-        let known = self.clients.get(&client)?;
-        let Some(id) = known.peer else { return Some(Standing::Stranger(known.requests)) };
-        let peer = self.peers.get(&id)?;
-        Some(Standing::Peer(id, peer.group(), peer.phase))
-    }
-
     /// Decides whether a client may send this packet now.
     pub(super) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
         use Phase::{Accepted, Connecting, Pending};
-        use Standing::{Peer, Stranger};
-        if let Peer(id, group, phase) = who
+        use Standing::{Peer as Known, Stranger};
+        if let Known(id, group, phase) = who
             && let Some(answer) = self.admit_of_formed(id, group, phase, packet)
         {
             return answer;
         }
         let illegal = || Err(protocol(format!("{} from {}", packet.name(), who.describe())));
         match (packet, who) {
-            (C2m::Register(info), Stranger(_)) => self.admit_registration(info),
-            (C2m::Register(_), Peer(..)) => Err(protocol("registered twice on one connection")),
+            (C2m::Register(info), Stranger(_)) => self.roll.admit_registration(&self.groups, info),
+            (C2m::Register(_), Known(..)) => Err(protocol("registered twice on one connection")),
 
-            (C2m::Beat(_) | C2m::Leave(_), Peer(..)) => Ok(()),
+            (C2m::Beat(_) | C2m::Leave(_), Known(..)) => Ok(()),
             (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
 
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Peer(..)) => Ok(()),
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Known(..)) => Ok(()),
             (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked))
                 if asked < limits::MAX_STRANGER_REQUESTS =>
             {
@@ -70,53 +65,54 @@ impl MasterState {
                 Err(protocol(format!("asked for the status {asked} times without registering")))
             }
 
-            (C2m::EdgeReport(report), Peer(id, group, Connecting | Accepted)) => {
-                self.admit_edge_report(id, group, report)
+            (C2m::EdgeReport(report), Known(id, group, Connecting | Accepted)) => {
+                self.groups.get(&group).map_or(Ok(()), |group| group.admit_edge_report(id, report))
             }
-            (C2m::ReachReport(_), Peer(_, _, Connecting | Accepted)) => Ok(()),
-            (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Peer(_, _, Pending)) => illegal(),
+            (C2m::ReachReport(_), Known(_, _, Connecting | Accepted)) => Ok(()),
+            (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Known(_, _, Pending)) => illegal(),
 
-            (C2m::VoteTopology(_), Peer(id, group, Accepted)) => {
+            (C2m::VoteTopology(_), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
             }
             // A withdrawal crosses the answer, and giving up the outcome.
-            (C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_), Peer(_, _, Accepted)) => Ok(()),
+            (C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_), Known(_, _, Accepted)) => Ok(()),
             (
                 C2m::VoteTopology(_) | C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_),
-                Stranger(_) | Peer(_, _, Pending | Connecting),
+                Stranger(_) | Known(_, _, Pending | Connecting),
             ) => illegal(),
 
-            (C2m::VoteOptimize(_), Peer(id, group, Accepted)) => {
+            (C2m::VoteOptimize(_), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
             }
             // One of an earlier round crosses the next round, or the end.
-            (C2m::ProbeReport(report), Peer(_, _, Accepted)) => self.admit_probe_report(report),
-            (C2m::VoteOptimize(_) | C2m::ProbeReport(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
+            (C2m::ProbeReport(report), Known(_, _, Accepted)) => self.optimizer.admit_probe_report(report),
+            (C2m::VoteOptimize(_) | C2m::ProbeReport(_), Stranger(_) | Known(_, _, Pending | Connecting)) => {
                 illegal()
             }
 
-            (C2m::Initiate(initiate), Peer(id, group, Accepted)) => {
-                Self::admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate.op))
+            (C2m::Initiate(initiate), Known(id, group, Accepted)) => {
+                admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate.op))
             }
-            (C2m::Complete(complete), Peer(id, group, Accepted)) => {
-                self.admit_complete(id, group, complete.op)
+            (C2m::Complete(complete), Known(id, group, Accepted)) => {
+                self.groups.get(&group).map_or(Ok(()), |group| group.work.admit_complete(id, complete.op))
             }
-            (C2m::Initiate(_) | C2m::Complete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
+            (C2m::Initiate(_) | C2m::Complete(_), Stranger(_) | Known(_, _, Pending | Connecting)) => {
                 illegal()
             }
 
             (C2m::FormGroup(_), _) => illegal(),
 
-            (C2m::SyncInitiate(vote), Peer(id, group, Accepted)) => {
+            (C2m::SyncInitiate(vote), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
                 self.admit_sync(group, vote)
             }
-            (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {
+            (C2m::SyncComplete(complete), Known(id, group, Accepted)) => {
                 self.admit_sync_complete(id, group, complete)
             }
-            (C2m::SyncInitiate(_) | C2m::SyncComplete(_), Stranger(_) | Peer(_, _, Pending | Connecting)) => {
-                illegal()
-            }
+            (
+                C2m::SyncInitiate(_) | C2m::SyncComplete(_),
+                Stranger(_) | Known(_, _, Pending | Connecting),
+            ) => illegal(),
         }
     }
 
@@ -129,9 +125,9 @@ impl MasterState {
         phase: Phase,
         packet: &C2m,
     ) -> Option<Result<(), KickReason>> {
-        let peer = self.peers.get(&id).filter(|peer| peer.info.formed)?;
+        let peer = self.roll.peers.get(&id).filter(|peer| peer.info.formed)?;
         let answer = match (packet, phase) {
-            (C2m::FormGroup(_), _) => self.admit_form(id, group),
+            (C2m::FormGroup(_), _) => self.admit_form(id, group, packet.name()),
             (C2m::VoteTopology(_) | C2m::VotePending(_) | C2m::VoteOptimize(_) | C2m::WithdrawVote(_), _) => {
                 Err(protocol(format!("{} from a peer whose groups are formed of lists", packet.name())))
             }
@@ -146,11 +142,57 @@ impl MasterState {
         Some(answer)
     }
 
-    fn admit_registration(&self, info: &Register) -> Result<(), KickReason> {
+    /// A vote whose caller's thread can be in nothing else meanwhile.
+    pub(super) fn admit_blocking_vote(
+        &self,
+        id: PeerId,
+        group: GroupId,
+        what: &str,
+    ) -> Result<(), KickReason> {
+        let busy = |with: String| Err(protocol(format!("{what} while {with}")));
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+            return busy("its topology vote waits".into());
+        }
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+            return busy("its vote to optimize waits".into());
+        }
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+            return busy("its shared-state sync is in flight".into());
+        }
+        match group.work.ops.iter().find(|(_, op)| op.involves(id)) {
+            Some((op, _)) => busy(format!("its collective {op} is in flight")),
+            None => Ok(()),
+        }
+    }
+
+    fn admit_initiate(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+            return Err(protocol("Initiate while its topology vote waits"));
+        }
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+            return Err(protocol("Initiate while its vote to optimize waits"));
+        }
+        let Some(group) = self.groups.get(&group) else { return Ok(()) };
+        if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+            return Err(protocol("Initiate while its shared-state sync is in flight"));
+        }
+        if op.epoch > group.epoch {
+            return Err(protocol(format!("{op} is ahead of the group's epoch {}", group.epoch)));
+        }
+        if op.epoch < group.epoch {
+            return Ok(());
+        }
+        group.work.admit_initiate(id, op, self.roll.options.max_tags_in_flight)
+    }
+}
+
+impl Roll {
+    fn admit_registration(&self, groups: &Groups, info: &Register) -> Result<(), KickReason> {
         let full = |text: String| Err(KickReason::new(KickCode::Full, text));
-        let waits = |peer: &&super::client::Peer| peer.phase == Phase::Pending && !peer.info.formed;
+        let waits = |peer: &&Peer| peer.phase == Phase::Pending && !peer.info.formed;
         let pending = self.peers.values().filter(waits).count();
-        self.admit_kind(info)?;
+        self.admit_kind(groups, info)?;
         if self.peers.len() >= self.options.max_peers {
             return full(format!("the run has {} peers, its limit", self.peers.len()));
         }
@@ -161,14 +203,13 @@ impl MasterState {
     }
 
     /// A group has its members by lists, or lets them in.
-    fn admit_kind(&self, info: &Register) -> Result<(), KickReason> {
+    fn admit_kind(&self, groups: &Groups, info: &Register) -> Result<(), KickReason> {
         let refuse = |text: String| Err(KickReason::new(KickCode::GroupKind, text));
-        if self.is_forming_number(info.group) {
+        if groups.is_formed(info.group) {
             return refuse(format!("group {} is one that was formed of a list", info.group));
         }
-        let is_other = |(_, peer): &(&PeerId, &super::client::Peer)| {
-            peer.info.group == info.group && peer.info.formed != info.formed
-        };
+        let is_other =
+            |(_, peer): &(&PeerId, &Peer)| peer.info.group == info.group && peer.info.formed != info.formed;
         let Some((id, _)) = self.peers.iter().find(is_other) else { return Ok(()) };
         let (ask, have) = if info.formed {
             ("asks for groups that are formed of lists", "let newcomers in")
@@ -181,83 +222,32 @@ impl MasterState {
             self.name_of(*id)
         ))
     }
+}
 
-    /// A vote whose caller's thread can be in nothing else meanwhile.
-    pub(super) fn admit_blocking_vote(
-        &self,
-        id: PeerId,
-        group: GroupId,
-        what: &str,
-    ) -> Result<(), KickReason> {
-        let busy = |with: String| Err(protocol(format!("{what} while {with}")));
-        if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
-            return busy("its topology vote waits".into());
-        }
-        if self.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
-            return busy("its vote to optimize waits".into());
-        }
-        let Some(group) = self.groups.get(&group) else { return Ok(()) };
-        if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
-            return busy("its shared-state sync is in flight".into());
-        }
-        match group.ops.iter().find(|(_, op)| op.involves(id)) {
-            Some((op, _)) => busy(format!("its collective {op} is in flight")),
-            None => Ok(()),
-        }
-    }
-
-    /// A vote for an operation between two members comes from one of them.
-    fn admit_pair(id: PeerId, Initiate { op, descriptor }: &Initiate) -> Result<(), KickReason> {
-        let is_send = descriptor.kind() == CollectiveKind::SendRecv;
-        match op.tag.pair {
-            None if is_send => Err(protocol(format!("{op} has no two ends"))),
-            Some(_) if !is_send => Err(protocol(format!("{op} is a {}", descriptor.kind()))),
-            Some(pair) if !pair.has(id) || pair.from == pair.to => {
-                Err(protocol(format!("{op} is not its own")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn admit_initiate(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
-        if self.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
-            return Err(protocol("Initiate while its topology vote waits"));
-        }
-        if self.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
-            return Err(protocol("Initiate while its vote to optimize waits"));
-        }
-        let Some(group) = self.groups.get(&group) else { return Ok(()) };
-        if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
-            return Err(protocol("Initiate while its shared-state sync is in flight"));
-        }
-        if op.epoch > group.epoch {
-            return Err(protocol(format!("{op} is ahead of the group's epoch {}", group.epoch)));
-        }
-        if op.epoch < group.epoch {
-            return Ok(());
-        }
-        let attempts = group.history.attempts(op.tag);
+impl Work {
+    /// A vote in the present epoch.
+    fn admit_initiate(&self, id: PeerId, op: OpId, most: usize) -> Result<(), KickReason> {
+        let attempts = self.history.attempts(op.tag);
         if op.attempt > attempts {
             return Err(protocol(format!("{op} is ahead of its tag, which had {attempts} outcomes")));
         }
-        let forgotten =
-            group.history.tag(op.tag).is_some_and(|history| history.outcome(op.attempt).is_none());
+        let forgotten = self.history.tag(op.tag).is_some_and(|history| history.outcome(op.attempt).is_none());
         if op.attempt < attempts && forgotten {
             return Err(protocol(format!("{op} ended in an outcome that this peer was told")));
         }
-        match group.ops.get(&op) {
+        match self.ops.get(&op) {
             Some(known) if known.involves(id) => Err(protocol(format!("voted twice for {op}"))),
             Some(_) => Ok(()),
-            None if op.attempt == attempts && group.ops.len() >= self.options.max_tags_in_flight => {
-                Err(protocol(format!("more than {} collectives in flight", self.options.max_tags_in_flight)))
+            None if op.attempt == attempts && self.ops.len() >= most => {
+                Err(protocol(format!("more than {most} collectives in flight")))
             }
             None => Ok(()),
         }
     }
 
-    fn admit_complete(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
-        use super::group::Op;
-        match self.groups.get(&group).and_then(|group| group.ops.get(&op)) {
+    /// Completes what has begun, once.
+    fn admit_complete(&self, id: PeerId, op: OpId) -> Result<(), KickReason> {
+        match self.ops.get(&op) {
             Some(Op::Voting { votes, .. }) if votes.contains_key(&id) => {
                 Err(protocol(format!("completed {op} before it began")))
             }
@@ -268,5 +258,16 @@ impl MasterState {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// A vote for an operation between two members comes from one of them.
+fn admit_pair(id: PeerId, Initiate { op, descriptor }: &Initiate) -> Result<(), KickReason> {
+    let is_send = descriptor.kind() == CollectiveKind::SendRecv;
+    match op.tag.pair {
+        None if is_send => Err(protocol(format!("{op} has no two ends"))),
+        Some(_) if !is_send => Err(protocol(format!("{op} is a {}", descriptor.kind()))),
+        Some(pair) if !pair.has(id) || pair.from == pair.to => Err(protocol(format!("{op} is not its own"))),
+        _ => Ok(()),
     }
 }

@@ -4,132 +4,54 @@
 use super::MasterState;
 use super::client::{Peer, Phase};
 use super::group::{Group, Op, Sync, VoterReport};
+use super::groups::Groups;
+use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
 
 impl MasterState {
     /// What something that `id` voted for waits for, if anything does.
     pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
-        let peer = self.peers.get(&id)?;
-        let group = self.groups.get(&peer.group());
-        let sentence = self.blocked_by_forming(id).or_else(|| self.blocked_round(peer)).or_else(|| {
-            let group = group?;
-            if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
-                return self.blocked_sync(peer.group(), group);
+        let peer = self.roll.peers.get(&id)?;
+        let forming = self.formings.sentence_for(&self.roll, id);
+        let sentence = forming.or_else(|| self.blocked_round(peer)).or_else(|| {
+            let (group_id, group) = self.groups.get_key_value(&peer.group())?;
+            if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
+                return group.sync_sentence(&self.roll, *group_id);
             }
-            let (op, state) = group.ops.iter().find(|(_, op)| op.involves(id))?;
-            Some(self.blocked_op(group, *op, state))
+            let (op, state) = group.work.ops.iter().find(|(_, op)| op.involves(id))?;
+            Some(self.groups.op_sentence(&self.roll, group, *op, state))
         });
-        let pending = || peer.pending.as_ref().map(|_| self.blocked_pending());
+        let pending = || peer.pending.as_ref().map(|_| self.roll.pending_sentence());
         sentence.or_else(pending).map(Text::new)
     }
 
     fn blocked_round(&self, peer: &Peer) -> Option<String> {
         match (peer.phase, &peer.topology) {
             (Phase::Pending, _) if peer.info.formed => None,
-            (Phase::Pending, _) => Some(
-                self.blocked_by_probation(peer)
-                    .unwrap_or_else(|| format!("admission waits for {}", self.missing_for_world())),
-            ),
-            (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
+            (Phase::Pending, _) => {
+                let probation = self.admission.probation.blocks(&self.roll, peer);
+                let waits = || format!("admission waits for {}", self.roll.missing_for_world());
+                Some(probation.unwrap_or_else(waits))
+            }
+            (Phase::Connecting, _) => Some(self.groups.ring_sentences(&self.roll).join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
-            (Phase::Accepted, None) => peer.optimize.as_ref().map(|_| self.blocked_optimization()),
+            (Phase::Accepted, None) => {
+                peer.optimize.as_ref().map(|_| self.optimizer.sentence(&self.roll, &self.groups))
+            }
         }
     }
 
     fn blocked_topology(&self, wait_for_world: u32) -> String {
         let what = match wait_for_world {
             0 => "update_topology".to_owned(),
-            want => format!("wait_for_world({want}) with {} accepted peers", self.accepted_count()),
+            want => format!("wait_for_world({want}) with {} accepted peers", self.roll.accepted_count()),
         };
-        let reason = match self.round {
-            Some(_) => self.ring_sentences().join("; "),
-            None => self.missing_for_world(),
+        let reason = match self.admission.round {
+            Some(_) => self.groups.ring_sentences(&self.roll).join("; "),
+            None => self.roll.missing_for_world(),
         };
         format!("{what} waits for {reason}")
-    }
-
-    /// Who or what keeps the next round from beginning.
-    pub(super) fn missing_for_world(&self) -> String {
-        let silent =
-            |(id, peer): (&PeerId, &Peer)| (peer.has_a_say() && peer.topology.is_none()).then_some(*id);
-        let missing: Vec<PeerId> = self.peers.iter().filter_map(silent).collect();
-        if missing.is_empty() {
-            return "more peers to connect".to_owned();
-        }
-        format!("the topology vote of {}", self.list_peers(missing.into_iter()))
-    }
-
-    pub(super) fn ring_sentences(&self) -> Vec<String> {
-        self.groups.iter().filter_map(|(id, group)| self.blocked_ring(*id, group)).collect()
-    }
-
-    fn blocked_ring(&self, id: GroupId, group: &Group) -> Option<String> {
-        if self.ring_confirmed(group) {
-            return None;
-        }
-        let missing = group.edges.missing(Purpose::Ring).into_iter();
-        let faults: Vec<String> = group
-            .edges
-            .held()
-            .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
-            .collect();
-        let who = self.list_peers(missing);
-        if group.check.is_some() {
-            let faults = faults.concat();
-            let what =
-                format!("ring {} of group {id} waits until its members know whom they reach", group.epoch);
-            return Some(format!("{what}, and for {who}{faults}"));
-        }
-        Some(format!("ring {} of group {id} waits for {who}{}", group.epoch, faults.concat()))
-    }
-
-    fn blocked_pending(&self) -> String {
-        format!("are_peers_pending waits for {}", self.missing_for_pending())
-    }
-
-    /// Who keeps the pending query from being answered.
-    pub(super) fn missing_for_pending(&self) -> String {
-        let missing = self.peers.iter().filter(|(_, p)| p.has_a_say() && p.pending.is_none());
-        self.list_peers(missing.map(|(id, _)| *id))
-    }
-
-    fn blocked_op(&self, group: &Group, id: OpId, op: &Op) -> String {
-        match op {
-            Op::Voting { votes, .. } => {
-                let members = group.members_for(id.tag);
-                let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
-                let reason = if !missing.is_empty() {
-                    self.list_peers(missing.into_iter())
-                } else if let Some(pair) = id.tag.pair {
-                    format!("the connection of {}", self.name_of_edge((pair.from, pair.to)))
-                } else if self.ring_ready(group) {
-                    let open = self.list_peers(group.edges.missing(Purpose::Mesh).into_iter());
-                    format!("the connections beside the ring of {open}")
-                } else {
-                    self.ring_sentences().join("; ")
-                };
-                format!("{} waits to begin for {reason}", op.named(id))
-            }
-            Op::Running { participants, .. } => {
-                let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
-                format!("{} waits for the end at {}", op.named(id), self.list_peers(open))
-            }
-        }
-    }
-
-    fn blocked_sync(&self, id: GroupId, group: &Group) -> Option<String> {
-        Some(match group.sync.as_ref()? {
-            Sync::Voting { votes, .. } => {
-                let members = group.ring.iter().copied();
-                let missing = members.filter(|peer| !votes.contains_key(peer));
-                format!("shared-state sync of group {id} waits to begin for {}", self.list_peers(missing))
-            }
-            Sync::Running { sync, voters, .. } => {
-                let open = voters.iter().filter(|(_, v)| v.report == VoterReport::Awaited).map(|(id, _)| *id);
-                format!("shared-state sync {sync} waits for the end at {}", self.list_peers(open))
-            }
-        })
     }
 
     /// One sentence for everything that waits, naming for whom.
@@ -139,34 +61,123 @@ impl MasterState {
 
     /// Everything that waits: since when, and the sentence.
     pub(super) fn waits(&self) -> Vec<(Timestamp, String)> {
-        let rings = self.groups.iter();
-        let rings = rings.filter_map(|(id, group)| Some((group.planned_at, self.blocked_ring(*id, group)?)));
-        let mut all: Vec<(Timestamp, String)> = rings.collect();
-        let votes = || self.peers.values().filter_map(|peer| peer.topology.as_ref());
+        let (roll, groups) = (&self.roll, &self.groups);
+        let ring =
+            |(id, group): (&GroupId, &Group)| Some((group.net.planned_at, group.ring_sentence(roll, *id)?));
+        let mut all: Vec<(Timestamp, String)> = groups.iter().filter_map(ring).collect();
+        let votes = || roll.peers.values().filter_map(|peer| peer.topology.as_ref());
         if let Some(since) = votes().map(|vote| vote.since).min() {
             let want = votes().map(|vote| vote.wait_for_world).min().unwrap_or(0);
             all.push((since, self.blocked_topology(want)));
         }
         let first =
-            self.peers.values().filter_map(|peer| peer.optimize.as_ref()).map(|vote| vote.since).min();
-        all.extend(first.map(|since| (since, self.blocked_optimization())));
-        let first = self.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
-        all.extend(first.map(|since| (since, self.blocked_pending())));
-        all.extend(self.forming_waits());
-        all.extend(self.closed_waits());
-        for (id, group) in &self.groups {
-            let sync = group.sync.as_ref().map(|sync| match sync {
+            roll.peers.values().filter_map(|peer| peer.optimize.as_ref()).map(|vote| vote.since).min();
+        all.extend(first.map(|since| (since, self.optimizer.sentence(roll, groups))));
+        let first = roll.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
+        all.extend(first.map(|since| (since, roll.pending_sentence())));
+        all.extend(self.formings.waits(roll));
+        all.extend(roll.closed_waits());
+        for (id, group) in groups.iter() {
+            let sync = group.shared.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,
             });
-            all.extend(sync.and_then(|since| Some((since, self.blocked_sync(*id, group)?))));
-            all.extend(group.ops.iter().map(|(op, state)| {
+            all.extend(sync.and_then(|since| Some((since, group.sync_sentence(roll, *id)?))));
+            all.extend(group.work.ops.iter().map(|(op, state)| {
                 let (Op::Voting { since, .. } | Op::Running { since, .. }) = state;
-                (*since, self.blocked_op(group, *op, state))
+                (*since, groups.op_sentence(roll, group, *op, state))
             }));
         }
-        if let Some(round) = &self.round {
+        if let Some(round) = &self.admission.round {
             all.push((round.since, "admission round waits for the rings".to_owned()));
         }
         all
+    }
+}
+
+impl Roll {
+    /// Voters that have not voted for what `has_voted` looks at, in words.
+    fn list_voters_without(&self, has_voted: impl Fn(&Peer) -> bool) -> String {
+        self.list_peers(self.voters().filter(|(_, peer)| !has_voted(peer)).map(|(id, _)| id))
+    }
+
+    /// Who or what keeps the next round from beginning.
+    pub(super) fn missing_for_world(&self) -> String {
+        if self.voters().all(|(_, peer)| peer.topology.is_some()) {
+            return "more peers to connect".to_owned();
+        }
+        format!("the topology vote of {}", self.list_voters_without(|peer| peer.topology.is_some()))
+    }
+
+    /// Who keeps the pending query from being answered.
+    pub(super) fn missing_for_pending(&self) -> String {
+        self.list_voters_without(|peer| peer.pending.is_some())
+    }
+
+    /// Who keeps an optimisation from beginning.
+    pub(super) fn missing_for_optimization(&self) -> String {
+        format!("the vote of {}", self.list_voters_without(|peer| peer.optimize.is_some()))
+    }
+
+    fn pending_sentence(&self) -> String {
+        format!("are_peers_pending waits for {}", self.missing_for_pending())
+    }
+}
+
+impl Group {
+    /// What its ring waits for, if it does not stand.
+    pub(super) fn ring_sentence(&self, roll: &Roll, id: GroupId) -> Option<String> {
+        if self.ring_confirmed(roll) {
+            return None;
+        }
+        let missing = self.net.edges.missing(Purpose::Ring).into_iter();
+        let held = self.net.edges.held();
+        let faults: String = held
+            .map(|((from, to), fault)| format!(", edge {from} -> {to} failed ({})", fault.text))
+            .collect();
+        let (ring, who) = (format!("ring {} of group {id}", self.epoch), roll.list_peers(missing));
+        if self.reach.check.is_some() {
+            let what = format!("{ring} waits until its members know whom they reach");
+            return Some(format!("{what}, and for {who}{faults}"));
+        }
+        Some(format!("{ring} waits for {who}{faults}"))
+    }
+
+    fn sync_sentence(&self, roll: &Roll, id: GroupId) -> Option<String> {
+        Some(match self.shared.sync.as_ref()? {
+            Sync::Voting { votes, .. } => {
+                let missing = self.ring.iter().copied().filter(|peer| !votes.contains_key(peer));
+                format!("shared-state sync of group {id} waits to begin for {}", roll.list_peers(missing))
+            }
+            Sync::Running { sync, voters, .. } => {
+                let open = voters.iter().filter(|(_, v)| v.report == VoterReport::Awaited).map(|(id, _)| *id);
+                format!("shared-state sync {sync} waits for the end at {}", roll.list_peers(open))
+            }
+        })
+    }
+}
+
+impl Groups {
+    fn op_sentence(&self, roll: &Roll, group: &Group, id: OpId, op: &Op) -> String {
+        match op {
+            Op::Voting { votes, .. } => {
+                let members = group.members_for(id.tag);
+                let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
+                let reason = if !missing.is_empty() {
+                    roll.list_peers(missing.into_iter())
+                } else if let Some(pair) = id.tag.pair {
+                    format!("the connection of {}", roll.name_of_edge((pair.from, pair.to)))
+                } else if group.ring_ready(roll) {
+                    let open = roll.list_peers(group.net.edges.missing(Purpose::Mesh).into_iter());
+                    format!("the connections beside the ring of {open}")
+                } else {
+                    self.ring_sentences(roll).join("; ")
+                };
+                format!("{} waits to begin for {reason}", op.named(id))
+            }
+            Op::Running { participants, .. } => {
+                let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
+                format!("{} waits for the end at {}", op.named(id), roll.list_peers(open))
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A connection and the peer behind it.
 
 use super::formed::Past;
-use super::reach::Closed;
+use super::ports::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{Beat, Culprit, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes};

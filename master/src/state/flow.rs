@@ -4,8 +4,10 @@
 //! taken the bytes in and acknowledged them before it failed. What both ends have counted tells. As long as bytes are
 //! not even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
-use super::{MasterState, Timestamp};
-use pccl_protocol::{EdgeBytes, GroupId, LinkGeneration, PeerId};
+use super::group::Group;
+use super::roll::Roll;
+use super::types::Timestamp;
+use pccl_protocol::{EdgeBytes, LinkGeneration, PeerId};
 use std::time::Duration;
 
 /// What the two ends of an edge have counted.
@@ -26,35 +28,33 @@ pub(super) struct Missing {
     pub(super) stalled: Duration,
 }
 
-impl MasterState {
+impl Group {
     /// Looks at the edges from `id`, which has just sent a beat; the one before came `before`.
     pub(super) fn look_at_flows(
         &mut self,
+        roll: &Roll,
         id: PeerId,
-        group_id: GroupId,
         before: Option<Timestamp>,
     ) -> Vec<Missing> {
-        let found = self.counts_of(id, group_id);
-        let Some(group) = self.groups.get_mut(&group_id) else { return Vec::new() };
-        for (ends, edge) in group.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+        let found = self.counts_of(roll, id);
+        for (ends, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
             edge.flow.take_if(|_| !found.iter().any(|(sent, ..)| sent.peer == ends.1));
         }
-        found.into_iter().filter_map(|counts| self.look_at_flow(id, group_id, before, counts)).collect()
+        found.into_iter().filter_map(|counts| self.look_at_flow(roll, id, before, counts)).collect()
     }
 
     fn look_at_flow(
         &mut self,
+        roll: &Roll,
         id: PeerId,
-        group_id: GroupId,
         before: Option<Timestamp>,
         (sent, received, heard_at): (EdgeBytes, EdgeBytes, Timestamp),
     ) -> Option<Missing> {
-        let (now, patience) = (self.now, self.options.beat_interval * 2);
+        let (now, patience) = (roll.now, roll.options.beat_interval * 2);
         let paused = |at: Timestamp| now.since(at) > patience;
-        let group = self.groups.get_mut(&group_id)?;
         let counts = (sent.bytes, received.bytes);
         let fresh = || Flow { counts, since: now };
-        let flow = &mut group.edges.named_mut((id, sent.peer), sent.generation)?.flow;
+        let flow = &mut self.net.edges.named_mut((id, sent.peer), sent.generation)?.flow;
         let flow = flow.get_or_insert_with(fresh);
         // An end that stood still itself says nothing about the edge. More that is sent into it is no sign of life.
         let still = flow.counts.1 == counts.1
@@ -77,16 +77,14 @@ impl MasterState {
 
     /// What `id` has sent to others, what these have received of it, and when they said so, where both speak of the
     /// same edge of the present ring or mesh.
-    fn counts_of(&self, id: PeerId, group_id: GroupId) -> Vec<(EdgeBytes, EdgeBytes, Timestamp)> {
-        let beat_of = |id: PeerId| self.peers.get(&id).and_then(|peer| peer.beat.as_ref());
-        let (Some((beat, _)), Some(group)) = (beat_of(id), self.groups.get(&group_id)) else {
-            return Vec::new();
-        };
+    fn counts_of(&self, roll: &Roll, id: PeerId) -> Vec<(EdgeBytes, EdgeBytes, Timestamp)> {
+        let beat_of = |id: PeerId| roll.peers.get(&id).and_then(|peer| peer.beat.as_ref());
+        let Some((beat, _)) = beat_of(id) else { return Vec::new() };
         let counts = |sent: &EdgeBytes| {
             let (other, heard_at) = beat_of(sent.peer)?;
             let same = |r: &&EdgeBytes| r.peer == id && r.generation == sent.generation;
             let received = other.received.iter().find(same)?;
-            let is_ours = group.edges.named((id, sent.peer), sent.generation).is_some();
+            let is_ours = self.net.edges.named((id, sent.peer), sent.generation).is_some();
             is_ours.then_some((*sent, *received, *heard_at))
         };
         beat.sent.iter().filter_map(counts).collect()

@@ -7,16 +7,16 @@
 use super::MasterState;
 use super::client::Phase as Stage;
 use super::edges::{EdgeEnds, Severity, ring_of};
-use super::group::{GivenUp, Group, Loss, Op, Sync};
+use super::group::{GivenUp, Group, Loss, Op, SharedState, Sync};
+use super::groups::Groups;
+use super::measured::Measured;
+use super::outbox::Outbox;
+use super::roll::Roll;
 use pccl_protocol::{
     Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
     Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
-    WorldEpoch,
 };
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Numbers of formed groups begin here. Which one a group has means nothing to its members.
-const FIRST_NUMBER: u32 = 1 << 31;
+use std::collections::BTreeMap;
 
 /// What makes a group one of given members.
 #[derive(Debug)]
@@ -116,6 +116,136 @@ impl Group {
         let Verdict { operation, phase, bytes_done, .. } = verdict;
         Broken::lost(loss).verdict(operation, phase, bytes_done)
     }
+
+    /// One of these members, which are to be connected.
+    fn of_list(formed: Formed, roll: &Roll) -> Self {
+        let pasts = || formed.members.iter().filter_map(|id| Some((*id, &roll.peers.get(id)?.past)));
+        let epoch = pasts().map(|(_, past)| past.epoch).max().unwrap_or_default();
+        let committed = pasts().filter_map(|(_, past)| past.revision).max();
+        let holds = |past: &Past| committed.is_some() && past.revision == committed;
+        let holders = pasts().filter(|(_, past)| holds(past)).map(|(id, _)| id).collect();
+        let shared = SharedState { committed, holders, ..SharedState::default() };
+        Self { epoch, shared, formed: Some(formed), ..Self::default() }
+    }
+
+    /// Plans the ring of its list. If that cannot be built, the group is broken.
+    pub(super) fn plan_formed_ring(
+        &mut self,
+        id: GroupId,
+        roll: &mut Roll,
+        measured: &Measured,
+        out: &mut Outbox,
+    ) {
+        let Some(order) = self.formed.as_ref().map(|formed| formed.members.clone()) else { return };
+        let marks = &self.net.edges.marks;
+        let is_forbidden = |ends: &EdgeEnds| {
+            let mark = marks.get(ends).filter(|mark| mark.until > roll.now);
+            mark.is_some_and(|mark| mark.severity >= Severity::Forbidden)
+        };
+        let Some(ends) = ring_of(&order).find(is_forbidden) else {
+            return self.install_ring(id, roll, measured, out, &order);
+        };
+        let text = marks.get(&ends).map_or("", |mark| mark.text.as_str());
+        let detail = Text::new(format!("{} cannot be built: {text}", roll.name_of_edge(ends)));
+        let culprits = vec![roll.culprit_of(ends.0), roll.culprit_of(ends.1)];
+        let broken = Broken { cause: Cause::EdgeBroken, culprits, silent_ms: 0, detail };
+        if let Some(formed) = &mut self.formed {
+            formed.broken.get_or_insert(broken);
+        }
+    }
+
+    /// Whether its members wait for a ring that stands.
+    fn is_there(&self, roll: &Roll) -> bool {
+        let open = self.formed.as_ref().is_some_and(|formed| !formed.votes.is_empty());
+        open && !self.is_broken() && self.reach.check.is_none() && self.ring_confirmed(roll)
+    }
+}
+
+impl Groups {
+    /// Whether this is the number of a formed group.
+    pub(super) fn is_formed(&self, group: GroupId) -> bool {
+        self.get(&group).is_some_and(|group| group.formed.is_some())
+    }
+
+    /// A caller gives up a forming whose group is being connected.
+    pub(super) fn give_up_connecting(&mut self, group: GroupId, wish: GivenUp, request: RequestId) {
+        let formed = self.get_mut(&group).and_then(|group| group.formed.as_mut());
+        if let Some(formed) = formed.filter(|formed| formed.votes.get(&wish.by) == Some(&request)) {
+            formed.given_up.get_or_insert(wish);
+        }
+    }
+
+    /// Rule: a formed group whose ring stands is there: its members are accepted, and their votes are answered.
+    pub(super) fn end_formings(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+        let due = self.which(|group| group.is_there(roll));
+        for id in &due {
+            let formed = self.get_mut(id).and_then(|group| group.formed.as_mut());
+            let votes = formed.map(|formed| std::mem::take(&mut formed.votes)).unwrap_or_default();
+            roll.begin_world_epoch();
+            for peer in votes.keys() {
+                if let Some(peer) = roll.peers.get_mut(peer) {
+                    peer.phase = Stage::Accepted;
+                }
+            }
+            for (peer, request) in votes {
+                roll.tell_sizes(out, peer, |sizes| M2c::GroupFormed(GroupFormed { request, sizes }));
+            }
+        }
+        !due.is_empty()
+    }
+
+    /// Formed groups that are not whole, and those whose forming a caller gave up; and why.
+    fn broken(&self, roll: &Roll) -> Vec<(GroupId, Broken)> {
+        let mut all = Vec::new();
+        for (id, group) in self.iter() {
+            let Some(formed) = &group.formed else { continue };
+            let given_up = formed.given_up.filter(|_| !formed.votes.is_empty());
+            let given_up = given_up.map(|given_up| self.broken_by_limit(roll, group, formed, given_up));
+            all.extend(formed.broken.clone().or(given_up).map(|broken| (*id, broken)));
+        }
+        all
+    }
+
+    /// The limit of a caller passed while the ring was being connected.
+    fn broken_by_limit(&self, roll: &Roll, group: &Group, formed: &Formed, given_up: GivenUp) -> Broken {
+        let missing = group.net.edges.missing(Purpose::Ring);
+        let open: Vec<PeerId> = formed.members.iter().copied().filter(|id| missing.contains(id)).collect();
+        let operation = (Operation::Forming(formed.uuid), Phase::Connecting, 0);
+        let Verdict { cause, culprits, silent_ms, detail, .. } =
+            self.given_up_verdict(roll, operation, given_up, &open);
+        Broken { cause, culprits, silent_ms, detail }
+    }
+}
+
+impl Roll {
+    /// The members of a formed group that is broken up are in no group.
+    fn leave_group(&mut self, id: GroupId, group: &Group, broken: &Broken) {
+        let mut was_accepted = false;
+        let shared = &group.shared;
+        for (peer_id, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.formed == Some(id)) {
+            was_accepted |= peer.phase == Stage::Accepted;
+            (peer.phase, peer.formed) = (Stage::Pending, None);
+            peer.past.epoch = peer.past.epoch.max(group.epoch);
+            let held = shared.committed.filter(|_| shared.holders.contains(peer_id));
+            peer.past.revision = held.or(peer.past.revision);
+            peer.past.broken = Some(broken.clone());
+        }
+        if was_accepted {
+            self.begin_world_epoch();
+        }
+    }
+
+    /// Why the last group of a peer is not whole.
+    fn broken_for(&self, id: PeerId) -> Option<Broken> {
+        self.peers.get(&id)?.past.broken.clone()
+    }
+
+    /// A collective that a peer votes for in a group that is not whole any more.
+    pub(super) fn refuse_op(&self, out: &mut Outbox, id: PeerId, op: CollectiveId) {
+        if let Some(broken) = self.broken_for(id) {
+            out.send_peer(self, id, broken_op(op, &broken, Phase::Voting));
+        }
+    }
 }
 
 impl MasterState {
@@ -129,137 +259,50 @@ impl MasterState {
     ) {
         self.formings.note_used(pool, uuid, None);
         for id in &members {
-            if let Some(before) = self.peers.get(id).and_then(|peer| peer.formed) {
-                let (culprits, detail) = (vec![self.culprit_of(*id)], "it formed another group");
-                let detail = Text::new(detail);
+            if let Some(before) = self.roll.peers.get(id).and_then(|peer| peer.formed) {
+                let culprits = vec![self.roll.culprit_of(*id)];
+                let detail = Text::new("it formed another group");
                 let broken = Broken { cause: Cause::GroupBroken, culprits, silent_ms: 0, detail };
                 self.break_up(before, &broken);
             }
         }
-        let number = self.free_group_number();
-        let pasts = || members.iter().filter_map(|id| self.peers.get(id)).map(|peer| &peer.past);
-        let epoch = pasts().map(|past| past.epoch).max().unwrap_or_default();
-        let committed = pasts().filter_map(|past| past.revision).max();
-        let holds = |id: &&PeerId| {
-            committed.is_some() && self.peers.get(id).is_some_and(|peer| peer.past.revision == committed)
-        };
-        let holders: BTreeSet<PeerId> = members.iter().filter(holds).copied().collect();
-        for id in &members {
-            if let Some(peer) = self.peers.get_mut(id) {
+        let number = self.formings.free_group_number(&self.roll, &self.groups);
+        let names: Vec<String> = members.iter().map(|id| self.roll.name_of(*id)).collect();
+        let group = Formed { uuid, pool, members, votes, given_up: None, broken: None };
+        for id in &group.members {
+            if let Some(peer) = self.roll.peers.get_mut(id) {
                 (peer.phase, peer.formed, peer.past.broken) = (Stage::Connecting, Some(number), None);
             }
         }
-        let names: Vec<String> = members.iter().map(|id| self.name_of(*id)).collect();
-        self.info(format!("group {pool}: form_group {uuid} makes group {number} of {}", names.join(", ")));
-        let formed = Formed { uuid, pool, members, votes, given_up: None, broken: None };
-        let group = Group { epoch, committed, holders, formed: Some(formed), ..Group::default() };
-        self.groups.insert(number, group);
-    }
-
-    fn free_group_number(&mut self) -> GroupId {
-        loop {
-            let number = GroupId(FIRST_NUMBER + self.formings.formed % FIRST_NUMBER);
-            self.formings.formed = self.formings.formed.wrapping_add(1);
-            let registered = || self.peers.values().any(|peer| peer.info.group == number);
-            if !self.groups.contains_key(&number) && !registered() {
-                return number;
-            }
-        }
-    }
-
-    /// A caller gives up a forming whose group is being connected.
-    pub(super) fn give_up_connecting(&mut self, group: GroupId, wish: GivenUp, request: RequestId) {
-        let formed = self.groups.get_mut(&group).and_then(|group| group.formed.as_mut());
-        if let Some(formed) = formed.filter(|formed| formed.votes.get(&wish.by) == Some(&request)) {
-            formed.given_up.get_or_insert(wish);
-        }
-    }
-
-    /// Plans the ring of a formed group: that of its list. If that cannot be built, the group is broken.
-    pub(super) fn plan_formed_ring(&mut self, group_id: GroupId) {
-        let Some(group) = self.groups.get(&group_id) else { return };
-        let Some(order) = group.formed.as_ref().map(|formed| formed.members.clone()) else { return };
-        let is_forbidden = |ends: &EdgeEnds| {
-            let mark = group.edges.marks.get(ends).filter(|mark| mark.until > self.now);
-            mark.is_some_and(|mark| mark.severity >= Severity::Forbidden)
-        };
-        let forbidden = ring_of(&order).find(is_forbidden);
-        let Some(ends) = forbidden else { return self.install_ring(group_id, &order) };
-        let text =
-            self.groups.get(&group_id).and_then(|group| group.edges.marks.get(&ends)).map(|mark| &mark.text);
-        let text = text.map_or("", Text::as_str);
-        let detail = Text::new(format!("{} cannot be built: {text}", self.name_of_edge(ends)));
-        let culprits = vec![self.culprit_of(ends.0), self.culprit_of(ends.1)];
-        let broken = Broken { cause: Cause::EdgeBroken, culprits, silent_ms: 0, detail };
-        if let Some(formed) = self.groups.get_mut(&group_id).and_then(|group| group.formed.as_mut()) {
-            formed.broken.get_or_insert(broken);
-        }
-    }
-
-    /// Rule: a formed group whose ring stands is there: its members are accepted, and their votes are answered.
-    pub(super) fn end_formings(&mut self) -> bool {
-        let waits = |group: &Group| {
-            let open = group.formed.as_ref().is_some_and(|formed| !formed.votes.is_empty());
-            open && !group.is_broken() && group.check.is_none() && self.ring_confirmed(group)
-        };
-        let due: Vec<GroupId> =
-            self.groups.iter().filter(|(_, group)| waits(group)).map(|(id, _)| *id).collect();
-        for id in &due {
-            let formed = self.groups.get_mut(id).and_then(|group| group.formed.as_mut());
-            let votes = formed.map(|formed| std::mem::take(&mut formed.votes)).unwrap_or_default();
-            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
-            for peer in votes.keys() {
-                if let Some(peer) = self.peers.get_mut(peer) {
-                    peer.phase = Stage::Accepted;
-                }
-            }
-            for (peer, request) in votes {
-                self.tell_sizes(peer, |sizes| M2c::GroupFormed(GroupFormed { request, sizes }));
-            }
-        }
-        !due.is_empty()
+        self.out
+            .info(format!("group {pool}: form_group {uuid} makes group {number} of {}", names.join(", ")));
+        self.groups.insert(number, Group::of_list(group, &self.roll));
     }
 
     /// Rule: a formed group that is not whole is broken up, once whatever ran in it is decided; and one whose forming a
     /// caller gave up.
     pub(super) fn break_up_groups(&mut self) -> bool {
-        let mut due = Vec::new();
-        for (id, group) in &self.groups {
-            let Some(formed) = &group.formed else { continue };
-            let given_up = formed.given_up.filter(|_| !formed.votes.is_empty());
-            let given_up = given_up.map(|given_up| self.broken_by_limit(group, formed, given_up));
-            due.extend(formed.broken.clone().or(given_up).map(|broken| (*id, broken)));
-        }
+        let due = self.groups.broken(&self.roll);
         for (id, broken) in &due {
             self.break_up(*id, broken);
         }
         !due.is_empty()
     }
 
-    /// The limit of a caller passed while the ring was being connected.
-    fn broken_by_limit(&self, group: &Group, formed: &Formed, given_up: GivenUp) -> Broken {
-        let missing = group.edges.missing(Purpose::Ring);
-        let open: Vec<PeerId> = formed.members.iter().copied().filter(|id| missing.contains(id)).collect();
-        let operation = (Operation::Forming(formed.uuid), Phase::Connecting, 0);
-        let Verdict { cause, culprits, silent_ms, detail, .. } =
-            self.given_up_verdict(operation, given_up, &open);
-        Broken { cause, culprits, silent_ms, detail }
-    }
-
     /// Ends a formed group: whatever waits in it fails, and its members are in no group.
     fn break_up(&mut self, group_id: GroupId, broken: &Broken) {
-        self.drop_plan(group_id);
+        self.plans.drop(&mut self.groups, &mut self.out, group_id);
         let Some(group) = self.groups.remove(&group_id) else { return };
         let Some(formed) = &group.formed else { return };
-        self.changed = true;
-        for (id, op) in group.ops.iter() {
+        self.out.changed = true;
+        for (id, op) in group.work.ops.iter() {
             let (voters, phase): (Vec<PeerId>, Phase) = match op {
                 Op::Voting { votes, .. } => (votes.keys().copied().collect(), Phase::Voting),
                 Op::Running { participants, .. } => (participants.keys().copied().collect(), Phase::Transfer),
             };
-            self.send_peers(&voters, broken_op(op.named(*id), broken, phase));
+            self.out.send_peers(&self.roll, &voters, broken_op(op.named(*id), broken, phase));
         }
-        let (voters, sync): (Vec<(PeerId, RequestId)>, Option<SyncId>) = match &group.sync {
+        let (voters, sync): (Vec<(PeerId, RequestId)>, Option<SyncId>) = match &group.shared.sync {
             Some(Sync::Voting { votes, .. }) => {
                 (votes.iter().map(|(id, vote)| (*id, vote.request)).collect(), None)
             }
@@ -271,23 +314,12 @@ impl MasterState {
         for (id, request) in voters {
             self.fail_sync(id, request, sync, broken);
         }
-        let mut was_accepted = false;
-        for (id, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.formed == Some(group_id)) {
-            was_accepted |= peer.phase == Stage::Accepted;
-            (peer.phase, peer.formed) = (Stage::Pending, None);
-            peer.past.epoch = peer.past.epoch.max(group.epoch);
-            peer.past.revision =
-                group.committed.filter(|_| group.holders.contains(id)).or(peer.past.revision);
-            peer.past.broken = Some(broken.clone());
-        }
-        if was_accepted {
-            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
-        }
+        self.roll.leave_group(group_id, &group, broken);
+        let verdict = broken.forming_verdict(formed.uuid);
         if formed.votes.is_empty() {
-            self.warn(format!("group {group_id}: broken up: {}", broken.forming_verdict(formed.uuid)));
+            self.out.warn(format!("group {group_id}: broken up: {verdict}"));
         } else {
-            let verdict = broken.forming_verdict(formed.uuid);
-            self.fail_forming(formed.pool, &formed.votes, verdict);
+            self.formings.fail(&self.roll, &mut self.out, formed.pool, &formed.votes, verdict);
         }
     }
 
@@ -296,28 +328,14 @@ impl MasterState {
         let sync = sync.unwrap_or_else(|| SyncId(self.last_sync.0 + 1));
         self.last_sync = self.last_sync.max(sync);
         let outcome = SyncOutcome::Failed(broken.verdict(Operation::Sync(sync), phase, 0));
-        self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request, outcome }));
+        self.out.send_peer(&self.roll, id, M2c::SyncOutcome(SyncOutcomeFor { request, outcome }));
     }
 
-    /// A collective that a peer votes for in a group that is not whole any more.
-    pub(super) fn refuse_op(&mut self, id: PeerId, op: CollectiveId) {
-        let broken = self.peers.get(&id).and_then(|peer| peer.past.broken.clone());
-        if let Some(broken) = broken {
-            self.send_peer(id, broken_op(op, &broken, Phase::Voting));
-        }
-    }
-
-    /// A sync that a peer votes for in such a group.
+    /// A sync that a peer votes for in a group that is not whole any more.
     pub(super) fn refuse_sync(&mut self, id: PeerId, request: RequestId) {
-        let broken = self.peers.get(&id).and_then(|peer| peer.past.broken.clone());
-        if let Some(broken) = broken {
+        if let Some(broken) = self.roll.broken_for(id) {
             self.fail_sync(id, request, None, &broken);
         }
-    }
-
-    /// Whether this is the number of a formed group.
-    pub(super) fn is_forming_number(&self, group: GroupId) -> bool {
-        self.groups.get(&group).is_some_and(|group| group.formed.is_some())
     }
 }
 

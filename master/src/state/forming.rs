@@ -7,6 +7,9 @@
 use super::MasterState;
 use super::client::Peer;
 use super::group::{GivenUp, Loss};
+use super::groups::Groups;
+use super::outbox::Outbox;
+use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, FormFailed, FormGroup, GroupId, GroupUuid, Host, KickCode, KickReason, M2c, MemberRef,
@@ -16,6 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Missing members that one verdict names.
 const NAMED_MAX: usize = 8;
+
+/// Numbers of formed groups begin here. Which one a group has means nothing to its members.
+const FIRST_NUMBER: u32 = 1 << 31;
 
 /// One forming that waits for members.
 #[derive(Debug)]
@@ -65,7 +71,7 @@ pub(super) struct Formings {
     open: BTreeMap<(GroupId, GroupUuid), Forming>,
     used: BTreeMap<GroupId, Used>,
     /// Groups that were formed so far.
-    pub(super) formed: u32,
+    formed: u32,
 }
 
 impl Formings {
@@ -106,7 +112,99 @@ impl Formings {
             }
         }
     }
+
+    pub(super) fn record(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, packet: FormGroup) {
+        let FormGroup { request, uuid, members } = packet;
+        let Some(peer) = roll.peers.get(&id) else { return };
+        let (pool, since) = (peer.info.group, roll.now);
+        if let Some(verdict) = self.verdict_of_used(roll, pool, uuid, id) {
+            return out.send(peer.client, M2c::FormFailed(FormFailed { request, verdict }));
+        }
+        for ((_, other), forming) in self.open.iter_mut().filter(|((of, _), _)| *of == pool) {
+            if *other != uuid && forming.names(id, &peer.info.name) {
+                forming.elsewhere.get_or_insert((id, uuid));
+            }
+        }
+        let fresh = || Forming { since, votes: BTreeMap::new(), given_up: None, lost: None, elsewhere: None };
+        self.open.entry((pool, uuid)).or_insert_with(fresh).votes.insert(id, Vote { request, members });
+    }
+
+    /// The answer to a vote for a uuid that was decided: what it failed with, or that it was used.
+    fn verdict_of_used(&self, roll: &Roll, pool: GroupId, uuid: GroupUuid, id: PeerId) -> Option<Verdict> {
+        let used = self.used.get(&pool).filter(|used| used.uuids.contains(&uuid))?;
+        let failed = used.failed.iter().find(|(one, _)| *one == uuid).map(|(_, verdict)| verdict.clone());
+        let again = || {
+            let text = format!("uuid {uuid} was already used; each try takes a fresh one");
+            roll.forming_verdict(uuid, Cause::MismatchedCall, vec![roll.culprit_of(id)], text)
+        };
+        Some(failed.unwrap_or_else(again))
+    }
+
+    /// A caller gives its forming up. `false`: it does not wait for members any more.
+    pub(super) fn give_up(&mut self, wish: GivenUp, request: RequestId) -> bool {
+        let is_mine =
+            |forming: &&mut Forming| forming.votes.get(&wish.by).is_some_and(|vote| vote.request == request);
+        let found = self.open.values_mut().find(is_mine);
+        found.map(|forming| forming.given_up.get_or_insert(wish)).is_some()
+    }
+
+    /// What can be decided about one forming, which is none any more then.
+    fn next_decision(&mut self, roll: &Roll, pool: GroupId, uuid: GroupUuid) -> Option<(Step, Votes)> {
+        let step = self.open.get(&(pool, uuid))?.step(roll, pool, uuid);
+        if matches!(step, Step::Wait) {
+            return None;
+        }
+        let forming = self.open.remove(&(pool, uuid))?;
+        Some((step, forming.votes.into_iter().map(|(id, vote)| (id, vote.request)).collect()))
+    }
+
+    /// Tells all who have voted that their group is not formed.
+    pub(super) fn fail(
+        &mut self,
+        roll: &Roll,
+        out: &mut Outbox,
+        pool: GroupId,
+        votes: &Votes,
+        verdict: Verdict,
+    ) {
+        if let Operation::Forming(uuid) = verdict.operation {
+            self.note_used(pool, uuid, Some(verdict.clone()));
+        }
+        out.warn(format!("group {pool}: {verdict}"));
+        for (id, request) in votes {
+            let (request, verdict) = (*request, verdict.clone());
+            out.send_peer(roll, *id, M2c::FormFailed(FormFailed { request, verdict }));
+        }
+    }
+
+    /// Formings that wait for members: since when, and the sentence.
+    pub(super) fn waits(&self, roll: &Roll) -> impl Iterator<Item = (Timestamp, String)> {
+        self.open.iter().filter_map(|((pool, uuid), forming)| {
+            Some((forming.since, roll.blocked_forming(*pool, *uuid, forming)?))
+        })
+    }
+
+    /// What the forming waits for that this peer has voted for.
+    pub(super) fn sentence_for(&self, roll: &Roll, id: PeerId) -> Option<String> {
+        let ((pool, uuid), forming) = self.of(id)?;
+        roll.blocked_forming(*pool, *uuid, forming)
+    }
+
+    /// A number for one more group, that nobody else has.
+    pub(super) fn free_group_number(&mut self, roll: &Roll, groups: &Groups) -> GroupId {
+        loop {
+            let number = GroupId(FIRST_NUMBER + self.formed % FIRST_NUMBER);
+            self.formed = self.formed.wrapping_add(1);
+            let registered = || roll.peers.values().any(|peer| peer.info.group == number);
+            if !groups.contains_key(&number) && !registered() {
+                return number;
+            }
+        }
+    }
 }
+
+/// Who has voted.
+type Votes = BTreeMap<PeerId, RequestId>;
 
 /// What is to be done about a forming now.
 enum Step {
@@ -125,140 +223,58 @@ enum Found {
     Several(PeerId, PeerId),
 }
 
-impl MasterState {
-    pub(super) fn admit_form(&self, id: PeerId, group: GroupId) -> Result<(), KickReason> {
-        let waits = self.groups.get(&group).and_then(|group| group.formed.as_ref());
-        if self.formings.of(id).is_some() || waits.is_some_and(|formed| formed.votes.contains_key(&id)) {
-            let text = "FormGroup while it waits for another forming";
-            return Err(KickReason::new(KickCode::Protocol, text));
-        }
-        self.admit_blocking_vote(id, group, "FormGroup")
-    }
-
-    pub(super) fn record_form(&mut self, id: PeerId, packet: FormGroup) {
-        let FormGroup { request, uuid, members } = packet;
-        let Some(peer) = self.peers.get(&id) else { return };
-        let (pool, name, since) = (peer.info.group, peer.info.name.clone(), self.now);
-        if let Some(verdict) = self.verdict_of_used(pool, uuid, id) {
-            return self.send_peer(id, M2c::FormFailed(FormFailed { request, verdict }));
-        }
-        for ((_, other), forming) in self.formings.open.iter_mut().filter(|((of, _), _)| *of == pool) {
-            if *other != uuid && forming.names(id, &name) {
-                forming.elsewhere.get_or_insert((id, uuid));
-            }
-        }
-        let fresh = || Forming { since, votes: BTreeMap::new(), given_up: None, lost: None, elsewhere: None };
-        let forming = self.formings.open.entry((pool, uuid)).or_insert_with(fresh);
-        forming.votes.insert(id, Vote { request, members });
-    }
-
-    /// The answer to a vote for a uuid that was decided: what it failed with, or that it was used.
-    fn verdict_of_used(&self, pool: GroupId, uuid: GroupUuid, id: PeerId) -> Option<Verdict> {
-        let used = self.formings.used.get(&pool).filter(|used| used.uuids.contains(&uuid))?;
-        let failed = used.failed.iter().find(|(one, _)| *one == uuid).map(|(_, verdict)| verdict.clone());
-        let again = || {
-            let text = format!("uuid {uuid} was already used; each try takes a fresh one");
-            self.forming_verdict(uuid, Cause::MismatchedCall, vec![self.culprit_of(id)], text)
-        };
-        Some(failed.unwrap_or_else(again))
-    }
-
-    /// A caller gives its forming up. `false`: it does not wait for members any more.
-    pub(super) fn give_up_forming(&mut self, wish: GivenUp, request: RequestId) -> bool {
-        let is_mine =
-            |forming: &&mut Forming| forming.votes.get(&wish.by).is_some_and(|vote| vote.request == request);
-        let found = self.formings.open.values_mut().find(is_mine);
-        found.map(|forming| forming.given_up.get_or_insert(wish)).is_some()
-    }
-
-    /// Rule: a forming fails as soon as it cannot come about, and the group is set up as soon as all members have
-    /// called.
-    pub(super) fn settle_formings(&mut self) -> bool {
-        let mut fired = false;
-        for (pool, uuid) in self.formings.open.keys().copied().collect::<Vec<_>>() {
-            let Some(forming) = self.formings.open.get(&(pool, uuid)) else { continue };
-            let step = self.forming_step(pool, uuid, forming);
-            if matches!(step, Step::Wait) {
-                continue;
-            }
-            fired = true;
-            let Some(forming) = self.formings.open.remove(&(pool, uuid)) else { continue };
-            let votes = forming.votes.into_iter().map(|(id, vote)| (id, vote.request)).collect();
-            match step {
-                Step::Wait | Step::Forget => {}
-                Step::Fail(verdict) => self.fail_forming(pool, &votes, verdict),
-                Step::Form(members) => self.set_up_group(pool, uuid, members, votes),
-            }
-        }
-        fired
-    }
-
-    /// Tells all who have voted that their group is not formed.
-    pub(super) fn fail_forming(
-        &mut self,
-        pool: GroupId,
-        votes: &BTreeMap<PeerId, RequestId>,
-        verdict: Verdict,
-    ) {
-        if let Operation::Forming(uuid) = verdict.operation {
-            self.formings.note_used(pool, uuid, Some(verdict.clone()));
-        }
-        self.warn(format!("group {pool}: {verdict}"));
-        for (id, request) in votes {
-            let (request, verdict) = (*request, verdict.clone());
-            self.send_peer(*id, M2c::FormFailed(FormFailed { request, verdict }));
-        }
-    }
-
-    fn forming_step(&self, pool: GroupId, uuid: GroupUuid, forming: &Forming) -> Step {
-        let Some((first, vote)) = forming.votes.first_key_value() else { return Step::Forget };
-        let fail = |cause, culprits, text| Step::Fail(self.forming_verdict(uuid, cause, culprits, text));
-        if let Some(loss) = &forming.lost {
+impl Forming {
+    /// What is to be done about it now.
+    fn step(&self, roll: &Roll, pool: GroupId, uuid: GroupUuid) -> Step {
+        let Some((first, vote)) = self.votes.first_key_value() else { return Step::Forget };
+        let fail = |cause, culprits, text| Step::Fail(roll.forming_verdict(uuid, cause, culprits, text));
+        if let Some(loss) = &self.lost {
             let mut verdict =
-                self.forming_verdict(uuid, loss.cause, vec![loss.culprit.clone()], loss.detail.to_string());
+                roll.forming_verdict(uuid, loss.cause, vec![loss.culprit.clone()], loss.detail.to_string());
             verdict.silent_ms = loss.silent_ms;
             return Step::Fail(verdict);
         }
-        let odd = forming.votes.iter().find_map(|(id, other)| {
-            self.list_difference(&vote.members, &other.members).map(|(a, b)| (*id, a, b))
+        let odd = self.votes.iter().find_map(|(id, other)| {
+            roll.list_difference(&vote.members, &other.members).map(|(a, b)| (*id, a, b))
         });
         if let Some((other, a, b)) = odd {
             let text =
-                format!("{} called it with {a}, {} with {b}", self.name_of(*first), self.name_of(other));
-            return fail(Cause::MismatchedCall, vec![self.culprit_of(*first), self.culprit_of(other)], text);
+                format!("{} called it with {a}, {} with {b}", roll.name_of(*first), roll.name_of(other));
+            return fail(Cause::MismatchedCall, vec![roll.culprit_of(*first), roll.culprit_of(other)], text);
         }
-        if let Some((id, other)) = forming.elsewhere {
+        if let Some((id, other)) = self.elsewhere {
             let text = format!(
                 "{} called it with uuid {uuid}, {} with uuid {other}",
-                self.name_of(*first),
-                self.name_of(id)
+                roll.name_of(*first),
+                roll.name_of(id)
             );
-            return fail(Cause::MismatchedCall, vec![self.culprit_of(*first), self.culprit_of(id)], text);
+            return fail(Cause::MismatchedCall, vec![roll.culprit_of(*first), roll.culprit_of(id)], text);
         }
-        let found = match self.find_members(pool, uuid, &vote.members) {
+        let found = match roll.find_members(pool, uuid, &vote.members) {
             Ok(found) => found,
             Err(verdict) => return Step::Fail(verdict),
         };
-        let outside = forming.votes.keys().find(|id| {
-            self.peers.get(id).is_none_or(|peer| !is_listed(&vote.members, **id, &peer.info.name))
+        let outside = self.votes.keys().find(|id| {
+            roll.peers.get(id).is_none_or(|peer| !is_listed(&vote.members, **id, &peer.info.name))
         });
         if let Some(id) = outside {
-            let text = format!("{} is not in the list that it called it with", self.name_of(*id));
-            return fail(Cause::MismatchedCall, vec![self.culprit_of(*id)], text);
+            let text = format!("{} is not in the list that it called it with", roll.name_of(*id));
+            return fail(Cause::MismatchedCall, vec![roll.culprit_of(*id)], text);
         }
         let (present, absent): (Vec<_>, Vec<_>) = found.iter().partition(|found| found.is_ok());
         let members: Vec<PeerId> = present.into_iter().filter_map(|one| one.clone().ok()).collect();
         let absent: Vec<Name> = absent.into_iter().filter_map(|one| one.clone().err()).collect();
-        let silent: Vec<PeerId> =
-            members.iter().copied().filter(|id| !forming.votes.contains_key(id)).collect();
+        let silent: Vec<PeerId> = members.iter().copied().filter(|id| !self.votes.contains_key(id)).collect();
         if absent.is_empty() && silent.is_empty() {
             return Step::Form(members);
         }
-        forming.given_up.map_or(Step::Wait, |given_up| {
-            Step::Fail(self.verdict_of_missing(uuid, given_up, &silent, &absent))
+        self.given_up.map_or(Step::Wait, |given_up| {
+            Step::Fail(roll.verdict_of_missing(uuid, given_up, &silent, &absent))
         })
     }
+}
 
+impl Roll {
     /// The members that a list names, in its order; the name of those who are not connected.
     fn find_members(
         &self,
@@ -346,7 +362,7 @@ impl MasterState {
         absent: &[Name],
     ) -> Verdict {
         let operation = Operation::Forming(uuid);
-        let mut verdict = self.given_up_verdict((operation, Phase::Voting, 0), given_up, &[]);
+        let mut verdict = self.verdict_of_giving_up((operation, Phase::Voting, 0), given_up);
         let nobody = |name: &Name| Culprit { peer: PeerId(0), host: Host::default(), name: name.clone() };
         let why = match given_up.limit_ms {
             Some(ms) => format!("gave it up after {:.1} s", ms as f64 / 1000.0),
@@ -391,19 +407,6 @@ impl MasterState {
         }
     }
 
-    /// Formings that wait for members: since when, and the sentence.
-    pub(super) fn forming_waits(&self) -> impl Iterator<Item = (Timestamp, String)> {
-        self.formings.open.iter().filter_map(|((pool, uuid), forming)| {
-            Some((forming.since, self.blocked_forming(*pool, *uuid, forming)?))
-        })
-    }
-
-    /// What the forming waits for that this peer has voted for.
-    pub(super) fn blocked_by_forming(&self, id: PeerId) -> Option<String> {
-        let ((pool, uuid), forming) = self.formings.of(id)?;
-        self.blocked_forming(*pool, *uuid, forming)
-    }
-
     fn blocked_forming(&self, pool: GroupId, uuid: GroupUuid, forming: &Forming) -> Option<String> {
         let vote = forming.votes.values().next()?;
         let (mut silent, mut absent) = (Vec::new(), Vec::new());
@@ -416,5 +419,34 @@ impl MasterState {
             }
         }
         Some(format!("form_group {uuid} waits for {}", self.list_missing(&silent, &absent)))
+    }
+}
+
+impl MasterState {
+    pub(super) fn admit_form(&self, id: PeerId, group: GroupId, what: &str) -> Result<(), KickReason> {
+        let waits = self.groups.get(&group).and_then(|group| group.formed.as_ref());
+        if self.formings.of(id).is_some() || waits.is_some_and(|formed| formed.votes.contains_key(&id)) {
+            let text = format!("{what} while it waits for another forming");
+            return Err(KickReason::new(KickCode::Protocol, text));
+        }
+        self.admit_blocking_vote(id, group, what)
+    }
+
+    /// Rule: a forming fails as soon as it cannot come about, and the group is set up as soon as all members have
+    /// called.
+    pub(super) fn settle_formings(&mut self) -> bool {
+        let mut fired = false;
+        for (pool, uuid) in self.formings.open.keys().copied().collect::<Vec<_>>() {
+            let Some((step, votes)) = self.formings.next_decision(&self.roll, pool, uuid) else { continue };
+            fired = true;
+            match step {
+                Step::Wait | Step::Forget => {}
+                Step::Fail(verdict) => {
+                    self.formings.fail(&self.roll, &mut self.out, pool, &votes, verdict);
+                }
+                Step::Form(members) => self.set_up_group(pool, uuid, members, votes),
+            }
+        }
+        fired
     }
 }

@@ -1,25 +1,33 @@
 //! A caller gives up what it has voted for: because its limit has passed, or because it wants no result. The outcome
 //! is one for all, unless it has been decided before; those who vote for that attempt later learn it.
 
-use super::MasterState;
-use super::group::{GivenUp, Group, Op, Sync};
+use super::forming::Formings;
+use super::group::{GivenUp, Op, Sync};
+use super::groups::Groups;
+use super::roll::Roll;
 use pccl_protocol::{Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
 
 /// Peers that a verdict names as those who were waited for; the details count the rest.
 const WAITED_MAX: usize = 8;
 
-impl MasterState {
-    pub(super) fn record_give_up(&mut self, id: PeerId, group: GroupId, packet: GiveUp) {
+impl Groups {
+    pub(super) fn record_give_up(
+        &mut self,
+        formings: &mut Formings,
+        id: PeerId,
+        group: GroupId,
+        packet: GiveUp,
+    ) {
         let wish = GivenUp { by: id, limit_ms: packet.limit_ms };
         if let VoteRef::Forming(request) = packet.vote {
-            if !self.give_up_forming(wish, request) {
+            if !formings.give_up(wish, request) {
                 self.give_up_connecting(group, wish, request);
             }
             return;
         }
-        let Some(group) = self.groups.get_mut(&group) else { return };
+        let Some(group) = self.get_mut(&group) else { return };
         let slot = match packet.vote {
-            VoteRef::Collective(op) => match group.ops.change(op) {
+            VoteRef::Collective(op) => match group.work.ops.change(op) {
                 Some(Op::Voting { votes, given_up, .. }) if votes.contains_key(&id) => given_up,
                 Some(Op::Running { participants, given_up, .. }) if participants.contains_key(&id) => {
                     given_up
@@ -28,7 +36,7 @@ impl MasterState {
                 _ => return,
             },
             VoteRef::Forming(_) => return,
-            VoteRef::Sync(request) => match &mut group.sync {
+            VoteRef::Sync(request) => match &mut group.shared.sync {
                 Some(Sync::Voting { votes, given_up, .. })
                     if votes.get(&id).is_some_and(|vote| vote.request == request) =>
                 {
@@ -45,19 +53,41 @@ impl MasterState {
         slot.get_or_insert(wish);
     }
 
-    /// Members of a ring that have not voted.
-    pub(super) fn members_without(&self, group: &Group, has_voted: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
-        group.ring.iter().copied().filter(|peer| !has_voted(*peer)).collect()
-    }
-
     /// The verdict for an operation that somebody gave up while the `open` peers were waited for.
     pub(super) fn given_up_verdict(
         &self,
-        (operation, phase, bytes_done): (Operation, Phase, u64),
-        GivenUp { by, limit_ms }: GivenUp,
+        roll: &Roll,
+        operation: (Operation, Phase, u64),
+        given_up: GivenUp,
         open: &[PeerId],
     ) -> Verdict {
-        let others = || open.iter().copied().filter(|peer| *peer != by);
+        let others = || open.iter().copied().filter(|peer| *peer != given_up.by);
+        let mut verdict = roll.verdict_of_giving_up(operation, given_up);
+        let waited = if others().next().is_some() {
+            roll.list_peers(others())
+        } else if open.is_empty() {
+            // All have voted, and something else is missing.
+            self.ring_sentences(roll).join("; ")
+        } else {
+            "its own part".to_owned()
+        };
+        if !waited.is_empty() {
+            verdict.detail = Text::new(format!("{}, waiting for {waited}", verdict.detail));
+        }
+        if verdict.cause == Cause::CallTimeout && others().next().is_some() {
+            verdict.culprits = others().take(WAITED_MAX).map(|peer| roll.culprit_of(peer)).collect();
+        }
+        verdict
+    }
+}
+
+impl Roll {
+    /// The verdict for an operation that somebody gave up while nobody else was waited for.
+    pub(super) fn verdict_of_giving_up(
+        &self,
+        (operation, phase, bytes_done): (Operation, Phase, u64),
+        GivenUp { by, limit_ms }: GivenUp,
+    ) -> Verdict {
         let caller = self.name_of(by);
         let (cause, why) = match limit_ms {
             Some(limit_ms) => {
@@ -65,27 +95,7 @@ impl MasterState {
             }
             None => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
         };
-        let waited = if others().next().is_some() {
-            self.list_peers(others())
-        } else if open.is_empty() {
-            // All have voted, and something else is missing.
-            self.ring_sentences().join("; ")
-        } else {
-            "its own part".to_owned()
-        };
-        let waited = if waited.is_empty() { waited } else { format!(", waiting for {waited}") };
-        let mut culprits: Vec<_> = others().take(WAITED_MAX).map(|peer| self.culprit_of(peer)).collect();
-        if cause == Cause::CallerAbort || culprits.is_empty() {
-            culprits = vec![self.culprit_of(by)];
-        }
-        Verdict {
-            cause,
-            culprits,
-            operation,
-            phase,
-            bytes_done,
-            silent_ms: 0,
-            detail: Text::new(format!("{why}{waited}")),
-        }
+        let (culprits, detail) = (vec![self.culprit_of(by)], Text::new(why));
+        Verdict { cause, culprits, operation, phase, bytes_done, silent_ms: 0, detail }
     }
 }

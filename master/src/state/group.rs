@@ -1,19 +1,18 @@
-//! Facts about one peer group: its ring, its collectives, its sync.
+//! Facts about one peer group, each kind in a part of its own.
 
-use super::edges::{EdgeEnds, Edges, ring_of};
+use super::edges::{EdgeEnds, ring_of};
 use super::fetches::Fetches;
 use super::formed::Formed;
-use super::history::History;
-use super::mesh::Mesh;
-use super::ops::Ops;
-use super::pairs::Pairs;
+use super::net::Net;
 use super::plans::Better;
 use super::reach::Check;
+use super::roll::Roll;
 use super::types::Timestamp;
+use super::work::Work;
 use pccl_protocol::{
     Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
-    OpId, Outcome, Pair, Paths, PeerId, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy,
-    Tag, Text,
+    OpId, Pair, PeerId, Purpose, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Tag,
+    Text, TooFewPeers, VoteRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -208,56 +207,68 @@ pub(super) struct Group {
     pub(super) epoch: GroupEpoch,
     /// The members in the order of the ring.
     pub(super) ring: Vec<PeerId>,
-    pub(super) edges: Edges,
-    pub(super) pairs: Pairs,
-    /// What is remembered of the faults of its mesh.
-    pub(super) mesh: Mesh,
-    /// The first of the epochs up to the present one that have the same ring and mesh over the same connections, and so
-    /// the same members.
-    pub(super) edges_since: GroupEpoch,
-    /// How data may travel, as the plan says.
-    pub(super) paths: Paths,
-    /// What members own in pairwise exchange, in relation to each other; nobody anything: equal chunks.
-    pub(super) shares: BTreeMap<PeerId, u16>,
-    /// When its plan was sent.
-    pub(super) planned_at: Timestamp,
-    /// When it was first confirmed by all members.
-    pub(super) stands_since: Option<Timestamp>,
+    pub(super) net: Net,
+    pub(super) next: NextRing,
+    pub(super) reach: Reach,
+    pub(super) work: Work,
+    pub(super) shared: SharedState,
+    /// Its members were given, and it has a ring of no others.
+    pub(super) formed: Option<Formed>,
+}
+
+/// What the next ring of a group is to be.
+#[derive(Debug, Default)]
+pub(super) struct NextRing {
     /// A new plan is needed although the members are the same.
-    pub(super) replan: bool,
-    /// Its members are being asked whom they reach.
+    pub(super) is_due: bool,
+    /// The order that it is to have, if its members are these.
+    pub(super) order: Option<Vec<PeerId>>,
+    /// A better ring than the present one.
+    pub(super) better: Option<Better>,
+}
+
+/// Whom the members of a group reach.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    /// They are being asked.
     pub(super) check: Option<Check>,
     /// The last ring whose members were asked because it did not stand in time.
     pub(super) overdue_checked: GroupEpoch,
-    /// The order that the next ring is to have, if its members are these.
-    pub(super) next_order: Option<Vec<PeerId>>,
-    /// A better ring than the present one.
-    pub(super) better: Option<Better>,
-    /// The first of the epochs up to the present one over which attempts are counted on.
-    pub(super) counted_since: GroupEpoch,
-    /// Outcomes since then, by tag.
-    pub(super) history: History,
-    pub(super) ops: Ops,
+}
+
+/// The shared state of a group.
+#[derive(Debug, Default)]
+pub(super) struct SharedState {
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.
     pub(super) committed: Option<Revision>,
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
     pub(super) fetches: Fetches,
-    /// Its members were given, and it has a ring of no others.
-    pub(super) formed: Option<Formed>,
 }
 
-impl Group {
+impl SharedState {
     /// Whether a sync waits for a sign of life of sources that failed somebody.
     pub(super) fn has_failed_fetches(&self) -> bool {
         let failed = |voter: &SyncVoter| matches!(voter.report, VoterReport::Failed { .. });
         matches!(&self.sync, Some(Sync::Running { voters, .. }) if voters.values().any(failed))
     }
+}
+
+impl Group {
+    /// A new epoch, of the same ring or of another one.
+    pub(super) fn begin_epoch(&mut self) {
+        self.epoch = GroupEpoch(self.epoch.0 + 1);
+    }
+
+    /// From the present epoch on attempts are counted anew.
+    pub(super) fn count_anew(&mut self) {
+        self.work.count_from(self.epoch);
+    }
 
     /// Whether something that waits for a moment in which nothing runs may go on.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.ops.any_runs() && (self.better.is_some() || self.mesh.has_faults())
+        !self.work.ops.any_runs() && (self.next.better.is_some() || self.net.mesh.has_faults())
     }
 
     /// Edges of the ring, in its order.
@@ -270,18 +281,14 @@ impl Group {
         peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer))
     }
 
-    /// An edge was judged broken: attempts of `users`, and one between its two ends, learn of it.
-    pub(super) fn note_broken(&mut self, edge: &BrokenEdge, users: impl Fn(OpId, Algorithm) -> bool) {
-        self.ops.change_some(|id, op| {
-            let Op::Running { algorithm, broken, edge: own, .. } = op else { return false };
-            let pair = id.tag.pair.map(|Pair { from, to }| (from, to));
-            let is_own = pair == Some(edge.ends) && *own == Some(edge.generation);
-            let is_user = is_own || users(id, *algorithm);
-            if is_user {
-                broken.push(edge.clone());
-            }
-            is_user
-        });
+    /// Members as a set.
+    pub(super) fn members(&self) -> BTreeSet<PeerId> {
+        self.ring.iter().copied().collect()
+    }
+
+    /// Members that have not voted.
+    pub(super) fn members_without(&self, has_voted: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+        self.ring.iter().copied().filter(|peer| !has_voted(*peer)).collect()
     }
 
     /// The members that take part in operations with a tag.
@@ -297,32 +304,63 @@ impl Group {
         }
     }
 
-    /// What these members own in pairwise exchange; empty: equal chunks.
-    pub(super) fn shares_of(&self, peers: &[PeerId]) -> Vec<u16> {
-        if self.shares.is_empty() {
-            return Vec::new();
+    /// Whether all edges of the ring stand, at newcomers too, and nothing is held against any of them.
+    pub(super) fn ring_confirmed(&self, roll: &Roll) -> bool {
+        let mut edges = self.net.edges.all_for(Purpose::Ring);
+        edges.all(|(_, edge)| edge.is_up() && edge.held.is_none())
+            && self.ring.iter().all(|peer| roll.peers.contains_key(peer))
+    }
+
+    /// Whether no newcomer is in the ring.
+    pub(super) fn all_accepted(&self, roll: &Roll) -> bool {
+        self.ring.iter().all(|id| roll.is_accepted(*id))
+    }
+
+    /// Whether a collective may begin: the ring stands and consists of voters only.
+    pub(super) fn ring_ready(&self, roll: &Roll) -> bool {
+        self.ring_confirmed(roll) && self.all_accepted(roll)
+    }
+
+    /// The answer for a vote that cannot count because peers are missing: `in_group` are needed in the group, and the
+    /// least size of the run in the world.
+    pub(super) fn too_few(&self, roll: &Roll, vote: VoteRef, in_group: u32) -> Option<TooFewPeers> {
+        let (have, need, need_in_group) = self.few(roll, in_group)?;
+        Some(TooFewPeers { vote, have, need, need_in_group })
+    }
+
+    /// Whether there are too few peers: how many there are, how many are needed, and whether the group is too small.
+    pub(super) fn few(&self, roll: &Roll, in_group: u32) -> Option<(u32, u32, bool)> {
+        // Its list says how many are needed.
+        if self.formed.is_some() {
+            return None;
         }
-        peers.iter().map(|peer| self.shares.get(peer).copied().unwrap_or(0)).collect()
+        let (have, need) = (roll.accepted_count(), roll.options.min_world_size);
+        if have < need {
+            return Some((have, need, false));
+        }
+        let here = self.ring.iter().filter(|peer| roll.is_accepted(**peer)).count();
+        let have = u32::try_from(here).unwrap_or(u32::MAX);
+        (have < in_group).then_some((have, in_group, true))
+    }
+
+    /// Whether the only member wants its collectives done all the same.
+    pub(super) fn may_be_alone(&self, roll: &Roll) -> bool {
+        let wants = |id: &PeerId| roll.peers.get(id).is_some_and(|peer| peer.info.alone);
+        self.ring.len() == 1 && self.ring.iter().all(wants)
     }
 
     /// For the log: how large operations go, if not around the ring.
     pub(super) fn describe_schedule(&self) -> String {
-        if !self.paths.pairwise {
+        if !self.net.paths.pairwise {
             return String::new();
         }
-        let all: f64 = self.shares.values().map(|share| f64::from(*share)).sum();
-        let owners = self.ring.iter().filter_map(|peer| Some((*peer, self.shares.get(peer)?)));
+        let shares = &self.net.shares;
+        let all: f64 = shares.values().map(|share| f64::from(*share)).sum();
+        let owners = self.ring.iter().filter_map(|peer| Some((*peer, shares.get(peer)?)));
         let shares: Vec<String> = owners
             .map(|(peer, share)| format!("{peer} owns {:.1} %", 100.0 * f64::from(*share) / all))
             .collect();
         let colon = if shares.is_empty() { "" } else { ": " };
         format!(", large operations go by pairwise exchange{colon}{}", shares.join(", "))
-    }
-
-    /// Records an outcome, if its epoch is one that counts. `all`: every member is told of it.
-    pub(super) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
-        if op.epoch >= self.counted_since {
-            self.history.remember(op.tag, outcome, all);
-        }
     }
 }

@@ -1,9 +1,11 @@
 //! What attempts have come to in the present epoch of a group, and in those before it over which they are counted on,
 //! by tag; and the end of an epoch that has had many.
 
-use super::MasterState;
-use super::group::Group;
-use pccl_protocol::{GroupEpoch, GroupId, Outcome, Tag};
+use super::groups::Groups;
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::work::Work;
+use pccl_protocol::{Outcome, Tag};
 use std::collections::BTreeMap;
 
 /// The attempts that a tag has had since they are counted.
@@ -62,41 +64,26 @@ impl History {
     }
 }
 
-impl Group {
-    /// A new epoch, of the same ring or of another one.
-    pub(super) fn begin_epoch(&mut self) {
-        self.epoch = GroupEpoch(self.epoch.0 + 1);
-    }
-
-    /// From the present epoch on attempts are counted anew.
-    pub(super) fn count_anew(&mut self) {
-        self.counted_since = self.epoch;
-        self.history = History::default();
-    }
-}
-
-impl MasterState {
+impl Groups {
     /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next
     /// epoch has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait
     /// for votes are voted for again.
-    pub(super) fn roll_history(&mut self) -> bool {
-        let limit = self.options.max_tag_history;
-        let is_long = |group: &Group| {
-            let len = group.history.len();
-            len > limit && (group.ops.is_empty() || len > limit.saturating_mul(2))
+    pub(super) fn roll_history(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+        let limit = roll.options.max_tag_history;
+        let is_long = |Work { history, ops, .. }: &Work| {
+            let len = history.len();
+            len > limit && (ops.is_empty() || len > limit.saturating_mul(2))
         };
         // A ring that is about to be replaced takes its history along.
-        let is_due = |group: &Group| is_long(group) && !group.replan && self.ring_ready(group);
-        let due: Vec<GroupId> =
-            self.groups.iter().filter(|(_, group)| is_due(group)).map(|(id, _)| *id).collect();
-        self.changed |= !due.is_empty();
+        let due = self.which(|group| is_long(&group.work) && !group.next.is_due && group.ring_ready(roll));
+        out.changed |= !due.is_empty();
         for id in &due {
-            if let Some(group) = self.groups.get_mut(id) {
+            if let Some(group) = self.get_mut(id) {
                 group.begin_epoch();
                 group.count_anew();
+                group.log_ring(*id, out);
+                group.push_ring(*id, roll, out);
             }
-            self.log_ring(*id);
-            self.push_ring(*id);
         }
         !due.is_empty()
     }

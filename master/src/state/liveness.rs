@@ -1,51 +1,81 @@
 //! Who is heard, who is silent, who is late; and how a peer goes.
 
+use super::MasterState;
 use super::client::Phase;
-use super::group::Loss;
-use super::types::{Action, ClientKey};
-use super::{MasterState, Timestamp};
-use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text, WorldEpoch};
+use super::group::{Group, Loss};
+use super::roll::Roll;
+use super::types::{ClientKey, Timestamp};
+use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text};
 
-impl MasterState {
-    /// Whether a peer has been silent for so long that it may be dead.
-    pub(super) fn suspect(&self, id: PeerId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| self.now.since(peer.heard_at) > self.options.suspicion())
+impl Group {
+    /// Members who let the time for the present ring pass, if that can be judged: while another member may be dead or
+    /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
+    pub(super) fn late_members(&self, roll: &Roll) -> Vec<PeerId> {
+        let due = self.net.planned_at + roll.options.ring_timeout;
+        let members = || self.ring.iter().copied();
+        let doubtful = |id: PeerId| !roll.peers.contains_key(&id) || roll.suspect(id);
+        if due > roll.now || self.net.edges.any_held() || members().any(doubtful) {
+            return Vec::new();
+        }
+        self.net.edges.missing(Purpose::Ring).into_iter().collect()
     }
 
+    /// When members who let the time for the present ring pass have to be judged.
+    pub(super) fn ring_deadline(&self, roll: &Roll) -> Option<Timestamp> {
+        if self.net.stands_since.is_some() {
+            return None;
+        }
+        let due = self.net.planned_at + roll.options.ring_timeout;
+        let open = self.net.edges.missing(Purpose::Ring).iter().any(|id| roll.peers.contains_key(id));
+        // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
+        (open && (due > roll.now || !self.late_members(roll).is_empty())).then_some(due)
+    }
+}
+
+impl MasterState {
     /// Judges the deadlines that end in a drop.
     pub(super) fn judge_deadlines(&mut self) {
         let strangers: Vec<ClientKey> = self
+            .roll
             .clients
             .iter()
             .filter(|(_, client)| client.peer.is_none())
-            .filter(|(_, client)| client.connected_at + self.options.registration_timeout <= self.now)
+            .filter(|(_, client)| {
+                client.connected_at + self.roll.options.registration_timeout <= self.roll.now
+            })
             .map(|(key, _)| *key)
             .collect();
         for client in strangers {
             let text =
-                format!("did not register within {} ms", self.options.registration_timeout.as_millis());
+                format!("did not register within {} ms", self.roll.options.registration_timeout.as_millis());
             self.refuse(client, KickReason::new(KickCode::RegistrationTimeout, text));
         }
         let silent: Vec<PeerId> = self
+            .roll
             .peers
             .iter()
-            .filter(|(_, peer)| peer.heard_at + self.options.peer_timeout <= self.now)
+            .filter(|(_, peer)| peer.heard_at + self.roll.options.peer_timeout <= self.roll.now)
             .map(|(id, _)| *id)
             .collect();
         for id in silent {
             self.drop_silent(id);
         }
-        let late: Vec<PeerId> = self.groups.values().flat_map(|group| self.late_members(group)).collect();
+        let late: Vec<PeerId> =
+            self.groups.values().flat_map(|group| group.late_members(&self.roll)).collect();
         for id in late {
-            let text = format!("confirmed no ring within {} ms", self.options.ring_timeout.as_millis());
+            let text = format!("confirmed no ring within {} ms", self.roll.options.ring_timeout.as_millis());
             self.kick(id, KickReason::new(KickCode::RingTimeout, text));
         }
-        self.judge_stragglers();
+        loop {
+            self.stragglers.watch(&self.roll, &self.groups, &self.admission);
+            let Some((id, reason)) = self.stragglers.late(&self.roll) else { return };
+            self.kick(id, reason);
+        }
     }
 
     fn drop_silent(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let silent_ms = u64::try_from(self.now.since(peer.heard_at).as_millis()).unwrap_or(u64::MAX);
+        let Some(peer) = self.roll.peers.get(&id) else { return };
+        let silent_ms = u64::try_from(self.roll.now.since(peer.heard_at).as_millis()).unwrap_or(u64::MAX);
         let last = match &peer.beat {
             Some((beat, _)) => format!("last seen in {}", beat.call),
             None => "it never sent a beat".to_owned(),
@@ -54,43 +84,20 @@ impl MasterState {
             Loss { cause: Cause::PeerSilent, culprit: peer.culprit(id), silent_ms, detail: Text::new(last) };
         let client = peer.client;
         let text = format!("nothing was heard from this peer for {silent_ms} ms");
-        self.send(client, M2c::Kicked(KickReason::new(KickCode::Silent, text)));
-        self.out.push(Action::Close { client });
+        self.out.send(client, M2c::Kicked(KickReason::new(KickCode::Silent, text)));
+        self.out.close(client);
         self.remove_peer(id, &loss);
-    }
-
-    /// Members who let the time for the present ring pass, if that can be judged: while another member may be dead or
-    /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
-    fn late_members(&self, group: &super::group::Group) -> Vec<PeerId> {
-        let due = group.planned_at + self.options.ring_timeout;
-        let members = || group.ring.iter().copied();
-        let doubtful = |id: PeerId| !self.peers.contains_key(&id) || self.suspect(id);
-        if due > self.now || group.edges.any_held() || members().any(doubtful) {
-            return Vec::new();
-        }
-        group.edges.missing(Purpose::Ring).into_iter().collect()
-    }
-
-    /// When members who let the time for the present ring pass have to be judged.
-    pub(super) fn ring_deadline(&self, group: &super::group::Group) -> Option<Timestamp> {
-        if group.stands_since.is_some() {
-            return None;
-        }
-        let due = group.planned_at + self.options.ring_timeout;
-        let open = group.edges.missing(Purpose::Ring).iter().any(|id| self.peers.contains_key(id));
-        // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
-        (open && (due > self.now || !self.late_members(group).is_empty())).then_some(due)
     }
 
     /// Refuses a client: tells it why, closes, and treats the peer behind it, if any, as lost.
     pub(super) fn refuse(&mut self, client: ClientKey, reason: KickReason) {
-        match self.clients.get(&client).map(|client| client.peer) {
+        match self.roll.clients.get(&client).map(|client| client.peer) {
             Some(Some(id)) => self.kick(id, reason),
             Some(None) => {
-                self.warn(format!("refused {client}: {reason}"));
-                self.send(client, M2c::Kicked(reason));
-                self.out.push(Action::Close { client });
-                self.clients.remove(&client);
+                self.out.warn(format!("refused {client}: {reason}"));
+                self.out.send(client, M2c::Kicked(reason));
+                self.out.close(client);
+                self.roll.clients.remove(&client);
             }
             None => {}
         }
@@ -98,21 +105,21 @@ impl MasterState {
 
     /// Drops a peer for something that it did or that only its going can repair.
     pub(super) fn kick(&mut self, id: PeerId, reason: KickReason) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.roll.peers.get(&id) else { return };
         let cause =
             if reason.code == KickCode::MasterStopping { Cause::MasterStopping } else { Cause::PeerDropped };
         let loss =
             Loss { cause, culprit: peer.culprit(id), silent_ms: 0, detail: Text::new(reason.to_string()) };
         let client = peer.client;
-        self.send(client, M2c::Kicked(reason));
-        self.out.push(Action::Close { client });
+        self.out.send(client, M2c::Kicked(reason));
+        self.out.close(client);
         self.remove_peer(id, &loss);
     }
 
     /// The connection of a client ended.
     pub(super) fn lose_client(&mut self, client: ClientKey, text: &str) {
-        let Some(known) = self.clients.get(&client) else { return };
-        match known.peer.and_then(|id| Some((id, self.peers.get(&id)?))) {
+        let Some(known) = self.roll.clients.get(&client) else { return };
+        match known.peer.and_then(|id| Some((id, self.roll.peers.get(&id)?))) {
             Some((id, peer)) => {
                 let loss = Loss {
                     cause: Cause::PeerDied,
@@ -123,29 +130,28 @@ impl MasterState {
                 self.remove_peer(id, &loss);
             }
             None => {
-                self.clients.remove(&client);
+                self.roll.clients.remove(&client);
             }
         }
     }
 
     /// A peer leaves on purpose.
     pub(super) fn leave(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.roll.peers.get(&id) else { return };
         let loss =
             Loss { cause: Cause::PeerLeft, culprit: peer.culprit(id), silent_ms: 0, detail: Text::default() };
         let client = peer.client;
-        self.send(client, M2c::Goodbye(Nothing {}));
-        self.out.push(Action::Close { client });
+        self.out.send(client, M2c::Goodbye(Nothing {}));
+        self.out.close(client);
         self.remove_peer(id, &loss);
     }
 
     /// Forgets a peer. What follows from that is left to the rules.
     fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
-        let Some(peer) = self.peers.remove(&id) else { return };
+        let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);
-        self.clients.remove(&peer.client);
         if let Some(group) = self.groups.get_mut(&peer.group()) {
-            Self::lose_participant(group, id, peer.moved_bytes(), loss);
+            group.work.lose(id, peer.moved_bytes(), loss);
             Self::lose_voter(group, id, loss);
             group.lose_member(id, loss);
         }
@@ -153,12 +159,12 @@ impl MasterState {
             self.formings.lose(peer.info.group, id, loss);
         }
         if peer.phase == Phase::Accepted {
-            self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
+            self.roll.begin_world_epoch();
         }
         let silent =
             if loss.silent_ms > 0 { format!(", silent for {} ms", loss.silent_ms) } else { String::new() };
         let why = if loss.detail.as_str().is_empty() { String::new() } else { format!(" ({})", loss.detail) };
         let text = format!("lost {}: {}{silent}{why}", peer.name(id), loss.cause);
-        if loss.cause == Cause::PeerLeft { self.info(text) } else { self.warn(text) }
+        if loss.cause == Cause::PeerLeft { self.out.info(text) } else { self.out.warn(text) }
     }
 }

@@ -7,8 +7,12 @@
 
 use super::edges::{EdgeEnds, Wanted, mesh_of};
 use super::group::{BrokenEdge, Group};
-use super::{MasterState, Timestamp};
-use pccl_protocol::{Descriptor, EdgeFault, GroupId, PeerId, Purpose, Text, limits};
+use super::groups::Groups;
+use super::net::Net;
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::types::Timestamp;
+use pccl_protocol::{Descriptor, EdgeFault, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -67,7 +71,7 @@ impl Mesh {
     }
 }
 
-impl Group {
+impl Net {
     /// The edges of the mesh for a ring in this order: none while a fault between two of its members is remembered. An
     /// edge that failed is built anew: its connections are not to be used again, even if one of its ends has not
     /// noticed.
@@ -90,111 +94,98 @@ impl Group {
         self.edges.all_for(Purpose::Mesh).next().is_some()
     }
 
+    /// Every member has said that all of its edges stand, and none has failed since.
+    fn mesh_stands(&self) -> bool {
+        self.has_mesh()
+            && self.mesh.faults.is_empty()
+            && self.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
+    }
+
+    /// Whether the mesh does not stand yet, and may soon.
+    pub(super) fn mesh_is_coming(&self) -> bool {
+        self.has_mesh() && self.mesh.faults.is_empty() && !self.paths.mesh
+    }
+}
+
+impl Group {
     /// Whether it is of a size for which there is a mesh.
     fn can_have_mesh(&self) -> bool {
         (3..=limits::MAX_MESH_RANKS).contains(&self.ring.len())
     }
-}
 
-impl MasterState {
     /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
     /// that run on it, for nobody else would.
-    pub(super) fn mesh_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
-        let (now, memory) = (self.now, self.options.forbidden_expiry);
+    pub(super) fn mesh_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        self.changed = true;
-        let is_new = group.mesh.add_fault(ends, now, memory);
+        out.changed = true;
+        let is_new = self.net.mesh.add_fault(ends, roll.now, roll.options.forbidden_expiry);
         if stalled_ms > 0 {
             let text = Text::new(fault.text.as_str());
             let broken = BrokenEdge { ends, generation, stalled_ms, is_final: true, text };
-            group.note_broken(&broken, |id, algorithm| id.tag.pair.is_none() && algorithm.uses_mesh());
+            self.work.note_broken(&broken, |id, algorithm| id.tag.pair.is_none() && algorithm.uses_mesh());
         }
         if is_new {
             let text = &fault.text;
-            self.info(format!(
+            out.info(format!(
                 "direct edge {} -> {} failed, data goes around the ring: {text}",
                 ends.0, ends.1
             ));
         }
     }
 
+    /// When a mesh may be planned again; in the past, the next quiet moment will do.
+    pub(super) fn mesh_deadline(&self, tick: Timestamp) -> Option<Timestamp> {
+        self.net.mesh.faults_end().filter(|end| *end > tick && self.can_have_mesh())
+    }
+
+    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
+    /// be used.
+    pub(super) fn mesh_wait(&self, tick: Timestamp, descriptor: &Descriptor) -> Option<Timestamp> {
+        let due = self.net.stands_since? + MESH_PATIENCE;
+        let waits = descriptor.asks_for_mesh(self.ring.len()) && self.net.mesh_is_coming();
+        (waits && due > tick).then_some(due)
+    }
+}
+
+impl Groups {
     /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the
     /// group.
-    pub(super) fn renew_meshes(&mut self) -> bool {
-        if self.round.is_some() || self.optimization.is_some() {
-            return false;
-        }
-        let now = self.now;
+    pub(super) fn renew_meshes(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
         let is_over = |group: &Group| {
-            let runs = group.ops.any_runs() || group.sync.is_some();
-            let is_over = group.mesh.faults_end().is_some_and(|end| end <= self.tick);
-            is_over && !runs && !group.replan && group.can_have_mesh() && self.ring_ready(group)
+            let runs = group.work.ops.any_runs() || group.shared.sync.is_some();
+            let is_over = group.net.mesh.faults_end().is_some_and(|end| end <= roll.tick);
+            is_over && !runs && !group.next.is_due && group.can_have_mesh() && group.ring_ready(roll)
         };
-        let due: Vec<GroupId> =
-            self.groups.iter().filter(|(_, group)| is_over(group)).map(|(id, _)| *id).collect();
+        let due = self.which(is_over);
         for id in &due {
-            if let Some(group) = self.groups.get_mut(id) {
-                group.replan = true;
-                group.mesh.renewed = Some((now, group.mesh.memory));
-                self.info(format!("group {id}: direct edges are tried again"));
+            if let Some(group) = self.get_mut(id) {
+                group.next.is_due = true;
+                group.net.mesh.renewed = Some((roll.now, group.net.mesh.memory));
+                out.info(format!("group {id}: direct edges are tried again"));
             }
         }
         !due.is_empty()
-    }
-
-    /// When a mesh may be planned again; in the past, the next quiet moment will do.
-    pub(super) fn mesh_deadline(&self, group: &Group) -> Option<Timestamp> {
-        group.mesh.faults_end().filter(|end| *end > self.tick && group.can_have_mesh())
-    }
-
-    /// Every member has said that all of its edges stand, and none has failed since.
-    fn mesh_stands(&self, group: &Group) -> bool {
-        group.has_mesh()
-            && group.mesh.faults.is_empty()
-            && group.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
     }
 
     /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
     /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for
     /// again.
-    pub(super) fn announce_meshes(&mut self) -> bool {
-        let news = |group: &Group| {
-            let stands = self.mesh_stands(group);
-            let is_news = group.paths.mesh != stands && !group.replan;
-            (is_news && (!stands || self.ring_ready(group))).then_some(stands)
+    pub(super) fn announce_meshes(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+        let is_due = |group: &Group| {
+            let stands = group.net.mesh_stands();
+            let is_news = group.net.paths.mesh != stands && !group.next.is_due;
+            is_news && (!stands || group.ring_ready(roll))
         };
-        let due: Vec<(GroupId, bool)> =
-            self.groups.iter().filter_map(|(id, group)| Some((*id, news(group)?))).collect();
-        for (id, stands) in &due {
-            if let Some(group) = self.groups.get_mut(id) {
-                group.begin_epoch();
-                group.paths.mesh = *stands;
-                let (epoch, what) = (group.epoch, if *stands { "stand" } else { "are not used" });
-                self.debug(format!("group {id}: direct edges {what} from epoch {epoch} on"));
-            }
-            self.push_ring(*id);
+        let due = self.which(is_due);
+        for id in &due {
+            let Some(group) = self.get_mut(id) else { continue };
+            group.begin_epoch();
+            let stands = group.net.mesh_stands();
+            group.net.paths.mesh = stands;
+            let (epoch, what) = (group.epoch, if stands { "stand" } else { "are not used" });
+            out.debug(format!("group {id}: direct edges {what} from epoch {epoch} on"));
+            group.push_ring(*id, roll, out);
         }
         !due.is_empty()
-    }
-
-    /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
-    /// be used.
-    pub(super) fn mesh_wait(&self, group: &Group, descriptor: &Descriptor) -> Option<Timestamp> {
-        let due = group.stands_since? + MESH_PATIENCE;
-        let waits = descriptor.asks_for_mesh(group.ring.len()) && self.mesh_is_coming(group);
-        (waits && due > self.tick).then_some(due)
-    }
-
-    /// Whether the mesh does not stand yet, and may soon.
-    pub(super) fn mesh_is_coming(&self, group: &Group) -> bool {
-        group.has_mesh() && group.mesh.faults.is_empty() && !group.paths.mesh
-    }
-
-    /// Whether peers reach the master from one address.
-    pub(super) fn are_on_one_host(&self, peers: &[PeerId]) -> bool {
-        let hosts: Vec<_> =
-            peers.iter().filter_map(|id| Some(self.peers.get(id)?.remote.to_canonical())).collect();
-        hosts.windows(2).all(|pair| pair[0] == pair[1])
     }
 }

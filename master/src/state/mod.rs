@@ -14,24 +14,31 @@ mod client;
 mod collective;
 mod edges;
 mod election;
+mod faults;
 mod fetches;
 mod flow;
 mod formed;
 mod forming;
 mod giving_up;
 mod group;
+mod groups;
 mod history;
 mod liveness;
 mod measured;
 mod mesh;
+mod net;
 mod ops;
 mod optimize;
+mod outbox;
 mod pairs;
 mod plans;
+mod ports;
 mod probation;
 mod rates;
 mod reach;
+mod review;
 mod ring;
+mod roll;
 mod round;
 mod schedule;
 mod snapshot;
@@ -42,6 +49,7 @@ mod sync_end;
 mod timers;
 mod types;
 mod verdicts;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -49,79 +57,101 @@ mod tests;
 pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 
+use crate::topology::Answer;
 use admit::Standing;
-use client::{Client, Peer, Phase};
-use group::Group;
+use client::{Client, Peer, PendingVote, Phase};
+use groups::Groups;
+use optimize::Means;
+use outbox::Outbox;
 use pccl_protocol::{
-    Beat, C2m, CollectiveId, Echo, GroupId, KickCode, KickReason, M2c, PeerId, Register, Registered,
-    RequestId, SyncId, WorldEpoch,
+    Beat, C2m, CollectiveId, Echo, EdgeBytes, GroupId, KickCode, KickReason, M2c, PeerId, Register,
+    Registered, SyncId,
 };
-use round::Round;
-use std::collections::BTreeMap;
+use plans::Purpose;
+use roll::Roll;
 
-/// Everything that the master knows and decides.
+/// Everything that the master knows and decides. What a rule may read or change is what it is given of this.
 pub struct MasterState {
-    options: Options,
     ids: Box<dyn IdSource + Send>,
-    /// Time of the present input.
-    now: Timestamp,
-    /// Time of the last tick: deadlines that end a grace are judged against it.
-    tick: Timestamp,
-    out: Vec<Action>,
-    /// Facts have changed on which more depends than single operations.
-    changed: bool,
-    /// Who wants to know how the run is, and as a member of which group.
-    asked: Vec<(ClientKey, RequestId, Option<GroupId>)>,
-    clients: BTreeMap<ClientKey, Client>,
-    peers: BTreeMap<PeerId, Peer>,
-    groups: BTreeMap<GroupId, Group>,
-    round: Option<Round>,
+    out: Outbox,
+    roll: Roll,
+    groups: Groups,
+    admission: round::Admission,
     /// Groups that are being formed of given members.
     formings: forming::Formings,
-    optimization: Option<optimize::Optimization>,
-    /// Optimisations so far.
-    optimizations: u64,
+    optimizer: optimize::Optimizer,
     /// What was measured of edges.
     measured: measured::Measured,
     /// Rings that are being planned.
     plans: plans::Plans,
-    world_epoch: WorldEpoch,
+    checks: reach::Checks,
     last_sync: SyncId,
-    registrations: u64,
-    /// Questions to groups so far.
-    checks: u64,
-    /// Who was dropped because of ports that cannot be reached.
-    probation: probation::Probation,
-    /// Who alone holds up which vote.
-    stragglers: BTreeMap<straggler::Vote, straggler::Straggler>,
+    stragglers: straggler::Stragglers,
+    asked: status::StatusRequests,
 }
+
+/// A rule and its name, see [`MasterState::run_rules`]. Whether it had something to do.
+type Rule = (&'static str, fn(&mut MasterState) -> bool);
+
+/// Rules about single operations.
+const ABOUT_OPERATIONS: &[Rule] = &[
+    ("roll_history", |it| it.groups.roll_history(&mut it.roll, &mut it.out)),
+    ("settle_collectives", |it| it.groups.settle_collectives(&it.roll, &mut it.out)),
+];
+
+/// All rules, in their order.
+const RULES: &[Rule] = &[
+    ("judge_faults", |it| it.groups.judge_faults(&it.roll, &mut it.out)),
+    ("judge_checks", MasterState::judge_checks),
+    ("begin_checks", |it| it.checks.begin(&mut it.groups, &mut it.roll, &mut it.out)),
+    ("roll_history", |it| it.groups.roll_history(&mut it.roll, &mut it.out)),
+    ("renew_meshes", |it| !it.is_reordering() && it.groups.renew_meshes(&it.roll, &mut it.out)),
+    ("answer_satisfied_waits", |it| it.admission.answer_satisfied_waits(&mut it.roll, &mut it.out)),
+    ("settle_formings", MasterState::settle_formings),
+    ("advance_optimization", |it| {
+        let (optimizer, in_round, means) = it.for_optimizer();
+        optimizer.advance(in_round, means)
+    }),
+    ("begin_round", |it| it.admission.begin_round(&mut it.roll)),
+    ("adopt_better_rings", |it| {
+        !it.optimizer.is_running() && it.groups.adopt_better_rings(it.admission.round.is_some())
+    }),
+    ("plan_rings", MasterState::plan_rings),
+    ("end_round", |it| it.admission.end_round(&it.groups, &mut it.roll, &mut it.out)),
+    ("end_formings", |it| it.groups.end_formings(&mut it.roll, &mut it.out)),
+    ("end_optimization", |it| {
+        let (optimizer, _, means) = it.for_optimizer();
+        optimizer.end(means)
+    }),
+    ("push_sizes", |it| it.roll.push_sizes(&mut it.out)),
+    ("note_standing_rings", |it| it.groups.note_standing_rings(&mut it.roll)),
+    ("announce_meshes", |it| it.groups.announce_meshes(&mut it.roll, &mut it.out)),
+    ("plan_pairs", |it| it.groups.plan_pairs(&mut it.roll, &mut it.out)),
+    ("settle_collectives", |it| it.groups.settle_collectives(&it.roll, &mut it.out)),
+    ("settle_syncs", MasterState::settle_syncs),
+    ("break_up_groups", MasterState::break_up_groups),
+    ("answer_pending_queries", |it| it.admission.answer_pending_queries(&mut it.roll, &mut it.out)),
+    ("report_progress", |it| it.roll.report_progress(&mut it.out)),
+    ("forget_the_world", MasterState::forget_the_world),
+];
 
 impl MasterState {
     /// A master without clients.
     pub fn new(options: Options, ids: Box<dyn IdSource + Send>) -> Self {
         Self {
-            options,
             ids,
-            now: Timestamp::default(),
-            tick: Timestamp::default(),
-            out: Vec::new(),
-            changed: false,
-            asked: Vec::new(),
-            clients: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            round: None,
+            out: Outbox::default(),
+            roll: Roll::new(options),
+            groups: Groups::default(),
+            admission: round::Admission::default(),
             formings: forming::Formings::default(),
-            optimization: None,
-            optimizations: 0,
+            optimizer: optimize::Optimizer::default(),
             measured: measured::Measured::default(),
             plans: plans::Plans::default(),
-            world_epoch: WorldEpoch(0),
+            checks: reach::Checks::default(),
             last_sync: SyncId(0),
-            registrations: 0,
-            checks: 0,
-            probation: probation::Probation::default(),
-            stragglers: BTreeMap::new(),
+            stragglers: straggler::Stragglers::default(),
+            asked: status::StatusRequests::new(),
         }
     }
 
@@ -135,13 +165,13 @@ impl MasterState {
     /// come together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a
     /// client: it could answer to a state that is not settled.
     pub fn take(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
-        self.now = self.now.max(now);
+        self.roll.now = self.roll.now.max(now);
         let is_packet = matches!(input, Input::Packet { .. });
-        self.changed |= !is_packet;
+        self.out.changed |= !is_packet;
         match input {
             Input::Connected { client, remote, local } => {
-                let fresh = Client { remote, local, connected_at: self.now, peer: None, requests: 0 };
-                self.clients.entry(client).or_insert(fresh);
+                let fresh = Client { remote, local, connected_at: self.roll.now, peer: None, requests: 0 };
+                self.roll.clients.entry(client).or_insert(fresh);
             }
             Input::Packet { client, packet } => self.take_packet(client, packet),
             Input::Malformed { client, error } => {
@@ -153,25 +183,27 @@ impl MasterState {
             }
             Input::Disconnected { client, text } => self.lose_client(client, &text),
             Input::Tick => {
-                self.tick = self.now;
-                self.groups.values_mut().for_each(|group| group.ops.change_timed());
+                self.roll.tick = self.roll.now;
+                self.groups.values_mut().for_each(|group| group.work.ops.change_timed());
                 self.judge_deadlines();
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
-            Input::Planned { plan, result } => self.record_plan(plan, result),
-            Input::Reached { peer, closed } => self.record_reached(peer, closed),
+            Input::Planned { plan, result } => self.record_plan((plan, result)),
+            Input::Reached { peer, closed } => {
+                self.roll.record_reached(&self.groups, &mut self.out, peer, closed);
+            }
             Input::Stop => self.stop(),
         }
-        out.append(&mut self.out);
+        self.out.drain_into(out);
     }
 
     /// Draws the consequences of the facts that were taken in, and appends what is to be done to `out`, in order.
     pub fn settle(&mut self, out: &mut Vec<Action>) {
         self.run_rules();
-        self.watch_stragglers();
+        self.stragglers.watch(&self.roll, &self.groups, &self.admission);
         self.answer_status_requests();
-        out.append(&mut self.out);
+        self.out.drain_into(out);
     }
 
     /// When an [`Input::Tick`] is due next; may lie in the past.
@@ -186,77 +218,46 @@ impl MasterState {
     /// changed, only the rules about operations are looked at, and only those operations. Tests look at everything, and
     /// find nothing more.
     fn run_rules(&mut self) {
-        const ABOUT_OPERATIONS: &[fn(&mut MasterState) -> bool] =
-            &[MasterState::roll_history, MasterState::settle_collectives];
-        const RULES: &[fn(&mut MasterState) -> bool] = &[
-            MasterState::judge_faults,
-            MasterState::judge_checks,
-            MasterState::begin_checks,
-            MasterState::roll_history,
-            MasterState::renew_meshes,
-            MasterState::answer_satisfied_waits,
-            MasterState::settle_formings,
-            MasterState::advance_optimization,
-            MasterState::begin_round,
-            MasterState::adopt_better_rings,
-            MasterState::plan_rings,
-            MasterState::end_round,
-            MasterState::end_formings,
-            MasterState::end_optimization,
-            MasterState::push_sizes,
-            MasterState::note_standing_rings,
-            MasterState::announce_meshes,
-            MasterState::plan_pairs,
-            MasterState::settle_collectives,
-            MasterState::settle_syncs,
-            MasterState::break_up_groups,
-            MasterState::answer_pending_queries,
-            MasterState::report_progress,
-            MasterState::forget_the_world,
-        ];
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
         // happen without a rule that undoes what another one did.
-        let operations: usize =
-            self.groups.values().map(|group| group.ops.len() + group.edges.held().count()).sum();
-        let bound = 64 + 8 * (self.peers.len() + operations);
+        let operations_of = |group: &group::Group| group.work.ops.len() + group.net.edges.held().count();
+        let operations: usize = self.groups.values().map(operations_of).sum();
+        let bound = 64 + 8 * (self.roll.peers.len() + operations);
         for _ in 0..bound {
-            let rules = if self.changed { RULES } else { ABOUT_OPERATIONS };
-            if rules.iter().any(|rule| rule(self)) {
+            let rules = if self.out.changed { RULES } else { ABOUT_OPERATIONS };
+            if rules.iter().any(|(_, rule)| rule(self)) {
                 continue;
             }
             // Not looked at by the rules about operations: they may have found a fact for the others.
-            if self.changed && rules.len() == ABOUT_OPERATIONS.len() {
+            if self.out.changed && rules.len() == ABOUT_OPERATIONS.len() {
                 continue;
             }
             #[cfg(debug_assertions)]
-            if !self.changed {
-                let missed = RULES.iter().position(|rule| rule(self));
+            if !self.out.changed {
+                let missed = RULES.iter().find(|(_, rule)| rule(self)).map(|(name, _)| name);
                 assert_eq!(missed, None, "a fact changed without a mark: this rule would have fired");
             }
-            self.changed = false;
-            debug_assert!(self.collectives_rest(), "an operation changed without a mark");
+            self.out.changed = false;
+            debug_assert!(self.groups.collectives_rest(&self.roll), "an operation changed without a mark");
             return;
         }
         debug_assert!(false, "the rules did not come to rest within {bound} steps");
-        self.out.push(Action::Log {
-            level: log::Level::Error,
-            text: format!("internal error: the rules did not come to rest within {bound} steps"),
-        });
+        self.out.error(format!("internal error: the rules did not come to rest within {bound} steps"));
     }
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
-        let Some(who) = self.standing(client) else { return };
+        let Some(who) = self.roll.standing(client) else { return };
         // What these change is noted where it is recorded.
         let is_small =
             matches!(packet, C2m::Initiate(_) | C2m::Complete(_) | C2m::Beat(_) | C2m::StatusRequest(_));
-        self.changed |= !is_small;
+        self.out.changed |= !is_small;
         if let Standing::Peer(id, group, _) = who {
             self.hear(id, group);
         }
         match self.admit(who, &packet) {
             Ok(()) => self.record(client, who, packet),
             Err(reason) => {
-                self.changed = true;
+                self.out.changed = true;
                 self.refuse(client, reason);
             }
         }
@@ -264,15 +265,15 @@ impl MasterState {
 
     /// A peer gives a sign of life: faults, answers and failed fetches that wait for one can be judged.
     fn hear(&mut self, id: PeerId, group_id: GroupId) {
-        let was_suspect = self.suspect(id);
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let silent = self.now.since(std::mem::replace(&mut peer.heard_at, self.now));
-        self.note_silence(id, group_id, silent);
-        if let Some(group) = self.groups.get_mut(&group_id) {
-            self.changed |= group.edges.any_held() || group.check.is_some() || group.has_failed_fetches();
-            if was_suspect {
-                group.ops.change_timed();
-            }
+        let was_suspect = self.roll.suspect(id);
+        let Some(peer) = self.roll.peers.get_mut(&id) else { return };
+        let silent = self.roll.now.since(std::mem::replace(&mut peer.heard_at, self.roll.now));
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        group.note_silence(&self.roll, id, silent);
+        let waits = group.net.edges.any_held() || group.reach.check.is_some();
+        self.out.changed |= waits || group.shared.has_failed_fetches();
+        if was_suspect {
+            group.work.ops.change_timed();
         }
     }
 
@@ -288,61 +289,59 @@ impl MasterState {
         }
     }
 
-    fn record_of_peer(&mut self, id: PeerId, group: GroupId, packet: C2m) {
+    fn record_of_peer(&mut self, id: PeerId, group_id: GroupId, packet: C2m) {
         let is_apart =
-            self.peers.get(&id).is_some_and(|peer| peer.info.formed && peer.phase == Phase::Pending);
+            self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed && peer.phase == Phase::Pending);
+        let Self { out, roll, groups, .. } = self;
         match packet {
-            C2m::FormGroup(vote) => self.record_form(id, vote),
+            C2m::FormGroup(vote) => self.formings.record(roll, out, id, vote),
             // In a group that was broken up.
             C2m::Initiate(initiate) if is_apart => {
                 let kind = initiate.descriptor.kind();
-                self.refuse_op(id, CollectiveId { kind, op: initiate.op });
+                roll.refuse_op(out, id, CollectiveId { kind, op: initiate.op });
             }
             C2m::SyncInitiate(vote) if is_apart => self.refuse_sync(id, vote.request),
             // Recorded before.
             C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}
-            C2m::Beat(beat) => {
-                let stalled = beat.stalled.clone();
-                let before = self.peers.get(&id).and_then(|peer| peer.beat.as_ref()).map(|(_, at)| *at);
-                self.record_beat(id, beat);
-                let missing = self.look_at_flows(id, group, before);
-                self.changed |= !stalled.is_empty() || !missing.is_empty();
-                self.record_stalls(id, group, &stalled, &missing);
-                self.look_at_paces(id, group);
+            C2m::Beat(beat) => self.record_beat(id, group_id, beat),
+            C2m::VoteTopology(vote) => roll.record_topology_vote(id, vote),
+            C2m::WithdrawVote(request) => {
+                self.admission.record_withdrawal(roll, out, id, request, self.optimizer.is_running());
             }
-            C2m::VoteTopology(vote) => self.record_topology_vote(id, vote),
-            C2m::WithdrawVote(request) => self.record_withdrawal(id, request),
             C2m::VotePending(request) => {
-                let since = self.now;
-                if let Some(peer) = self.peers.get_mut(&id) {
-                    peer.pending = Some(client::PendingVote { request, since });
+                let since = roll.now;
+                if let Some(peer) = roll.peers.get_mut(&id) {
+                    peer.pending = Some(PendingVote { request, since });
                 }
             }
-            C2m::EdgeReport(report) => self.record_edge_report(id, group, report),
-            C2m::ReachReport(report) => self.record_reach_report(id, group, report),
-            C2m::Initiate(initiate) => self.record_initiate(id, group, initiate),
-            C2m::Complete(complete) => self.record_complete(id, group, complete),
-            C2m::GiveUp(given_up) => self.record_give_up(id, group, given_up),
-            C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group, vote),
-            C2m::SyncComplete(complete) => self.record_sync_complete(id, group, complete),
-            C2m::VoteOptimize(request) => self.record_optimize_vote(id, request),
-            C2m::ProbeReport(report) => self.record_probe(id, report),
+            C2m::GiveUp(given_up) => groups.record_give_up(&mut self.formings, id, group_id, given_up),
+            C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group_id, vote),
+            C2m::SyncComplete(complete) => self.record_sync_complete(id, group_id, complete),
+            C2m::VoteOptimize(request) => roll.record_optimize_vote(id, request),
+            C2m::ProbeReport(report) => {
+                self.optimizer.record_probe(roll, &mut self.measured, out, id, report);
+            }
             C2m::Leave(_) => self.leave(id),
+            C2m::EdgeReport(_) | C2m::ReachReport(_) | C2m::Initiate(_) | C2m::Complete(_) => {
+                if let Some(group) = groups.get_mut(&group_id) {
+                    group.record(roll, out, id, packet);
+                }
+            }
         }
     }
 
     fn register(&mut self, client: ClientKey, info: Register) {
         let id = self.ids.peer_id();
-        let Some(known) = self.clients.get_mut(&client) else { return };
+        let Some(known) = self.roll.clients.get_mut(&client) else { return };
         known.peer = Some(id);
-        self.registrations += 1;
+        self.roll.registrations += 1;
         let peer = Peer {
             client,
             remote: known.remote,
             local: known.local,
             phase: Phase::Pending,
-            order: self.registrations,
-            heard_at: self.now,
+            order: self.roll.registrations,
+            heard_at: self.roll.now,
             beat: None,
             topology: None,
             pending: None,
@@ -358,33 +357,68 @@ impl MasterState {
             Some(previous) => format!(", was {} of run {}", previous.peer, previous.run),
             None => String::new(),
         };
-        self.info(format!("{} registered for group {}{before}", peer.name(id), peer.group()));
-        self.peers.insert(id, peer);
+        self.out.info(format!("{} registered for group {}{before}", peer.name(id), peer.group()));
+        self.roll.peers.insert(id, peer);
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let answer = Registered {
-            run: self.options.run,
+            run: self.roll.options.run,
             peer: id,
-            beat_interval_ms: millis(self.options.beat_interval),
-            peer_timeout_ms: millis(self.options.peer_timeout),
+            beat_interval_ms: millis(self.roll.options.beat_interval),
+            peer_timeout_ms: millis(self.roll.options.peer_timeout),
         };
-        self.send(client, M2c::Registered(answer));
-        self.try_listeners(id);
-        if !self.peers.get(&id).is_some_and(|peer| peer.info.formed) {
-            self.warn_of_probation(id);
+        self.out.send(client, M2c::Registered(answer));
+        self.roll.try_listeners(&mut self.out, id);
+        if !self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed) {
+            self.admission.probation.warn(&self.roll, &mut self.out, id);
         }
     }
 
-    fn record_beat(&mut self, id: PeerId, beat: Beat) {
-        let sequence = beat.sequence;
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.beat = Some((beat, self.now));
-        }
+    fn record_beat(&mut self, id: PeerId, group_id: GroupId, beat: Beat) {
+        let (sequence, stalled, received) = (beat.sequence, beat.stalled.clone(), beat.received.clone());
+        let Some(peer) = self.roll.peers.get_mut(&id) else { return };
+        let before = peer.beat.replace((beat, self.roll.now)).map(|(_, at)| at);
         let blocked_on = self.blocked_for(id);
-        self.send_peer(id, M2c::Echo(Echo { sequence, blocked_on }));
+        self.out.send_peer(&self.roll, id, M2c::Echo(Echo { sequence, blocked_on }));
+        self.out.changed |= !stalled.is_empty();
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let missing = group.look_at_flows(&self.roll, id, before);
+        self.out.changed |= !missing.is_empty();
+        group.record_stalls(&self.roll, &mut self.out, id, &stalled, &missing);
+        for edge in received {
+            self.look_at_pace(group_id, (edge, id));
+        }
+    }
+
+    /// Where an edge has become slow, a ring around it is planned.
+    fn look_at_pace(&mut self, group_id: GroupId, received: (EdgeBytes, PeerId)) {
+        let Self { groups, roll, measured, out, .. } = self;
+        let Some(group) = groups.get_mut(&group_id) else { return };
+        if group.look_at_pace(roll, measured, out, received) && !self.optimizer.is_running() {
+            self.plans.start(groups, roll, measured, out, (group_id, Purpose::Repair));
+        }
+    }
+
+    /// The planner has answered.
+    fn record_plan(&mut self, answer: (PlanKey, Result<Answer, String>)) {
+        let Self { plans, groups, roll, measured, out, .. } = self;
+        if let Some((group, planned)) = plans.record(groups, roll, measured, out, answer) {
+            self.optimizer.take_plan(out, group, planned);
+        }
+    }
+
+    /// What an optimisation may use, beside itself and whether a round of admission runs.
+    fn for_optimizer(&mut self) -> (&mut optimize::Optimizer, bool, Means<'_>) {
+        let Self { optimizer, admission, groups, roll, measured, plans, out, .. } = self;
+        (optimizer, admission.round.is_some(), Means { groups, roll, measured, plans, out })
+    }
+
+    /// Whether a round or an optimisation runs, which may bring about other rings.
+    const fn is_reordering(&self) -> bool {
+        self.admission.round.is_some() || self.optimizer.is_running()
     }
 
     fn stop(&mut self) {
-        let everybody: Vec<ClientKey> = self.clients.keys().copied().collect();
+        let everybody: Vec<ClientKey> = self.roll.clients.keys().copied().collect();
         for client in everybody {
             self.refuse(client, KickReason::new(KickCode::MasterStopping, ""));
         }
@@ -392,52 +426,17 @@ impl MasterState {
 
     /// Rule: a master without peers is as if it had just started.
     fn forget_the_world(&mut self) -> bool {
-        if !self.peers.is_empty() || self.registrations == 0 {
+        if !self.roll.peers.is_empty() || self.roll.registrations == 0 {
             return false;
         }
-        self.round = None;
+        self.admission = round::Admission::default();
         self.formings = forming::Formings::default();
-        self.optimization = None;
+        self.optimizer.running = None;
         self.measured.forget_all();
-        self.drop_all_plans();
-        self.world_epoch = WorldEpoch(0);
+        self.plans.drop_all(&mut self.out);
+        self.roll.forget();
         self.last_sync = SyncId(0);
-        self.registrations = 0;
-        self.checks = 0;
-        self.probation = probation::Probation::default();
+        self.checks = reach::Checks::default();
         true
-    }
-
-    fn send(&mut self, client: ClientKey, packet: M2c) {
-        self.out.push(Action::Send { client, packet });
-    }
-
-    fn send_all(&mut self, clients: Vec<ClientKey>, packet: M2c) {
-        self.out.push(Action::SendAll { clients, packet });
-    }
-
-    fn send_peers(&mut self, ids: &[PeerId], packet: M2c) {
-        let clients = ids.iter().filter_map(|id| self.peers.get(id)).map(|peer| peer.client).collect();
-        self.send_all(clients, packet);
-    }
-
-    fn send_peer(&mut self, id: PeerId, packet: M2c) {
-        if let Some(peer) = self.peers.get(&id) {
-            self.out.push(Action::Send { client: peer.client, packet });
-        }
-    }
-
-    /// For what happens in each step of a training.
-    fn debug(&mut self, text: String) {
-        self.out.push(Action::Log { level: log::Level::Debug, text });
-    }
-
-    /// For what an operator wants to know: who comes and goes, rings, plans.
-    fn info(&mut self, text: String) {
-        self.out.push(Action::Log { level: log::Level::Info, text });
-    }
-
-    fn warn(&mut self, text: String) {
-        self.out.push(Action::Log { level: log::Level::Warn, text });
     }
 }

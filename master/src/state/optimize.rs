@@ -3,15 +3,19 @@
 //!
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
-use super::client::{OptimizeVote, Peer};
+use super::client::OptimizeVote;
 use super::edges::EdgeEnds;
 use super::group::Group;
-use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
-use super::{MasterState, Timestamp};
+use super::groups::Groups;
+use super::measured::Measured;
+use super::outbox::Outbox;
+use super::plans::{Planned, Plans, Purpose};
+use super::roll::Roll;
+use super::types::Timestamp;
 use crate::topology::{SCHEDULED_PEERS, probe_rounds};
 use pccl_protocol::{
-    GroupId, KickCode, KickReason, M2c, OptimizeDone, PeerId, ProbePlan, ProbeReport, ProbeResult,
-    ProbeRound, RequestId, Text, limits,
+    GroupId, KickCode, KickReason, M2c, PeerId, ProbePlan, ProbeReport, ProbeResult, ProbeRound, RequestId,
+    Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -36,14 +40,14 @@ const CROWD_TIME: Duration = Duration::from_millis(1500);
 /// An optimisation that runs.
 #[derive(Debug)]
 pub(super) struct Optimization {
-    number: u64,
-    since: Timestamp,
+    pub(super) number: u64,
+    pub(super) since: Timestamp,
     /// Time for each probe.
     probe_limit: Duration,
     stage: Stage,
     /// Rings before it, and what was planned.
-    before: BTreeMap<GroupId, Vec<PeerId>>,
-    planned: BTreeMap<GroupId, Planned>,
+    pub(super) before: BTreeMap<GroupId, Vec<PeerId>>,
+    pub(super) planned: BTreeMap<GroupId, Planned>,
 }
 
 #[derive(Debug)]
@@ -65,17 +69,134 @@ enum Stage {
     Connecting,
 }
 
-impl Optimization {
+/// What an optimisation may use and change.
+pub(super) struct Means<'a> {
+    pub(super) groups: &'a mut Groups,
+    pub(super) roll: &'a mut Roll,
+    pub(super) measured: &'a mut Measured,
+    pub(super) plans: &'a mut Plans,
+    pub(super) out: &'a mut Outbox,
+}
+
+impl Means<'_> {
+    /// Has the ring of a group planned.
+    pub(super) fn start_plan(&mut self, group: GroupId, purpose: Purpose) {
+        self.plans.start(self.groups, self.roll, self.measured, self.out, (group, purpose));
+    }
+}
+
+/// The optimisation that runs, if one does.
+#[derive(Debug, Default)]
+pub(super) struct Optimizer {
+    pub(super) running: Option<Optimization>,
+    /// Optimisations so far.
+    count: u64,
+}
+
+impl Optimizer {
+    pub(super) const fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// The deadline of the present stage, if it has one of its own.
     pub(super) fn due_mut(&mut self) -> Option<&mut Timestamp> {
-        match &mut self.stage {
+        match &mut self.running.as_mut()?.stage {
             Stage::Probing { due, .. } | Stage::Planning { due } => Some(due),
             Stage::Connecting => None,
         }
     }
+
+    /// The same, to look at.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        match &self.running.as_ref()?.stage {
+            Stage::Probing { due, .. } | Stage::Planning { due } => Some(*due),
+            Stage::Connecting => None,
+        }
+    }
+
+    /// A report names a round that there was, or one that runs.
+    pub(super) fn admit_probe_report(&self, report: &ProbeReport) -> Result<(), KickReason> {
+        if report.round.optimization > self.count {
+            let text = format!("reported on optimisation {}, which has not begun", report.round.optimization);
+            return Err(KickReason::new(KickCode::Protocol, text));
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_probe(
+        &mut self,
+        roll: &Roll,
+        measured: &mut Measured,
+        out: &mut Outbox,
+        id: PeerId,
+        report: ProbeReport,
+    ) {
+        let Some(optimization) = self.running.as_mut() else { return };
+        let Stage::Probing { round, open, crowded, .. } = &mut optimization.stage else { return };
+        let present = ProbeRound { optimization: optimization.number, round: *round };
+        if report.round != present || !open.remove(&(id, report.to)) {
+            return;
+        }
+        if *crowded {
+            return measured.note_crowded((id, report.to), &report.result, roll.now);
+        }
+        measured.note((id, report.to), &report.result, roll.now);
+        if let ProbeResult::Failed(text) = report.result {
+            out.warn(format!("{} cannot be measured: {text}", roll.name_of_edge((id, report.to))));
+        }
+    }
+
+    /// A ring was planned for the optimisation that runs.
+    pub(super) fn take_plan(&mut self, out: &mut Outbox, group_id: GroupId, planned: Planned) {
+        if let Err(text) = &planned.result {
+            out.warn(format!("group {group_id}: the present ring stays: {text}"));
+        }
+        if let Some(optimization) = self.running.as_mut() {
+            optimization.planned.insert(group_id, planned);
+        }
+    }
+
+    /// Rule: an optimisation begins when all accepted peers want one, and goes on when a stage of it is over.
+    pub(super) fn advance(&mut self, in_round: bool, mut means: Means<'_>) -> bool {
+        if self.running.is_some() && means.roll.voters().next().is_none() {
+            self.running = None;
+            means.plans.drop_all(means.out);
+            return true;
+        }
+        // A ring from which somebody has just gone is planned first.
+        let mut members = means.groups.values().flat_map(|group| &group.ring);
+        if !members.all(|peer| means.roll.peers.contains_key(peer)) {
+            return false;
+        }
+        match &mut self.running {
+            Some(running) => running.advance_probing(&mut means) || running.advance_planning(&mut means),
+            None => !in_round && self.begin(&mut means),
+        }
+    }
+
+    fn begin(&mut self, Means { groups, roll, measured, out, .. }: &mut Means<'_>) -> bool {
+        let mut voters = roll.voters().peekable();
+        if voters.peek().is_none() || !voters.all(|(_, peer)| peer.optimize.is_some()) {
+            return false;
+        }
+        self.count += 1;
+        let rounds = rounds_of_probes(groups, roll, measured);
+        let edges: usize = rounds.iter().map(Vec::len).sum();
+        let number = self.count;
+        out.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
+        self.running = Some(Optimization {
+            number,
+            since: roll.now,
+            probe_limit: probe_limit(roll.options.probe_time, rounds.len()),
+            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), crowded: false, due: roll.now },
+            before: groups.iter().map(|(id, group)| (*id, group.ring.clone())).collect(),
+            planned: BTreeMap::new(),
+        });
+        true
+    }
 }
 
-impl MasterState {
+impl Roll {
     pub(super) fn record_optimize_vote(&mut self, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -83,198 +204,14 @@ impl MasterState {
         }
     }
 
-    /// A report names a round that there was, or one that runs.
-    pub(super) fn admit_probe_report(&self, report: &ProbeReport) -> Result<(), KickReason> {
-        if report.round.optimization > self.optimizations {
-            let text = format!("reported on optimisation {}, which has not begun", report.round.optimization);
-            return Err(KickReason::new(KickCode::Protocol, text));
-        }
-        Ok(())
-    }
-
-    pub(super) fn record_probe(&mut self, id: PeerId, report: ProbeReport) {
-        let now = self.now;
-        let Some(optimization) = self.optimization.as_mut() else { return };
-        let Stage::Probing { round, open, crowded, .. } = &mut optimization.stage else { return };
-        let present = ProbeRound { optimization: optimization.number, round: *round };
-        if report.round != present || !open.remove(&(id, report.to)) {
-            return;
-        }
-        if *crowded {
-            return self.measured.note_crowded((id, report.to), &report.result, now);
-        }
-        self.measured.note((id, report.to), &report.result, now);
-        if let ProbeResult::Failed(text) = report.result {
-            let edge = self.name_of_edge((id, report.to));
-            self.warn(format!("{edge} cannot be measured: {text}"));
-        }
-    }
-
-    /// When [`super::Input::Tick`] is due for an optimisation.
-    pub(super) fn optimization_deadline(&self) -> Option<Timestamp> {
-        match &self.optimization.as_ref()?.stage {
-            Stage::Probing { due, .. } | Stage::Planning { due } => Some(*due),
-            Stage::Connecting => None,
-        }
-    }
-
-    /// Rule: an optimisation begins when all accepted peers want one, and goes on when a stage of it is over.
-    pub(super) fn advance_optimization(&mut self) -> bool {
-        if self.optimization.is_some() && !self.peers.values().any(Peer::has_a_say) {
-            self.optimization = None;
-            self.drop_all_plans();
-            return true;
-        }
-        // A ring from which somebody has just gone is planned first.
-        let mut members = self.groups.values().flat_map(|group| &group.ring);
-        if !members.all(|peer| self.peers.contains_key(peer)) {
-            return false;
-        }
-        if self.optimization.is_none() {
-            return self.begin_optimization();
-        }
-        self.advance_probing() || self.advance_planning()
-    }
-
-    fn begin_optimization(&mut self) -> bool {
-        let mut accepted = self.peers.values().filter(|peer| peer.has_a_say()).peekable();
-        if self.round.is_some() || accepted.peek().is_none() || !accepted.all(|p| p.optimize.is_some()) {
-            return false;
-        }
-        self.optimizations += 1;
-        let rounds = self.rounds_of_probes();
-        let edges: usize = rounds.iter().map(Vec::len).sum();
-        let number = self.optimizations;
-        self.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
-        let ring = |group: &super::group::Group| group.ring.to_vec();
-        self.optimization = Some(Optimization {
-            number,
-            since: self.now,
-            probe_limit: probe_limit(self.options.probe_time, rounds.len()),
-            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), crowded: false, due: self.now },
-            before: self.groups.iter().map(|(id, group)| (*id, ring(group))).collect(),
-            planned: BTreeMap::new(),
-        });
-        true
-    }
-
-    /// All groups measure at the same time: the first round has the first of each, and so on.
-    fn rounds_of_probes(&self) -> VecDeque<Vec<EdgeEnds>> {
-        let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
-        for group in self.groups.values().filter(|group| group.can_be_ordered()) {
-            let members: Vec<PeerId> = group.ring.to_vec();
-            let wanted = |from: usize, to: usize| {
-                self.measured.wants_probe((members[from], members[to]), self.now, &self.options)
-            };
-            let rounds = probe_rounds(members.len(), wanted);
-            for (at, round) in rounds.into_iter().enumerate() {
-                if at == all.len() {
-                    all.push_back(Vec::new());
-                }
-                all[at].extend(round.into_iter().map(|(from, to)| (members[from], members[to])));
-            }
-        }
-        all
-    }
-
-    /// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is
-    /// wanted.
-    fn crowded_edges(&self) -> Vec<EdgeEnds> {
-        let mut all = Vec::new();
-        let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
-        for group in self.groups.values().filter(is_small) {
-            let members: Vec<PeerId> = group.ring.to_vec();
-            let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-            let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
-            let places = self.places(&members);
-            let is_known = edges.iter().all(|ends| self.measured.rate(*ends).is_some());
-            let wants = |ends: &EdgeEnds| self.measured.wants_crowd(*ends, self.now, &self.options);
-            // What peers in one place have in common is no network.
-            if is_known && places.iter().any(|place| *place != places[0]) && edges.iter().any(wants) {
-                all.extend(edges);
-            }
-        }
-        all
-    }
-
-    /// A round is over when everybody in it has reported, has gone, or is late; the next begins, or the planning.
-    fn advance_probing(&mut self) -> bool {
-        let (now, tick) = (self.now, self.tick);
-        let Some(optimization) = self.optimization.as_mut() else { return false };
-        let Stage::Probing { round, rounds, open, crowded, due } = &mut optimization.stage else {
-            return false;
-        };
-        let peers = &self.peers;
-        let alive = |ends: &EdgeEnds| peers.contains_key(&ends.0) && peers.contains_key(&ends.1);
-        open.retain(alive);
-        if !open.is_empty() && *due > tick {
-            return false;
-        }
-        let (late, was_crowded) = (std::mem::take(open), *crowded);
-        *round += 1;
-        let is_over = now.since(optimization.since) >= self.options.probe_time * FULL_ROUNDS;
-        let left: usize = rounds.iter().filter(|_| is_over).map(Vec::len).sum();
-        if is_over {
-            rounds.clear();
-        }
-        let next = std::iter::from_fn(|| rounds.pop_front())
-            .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
-            .find(|edges| !edges.is_empty());
-        if left > 0 {
-            self.info(format!("the time for probes is over: {left} edges stay for the next optimisation"));
-        }
-        self.note_late_probes(late, was_crowded);
-        match next {
-            Some(edges) => self.begin_probes(edges, false),
-            // What has just been measured says whether that is of use.
-            None if !was_crowded => self.begin_probes(self.crowded_edges().into_iter().collect(), true),
-            None => self.begin_planning(),
-        }
-        true
-    }
-
-    fn note_late_probes(&mut self, late: BTreeSet<EdgeEnds>, crowded: bool) {
-        let text = "the measuring peer did not report in time";
-        let result = ProbeResult::Failed(Text::new(text));
-        for ends in late {
-            if crowded {
-                self.measured.note_crowded(ends, &result, self.now);
-            } else {
-                self.measured.note(ends, &result, self.now);
-                let edge = self.name_of_edge(ends);
-                self.warn(format!("{edge} cannot be measured: {text}"));
-            }
-        }
-    }
-
-    /// Begins a round of probes; without edges there is none.
-    fn begin_probes(&mut self, edges: BTreeSet<EdgeEnds>, is_crowd: bool) {
-        if edges.is_empty() {
-            return self.begin_planning();
-        }
-        let now = self.now;
-        let Some(optimization) = self.optimization.as_mut() else { return };
-        let limit =
-            if is_crowd { optimization.probe_limit.min(CROWD_TIME) } else { optimization.probe_limit };
-        let number = optimization.number;
-        let Stage::Probing { round, open, crowded, due, .. } = &mut optimization.stage else { return };
-        open.clone_from(&edges);
-        *crowded = is_crowd;
-        *due = now + limit + GRACE;
-        let begun = ProbeRound { optimization: number, round: *round };
-        for ends in edges {
-            self.send_probe(begun, ends, limit, is_crowd);
-        }
-    }
-
-    fn begin_planning(&mut self) {
-        let due = self.now + self.options.plan_budget + GRACE;
-        if let Some(optimization) = self.optimization.as_mut() {
-            optimization.stage = Stage::Planning { due };
-        }
-    }
-
-    fn send_probe(&mut self, round: ProbeRound, (from, to): EdgeEnds, limit: Duration, crowded: bool) {
+    fn send_probe(
+        &self,
+        out: &mut Outbox,
+        round: ProbeRound,
+        (from, to): EdgeEnds,
+        limit: Duration,
+        crowded: bool,
+    ) {
         let (Some(source), Some(target)) = (self.peers.get(&from), self.peers.get(&to)) else { return };
         let plan = ProbePlan {
             round,
@@ -285,33 +222,118 @@ impl MasterState {
             limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
             crowded,
         };
-        self.send_peer(from, M2c::ProbePlan(plan));
+        out.send(source.client, M2c::ProbePlan(plan));
+    }
+}
+
+/// All groups measure at the same time: the first round has the first of each, and so on.
+fn rounds_of_probes(groups: &Groups, roll: &Roll, measured: &Measured) -> VecDeque<Vec<EdgeEnds>> {
+    let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
+    for group in groups.values().filter(|group| group.can_be_ordered()) {
+        let members = &group.ring;
+        let wanted = |from: usize, to: usize| {
+            measured.wants_probe((members[from], members[to]), roll.now, &roll.options)
+        };
+        let rounds = probe_rounds(members.len(), wanted);
+        for (at, round) in rounds.into_iter().enumerate() {
+            if at == all.len() {
+                all.push_back(Vec::new());
+            }
+            all[at].extend(round.into_iter().map(|(from, to)| (members[from], members[to])));
+        }
+    }
+    all
+}
+
+/// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is wanted.
+fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -> BTreeSet<EdgeEnds> {
+    let mut all = BTreeSet::new();
+    let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
+    for group in groups.values().filter(is_small) {
+        let members = &group.ring;
+        let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
+        let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
+        let places = roll.places(members);
+        let is_known = edges.iter().all(|ends| measured.rate(*ends).is_some());
+        let wants = |ends: &EdgeEnds| measured.wants_crowd(*ends, roll.now, &roll.options);
+        // What peers in one place have in common is no network.
+        if is_known && places.iter().any(|place| *place != places[0]) && edges.iter().any(wants) {
+            all.extend(edges);
+        }
+    }
+    all
+}
+
+impl Optimization {
+    /// A round is over when everybody in it has reported, has gone, or is late; the next begins, or the planning.
+    fn advance_probing(&mut self, Means { groups, roll, measured, out, .. }: &mut Means<'_>) -> bool {
+        let Stage::Probing { round, rounds, open, crowded, due } = &mut self.stage else { return false };
+        let alive = |ends: &EdgeEnds| roll.peers.contains_key(&ends.0) && roll.peers.contains_key(&ends.1);
+        open.retain(alive);
+        if !open.is_empty() && *due > roll.tick {
+            return false;
+        }
+        let (late, was_crowded) = (std::mem::take(open), *crowded);
+        *round += 1;
+        let is_over = roll.now.since(self.since) >= roll.options.probe_time * FULL_ROUNDS;
+        let left: usize = rounds.iter().filter(|_| is_over).map(Vec::len).sum();
+        if is_over {
+            rounds.clear();
+        }
+        let next = std::iter::from_fn(|| rounds.pop_front())
+            .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
+            .find(|edges| !edges.is_empty());
+        if left > 0 {
+            out.info(format!("the time for probes is over: {left} edges stay for the next optimisation"));
+        }
+        note_late_probes(roll, measured, out, late, was_crowded);
+        match next {
+            Some(edges) => self.begin_probes(roll, out, edges, false),
+            // What has just been measured says whether that is of use.
+            None if !was_crowded => self.begin_probes(roll, out, crowded_edges(groups, roll, measured), true),
+            None => self.begin_planning(roll),
+        }
+        true
+    }
+
+    /// Begins a round of probes; without edges there is none.
+    fn begin_probes(&mut self, roll: &Roll, out: &mut Outbox, edges: BTreeSet<EdgeEnds>, is_crowd: bool) {
+        if edges.is_empty() {
+            return self.begin_planning(roll);
+        }
+        let limit = if is_crowd { self.probe_limit.min(CROWD_TIME) } else { self.probe_limit };
+        let Stage::Probing { round, open, crowded, due, .. } = &mut self.stage else { return };
+        open.clone_from(&edges);
+        *crowded = is_crowd;
+        *due = roll.now + limit + GRACE;
+        let begun = ProbeRound { optimization: self.number, round: *round };
+        for ends in edges {
+            roll.send_probe(out, begun, ends, limit, is_crowd);
+        }
+    }
+
+    fn begin_planning(&mut self, roll: &Roll) {
+        self.stage = Stage::Planning { due: roll.now + roll.options.plan_budget + GRACE };
     }
 
     /// Every group gets a plan for the members that it has now. When all have one, all adopt it.
-    fn advance_planning(&mut self) -> bool {
-        let Some(Optimization { stage: Stage::Planning { due }, planned, .. }) = self.optimization.as_mut()
-        else {
-            return false;
-        };
-        let late = *due <= self.tick;
-        let members =
-            |group: &super::group::Group| -> BTreeSet<PeerId> { group.ring.iter().copied().collect() };
+    fn advance_planning(&mut self, means: &mut Means<'_>) -> bool {
+        let Stage::Planning { due } = self.stage else { return false };
+        let late = due <= means.roll.tick;
         // What was planned for other members than there are now is of no use.
-        let groups = &self.groups;
-        planned.retain(|id, planned| {
-            groups.get(id).is_some_and(|group| members(group) == planned.members.iter().copied().collect())
-        });
-        let done: BTreeSet<GroupId> = planned.keys().copied().collect();
-        let open: Vec<GroupId> =
-            groups.keys().copied().filter(|id| !done.contains(id) && self.can_be_planned(*id)).collect();
-        let waiting = |id: &GroupId| {
-            self.plans.get(*id).is_some_and(|pending| pending.purpose == Purpose::Optimization)
-        };
+        let is_for =
+            |group: &Group, planned: &Planned| group.members() == planned.members.iter().copied().collect();
+        let groups = &*means.groups;
+        self.planned.retain(|id, planned| groups.get(id).is_some_and(|group| is_for(group, planned)));
+        let is_open =
+            |(id, group): &(&GroupId, &Group)| !self.planned.contains_key(id) && group.can_be_planned();
+        let open: Vec<GroupId> = groups.iter().filter(is_open).map(|(id, _)| *id).collect();
         if !late {
+            let plans = &*means.plans;
+            let waiting = |id: &GroupId| plans.get(*id).is_some_and(|it| it.purpose == Purpose::Optimization);
             let missing: Vec<GroupId> = open.iter().copied().filter(|id| !waiting(id)).collect();
             if !missing.is_empty() {
-                missing.iter().for_each(|id| self.start_plan(*id, Purpose::Optimization));
+                missing.iter().for_each(|id| means.start_plan(*id, Purpose::Optimization));
                 return true;
             }
             if !open.is_empty() {
@@ -319,136 +341,37 @@ impl MasterState {
             }
         }
         for id in open {
-            self.drop_plan(id);
-            self.warn(format!("group {id}: no ring was planned in time, the present one stays"));
+            means.plans.drop(means.groups, means.out, id);
+            means.out.warn(format!("group {id}: no ring was planned in time, the present one stays"));
         }
-        self.adopt_planned_rings();
+        self.adopt_planned_rings(means);
         true
     }
 
-    fn adopt_planned_rings(&mut self) {
-        let Some(optimization) = self.optimization.as_mut() else { return };
-        optimization.stage = Stage::Connecting;
-        let mut orders = Vec::new();
-        for (id, planned) in &optimization.planned {
-            let Some(group) = self.groups.get_mut(id) else { continue };
+    fn adopt_planned_rings(&mut self, Means { groups, roll, measured, .. }: &mut Means<'_>) {
+        self.stage = Stage::Connecting;
+        for (id, planned) in &self.planned {
+            let Some(group) = groups.get_mut(id) else { continue };
             // What was found in the background is known to this plan: it began with the same figures, or newer ones.
-            let better = group.better.take().map(|better| better.order);
+            let better = group.next.better.take().map(|better| better.order);
             let kept = planned.result.as_ref().map_or(true, |answer| answer.kept);
-            orders.push((*id, if kept { better } else { planned.order() }));
-        }
-        for (id, order) in orders {
-            let replan = order.is_some() || self.schedule_is_outdated(id);
-            if let Some(group) = self.groups.get_mut(&id).filter(|_| replan) {
-                group.next_order = order;
-                group.replan = true;
+            let order = if kept { better } else { planned.order() };
+            if order.is_some() || group.schedule_is_outdated(roll, measured) {
+                group.next.order = order;
+                group.next.is_due = true;
             }
         }
     }
 
-    pub(super) fn take_urgent_plan(&mut self, group_id: GroupId, planned: Planned) {
-        if let Err(text) = &planned.result {
-            self.warn(format!("group {group_id}: the present ring stays: {text}"));
-        }
-        if let Some(optimization) = self.optimization.as_mut() {
-            optimization.planned.insert(group_id, planned);
-        }
+    /// Whether its rings are being connected, and nothing else is to be done.
+    pub(super) const fn is_connecting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting)
     }
 
-    /// Rule: an optimisation ends when every ring stands. Votes are answered, and better rings are looked for.
-    pub(super) fn end_optimization(&mut self) -> bool {
-        let connecting = |o: &mut Optimization| matches!(o.stage, Stage::Connecting);
-        if !self.groups.values().all(|group| group.formed.is_some() || self.ring_confirmed(group)) {
-            return false;
-        }
-        let Some(optimization) = self.optimization.take_if(connecting) else { return false };
-        let took = self.now.since(optimization.since).as_millis();
-        self.info(format!(
-            "optimisation {} is over after {took} ms{}",
-            optimization.number,
-            self.rings_in_words()
-        ));
-        let mut answers = Vec::new();
-        for (id, peer) in &mut self.peers {
-            answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
-        }
-        for (id, group, request) in answers {
-            let done = self.review(&optimization, group, request);
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.sizes_told = Some(done.sizes);
-            }
-            self.send_peer(id, M2c::OptimizeDone(done));
-        }
-        for (id, planned) in &optimization.planned {
-            if planned.result.as_ref().is_ok_and(|answer| !answer.proven) {
-                self.start_plan(*id, Purpose::Improvement);
-            }
-        }
-        true
-    }
-
-    /// The slowest edge of each ring and how large operations go, for the log.
-    fn rings_in_words(&self) -> String {
-        let mut text = String::new();
-        for (id, group) in
-            self.groups.iter().filter(|(_, group)| group.ring.len() > 1 && group.formed.is_none())
-        {
-            let slowest = match self.slowest_edge(group) {
-                Some(edge) => {
-                    let ends = self.name_of_edge((edge.from, edge.to));
-                    format!("the slowest of {} edges is {ends} with {}", group.ring.len(), edge.rate())
-                }
-                None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
-            };
-            let schedule =
-                if group.paths.pairwise { group.describe_schedule() } else { ", around the ring".into() };
-            text.push_str(&format!("; group {id}: {slowest}{schedule}"));
-        }
-        text
-    }
-
-    /// What an optimisation came to, for a member of `group`.
-    fn review(&self, optimization: &Optimization, group_id: GroupId, request: RequestId) -> OptimizeDone {
-        let ring: Vec<PeerId> =
-            self.groups.get(&group_id).into_iter().flat_map(|g| &g.ring).copied().collect();
-        let pairs = || ring.iter().flat_map(|from| ring.iter().map(move |to| (*from, *to)));
-        let unmeasured =
-            pairs().filter(|ends| ends.0 != ends.1 && self.measured.rate(*ends).is_none()).count();
-        let planned = optimization.planned.get(&group_id);
-        let answer = planned.and_then(|planned| planned.result.as_ref().ok());
-        let schedules = self.groups.get(&group_id).and_then(|group| self.schedules(group, &ring));
-        let pairwise_pct = schedules.and_then(|found| Some(100.0 * (1.0 + found.pairwise_gain()?)));
-        let note = match planned {
-            Some(Planned { result: Err(text), .. }) => text.clone(),
-            Some(_) => String::new(),
-            None if ring.len() < SMALLEST_PLANNED => "there is only one ring".to_owned(),
-            None => "no ring was planned in time".to_owned(),
-        };
-        OptimizeDone {
-            request,
-            sizes: self.sizes(group_id),
-            changed: optimization.before.get(&group_id) != Some(&ring),
-            slowest: self.groups.get(&group_id).and_then(|group| self.slowest_edge(group)),
-            bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
-            proven: answer.is_some_and(|answer| answer.proven),
-            unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
-            pairwise: self.groups.get(&group_id).is_some_and(|group| group.paths.pairwise),
-            pairwise_pct: pairwise_pct.map_or(0, |pct| pct.round() as u32),
-            note: Text::new(note),
-        }
-    }
-
-    /// Who keeps an optimisation from beginning.
-    pub(super) fn missing_for_optimization(&self) -> String {
-        let silent = self.peers.iter().filter(|(_, p)| p.has_a_say() && p.optimize.is_none());
-        format!("the vote of {}", self.list_peers(silent.map(|(id, _)| *id)))
-    }
-
-    /// What an optimisation waits for, in words.
-    pub(super) fn blocked_optimization(&self) -> String {
-        let reason = match self.optimization.as_ref().map(|optimization| &optimization.stage) {
-            None => self.missing_for_optimization(),
-            Some(Stage::Probing { round, rounds, open, .. }) => {
+    /// What it waits for, in words.
+    pub(super) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
+        match &self.stage {
+            Stage::Probing { round, rounds, open, .. } => {
                 let edges: Vec<String> = open.iter().take(4).map(|(a, b)| format!("{a} -> {b}")).collect();
                 let more =
                     if open.len() > 4 { format!(" and {} more", open.len() - 4) } else { String::new() };
@@ -458,9 +381,27 @@ impl MasterState {
                     edges.join(", ")
                 )
             }
-            Some(Stage::Planning { .. }) => "the planner".to_owned(),
-            Some(Stage::Connecting) => self.ring_sentences().join("; "),
-        };
-        format!("optimize_topology waits for {reason}")
+            Stage::Planning { .. } => "the planner".to_owned(),
+            Stage::Connecting => groups.ring_sentences(roll).join("; "),
+        }
+    }
+}
+
+fn note_late_probes(
+    roll: &Roll,
+    measured: &mut Measured,
+    out: &mut Outbox,
+    late: BTreeSet<EdgeEnds>,
+    crowded: bool,
+) {
+    let text = "the measuring peer did not report in time";
+    let result = ProbeResult::Failed(Text::new(text));
+    for ends in late {
+        if crowded {
+            measured.note_crowded(ends, &result, roll.now);
+        } else {
+            measured.note(ends, &result, roll.now);
+            out.warn(format!("{} cannot be measured: {text}", roll.name_of_edge(ends)));
+        }
     }
 }

@@ -6,11 +6,14 @@
 
 use super::collective::Step;
 use super::edges::{Edge, EdgeEnds, Wanted};
-use super::group::{BrokenEdge, Group, Op};
-use super::{MasterState, Timestamp};
+use super::group::{BrokenEdge, Group};
+use super::groups::Groups;
+use super::net::Net;
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::types::Timestamp;
 use pccl_protocol::{
-    Algorithm, Cause, CollectiveId, CollectiveKind, EdgeFault, GroupId, LinkGeneration, OpId, Pair, PeerId,
-    Purpose, Tag, Text, limits,
+    Algorithm, Cause, CollectiveId, CollectiveKind, EdgeFault, OpId, Pair, PeerId, Purpose, Text, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +38,7 @@ pub(super) struct Pairs {
     failed: BTreeMap<EdgeEnds, (Timestamp, Text)>,
 }
 
-impl Group {
+impl Net {
     /// The edges between pairs that a ring in this order keeps: all whose ends are in it, but for those that failed.
     pub(super) fn kept_pairs(&self, order: &[PeerId]) -> Vec<Wanted> {
         let stays = |(ends, edge): (EdgeEnds, &Edge)| {
@@ -49,12 +52,24 @@ impl Group {
         self.edges.all_for(Purpose::Pair).filter_map(stays).collect()
     }
 
+    /// The edge between these members, whatever it is planned for. One of the mesh that has failed is built anew much
+    /// later, and gives way to one for the two.
+    pub(super) fn usable_edge(&self, ends: EdgeEnds) -> Option<&Edge> {
+        let is_lost = |edge: &Edge| edge.purpose == Purpose::Mesh && self.mesh.has_fault_of(ends);
+        self.edges.get(ends).filter(|edge| !is_lost(edge))
+    }
+}
+
+impl Group {
     /// Whether both peers are members, and each can have one more edge to a single other one.
     fn has_room_for(&self, ends: EdgeEnds) -> bool {
         let edges_of = |peer: PeerId| {
-            let planned = self.edges.all_for(Purpose::Pair).map(|(ends, _)| ends);
-            let stays = planned.filter(|ends| !self.pairs.unused.contains(ends));
-            stays.chain(self.pairs.wanted.iter().copied()).filter(|it| it.0 == peer || it.1 == peer).count()
+            let planned = self.net.edges.all_for(Purpose::Pair).map(|(ends, _)| ends);
+            let stays = planned.filter(|ends| !self.net.pairs.unused.contains(ends));
+            stays
+                .chain(self.net.pairs.wanted.iter().copied())
+                .filter(|it| it.0 == peer || it.1 == peer)
+                .count()
         };
         let is_free = |peer: PeerId| self.ring.contains(&peer) && edges_of(peer) < limits::MAX_PAIRS_OF_PEER;
         ends.0 != ends.1 && is_free(ends.0) && is_free(ends.1)
@@ -64,31 +79,24 @@ impl Group {
     /// is to go.
     fn make_room_for(&mut self, ends: EdgeEnds) {
         let used: BTreeSet<EdgeEnds> =
-            self.ops.keys().filter_map(|id| id.tag.pair).map(|pair| (pair.from, pair.to)).collect();
+            self.work.ops.keys().filter_map(|id| id.tag.pair).map(|pair| (pair.from, pair.to)).collect();
         for peer in [ends.0, ends.1] {
             let mine = |(from, to): &EdgeEnds| *from == peer || *to == peer;
-            let planned = self.edges.all_for(Purpose::Pair).map(|(ends, _)| ends).filter(mine);
-            let stays: Vec<EdgeEnds> = planned.filter(|ends| !self.pairs.unused.contains(ends)).collect();
-            let wanted = self.pairs.wanted.iter().filter(|ends| mine(ends)).count();
+            let planned = self.net.edges.all_for(Purpose::Pair).map(|(ends, _)| ends).filter(mine);
+            let stays: Vec<EdgeEnds> = planned.filter(|ends| !self.net.pairs.unused.contains(ends)).collect();
+            let wanted = self.net.pairs.wanted.iter().filter(|ends| mine(ends)).count();
             if stays.len() + wanted >= limits::MAX_PAIRS_OF_PEER {
-                self.pairs.unused.extend(stays.into_iter().find(|ends| !used.contains(ends)));
+                self.net.pairs.unused.extend(stays.into_iter().find(|ends| !used.contains(ends)));
             }
         }
     }
 
-    /// The edge between these members, whatever it is planned for. One of the mesh that has failed is built anew much
-    /// later, and gives way to one for the two.
-    fn usable_edge(&self, ends: EdgeEnds) -> Option<&Edge> {
-        let is_lost = |edge: &Edge| edge.purpose == Purpose::Mesh && self.mesh.has_fault_of(ends);
-        self.edges.get(ends).filter(|edge| !is_lost(edge))
-    }
-
     /// How it is with the edge between these members.
     pub(super) fn pair_state(&self, ends: EdgeEnds, now: Timestamp) -> PairState {
-        match (self.usable_edge(ends), self.pairs.failed.get(&ends)) {
+        match (self.net.usable_edge(ends), self.net.pairs.failed.get(&ends)) {
             (Some(edge), _) if edge.is_up() && edge.held.is_none() => PairState::Stands,
             (None, Some((until, text))) if *until > now => PairState::Failed(text.clone()),
-            (None, _) if !self.pairs.wanted.contains(&ends) && !self.has_room_for(ends) => {
+            (None, _) if !self.net.pairs.wanted.contains(&ends) && !self.has_room_for(ends) => {
                 let most = limits::MAX_PAIRS_OF_PEER;
                 PairState::Failed(Text::new(format!("one of the two has {most} such edges, the limit")))
             }
@@ -96,116 +104,89 @@ impl Group {
         }
     }
 
-    /// The generation of the edge that an operation with this tag runs on, if it is between two members.
-    pub(super) fn edge_of(&self, tag: Tag) -> Option<LinkGeneration> {
-        let Pair { from, to } = tag.pair?;
-        Some(self.edges.get((from, to))?.generation)
-    }
-
-    /// After a new plan: what runs between two members ends if its edge is planned no more, for nobody else would end
-    /// it.
-    pub(super) fn end_what_has_no_edge(&mut self) {
-        let edges = &self.edges;
-        self.ops.change_some(|id, op| {
-            let (Op::Running { broken, edge: Some(generation), .. }, Some(pair)) = (op, id.tag.pair) else {
-                return false;
-            };
-            let (ends, generation) = ((pair.from, pair.to), *generation);
-            let is_gone = edges.named(ends, generation).is_none();
-            if is_gone {
-                let text = Text::new("a new plan of the group replaced its connections");
-                broken.push(BrokenEdge { ends, generation, stalled_ms: 0, is_final: true, text });
-            }
-            is_gone
-        });
-    }
-}
-
-impl MasterState {
-    /// Asks for an edge from one member of a group to another. Where there is one already, for whatever purpose, or
-    /// where it failed a short time ago, nothing happens; [`Group::pair_state`] tells which.
-    pub(super) fn want_pair(&mut self, group_id: GroupId, pair: Pair) {
-        let now = self.now;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        group.pairs.failed.retain(|_, (until, _)| *until > now);
+    /// Asks for an edge from one member to another. Where there is one already, for whatever purpose, or where it
+    /// failed a short time ago, nothing happens; [`Group::pair_state`] tells which. Whether it was asked for just now.
+    pub(super) fn want_pair(&mut self, pair: Pair, now: Timestamp) -> bool {
+        self.net.pairs.failed.retain(|_, (until, _)| *until > now);
         let ends = (pair.from, pair.to);
-        let is_there = group.usable_edge(ends).is_some() || group.pairs.failed.contains_key(&ends);
-        if is_there {
-            return;
+        if self.net.usable_edge(ends).is_some() || self.net.pairs.failed.contains_key(&ends) {
+            return false;
         }
-        group.make_room_for(ends);
-        if group.has_room_for(ends) {
-            self.changed |= group.pairs.wanted.insert(ends);
-        }
+        self.make_room_for(ends);
+        self.has_room_for(ends) && self.net.pairs.wanted.insert(ends)
     }
 
     /// What is to be done about an operation between two members for which all have voted who are there.
-    pub(super) fn begin_between(&self, group: &Group, id: OpId, pair: Pair) -> Step {
+    pub(super) fn begin_between(&self, roll: &Roll, id: OpId, pair: Pair) -> Step {
         let id = CollectiveId { kind: CollectiveKind::SendRecv, op: id };
         let ends = (pair.from, pair.to);
-        if let Some(gone) = [pair.from, pair.to].into_iter().find(|end| !group.ring.contains(end)) {
+        if let Some(gone) = [pair.from, pair.to].into_iter().find(|end| !self.ring.contains(end)) {
             let text = format!("{gone} is no member of the group");
-            return Step::Decide(self.refused(id, Cause::WorldChanged, &[gone], &text));
+            return Step::Decide(roll.refused(id, Cause::WorldChanged, &[gone], &text));
         }
-        match group.pair_state(ends, self.now) {
+        match self.pair_state(ends, roll.now) {
             PairState::Stands => Step::Commence(Algorithm::Ring),
             PairState::Coming => Step::Wait,
             PairState::Failed(text) => {
                 let text = format!("there is no connection from {} to {}: {text}", pair.from, pair.to);
-                Step::Decide(self.refused(id, Cause::EdgeBroken, &[pair.from, pair.to], &text))
+                Step::Decide(roll.refused(id, Cause::EdgeBroken, &[pair.from, pair.to], &text))
             }
         }
     }
 
     /// An edge between a pair could not be built, broke, or stands still (`stalled_ms` is not 0 then). The next plan
     /// does not have it.
-    pub(super) fn pair_fault(&mut self, group_id: GroupId, fault: &EdgeFault, stalled_ms: u64) {
-        let until = self.now + self.options.edge_grace;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
-        self.changed = true;
+    pub(super) fn pair_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
+        let until = roll.now + roll.options.edge_grace;
+        out.changed = true;
         let ends = (fault.from, fault.to);
-        group.pairs.failed.insert(ends, (until, fault.text.clone()));
+        self.net.pairs.failed.insert(ends, (until, fault.text.clone()));
         if stalled_ms > 0 {
             let (generation, text) = (fault.generation, fault.text.clone());
             let broken = BrokenEdge { ends, generation, stalled_ms, is_final: true, text };
-            group.note_broken(&broken, |_, _| false);
+            self.work.note_broken(&broken, |_, _| false);
         }
-        let edge = self.name_of_edge(ends);
-        self.info(format!("{edge} failed: {}", fault.text));
+        out.info(format!("{} failed: {}", roll.name_of_edge(ends), fault.text));
     }
 
+    /// Forgets what cannot be built, or need not be any more. Whether edges are to be planned, or some to go.
+    fn look_at_pairs(&mut self) -> bool {
+        let mut wanted = std::mem::take(&mut self.net.pairs.wanted);
+        wanted.retain(|(from, to)| {
+            let are_members = self.ring.contains(from) && self.ring.contains(to);
+            are_members && self.net.usable_edge((*from, *to)).is_none()
+        });
+        self.net.pairs.wanted = wanted;
+        let Net { edges, pairs, .. } = &self.net;
+        let has_failed = |(ends, _): (EdgeEnds, &Edge)| pairs.failed.contains_key(&ends);
+        !self.next.is_due && (!pairs.wanted.is_empty() || edges.all_for(Purpose::Pair).any(has_failed))
+    }
+
+    fn change_pairs(&mut self) {
+        self.begin_epoch();
+        let Net { edges, pairs, .. } = &mut self.net;
+        // One connection, as in the mesh.
+        let wanted = |ends| Wanted { ends, purpose: Purpose::Pair, connections: 1 };
+        let is_over = |ends| pairs.failed.contains_key(&ends) || pairs.unused.contains(&ends);
+        edges.change_pairs(pairs.wanted.iter().copied().map(wanted), is_over, self.epoch);
+        pairs.wanted.clear();
+        pairs.unused.clear();
+        self.work.end_what_has_no_edge(edges);
+    }
+}
+
+impl Groups {
     /// Rule: edges that were asked for are planned, and those that failed are not any more. Everything else stays as it
     /// is.
-    pub(super) fn plan_pairs(&mut self) -> bool {
-        let mut due = Vec::new();
-        for (id, group) in &mut self.groups {
-            let is_due = |ends: &EdgeEnds| {
-                let are_members = group.ring.contains(&ends.0) && group.ring.contains(&ends.1);
-                are_members && group.usable_edge(*ends).is_none()
-            };
-            let wanted: BTreeSet<EdgeEnds> = group.pairs.wanted.iter().copied().filter(is_due).collect();
-            group.pairs.wanted = wanted;
-            let Group { edges, pairs, .. } = group;
-            let has_failed = |(ends, _): (EdgeEnds, &Edge)| pairs.failed.contains_key(&ends);
-            if !group.replan && (!pairs.wanted.is_empty() || edges.all_for(Purpose::Pair).any(has_failed)) {
-                due.push(*id);
+    pub(super) fn plan_pairs(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+        let mut fired = false;
+        for (id, group) in self.iter_mut() {
+            if group.look_at_pairs() {
+                group.change_pairs();
+                group.push_ring(*id, roll, out);
+                fired = true;
             }
         }
-        for id in &due {
-            if let Some(group) = self.groups.get_mut(id) {
-                group.begin_epoch();
-                let wanted = std::mem::take(&mut group.pairs.wanted).into_iter();
-                // One connection, as in the mesh.
-                let wanted: Vec<Wanted> =
-                    wanted.map(|ends| Wanted { ends, purpose: Purpose::Pair, connections: 1 }).collect();
-                let Group { edges, pairs, epoch, .. } = group;
-                let is_over = |ends| pairs.failed.contains_key(&ends) || pairs.unused.contains(&ends);
-                edges.change_pairs(wanted, is_over, *epoch);
-                pairs.unused.clear();
-                group.end_what_has_no_edge();
-            }
-            self.push_ring(*id);
-        }
-        !due.is_empty()
+        fired
     }
 }

@@ -1,11 +1,14 @@
 //! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
 
-use super::MasterState;
 use super::group::Group;
+use super::groups::Groups;
+use super::measured::Measured;
+use super::outbox::Outbox;
+use super::roll::Roll;
 use super::types::{Action, PlanKey};
 use crate::topology::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job};
 use pccl_protocol::{GroupId, PeerId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Groups with fewer members have one ring only.
 pub(super) const SMALLEST_PLANNED: usize = 3;
@@ -52,6 +55,82 @@ impl Plans {
     pub(super) fn get(&self, group: GroupId) -> Option<&Pending> {
         self.open.get(&group)
     }
+
+    /// Has the ring of a group planned. Whatever is planned for it already is dropped.
+    pub(super) fn start(
+        &mut self,
+        groups: &mut Groups,
+        roll: &Roll,
+        measured: &Measured,
+        out: &mut Outbox,
+        (group_id, purpose): (GroupId, Purpose),
+    ) {
+        self.drop(groups, out, group_id);
+        // One after the other is planned.
+        let count = groups.values().filter(|group| group.can_be_ordered()).count();
+        let Some(group) = groups.get(&group_id) else { return };
+        let job = group.plan_job(roll, measured, purpose, (count, self.last));
+        self.last += 1;
+        let plan = PlanKey(self.last);
+        self.open.insert(group_id, Pending { key: plan, members: group.ring.clone(), purpose });
+        let background = purpose != Purpose::Optimization;
+        out.push(Action::Plan { plan, job: Box::new(job), background });
+    }
+
+    /// The members of a group have changed, or its plan is not wanted any more for another reason.
+    pub(super) fn drop(&mut self, groups: &mut Groups, out: &mut Outbox, group_id: GroupId) {
+        if let Some(pending) = self.open.remove(&group_id) {
+            out.push(Action::DropPlan { plan: pending.key });
+        }
+        if let Some(group) = groups.get_mut(&group_id) {
+            group.next.better = None;
+        }
+    }
+
+    pub(super) fn drop_of_missing_groups(&mut self, groups: &mut Groups, out: &mut Outbox) {
+        let gone: Vec<GroupId> = self.open.keys().copied().filter(|id| !groups.contains_key(id)).collect();
+        gone.into_iter().for_each(|id| self.drop(groups, out, id));
+    }
+
+    pub(super) fn drop_all(&mut self, out: &mut Outbox) {
+        for pending in std::mem::take(&mut self.open).into_values() {
+            out.push(Action::DropPlan { plan: pending.key });
+        }
+    }
+
+    /// What came of a plan; nothing if it was dropped meanwhile.
+    fn take(&mut self, key: PlanKey, result: Result<Answer, String>) -> Option<(GroupId, Purpose, Planned)> {
+        let group = self.open.iter().find(|(_, pending)| pending.key == key).map(|(group, _)| *group)?;
+        let Pending { members, purpose, .. } = self.open.remove(&group)?;
+        Some((group, purpose, Planned { members, result }))
+    }
+
+    /// Takes in what the planner has found; one for which an optimisation waits is handed to it.
+    pub(super) fn record(
+        &mut self,
+        groups: &mut Groups,
+        roll: &Roll,
+        measured: &Measured,
+        out: &mut Outbox,
+        (key, result): (PlanKey, Result<Answer, String>),
+    ) -> Option<(GroupId, Planned)> {
+        let (group_id, purpose, planned) = self.take(key, result)?;
+        if purpose == Purpose::Optimization {
+            return Some((group_id, planned));
+        }
+        let better = planned.result.as_ref().is_ok_and(|answer| !answer.kept);
+        let order = planned.order().filter(|_| better);
+        if order.is_some() {
+            out.info(format!("group {group_id}: a better ring was found"));
+        }
+        let group = groups.get_mut(&group_id)?;
+        // The present ring is better if large operations leave it, or come back to it.
+        let is_outdated = || group.schedule_is_outdated(roll, measured);
+        if let Some(order) = order.or_else(|| is_outdated().then_some(planned.members)) {
+            group.next.better = Some(Better { order, purpose });
+        }
+        None
+    }
 }
 
 /// What a plan for a group came to.
@@ -76,118 +155,53 @@ impl Group {
     pub(super) fn can_be_ordered(&self) -> bool {
         self.ring.len() >= SMALLEST_PLANNED && self.formed.is_none()
     }
-}
 
-impl MasterState {
-    /// Has the ring of a group planned. Whatever is planned for it already is dropped.
-    pub(super) fn start_plan(&mut self, group_id: GroupId, purpose: Purpose) {
-        self.drop_plan(group_id);
-        let Some(job) = self.plan_job(group_id, purpose) else { return };
-        let Some(group) = self.groups.get(&group_id) else { return };
-        let members = group.ring.to_vec();
-        self.plans.last += 1;
-        let plan = PlanKey(self.plans.last);
-        self.plans.open.insert(group_id, Pending { key: plan, members, purpose });
-        let background = purpose != Purpose::Optimization;
-        self.out.push(Action::Plan { plan, job: Box::new(job), background });
+    /// Whether it has members that can be in more than one ring, and does nothing else.
+    pub(super) fn can_be_planned(&self) -> bool {
+        self.can_be_ordered() && !self.work.ops.any_runs()
     }
 
-    fn plan_job(&self, group_id: GroupId, purpose: Purpose) -> Option<Job> {
-        let group = self.groups.get(&group_id)?;
-        let members: Vec<PeerId> = group.ring.to_vec();
+    /// What the planner is to do; `groups` share the time in which others wait for it.
+    fn plan_job(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        purpose: Purpose,
+        (groups, seed): (usize, u64),
+    ) -> Job {
         let (exact_peers, budget) = if purpose == Purpose::Improvement {
-            (EXACT_PEERS_BACKGROUND, self.options.background_budget)
+            (EXACT_PEERS_BACKGROUND, roll.options.background_budget)
         } else {
-            // One after the other is planned.
-            let groups = self.groups.values().filter(|group| group.can_be_ordered()).count();
-            (EXACT_PEERS, self.options.plan_budget / u32::try_from(groups.max(1)).unwrap_or(u32::MAX))
+            (EXACT_PEERS, roll.options.plan_budget / u32::try_from(groups.max(1)).unwrap_or(u32::MAX))
         };
-        Some(Job {
-            names: members.iter().map(|id| self.name_of(*id)).collect(),
-            present: (0..members.len()).collect(),
-            links: self.known_links(group, &members),
+        Job {
+            names: self.ring.iter().map(|id| roll.name_of(*id)).collect(),
+            present: (0..self.ring.len()).collect(),
+            links: self.known_links(roll, measured, &self.ring),
             // One flow enters a place and one leaves it.
-            places: self.places(&members),
-            seed: self.plans.last,
+            places: roll.places(&self.ring),
+            seed,
             exact_peers,
             budget,
-        })
-    }
-
-    /// The members of a group have changed, or its plan is not wanted any more for another reason.
-    pub(super) fn drop_plan(&mut self, group_id: GroupId) {
-        if let Some(pending) = self.plans.open.remove(&group_id) {
-            self.out.push(Action::DropPlan { plan: pending.key });
-        }
-        if let Some(group) = self.groups.get_mut(&group_id) {
-            group.better = None;
         }
     }
+}
 
-    pub(super) fn drop_plans_of_missing_groups(&mut self) {
-        let gone: Vec<GroupId> =
-            self.plans.open.keys().copied().filter(|id| !self.groups.contains_key(id)).collect();
-        gone.into_iter().for_each(|id| self.drop_plan(id));
-    }
-
-    pub(super) fn drop_all_plans(&mut self) {
-        for pending in std::mem::take(&mut self.plans.open).into_values() {
-            self.out.push(Action::DropPlan { plan: pending.key });
-        }
-    }
-
-    pub(super) fn record_plan(&mut self, key: PlanKey, result: Result<Answer, String>) {
-        let found = self.plans.open.iter().find(|(_, pending)| pending.key == key).map(|(group, _)| *group);
-        // One that was dropped meanwhile.
-        let Some((group_id, pending)) = found.and_then(|id| Some((id, self.plans.open.remove(&id)?))) else {
-            return;
-        };
-        let planned = Planned { members: pending.members, result };
-        if pending.purpose == Purpose::Optimization {
-            return self.take_urgent_plan(group_id, planned);
-        }
-        let better = planned.result.as_ref().is_ok_and(|answer| !answer.kept);
-        let order = planned.order().filter(|_| better);
-        if order.is_some() {
-            self.info(format!("group {group_id}: a better ring was found"));
-        }
-        // The present ring is better if large operations leave it, or come back to it.
-        let order = order.or_else(|| self.schedule_is_outdated(group_id).then_some(planned.members));
-        if let (Some(order), Some(group)) = (order, self.groups.get_mut(&group_id)) {
-            group.better = Some(Better { order, purpose: pending.purpose });
-        }
-    }
-
+impl Groups {
     /// Rule: better rings that were found meanwhile are adopted: in a round of admission, and one around an edge that
     /// has become slow as soon as the group does nothing. Groups that get newcomers have lost theirs. An optimisation
     /// sees to it itself.
-    pub(super) fn adopt_better_rings(&mut self) -> bool {
-        if self.optimization.is_some() {
-            return false;
-        }
-        let round = self.round.is_some();
+    pub(super) fn adopt_better_rings(&mut self, in_round: bool) -> bool {
         let mut fired = false;
-        for group in self.groups.values_mut() {
-            let idle = group.ops.is_empty() && group.sync.is_none();
-            if let Some(better) =
-                group.better.take_if(|better| round || (idle && better.purpose == Purpose::Repair))
-            {
-                group.next_order = Some(better.order);
-                group.replan = true;
+        for group in self.values_mut() {
+            let idle = group.work.ops.is_empty() && group.shared.sync.is_none();
+            let may = |better: &mut Better| in_round || (idle && better.purpose == Purpose::Repair);
+            if let Some(better) = group.next.better.take_if(may) {
+                group.next.order = Some(better.order);
+                group.next.is_due = true;
                 fired = true;
             }
         }
         fired
-    }
-
-    /// Whether a group has members that can be in more than one ring, and does nothing else.
-    pub(super) fn can_be_planned(&self, group_id: GroupId) -> bool {
-        let Some(group) = self.groups.get(&group_id) else { return false };
-        group.can_be_ordered() && !group.ops.any_runs()
-    }
-
-    /// Members of the ring of a group.
-    pub(super) fn ring_members(&self, group_id: GroupId) -> BTreeSet<PeerId> {
-        self.groups.get(&group_id).into_iter().flat_map(|group| &group.ring).copied().collect()
     }
 }

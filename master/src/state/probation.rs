@@ -3,7 +3,9 @@
 //! one.
 
 use super::client::{Peer, Phase};
-use super::{MasterState, Timestamp};
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::types::Timestamp;
 use pccl_protocol::{M2c, PeerId, Text};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,67 +69,67 @@ fn address_of(peer: &Peer) -> Address {
     (host, peer.info.p2p_port)
 }
 
-impl MasterState {
+impl Probation {
     /// A peer is about to be dropped because of ports that cannot be reached.
-    pub(super) fn put_on_probation(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+    pub(super) fn put(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId) {
+        let Some(peer) = roll.peers.get(&id) else { return };
         let address = address_of(peer);
         // It may have come back before it was found out.
         let is_back = |peer: &Peer| peer.phase == Phase::Pending && address_of(peer) == address;
         let back: Vec<PeerId> =
-            self.peers.iter().filter(|(_, peer)| is_back(peer)).map(|(id, _)| *id).collect();
-        self.probation.dropped(address, self.now);
-        back.into_iter().for_each(|id| self.warn_of_probation(id));
+            roll.peers.iter().filter(|(_, peer)| is_back(peer)).map(|(id, _)| *id).collect();
+        self.dropped(address, roll.now);
+        back.into_iter().for_each(|id| self.warn(roll, out, id));
     }
 
     /// Until when a newcomer is not let in where it would disturb others.
-    fn on_probation(&self, peer: &Peer) -> Option<Timestamp> {
-        if peer.phase != Phase::Pending || peer.info.formed || self.probation.records.is_empty() {
+    fn until_of(&self, roll: &Roll, peer: &Peer) -> Option<Timestamp> {
+        if peer.phase != Phase::Pending || peer.info.formed || self.records.is_empty() {
             return None;
         }
-        self.probation.until(&address_of(peer)).filter(|until| *until > self.now)
+        self.until(&address_of(peer)).filter(|until| *until > roll.now)
     }
 
     /// The same, as things are: where nobody is in the run, nobody is disturbed.
-    fn waits_until(&self, peer: &Peer) -> Option<Timestamp> {
-        self.on_probation(peer).filter(|_| self.peers.values().any(Peer::has_a_say))
+    fn waits_until(&self, roll: &Roll, peer: &Peer) -> Option<Timestamp> {
+        self.until_of(roll, peer).filter(|_| roll.voters().next().is_some())
     }
 
     /// Newcomers that may be let in.
-    pub(super) fn admissible(&self) -> Vec<PeerId> {
+    pub(super) fn admissible(&self, roll: &Roll) -> Vec<PeerId> {
         let may = |peer: &Peer| {
-            peer.phase == Phase::Pending && !peer.info.formed && self.waits_until(peer).is_none()
+            peer.phase == Phase::Pending && !peer.info.formed && self.waits_until(roll, peer).is_none()
         };
-        self.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
+        roll.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
     }
 
     /// When the next newcomer may be let in that has to wait.
-    pub(super) fn probation_deadline(&self) -> Option<Timestamp> {
-        self.peers.values().filter_map(|peer| self.waits_until(peer)).min()
+    pub(super) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
+        roll.peers.values().filter_map(|peer| self.waits_until(roll, peer)).min()
     }
 
     /// Why a newcomer is not let in.
-    pub(super) fn blocked_by_probation(&self, peer: &Peer) -> Option<String> {
-        self.waits_until(peer).map(|until| self.why_it_waits(peer, until))
-    }
-
-    fn why_it_waits(&self, peer: &Peer, until: Timestamp) -> String {
-        let ((host, port), left) = (address_of(peer), until.since(self.now).as_secs() + 1);
-        format!(
-            "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open \
-             it \
-             or set advertised_host, and let it connect to the ports of the others"
-        )
+    pub(super) fn blocks(&self, roll: &Roll, peer: &Peer) -> Option<String> {
+        self.waits_until(roll, peer).map(|until| why_it_waits(peer, until.since(roll.now)))
     }
 
     /// A newcomer hears why it has to wait.
-    pub(super) fn warn_of_probation(&mut self, id: PeerId) {
-        let peer = self.peers.get(&id);
-        let text = peer.and_then(|peer| Some(self.why_it_waits(peer, self.on_probation(peer)?)));
-        if let Some(text) = text {
-            self.send_peer(id, M2c::Warning(Text::new(text)));
+    pub(super) fn warn(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
+        let Some(peer) = roll.peers.get(&id) else { return };
+        if let Some(until) = self.until_of(roll, peer) {
+            let text = why_it_waits(peer, until.since(roll.now));
+            out.send(peer.client, M2c::Warning(Text::new(text)));
         }
     }
+}
+
+fn why_it_waits(peer: &Peer, left: Duration) -> String {
+    let ((host, port), left) = (address_of(peer), left.as_secs() + 1);
+    format!(
+        "admission waits for {left} s, since the others could not connect with {host}:{port} the last times: open \
+         it \
+         or set advertised_host, and let it connect to the ports of the others"
+    )
 }
 
 #[cfg(test)]

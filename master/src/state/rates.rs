@@ -11,10 +11,12 @@
 
 use super::edges::EdgeEnds;
 use super::group::{Group, Op};
-use super::plans::Purpose;
-use super::{MasterState, Timestamp};
+use super::measured::Measured;
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::types::Timestamp;
 use core::time::Duration;
-use pccl_protocol::{Algorithm, EdgeBytes, GroupId, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{Algorithm, EdgeBytes, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange
 /// needs.
@@ -85,105 +87,112 @@ enum Seen {
     Busy(Algorithm, Look),
 }
 
-impl MasterState {
-    /// Looks at the edges to `id`, which has just said how much it has received.
-    pub(super) fn look_at_paces(&mut self, id: PeerId, group_id: GroupId) {
-        let beat = self.peers.get(&id).and_then(|peer| peer.beat.as_ref());
-        let received = beat.map_or(Vec::new(), |(beat, _)| beat.received.clone());
-        received.into_iter().for_each(|edge| self.look_at_pace(edge, id, group_id));
-    }
-
-    fn look_at_pace(&mut self, edge: EdgeBytes, id: PeerId, group_id: GroupId) {
-        let seen = self.look_at_edge(edge, id, group_id).unwrap_or(Seen::Nothing);
-        let longest = self.options.beat_interval * 2;
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
+impl Group {
+    /// Looks at an edge to `id`, which has just said how much it has received over it. Whether it has become so slow
+    /// that a ring around it is to be planned.
+    pub(super) fn look_at_pace(
+        &mut self,
+        roll: &Roll,
+        measured: &mut Measured,
+        out: &mut Outbox,
+        (edge, id): (EdgeBytes, PeerId),
+    ) -> bool {
+        let seen = self.look_at_edge(roll, measured, edge, id).unwrap_or(Seen::Nothing);
+        let longest = roll.options.beat_interval * 2;
         let ends = (edge.peer, id);
-        let Some(pace) = group.edges.named_mut(ends, edge.generation).map(|edge| &mut edge.pace) else {
-            return;
-        };
+        let Some(edge) = self.net.edges.named_mut(ends, edge.generation) else { return false };
+        let pace = &mut edge.pace;
         let (algorithm, look) = match seen {
-            Seen::Nothing => return,
-            Seen::Idle => return *pace = None,
+            Seen::Nothing => return false,
+            Seen::Idle => {
+                *pace = None;
+                return false;
+            }
             Seen::Busy(algorithm, look) => (algorithm, look),
         };
         pace.take_if(|pace| pace.algorithm != algorithm);
         let pace = pace.get_or_insert_with(|| Pace::new(algorithm));
-        if let Some(range) = pace.add(look, longest) {
-            self.judge_pace(group_id, ends, algorithm, range);
-        }
+        let Some(range) = pace.add(look, longest) else { return false };
+        self.judge_pace(roll, measured, out, ends, algorithm, range)
     }
 
     /// What the last beats of `id` and of a peer that sends to it say of the edge between them.
-    fn look_at_edge(&self, received: EdgeBytes, id: PeerId, group_id: GroupId) -> Option<Seen> {
-        let group = self.groups.get(&group_id)?;
-        let (beat, heard_at) = self.peers.get(&received.peer)?.beat.as_ref()?;
+    fn look_at_edge(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        received: EdgeBytes,
+        id: PeerId,
+    ) -> Option<Seen> {
+        let (beat, heard_at) = roll.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
         // What is between two members has a rate of its own, that no plan promises.
         let op = beat.operation.filter(|it| it.op.tag.pair.is_none())?.op;
-        let Op::Running { since, participants, algorithm, .. } = group.ops.get(&op)? else { return None };
+        let Op::Running { since, participants, algorithm, .. } = self.work.ops.get(&op)? else { return None };
         let is_used = match algorithm {
-            Algorithm::Pairwise => group.edges.named(ends, received.generation).is_some(),
-            _ => group.edges.ring_has(ends, received.generation),
+            Algorithm::Pairwise => self.net.edges.named(ends, received.generation).is_some(),
+            _ => self.net.edges.ring_has(ends, received.generation),
         };
         let receives = participants.get(&id)?.complete.is_none();
-        let latency_us = self.measured.rate(ends).map_or(0, |rate| rate.latency_us);
+        let latency_us = measured.rate(ends).map_or(0, |rate| rate.latency_us);
         let start = Duration::from_micros(u64::from(latency_us) * 2) * START_ROUND_TRIPS;
-        let is_fresh = self.now.since(*heard_at) <= self.options.beat_interval * 2;
-        if !is_used || !receives || !is_fresh || *heard_at < *since || self.now.since(*since) < start {
+        let is_fresh = roll.now.since(*heard_at) <= roll.options.beat_interval * 2;
+        if !is_used || !receives || !is_fresh || *heard_at < *since || roll.now.since(*since) < start {
             return None;
         }
         if beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation) {
             return Some(Seen::Idle);
         }
-        let look = Look { op, at: self.now, bytes: received.bytes };
+        let look = Look { op, at: roll.now, bytes: received.bytes };
         Some(Seen::Busy(*algorithm, look))
     }
 
-    /// The rate that an edge of a group has to have if an operation by this algorithm is to take as long as was
-    /// planned, in kbit/s. Without a plan there is none.
-    fn needed_kbit_s(&self, group: &Group, ends: EdgeEnds, algorithm: Algorithm) -> Option<u64> {
+    /// The rate that an edge has to have if an operation by this algorithm is to take as long as was planned, in
+    /// kbit/s. Without a plan there is none.
+    fn needed_kbit_s(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        ends: EdgeEnds,
+        algorithm: Algorithm,
+    ) -> Option<u64> {
         if algorithm == Algorithm::Pairwise {
-            return Some((self.exchange_mbit_s(group, ends)? * 1000.0) as u64);
+            return Some((self.exchange_mbit_s(roll, measured, ends)? * 1000.0) as u64);
         }
         let rates: Option<Vec<u64>> =
-            group.ring_ends().map(|ends| Some(self.measured.rate(ends)?.kbit_s)).collect();
+            self.ring_ends().map(|ends| Some(measured.rate(ends)?.kbit_s)).collect();
         rates?.into_iter().min()
     }
 
-    /// An edge has had bytes on it all the time, and moved them at a rate in this range.
+    /// An edge has had bytes on it all the time, and moved them at a rate in this range. Whether it has become slow.
     fn judge_pace(
         &mut self,
-        group_id: GroupId,
+        roll: &Roll,
+        measured: &mut Measured,
+        out: &mut Outbox,
         ends: EdgeEnds,
         algorithm: Algorithm,
         (low, high): (u64, u64),
-    ) {
-        let now = self.now;
-        let Some(group) = self.groups.get(&group_id) else { return };
-        let needed = self.needed_kbit_s(group, ends, algorithm);
-        let (Some(needed), Some(known)) = (needed, self.measured.rate(ends)) else { return };
+    ) -> bool {
+        let needed = self.needed_kbit_s(roll, measured, ends, algorithm);
+        let (Some(needed), Some(known)) = (needed, measured.rate(ends)) else { return false };
         let note = |kbit_s: u64| ProbeResult::Measured(ProbeRate { kbit_s, ..known });
         if low as f64 >= known.kbit_s as f64 * CONFIRMED {
-            return self.measured.note(ends, &note(known.kbit_s.max(low)), now);
+            measured.note(ends, &note(known.kbit_s.max(low)), roll.now);
+            return false;
         }
         // One that moves nothing at all is judged as a fault.
         if low == 0 || high as f64 >= needed as f64 * MUCH_SLOWER {
-            return;
+            return false;
         }
-        let (from, to) = (ends.0, ends.1);
-        let edge = self.name_of_edge(ends);
-        self.info(format!(
-            "{edge} carries {high} kbit/s in operations ({algorithm}), {} were measured: a new ring is planned",
+        out.info(format!(
+            "{} carries {high} kbit/s in operations ({algorithm}), {} were measured: a new ring is planned",
+            roll.name_of_edge(ends),
             known.kbit_s
         ));
-        self.measured.note(ends, &note(high), now);
-        self.measured.suspect((to, from), high.saturating_mul(WAY_BACK));
-        if let Some(group) = self.groups.get_mut(&group_id) {
-            group.edges.clear_paces();
-        }
-        let can_be_ordered = self.groups.get(&group_id).is_some_and(Group::can_be_ordered);
-        if self.optimization.is_none() && can_be_ordered {
-            self.start_plan(group_id, Purpose::Repair);
-        }
+        measured.note(ends, &note(high), roll.now);
+        measured.suspect((ends.1, ends.0), high.saturating_mul(WAY_BACK));
+        self.net.edges.clear_paces();
+        self.can_be_ordered()
     }
 }

@@ -4,47 +4,38 @@
 //!
 //! This is decided when a ring is planned, from what is known of the edges then, and is a part of the ring plan.
 
-use super::MasterState;
-use super::client::Peer;
 use super::edges::{EdgeEnds, Severity};
 use super::group::Group;
+use super::measured::Measured;
+use super::roll::Roll;
 use crate::topology::{Interfaces, JobLink, MIN_GAIN, Matrix, Schedules, pairwise_rate, to_link};
-use core::net::IpAddr;
-use pccl_protocol::{GroupId, PeerId};
+use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 
-impl MasterState {
+impl Group {
     /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break
     /// again and again.
-    pub(super) fn known_links(&self, group: &Group, peers: &[PeerId]) -> Vec<Option<JobLink>> {
+    pub(super) fn known_links(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        peers: &[PeerId],
+    ) -> Vec<Option<JobLink>> {
         let barred = |ends: EdgeEnds| {
-            let mark = group.edges.marks.get(&ends);
-            mark.is_some_and(|mark| mark.until > self.now && mark.severity >= Severity::Avoided)
+            let mark = self.net.edges.marks.get(&ends);
+            mark.is_some_and(|mark| mark.until > roll.now && mark.severity >= Severity::Avoided)
         };
         let link = |from: PeerId, to: PeerId| {
-            let rate = self.measured.rate((from, to)).filter(|_| from != to && !barred((from, to)))?;
+            let rate = measured.rate((from, to)).filter(|_| from != to && !barred((from, to)))?;
             Some(JobLink { kbit_s: rate.kbit_s, latency_us: rate.latency_us })
         };
         let pairs = peers.iter().flat_map(|from| peers.iter().map(move |to| (*from, *to)));
         pairs.map(|(from, to)| link(from, to)).collect()
     }
 
-    /// Peers behind one address are in one place.
-    pub(super) fn places(&self, peers: &[PeerId]) -> Vec<usize> {
-        let mut hosts: Vec<IpAddr> = Vec::new();
-        let mut place = |peer: &Peer| {
-            let host = peer.remote.to_canonical();
-            hosts.iter().position(|known| *known == host).unwrap_or_else(|| {
-                hosts.push(host);
-                hosts.len() - 1
-            })
-        };
-        peers.iter().filter_map(|id| self.peers.get(id)).map(&mut place).collect()
-    }
-
     /// The edges between these peers, and their network interfaces.
-    fn network(&self, group: &Group, order: &[PeerId]) -> Option<(Matrix, Interfaces)> {
-        let (links, places) = (self.known_links(group, order), self.places(order));
+    fn network(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Option<(Matrix, Interfaces)> {
+        let (links, places) = (self.known_links(roll, measured, order), roll.places(order));
         if places.len() != order.len() {
             return None;
         }
@@ -52,7 +43,7 @@ impl MasterState {
         let matrix = Matrix::of_links(order.len(), &links).ok()?.with_places(&places);
         let mut interfaces = Interfaces::of(&matrix);
         interfaces.learn(&matrix, |from, to| {
-            let kbit_s = self.measured.crowded((order[from], order[to]));
+            let kbit_s = measured.crowded((order[from], order[to]));
             kbit_s.map_or(0.0, |kbit_s| kbit_s as f64 / 1000.0)
         });
         Some((matrix, interfaces))
@@ -60,12 +51,12 @@ impl MasterState {
 
     /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order. With the
     /// shares that its members have, unless others are better by a tenth.
-    pub(super) fn schedules(&self, group: &Group, order: &[PeerId]) -> Option<Schedules> {
-        let (matrix, interfaces) = self.network(group, order)?;
+    pub(super) fn schedules(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Option<Schedules> {
+        let (matrix, interfaces) = self.network(roll, measured, order)?;
         let ring: Vec<usize> = (0..order.len()).collect();
         let mut found = Schedules::of(&matrix, &interfaces, &ring)?;
-        if group.has_members(order) {
-            let used = group.shares_of(order);
+        if self.has_members(order) {
+            let used = self.net.shares_of(order);
             let rate = pairwise_rate(&matrix, &interfaces, &used);
             if rate > found.pairwise.map(|best| best / (1.0 + MIN_GAIN)) {
                 (found.pairwise, found.shares) = (rate, used);
@@ -76,15 +67,14 @@ impl MasterState {
 
     /// What pairwise exchange is predicted to carry over an edge of the ring or the mesh, with the shares that its
     /// group has, in Mbit/s.
-    pub(super) fn exchange_mbit_s(&self, group: &Group, ends: EdgeEnds) -> Option<f64> {
-        let order: Vec<PeerId> = group.ring.to_vec();
-        let (matrix, interfaces) = self.network(group, &order)?;
-        let shares = group.shares_of(&order);
+    pub(super) fn exchange_mbit_s(&self, roll: &Roll, measured: &Measured, ends: EdgeEnds) -> Option<f64> {
+        let (matrix, interfaces) = self.network(roll, measured, &self.ring)?;
+        let shares = self.net.shares_of(&self.ring);
         let tensor_mbit_s = pairwise_rate(&matrix, &interfaces, &shares)?;
         let all: f64 = shares.iter().map(|share| f64::from(*share)).sum();
-        let part = |peer: PeerId| match group.shares.get(&peer) {
+        let part = |peer: PeerId| match self.net.shares.get(&peer) {
             Some(share) => f64::from(*share) / all,
-            None => 1.0 / order.len() as f64,
+            None => 1.0 / self.ring.len() as f64,
         };
         // What one end contributes to the part of the other, and the result of its own.
         Some(tensor_mbit_s * (part(ends.0) + part(ends.1)))
@@ -92,22 +82,25 @@ impl MasterState {
 
     /// Whether large operations of a group with a ring in this order are to go by pairwise exchange, and the shares of
     /// its members.
-    pub(super) fn schedule_for(&self, group: &Group, order: &[PeerId]) -> (bool, BTreeMap<PeerId, u16>) {
-        if !group.mesh.is_possible(order, self.now) {
+    pub(super) fn schedule_for(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        order: &[PeerId],
+    ) -> (bool, BTreeMap<PeerId, u16>) {
+        if !self.net.mesh.is_possible(order, roll.now) {
             return (false, BTreeMap::new());
         }
-        let Some(found) = self.schedules(group, order) else { return (false, BTreeMap::new()) };
+        let Some(found) = self.schedules(roll, measured, order) else { return (false, BTreeMap::new()) };
         // Only for the same members is there something to change from.
-        let prefers = found.prefers_pairwise(group.paths.pairwise && group.has_members(order));
+        let prefers = found.prefers_pairwise(self.net.paths.pairwise && self.has_members(order));
         (prefers, order.iter().copied().zip(found.shares).collect())
     }
 
     /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan
     /// says.
-    pub(super) fn schedule_is_outdated(&self, group_id: GroupId) -> bool {
-        let Some(group) = self.groups.get(&group_id) else { return false };
-        let order: Vec<PeerId> = group.ring.to_vec();
-        let (pairwise, shares) = self.schedule_for(group, &order);
-        pairwise != group.paths.pairwise || (pairwise && shares != group.shares)
+    pub(super) fn schedule_is_outdated(&self, roll: &Roll, measured: &Measured) -> bool {
+        let (pairwise, shares) = self.schedule_for(roll, measured, &self.ring);
+        pairwise != self.net.paths.pairwise || (pairwise && shares != self.net.shares)
     }
 }

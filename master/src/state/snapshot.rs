@@ -94,7 +94,7 @@ pub struct Snapshot {
 impl MasterState {
     /// A picture of the state.
     pub fn snapshot(&self) -> Snapshot {
-        let peers = self.peers.iter().map(|(id, peer)| PeerStatus {
+        let peers = self.roll.peers.iter().map(|(id, peer)| PeerStatus {
             peer: *id,
             client: peer.client,
             group: peer.group(),
@@ -113,29 +113,29 @@ impl MasterState {
             ring: group.ring.to_vec(),
             generations: group
                 .ring_ends()
-                .filter_map(|ends| Some(group.edges.get(ends)?.generation))
+                .filter_map(|ends| Some(group.net.edges.get(ends)?.generation))
                 .collect(),
-            confirmed: self.ring_confirmed(group),
+            confirmed: group.ring_confirmed(&self.roll),
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
-            history: group.history.len(),
-            sync: match &group.sync {
+            history: group.work.history.len(),
+            sync: match &group.shared.sync {
                 Some(Sync::Running { sync, .. }) => Some(*sync),
                 Some(Sync::Voting { .. }) | None => None,
             },
-            sync_voting: matches!(group.sync, Some(Sync::Voting { .. })),
-            committed: group.committed,
+            sync_voting: matches!(group.shared.sync, Some(Sync::Voting { .. })),
+            committed: group.shared.committed,
         });
         Snapshot {
-            world_epoch: self.world_epoch,
-            unregistered: self.clients.values().filter(|client| client.peer.is_none()).count(),
-            round: self.round.is_some(),
-            optimizing: self.optimization.is_some(),
+            world_epoch: self.roll.world_epoch,
+            unregistered: self.roll.clients.values().filter(|client| client.peer.is_none()).count(),
+            round: self.admission.round.is_some(),
+            optimizing: self.optimizer.is_running(),
             forming: self.formings.len(),
             measured: self.measured.len(),
             planning: self.plans.len(),
             last_sync: self.last_sync,
-            registrations: self.registrations,
+            registrations: self.roll.registrations,
             peers: peers.collect(),
             groups: groups.collect(),
         }
@@ -146,53 +146,57 @@ impl MasterState {
     /// # Panics
     /// If it does not hold.
     pub fn check_invariants(&self) {
-        for (id, peer) in &self.peers {
-            let client = self.clients.get(&peer.client).map(|client| client.peer);
+        for (id, peer) in &self.roll.peers {
+            let client = self.roll.clients.get(&peer.client).map(|client| client.peer);
             assert_eq!(client, Some(Some(*id)), "peer {id} has lost its connection");
             let connecting = peer.phase == Phase::Connecting;
             assert!(
-                !connecting || peer.info.formed || self.round.is_some(),
+                !connecting || peer.info.formed || self.admission.round.is_some(),
                 "peer {id} connects, but no round runs"
             );
             let votes = peer.topology.is_some() || peer.pending.is_some() || peer.optimize.is_some();
             assert!(!votes || peer.has_a_say(), "peer {id} votes without being accepted");
         }
-        let optimizes = self.optimization.is_some();
-        assert!(!optimizes || self.round.is_none(), "a round and an optimisation run at once");
-        let all = self.peers.values().filter(|p| p.has_a_say()).all(|p| p.optimize.is_some());
+        let optimizes = self.optimizer.is_running();
+        assert!(!optimizes || self.admission.round.is_none(), "a round and an optimisation run at once");
+        let all = self.roll.peers.values().filter(|p| p.has_a_say()).all(|p| p.optimize.is_some());
         assert!(!optimizes || all, "an optimisation runs without the vote of an accepted peer");
-        let registered = self.clients.values().filter(|client| client.peer.is_some()).count();
-        assert_eq!(registered, self.peers.len(), "a connection belongs to a peer that is not there");
-        for (id, group) in &self.groups {
+        let registered = self.roll.clients.values().filter(|client| client.peer.is_some()).count();
+        assert_eq!(registered, self.roll.peers.len(), "a connection belongs to a peer that is not there");
+        for (id, group) in self.groups.iter() {
             let ring: BTreeSet<PeerId> = group.ring.iter().copied().collect();
-            let members = self.peers.iter().filter(|(_, p)| p.group() == *id && p.phase != Phase::Pending);
+            let members =
+                self.roll.peers.iter().filter(|(_, p)| p.group() == *id && p.phase != Phase::Pending);
             let members: BTreeSet<PeerId> = members.map(|(peer, _)| *peer).collect();
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
-            assert!(!group.ring.is_empty() && !group.replan, "group {id} waits for a plan");
-            assert!(!group.paths.pairwise || group.has_mesh(), "group {id} has no edges for its schedule");
-            let shares = &group.shares;
+            assert!(!group.ring.is_empty() && !group.next.is_due, "group {id} waits for a plan");
+            assert!(
+                !group.net.paths.pairwise || group.net.has_mesh(),
+                "group {id} has no edges for its schedule"
+            );
+            let shares = &group.net.shares;
             let is_shared = shares.keys().copied().collect::<BTreeSet<_>>() == ring
                 && shares.values().any(|share| *share > 0);
             assert!(shares.is_empty() || is_shared, "group {id} has shares of others, or none that count");
-            for (op, state) in group.ops.iter() {
-                let mut peers = self.peers.keys().filter(|peer| state.involves(**peer));
+            for (op, state) in group.work.ops.iter() {
+                let mut peers = self.roll.peers.keys().filter(|peer| state.involves(**peer));
                 assert!(peers.next().is_some(), "{op} belongs to nobody");
                 let voting = matches!(state, Op::Voting { .. });
                 assert!(!voting || op.epoch == group.epoch, "{op} is voted for in an old epoch");
             }
-            if let Some(sync) = &group.sync {
+            if let Some(sync) = &group.shared.sync {
                 assert!(
                     ring.iter().any(|peer| sync.involves(*peer)),
                     "the sync of group {id} belongs to nobody"
                 );
             }
         }
-        let grouped = self.peers.values().filter(|peer| peer.phase != Phase::Pending);
+        let grouped = self.roll.peers.values().filter(|peer| peer.phase != Phase::Pending);
         for peer in grouped {
             assert!(self.groups.contains_key(&peer.group()), "group {} is missing", peer.group());
         }
-        let mut others = self.peers.values().filter(|peer| !peer.info.formed).peekable();
+        let mut others = self.roll.peers.values().filter(|peer| !peer.info.formed).peekable();
         assert!(
             others.peek().is_none() || others.any(|peer| peer.phase != Phase::Pending),
             "everybody waits for admission and nobody can vote for it"
@@ -201,5 +205,5 @@ impl MasterState {
 }
 
 fn ops(group: &super::group::Group, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
-    group.ops.iter().filter(|(_, op)| wanted(op)).map(|(id, _)| *id).collect()
+    group.work.ops.iter().filter(|(_, op)| wanted(op)).map(|(id, _)| *id).collect()
 }

@@ -4,6 +4,8 @@ use super::MasterState;
 use super::admit::Standing;
 use super::client::{Peer, Phase};
 use super::group::Group;
+use super::measured::Measured;
+use super::roll::Roll;
 use super::types::ClientKey;
 use pccl_protocol::{
     EdgeRate, GroupId, Host, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates, RatesRequest, RequestId,
@@ -11,101 +13,26 @@ use pccl_protocol::{
 };
 use std::time::Duration;
 
-impl MasterState {
-    pub(super) fn record_status_request(&mut self, client: ClientKey, who: Standing, request: RequestId) {
-        self.count_question(client, who);
-        let group = match who {
-            Standing::Stranger(_) => None,
-            Standing::Peer(_, group, _) => Some(group),
-        };
-        self.asked.push((client, request, group));
-    }
+/// Who wants to know how the run is, and as a member of which group.
+pub(super) type StatusRequests = Vec<(ClientKey, RequestId, Option<GroupId>)>;
 
-    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
-    pub(super) fn answer_status_requests(&mut self) {
-        for (client, request, group) in std::mem::take(&mut self.asked) {
-            if self.clients.contains_key(&client) {
-                let status = self.status(request, group);
-                self.send(client, M2c::Status(status));
-            }
+impl Group {
+    /// The slowest edge of a ring, if all of them have been measured.
+    pub(super) fn slowest_edge(&self, measured: &Measured) -> Option<EdgeRate> {
+        if self.ring.len() < 2 {
+            return None;
         }
+        let rated = |(from, to)| Some(EdgeRate { from, to, kbit_s: measured.rate((from, to))?.kbit_s });
+        let rates: Option<Vec<EdgeRate>> = self.ring_ends().map(rated).collect();
+        rates?.into_iter().min_by_key(|rate| rate.kbit_s)
     }
+}
 
+impl Roll {
     /// A client that has not registered may ask a few times only.
     fn count_question(&mut self, client: ClientKey, who: Standing) {
         if let (Standing::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
-        }
-    }
-
-    pub(super) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
-        self.count_question(client, who);
-        let group = asked.group.or_else(|| self.groups.keys().next().copied());
-        let found = group.and_then(|id| Some((id, self.groups.get(&id)?)));
-        let mut answer =
-            Rates { request: asked.request, group: None, peers: Vec::new(), edges: Vec::new(), left_out: 0 };
-        if let Some((id, group)) = found {
-            answer.group = Some(id);
-            let ring: Vec<PeerId> = group.ring.to_vec();
-            let rated = |peer: &PeerId| RatedPeer { peer: *peer, name: self.culprit_of(*peer).name };
-            answer.peers = ring.iter().map(rated).collect();
-            for (from, to, rate) in self.measured.among(&ring) {
-                if answer.edges.len() < limits::MAX_RATES {
-                    let (kbit_s, latency_us) = (rate.kbit_s, rate.latency_us);
-                    answer.edges.push(MeasuredEdge { from, to, kbit_s, latency_us });
-                } else {
-                    answer.left_out += 1;
-                }
-            }
-        }
-        self.send(client, M2c::Rates(answer));
-    }
-
-    /// The slowest edge of a ring, if all of them have been measured.
-    pub(super) fn slowest_edge(&self, group: &Group) -> Option<EdgeRate> {
-        if group.ring.len() < 2 {
-            return None;
-        }
-        let rated = |(from, to)| Some(EdgeRate { from, to, kbit_s: self.measured.rate((from, to))?.kbit_s });
-        let rates: Option<Vec<EdgeRate>> = group.ring_ends().map(rated).collect();
-        rates?.into_iter().min_by_key(|rate| rate.kbit_s)
-    }
-
-    /// The run as it is now, for a member of `group` or for somebody outside.
-    pub(super) fn status(&self, request: RequestId, group: Option<GroupId>) -> Status {
-        let sizes = match group {
-            Some(group) => self.sizes(group),
-            None => WorldSizes { group: 0, ..self.sizes(GroupId::default()) },
-        };
-        let groups = self.groups.iter().map(|(id, group)| StatusGroup {
-            group: *id,
-            epoch: group.epoch,
-            connected: self.ring_confirmed(group),
-            ring: group.ring.to_vec(),
-            revision: group.committed,
-            slowest: self.slowest_edge(group),
-            pairwise: group.paths.pairwise,
-        });
-        let mut peers: Vec<(&PeerId, &Peer)> = self.peers.iter().collect();
-        peers.sort_by_key(|(_, peer)| peer.order);
-        let mut waits = self.waits();
-        waits.sort_by_key(|(since, _)| *since);
-        let waits = waits.into_iter().take(limits::MAX_STATUS_WAITS).map(|(since, text)| StatusWait {
-            since_ms: millis(self.now.since(since)),
-            text: Text::new(text),
-        });
-        Status {
-            request,
-            run: self.options.run,
-            uptime_ms: self.now.as_micros() / 1000,
-            sizes,
-            groups: groups.take(limits::MAX_PEERS).collect(),
-            peers: peers
-                .into_iter()
-                .take(limits::MAX_PEERS)
-                .map(|(id, peer)| self.status_of(*id, peer))
-                .collect(),
-            waits: waits.collect(),
         }
     }
 
@@ -130,6 +57,88 @@ impl MasterState {
             operation: beat.and_then(|(beat, _)| beat.operation),
         }
     }
+}
+
+impl MasterState {
+    pub(super) fn record_status_request(&mut self, client: ClientKey, who: Standing, request: RequestId) {
+        self.roll.count_question(client, who);
+        let group = match who {
+            Standing::Stranger(_) => None,
+            Standing::Peer(_, group, _) => Some(group),
+        };
+        self.asked.push((client, request, group));
+    }
+
+    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
+    pub(super) fn answer_status_requests(&mut self) {
+        for (client, request, group) in std::mem::take(&mut self.asked) {
+            if self.roll.clients.contains_key(&client) {
+                let status = self.status(request, group);
+                self.out.send(client, M2c::Status(status));
+            }
+        }
+    }
+
+    pub(super) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
+        self.roll.count_question(client, who);
+        let group = asked.group.or_else(|| self.groups.keys().next().copied());
+        let found = group.and_then(|id| Some((id, self.groups.get(&id)?)));
+        let mut answer =
+            Rates { request: asked.request, group: None, peers: Vec::new(), edges: Vec::new(), left_out: 0 };
+        if let Some((id, group)) = found {
+            answer.group = Some(id);
+            let ring: Vec<PeerId> = group.ring.to_vec();
+            let rated = |peer: &PeerId| RatedPeer { peer: *peer, name: self.roll.culprit_of(*peer).name };
+            answer.peers = ring.iter().map(rated).collect();
+            for (from, to, rate) in self.measured.among(&ring) {
+                if answer.edges.len() < limits::MAX_RATES {
+                    let (kbit_s, latency_us) = (rate.kbit_s, rate.latency_us);
+                    answer.edges.push(MeasuredEdge { from, to, kbit_s, latency_us });
+                } else {
+                    answer.left_out += 1;
+                }
+            }
+        }
+        self.out.send(client, M2c::Rates(answer));
+    }
+
+    /// The run as it is now, for a member of `group` or for somebody outside.
+    pub(super) fn status(&self, request: RequestId, group: Option<GroupId>) -> Status {
+        let sizes = match group {
+            Some(group) => self.roll.sizes(group),
+            None => WorldSizes { group: 0, ..self.roll.sizes(GroupId::default()) },
+        };
+        let groups = self.groups.iter().map(|(id, group)| StatusGroup {
+            group: *id,
+            epoch: group.epoch,
+            connected: group.ring_confirmed(&self.roll),
+            ring: group.ring.to_vec(),
+            revision: group.shared.committed,
+            slowest: group.slowest_edge(&self.measured),
+            pairwise: group.net.paths.pairwise,
+        });
+        let mut peers: Vec<(&PeerId, &Peer)> = self.roll.peers.iter().collect();
+        peers.sort_by_key(|(_, peer)| peer.order);
+        let mut waits = self.waits();
+        waits.sort_by_key(|(since, _)| *since);
+        let waits = waits.into_iter().take(limits::MAX_STATUS_WAITS).map(|(since, text)| StatusWait {
+            since_ms: millis(self.roll.now.since(since)),
+            text: Text::new(text),
+        });
+        Status {
+            request,
+            run: self.roll.options.run,
+            uptime_ms: self.roll.now.as_micros() / 1000,
+            sizes,
+            groups: groups.take(limits::MAX_PEERS).collect(),
+            peers: peers
+                .into_iter()
+                .take(limits::MAX_PEERS)
+                .map(|(id, peer)| self.roll.status_of(*id, peer))
+                .collect(),
+            waits: waits.collect(),
+        }
+    }
 
     /// The registered peer whose identity, in hexadecimal digits, begins with `prefix`, and how it is called.
     ///
@@ -141,14 +150,14 @@ impl MasterState {
             return Err("a peer is named by the first hexadecimal digits of its identity".into());
         }
         let fits = |id: &PeerId| format!("{id:#}").starts_with(&prefix);
-        let found: Vec<PeerId> = self.peers.keys().filter(|id| fits(id)).copied().collect();
+        let found: Vec<PeerId> = self.roll.peers.keys().filter(|id| fits(id)).copied().collect();
         match found.as_slice() {
             [] => Err(format!("no peer's identity begins with {prefix}")),
-            [one] => Ok((*one, self.name_of(*one))),
+            [one] => Ok((*one, self.roll.name_of(*one))),
             several => Err(format!(
                 "{} peers' identities begin with {prefix}: {}",
                 several.len(),
-                self.list_peers(several.iter().copied())
+                self.roll.list_peers(several.iter().copied())
             )),
         }
     }

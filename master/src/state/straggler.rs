@@ -6,11 +6,13 @@
 
 use super::client::Peer;
 use super::group::{Group, Op, Sync};
-use super::{MasterState, Timestamp};
+use super::groups::Groups;
+use super::roll::Roll;
+use super::round::Admission;
+use super::types::Timestamp;
 use pccl_protocol::{CollectiveId, GroupId, KickCode, KickReason, PeerId};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 /// A vote that a caller can hold up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,135 +43,121 @@ pub(super) struct Straggler {
     since: Timestamp,
 }
 
-impl MasterState {
+/// Who alone holds up which vote.
+#[derive(Debug, Default)]
+pub(super) struct Stragglers(BTreeMap<Vote, Straggler>);
+
+impl Stragglers {
     /// Notes who alone holds up which vote now. After every change of the facts.
-    pub(super) fn watch_stragglers(&mut self) {
-        if self.options.straggler_timeout.is_none() {
+    pub(super) fn watch(&mut self, roll: &Roll, groups: &Groups, admission: &Admission) {
+        if roll.options.straggler_timeout.is_none() {
             return;
         }
-        let now = self.now;
-        let missing = self.missing_alone();
+        let missing = missing_alone(roll, groups, admission);
         let may_be_dead: Vec<(Vote, PeerId)> =
-            missing.iter().filter(|(_, silent)| self.suspect(*silent)).copied().collect();
+            missing.iter().filter(|(_, silent)| roll.suspect(*silent)).copied().collect();
         let mut watched = BTreeMap::new();
         for (vote, peer) in &missing {
             // The time in which it waits itself for one that may be dead does not count.
-            let waits =
-                may_be_dead.iter().any(|(other, silent)| silent != peer && self.has_voted(*peer, *other));
-            let known = self.stragglers.get(vote).filter(|known| known.peer == *peer && !waits);
-            watched.insert(*vote, known.copied().unwrap_or(Straggler { peer: *peer, since: now }));
+            let waits = may_be_dead
+                .iter()
+                .any(|(other, silent)| silent != peer && has_voted(roll, groups, *peer, *other));
+            let known = self.0.get(vote).filter(|known| known.peer == *peer && !waits);
+            let fresh = Straggler { peer: *peer, since: roll.now };
+            watched.insert(*vote, known.copied().unwrap_or(fresh));
         }
-        self.stragglers = watched;
+        self.0 = watched;
     }
 
-    /// Drops those who have held up a vote for too long: the one who began first, as long as there is one, since the
-    /// loss of one may free the others.
-    pub(super) fn judge_stragglers(&mut self) {
-        let Some(timeout) = self.options.straggler_timeout else { return };
-        loop {
-            self.watch_stragglers();
-            let due = |s: &Straggler| s.since + timeout <= self.now && !self.suspect(s.peer);
-            let late =
-                self.stragglers.iter().filter(|(_, s)| due(s)).min_by_key(|(vote, s)| (s.since, **vote));
-            let Some((vote, straggler)) = late.map(|(vote, straggler)| (*vote, *straggler)) else { return };
-            let held = self.now.since(straggler.since).as_secs_f64();
-            let seen = self.peers.get(&straggler.peer).map(|peer| self.call_of(peer)).unwrap_or_default();
-            let text = format!(
-                "its caller alone held up {vote} for {held:.1} s, the limit is {:.1} s; it was last seen {seen}",
-                timeout.as_secs_f64()
-            );
-            self.kick(straggler.peer, KickReason::new(KickCode::Straggler, text));
-        }
-    }
-
-    fn has_voted(&self, id: PeerId, vote: Vote) -> bool {
-        let peer = self.peers.get(&id);
-        match vote {
-            Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
-            Vote::Optimize => peer.is_some_and(|peer| peer.optimize.is_some()),
-            Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
-            Vote::Collective(group, CollectiveId { op, .. }) => {
-                self.groups.get(&group).and_then(|group| group.ops.get(&op)).is_some_and(|op| op.involves(id))
-            }
-            Vote::Sync(group) => self
-                .groups
-                .get(&group)
-                .and_then(|group| group.sync.as_ref())
-                .is_some_and(|sync| sync.involves(id)),
-        }
+    /// Who has held up a vote for too long, and why it has to go: the one who began first, since the loss of one may
+    /// free the others.
+    pub(super) fn late(&self, roll: &Roll) -> Option<(PeerId, KickReason)> {
+        let timeout = roll.options.straggler_timeout?;
+        let due = |s: &Straggler| s.since + timeout <= roll.now && !roll.suspect(s.peer);
+        let late = self.0.iter().filter(|(_, s)| due(s)).min_by_key(|(vote, s)| (s.since, **vote));
+        let (vote, straggler) = late?;
+        let held = roll.now.since(straggler.since).as_secs_f64();
+        let seen = roll.peers.get(&straggler.peer).map(|peer| roll.call_of(peer)).unwrap_or_default();
+        let text = format!(
+            "its caller alone held up {vote} for {held:.1} s, the limit is {:.1} s; it was last seen {seen}",
+            timeout.as_secs_f64()
+        );
+        Some((straggler.peer, KickReason::new(KickCode::Straggler, text)))
     }
 
     /// When a straggler has to be judged. One that may be dead is judged when it is heard again, or dropped as silent.
-    pub(super) fn straggler_deadline(&self) -> Option<Timestamp> {
-        let timeout = self.options.straggler_timeout?;
-        let deadlines = self.stragglers.values().map(|s| (s.since + timeout, s.peer));
-        deadlines.filter(|(due, peer)| *due > self.now || !self.suspect(*peer)).map(|(due, _)| due).min()
+    pub(super) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
+        let timeout = roll.options.straggler_timeout?;
+        let deadlines = self.0.values().map(|s| (s.since + timeout, s.peer));
+        deadlines.filter(|(due, peer)| *due > roll.now || !roll.suspect(*peer)).map(|(due, _)| due).min()
     }
 
     /// Moves the beginnings by a time in which the caller of this machine stood still.
-    pub(super) fn extend_stragglers(&mut self, gap: Duration) {
-        let now = self.now;
-        for straggler in self.stragglers.values_mut() {
-            straggler.since = (straggler.since + gap).min(now);
-        }
+    pub(super) fn extend(&mut self, past: impl Fn(&mut Timestamp)) {
+        self.0.values_mut().for_each(|straggler| past(&mut straggler.since));
     }
+}
 
-    /// Votes of which exactly one is missing, with the peer whose it is.
-    fn missing_alone(&self) -> Vec<(Vote, PeerId)> {
-        let mut all = Vec::new();
-        if self.topology_waits_for_votes() {
-            all.extend(
-                self.accepted_without(|peer| peer.topology.is_some()).map(|peer| (Vote::Topology, peer)),
-            );
+fn has_voted(roll: &Roll, groups: &Groups, id: PeerId, vote: Vote) -> bool {
+    let peer = roll.peers.get(&id);
+    match vote {
+        Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
+        Vote::Optimize => peer.is_some_and(|peer| peer.optimize.is_some()),
+        Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
+        Vote::Collective(group, CollectiveId { op, .. }) => {
+            groups.get(&group).and_then(|group| group.work.ops.get(&op)).is_some_and(|op| op.involves(id))
         }
-        if self.round.is_none() {
-            let missing = self.accepted_without(|peer| peer.optimize.is_some());
-            all.extend(missing.map(|peer| (Vote::Optimize, peer)));
-        }
-        all.extend(self.accepted_without(|peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
-        for (id, group) in &self.groups {
-            for (op, state) in group.ops.iter() {
-                // Who sends or receives waits for nobody but the other one, whose turn may be much later.
-                if let Op::Voting { votes, .. } = state
-                    && op.tag.pair.is_none()
-                    && votes.len() + 1 == group.ring.len()
-                {
-                    let missing = member_without(group, |peer| state.involves(peer));
-                    all.extend(missing.map(|peer| (Vote::Collective(*id, state.named(*op)), peer)));
-                }
+        Vote::Sync(group) => groups
+            .get(&group)
+            .and_then(|group| group.shared.sync.as_ref())
+            .is_some_and(|sync| sync.involves(id)),
+    }
+}
+
+/// Votes of which exactly one is missing, with the peer whose it is.
+fn missing_alone(roll: &Roll, groups: &Groups, admission: &Admission) -> Vec<(Vote, PeerId)> {
+    let mut all = Vec::new();
+    if admission.waits_for_votes(roll) {
+        all.extend(voter_without(roll, |peer| peer.topology.is_some()).map(|peer| (Vote::Topology, peer)));
+    }
+    if admission.round.is_none() {
+        all.extend(voter_without(roll, |peer| peer.optimize.is_some()).map(|peer| (Vote::Optimize, peer)));
+    }
+    all.extend(voter_without(roll, |peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
+    for (id, group) in groups.iter() {
+        for (op, state) in group.work.ops.iter() {
+            // Who sends or receives waits for nobody but the other one, whose turn may be much later.
+            if let Op::Voting { votes, .. } = state
+                && op.tag.pair.is_none()
+                && votes.len() + 1 == group.ring.len()
+            {
+                let missing = member_without(group, |peer| state.involves(peer));
+                all.extend(missing.map(|peer| (Vote::Collective(*id, state.named(*op)), peer)));
             }
-            if let Some(sync @ Sync::Voting { .. }) = &group.sync {
-                let missing = member_without(group, |peer| sync.involves(peer));
-                all.extend(missing.map(|peer| (Vote::Sync(*id), peer)));
-            }
         }
-        all.retain(|(_, peer)| self.is_free(*peer));
-        all
+        if let Some(sync @ Sync::Voting { .. }) = &group.shared.sync {
+            let missing = member_without(group, |peer| sync.involves(peer));
+            all.extend(missing.map(|peer| (Vote::Sync(*id), peer)));
+        }
     }
+    all.retain(|(_, peer)| is_free(roll, groups, *peer));
+    all
+}
 
-    /// Whether the next round would begin if all accepted peers voted for it.
-    fn topology_waits_for_votes(&self) -> bool {
-        let have = self.accepted_count();
-        let votes = || self.peers.values().filter_map(|peer| peer.topology.as_ref());
-        let somebody_waits = !self.admissible().is_empty();
-        self.round.is_none() && (somebody_waits || votes().any(|vote| vote.wait_for_world <= have))
-    }
+/// The only accepted peer that has not voted, if at least one other has.
+fn voter_without(roll: &Roll, voted: impl Fn(&Peer) -> bool) -> Option<PeerId> {
+    let any = roll.voters().any(|(_, peer)| voted(peer));
+    only(roll.voters().filter(|(_, peer)| !voted(peer)).map(|(id, _)| id)).filter(|_| any)
+}
 
-    /// The only accepted peer that has not voted, if at least one other has.
-    fn accepted_without(&self, voted: impl Fn(&Peer) -> bool) -> Option<PeerId> {
-        let accepted = || self.peers.iter().filter(|(_, peer)| peer.has_a_say());
-        let any = accepted().any(|(_, peer)| voted(peer));
-        only(accepted().filter(|(_, peer)| !voted(peer)).map(|(id, _)| *id)).filter(|_| any)
-    }
-
-    /// Whether nothing but its caller keeps an accepted peer from voting: it takes part in no transfer.
-    fn is_free(&self, id: PeerId) -> bool {
-        let Some(peer) = self.peers.get(&id).filter(|peer| peer.accepted()) else { return false };
-        let Some(group) = self.groups.get(&peer.group()) else { return false };
-        let moves = group.ops.values().any(|op| matches!(op, Op::Running { .. }) && op.involves(id));
-        let syncs = group.sync.as_ref().is_some_and(|s| matches!(s, Sync::Running { .. }) && s.involves(id));
-        !moves && !syncs
-    }
+/// Whether nothing but its caller keeps an accepted peer from voting: it takes part in no transfer.
+fn is_free(roll: &Roll, groups: &Groups, id: PeerId) -> bool {
+    let Some(peer) = roll.peers.get(&id).filter(|peer| peer.accepted()) else { return false };
+    let Some(group) = groups.get(&peer.group()) else { return false };
+    let moves = group.work.ops.values().any(|op| matches!(op, Op::Running { .. }) && op.involves(id));
+    let sync = group.shared.sync.as_ref();
+    let syncs = sync.is_some_and(|s| matches!(s, Sync::Running { .. }) && s.involves(id));
+    !moves && !syncs
 }
 
 /// The only member of a ring that has not voted. Where there is a vote, at least one other has.

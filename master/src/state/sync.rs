@@ -4,8 +4,8 @@ use super::MasterState;
 use super::election::{Conflict, Deviation, deviants, elect};
 use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
 use pccl_protocol::{
-    Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, StateSource,
-    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
+    Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, SyncId,
+    SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::BTreeMap;
 
@@ -34,9 +34,9 @@ impl MasterState {
             let text = format!("shared-state keys out of order: \"{}\", \"{}\"", pair[0].key, pair[1].key);
             return Err(KickReason::new(KickCode::Protocol, text));
         }
-        match group.committed {
+        match group.shared.committed {
             Some(Revision(committed))
-                if vote.epoch >= group.edges_since && vote.revision.0 > committed.saturating_add(1) =>
+                if vote.epoch >= group.net.since && vote.revision.0 > committed.saturating_add(1) =>
             {
                 let text = format!(
                     "revision {} was voted, but the last committed one is {committed}, so the next one is {}",
@@ -50,12 +50,12 @@ impl MasterState {
     }
 
     pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
-        let since = self.now;
+        let since = self.roll.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
         // Whom a sync is among is the same as long as the edges are.
-        if vote.epoch >= group.edges_since {
-            let sync = group.sync.get_or_insert_with(|| Sync::Voting {
+        if vote.epoch >= group.net.since {
+            let sync = group.shared.sync.get_or_insert_with(|| Sync::Voting {
                 since,
                 epoch,
                 votes: BTreeMap::new(),
@@ -67,13 +67,13 @@ impl MasterState {
                 return;
             }
         }
-        self.send_peer(id, M2c::Stale(Stale { vote: VoteRef::Sync(vote.request), epoch }));
+        self.out.send_peer(&self.roll, id, M2c::Stale(Stale { vote: VoteRef::Sync(vote.request), epoch }));
     }
 
     /// Takes a lost peer out of the sync of its group.
     pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
-        group.fetches.forget(id);
-        match &mut group.sync {
+        group.shared.fetches.forget(id);
+        match &mut group.shared.sync {
             Some(Sync::Voting { votes, given_up, .. }) => {
                 votes.remove(&id);
                 given_up.take_if(|given_up| given_up.by == id);
@@ -90,7 +90,7 @@ impl MasterState {
     pub(super) fn settle_syncs(&mut self) -> bool {
         let mut fired = false;
         let all: Vec<GroupId> =
-            self.groups.iter().filter(|(_, group)| group.sync.is_some()).map(|(id, _)| *id).collect();
+            self.groups.iter().filter(|(_, group)| group.shared.sync.is_some()).map(|(id, _)| *id).collect();
         for group_id in all {
             let step = self.next_sync_step(group_id);
             fired |= !matches!(step, Step::Wait);
@@ -101,20 +101,23 @@ impl MasterState {
 
     fn next_sync_step(&self, group_id: GroupId) -> Step {
         let Some(group) = self.groups.get(&group_id) else { return Step::Wait };
-        match &group.sync {
+        match &group.shared.sync {
             Some(Sync::Voting { epoch, votes, given_up, .. }) => {
                 let any = votes.values().next().map(|vote| VoteRef::Sync(vote.request));
                 let Some(any) = any else { return Step::Forget };
-                if let Some(few) = self.too_few(group, any, 1) {
+                if let Some(few) = group.too_few(&self.roll, any, 1) {
                     Step::TooFew(few)
-                } else if *epoch < group.edges_since {
+                } else if *epoch < group.net.since {
                     Step::Stale
                 } else if let Some(given_up) = given_up {
-                    let missing = self.members_without(group, |peer| votes.contains_key(&peer));
+                    let missing = group.members_without(|peer| votes.contains_key(&peer));
                     let sync = SyncId(self.last_sync.0 + 1);
                     let operation = (Operation::Sync(sync), Phase::Voting, 0);
-                    Step::Refuse(sync, self.given_up_verdict(operation, *given_up, &missing))
-                } else if votes.len() == group.ring.len() && self.all_accepted(group) {
+                    Step::Refuse(
+                        sync,
+                        self.groups.given_up_verdict(&self.roll, operation, *given_up, &missing),
+                    )
+                } else if votes.len() == group.ring.len() && group.all_accepted(&self.roll) {
                     Step::Elect
                 } else {
                     Step::Wait
@@ -131,7 +134,7 @@ impl MasterState {
                     let open = voters.iter().filter(|(_, voter)| voter.report == VoterReport::Awaited);
                     let open: Vec<PeerId> = open.map(|(peer, _)| *peer).collect();
                     let operation = (Operation::Sync(*sync), Phase::Transfer, 0);
-                    let verdict = self.given_up_verdict(operation, *given_up, &open);
+                    let verdict = self.groups.given_up_verdict(&self.roll, operation, *given_up, &open);
                     return Step::Decide(SyncOutcome::Failed(verdict));
                 }
                 if !self.failures_due(voters) {
@@ -157,27 +160,27 @@ impl MasterState {
         let epoch = group.epoch;
         match step {
             Step::Wait => {}
-            Step::Forget => group.sync = None,
+            Step::Forget => group.shared.sync = None,
             Step::Elect => self.run_election(group_id),
             Step::Refuse(sync, verdict) => {
-                let Some(Sync::Voting { since, votes, .. }) = group.sync.take() else { return };
+                let Some(Sync::Voting { since, votes, .. }) = group.shared.sync.take() else { return };
                 let voters = votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
                 self.last_sync = sync;
-                group.sync = Some(Sync::refused(since, sync, voters));
+                group.shared.sync = Some(Sync::refused(since, sync, voters));
                 self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
             // What they leave behind is looked at again.
             Step::Drop(reasons) => reasons.into_iter().for_each(|(id, reason)| self.kick(id, reason)),
             Step::Decide(outcome) => self.end_sync(group_id, outcome),
             Step::TooFew(_) | Step::Stale => {
-                let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
+                let Some(Sync::Voting { votes, .. }) = group.shared.sync.take() else { return };
                 for (id, vote) in votes {
                     let vote = VoteRef::Sync(vote.request);
                     let packet = match step {
                         Step::TooFew(few) => M2c::TooFewPeers(TooFewPeers { vote, ..few }),
                         _ => M2c::Stale(Stale { vote, epoch }),
                     };
-                    self.send_peer(id, packet);
+                    self.out.send_peer(&self.roll, id, packet);
                 }
             }
         }
@@ -186,8 +189,8 @@ impl MasterState {
     /// Drops voters whose state is none of the group's. The others vote again, on the ring without them.
     fn drop_deviants(&mut self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
-        let Some(Sync::Voting { votes, .. }) = &group.sync else { return false };
-        let (all, deviants) = (votes.len(), deviants(votes, &group.holders));
+        let Some(Sync::Voting { votes, .. }) = &group.shared.sync else { return false };
+        let (all, deviants) = (votes.len(), deviants(votes, &group.shared.holders));
         for (id, Deviation { theirs, own, agree }) in &deviants {
             let text =
                 format!("the shared state of its group has {theirs} ({agree} of {all} peers); it has {own}");
@@ -202,16 +205,16 @@ impl MasterState {
         }
         let sync = SyncId(self.last_sync.0 + 1);
         self.last_sync = sync;
-        let now = self.now;
+        let now = self.roll.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Voting { votes, .. }) = group.sync.take() else { return };
-        let elected = elect(&votes, &group.holders, |source| group.fetches.in_vain(source));
+        let Some(Sync::Voting { votes, .. }) = group.shared.sync.take() else { return };
+        let elected = elect(&votes, &group.shared.holders, |source| group.shared.fetches.in_vain(source));
         let mut voters: BTreeMap<PeerId, SyncVoter> =
             votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
         let (revision, parts) = match elected {
             Ok(election) => (election.revision, election.parts),
             Err(conflict) => {
-                group.sync = Some(Sync::refused(now, sync, voters));
+                group.shared.sync = Some(Sync::refused(now, sync, voters));
                 let verdict = self.conflict_verdict(sync, &conflict);
                 return self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
@@ -220,35 +223,31 @@ impl MasterState {
         for (id, part) in parts {
             let Some(voter) = voters.get_mut(&id) else { continue };
             voter.sources.extend(part.sources.iter().copied());
-            let sources = part.sources.iter().filter_map(|source| self.state_source(id, *source)).collect();
+            let sources =
+                part.sources.iter().filter_map(|source| self.roll.state_source(id, *source)).collect();
             let plan = SyncPlan { sync, revision, fetch: part.fetch, sources, serve: part.serve };
             plans.push((id, M2c::SyncPlan(SyncPlanFor { request: voter.request, plan })));
         }
         if let Some(group) = self.groups.get_mut(&group_id) {
             let (lost, given_up) = (Vec::new(), None);
-            group.sync = Some(Sync::Running { since: now, sync, revision, voters, lost, given_up });
+            group.shared.sync = Some(Sync::Running { since: now, sync, revision, voters, lost, given_up });
         }
         for (id, plan) in plans {
-            self.send_peer(id, plan);
+            self.out.send_peer(&self.roll, id, plan);
         }
-    }
-
-    pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
-        let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
-        Some(StateSource { peer: source, host: peer.host_for(viewer), port: peer.info.state_port })
     }
 
     fn conflict_verdict(&self, sync: SyncId, conflict: &Conflict) -> Verdict {
         let (a, b) = conflict.peers;
         let (x, y) = (&conflict.values.0, &conflict.values.1);
         let detail = if a == b {
-            format!("{} called it with {x}", self.name_of(a))
+            format!("{} called it with {x}", self.roll.name_of(a))
         } else {
-            format!("{} called it with {x}, {} with {y}", self.name_of(a), self.name_of(b))
+            format!("{} called it with {x}, {} with {y}", self.roll.name_of(a), self.roll.name_of(b))
         };
-        let mut culprits = vec![self.culprit_of(a)];
+        let mut culprits = vec![self.roll.culprit_of(a)];
         if a != b {
-            culprits.push(self.culprit_of(b));
+            culprits.push(self.roll.culprit_of(b));
         }
         Verdict {
             cause: Cause::MismatchedCall,

@@ -19,7 +19,7 @@ impl MasterState {
         let refuse = |how: String| {
             Err(KickReason::new(KickCode::Protocol, format!("completed sync {} {how}", complete.sync)))
         };
-        match self.groups.get(&group).and_then(|group| group.sync.as_ref()) {
+        match self.groups.get(&group).and_then(|group| group.shared.sync.as_ref()) {
             Some(Sync::Running { sync, voters, .. }) if *sync == complete.sync => {
                 let Some(voter) = voters.get(&id) else { return Ok(()) };
                 let foreign = complete.failures.iter().find(|one| !voter.sources.contains(&one.peer));
@@ -36,24 +36,25 @@ impl MasterState {
 
     pub(super) fn record_sync_complete(&mut self, id: PeerId, group_id: GroupId, complete: SyncComplete) {
         let SyncComplete { sync: completed, report, failures } = complete;
-        let at = self.now;
+        let at = self.roll.now;
         // A source that is not heard may have stopped, which shows nothing about the way to it.
-        let patience = self.options.beat_interval * 2;
-        let is_heard =
-            |source: PeerId| self.peers.get(&source).is_none_or(|peer| at.since(peer.heard_at) <= patience);
+        let patience = self.roll.options.beat_interval * 2;
+        let is_heard = |source: PeerId| {
+            self.roll.peers.get(&source).is_none_or(|peer| at.since(peer.heard_at) <= patience)
+        };
         let heard: Vec<(PeerId, SourceFault)> =
             failures.iter().filter(|one| is_heard(one.peer)).map(|one| (one.peer, one.fault)).collect();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = &mut group.sync else { return };
+        let Some(Sync::Running { sync, voters, .. }) = &mut group.shared.sync else { return };
         let Some(voter) = voters.get_mut(&id).filter(|_| *sync == completed) else { return };
         for (source, _) in &heard {
-            group.fetches.failed(*source);
+            group.shared.fetches.failed(*source);
         }
         voter.report = match report {
             SyncReport::Ready(_) => {
                 voter.gave = voter.sources.get(failures.len()).copied();
                 if let Some(source) = voter.gave {
-                    group.fetches.succeeded(source);
+                    group.shared.fetches.succeeded(source);
                 }
                 VoterReport::Ready
             }
@@ -71,15 +72,15 @@ impl MasterState {
             VoterReport::Awaited => false,
             VoterReport::Ready => true,
             VoterReport::Failed { at, failures, .. } => {
-                let due = *at + self.options.edge_grace;
-                due <= self.tick && self.outlived(failures, due)
+                let due = *at + self.roll.options.edge_grace;
+                due <= self.roll.tick && self.outlived(failures, due)
             }
         })
     }
 
     /// Whether each of these sources that is still there was heard at `due` or later.
     fn outlived(&self, sources: &[(PeerId, SourceFault)], due: Timestamp) -> bool {
-        sources.iter().all(|(source, _)| self.peers.get(source).is_none_or(|peer| peer.heard_at >= due))
+        sources.iter().all(|(source, _)| self.roll.peers.get(source).is_none_or(|peer| peer.heard_at >= due))
     }
 
     /// When a sync has to be looked at again; `None` while only news from a peer can change something.
@@ -92,13 +93,13 @@ impl MasterState {
                 VoterReport::Awaited => return None,
                 VoterReport::Ready => {}
                 VoterReport::Failed { at, failures, .. } => {
-                    let due = *at + self.options.edge_grace;
+                    let due = *at + self.roll.options.edge_grace;
                     latest = latest.max(Some(due));
                     judged &= self.outlived(failures, due);
                 }
             }
         }
-        latest.filter(|due| judged || *due > self.now)
+        latest.filter(|due| judged || *due > self.roll.now)
     }
 
     /// Who has to go so that the others can sync, and why. Nobody, if the end of a source explains a failure.
@@ -123,9 +124,9 @@ impl MasterState {
         let gave: BTreeSet<PeerId> = voters.values().filter_map(|voter| voter.gave).collect();
         // The state is lost with the last of those who hold it.
         let holders: BTreeSet<PeerId> =
-            group.holders.iter().filter(|id| voters.contains_key(id)).copied().collect();
+            group.shared.holders.iter().filter(|id| voters.contains_key(id)).copied().collect();
         let may_go = |sources: &BTreeSet<PeerId>| holders.is_empty() || !holders.is_subset(sources);
-        let culprits = judge(&all, &gave, |id| group.fetches.is_doubtful(id), may_go);
+        let culprits = judge(&all, &gave, |id| group.shared.fetches.is_doubtful(id), may_go);
         let mut reasons = Vec::new();
         for id in &culprits.receivers {
             let text = texts.get(id).map_or("", |text| text.as_str());
@@ -150,7 +151,7 @@ impl MasterState {
                 "nobody could fetch the shared state from it: {} peers failed at {}; {}: {}",
                 victims.len(),
                 self.state_address(*first, *id),
-                self.name_of(*first),
+                self.roll.name_of(*first),
                 texts[first]
             );
             reasons.push((*id, KickReason::new(KickCode::Unreachable, text)));
@@ -160,13 +161,13 @@ impl MasterState {
 
     /// Host and port where `viewer` fetches from `source`, with its name.
     fn state_address(&self, viewer: PeerId, source: PeerId) -> String {
-        let address = self.state_source(viewer, source);
+        let address = self.roll.state_source(viewer, source);
         let address = address.map_or(String::new(), |it| format!(", {}:{}", it.host, it.port));
-        format!("{}{address}", self.name_of(source))
+        format!("{}{address}", self.roll.name_of(source))
     }
 
     pub(super) fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
-        let reporter = self.name_of(id);
+        let reporter = self.roll.name_of(id);
         let detail = match &voter.report {
             VoterReport::Failed { text, .. } => {
                 format!("{reporter} could not fetch the shared state: {text}")
@@ -176,7 +177,7 @@ impl MasterState {
         let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));
         let (cause, culprit, silent_ms) = match source {
             Some(loss) => (loss.cause, loss.culprit.clone(), loss.silent_ms),
-            None => (Cause::NoSource, self.culprit_of(id), 0),
+            None => (Cause::NoSource, self.roll.culprit_of(id), 0),
         };
         // Why the source went comes first; that somebody missed it is what follows.
         let why = source.map(|loss| loss.detail.as_str()).filter(|why| !why.is_empty());
@@ -194,30 +195,34 @@ impl MasterState {
 
     pub(super) fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = group.sync.take() else { return };
+        let Some(Sync::Running { sync, voters, .. }) = group.shared.sync.take() else { return };
         match &outcome {
             SyncOutcome::Committed(revision) => {
-                group.committed = group.committed.max(Some(*revision));
-                group.fetches.settled();
-                group.holders = voters.keys().copied().collect();
+                group.shared.committed = group.shared.committed.max(Some(*revision));
+                group.shared.fetches.settled();
+                group.shared.holders = voters.keys().copied().collect();
                 let revision = *revision;
-                self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
+                self.out.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {
                 for (id, voter) in &voters {
                     if let VoterReport::Failed { excused: false, .. } = voter.report
                         && verdict.cause == Cause::NoSource
                     {
-                        group.fetches.doubt(*id);
+                        group.shared.fetches.doubt(*id);
                     }
                 }
                 let text = format!("group {group_id}: {verdict}");
-                self.warn(text);
+                self.out.warn(text);
             }
         }
         for (id, voter) in voters {
             let outcome = outcome.clone();
-            self.send_peer(id, M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }));
+            self.out.send_peer(
+                &self.roll,
+                id,
+                M2c::SyncOutcome(SyncOutcomeFor { request: voter.request, outcome }),
+            );
         }
     }
 }

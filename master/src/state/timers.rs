@@ -58,65 +58,66 @@ impl Timer {
 
     /// When it is due next.
     fn due(self, master: &MasterState) -> Option<Timestamp> {
-        let options = &master.options;
+        let roll = &master.roll;
+        let options = &roll.options;
         let of_groups =
             |due: &dyn Fn(&Group) -> Option<Timestamp>| master.groups.values().filter_map(due).min();
         match self {
             Self::Registration => {
-                let strangers = master.clients.values().filter(|client| client.peer.is_none());
+                let strangers = roll.clients.values().filter(|client| client.peer.is_none());
                 strangers.map(|client| client.connected_at + options.registration_timeout).min()
             }
-            Self::Silence => master.peers.values().map(|peer| peer.heard_at + options.peer_timeout).min(),
-            Self::Ring => of_groups(&|group| master.ring_deadline(group)),
-            Self::Overdue => of_groups(&|group| master.overdue_since(group)),
-            Self::Check => of_groups(&|group| master.check_deadline(group)),
+            Self::Silence => roll.peers.values().map(|peer| peer.heard_at + options.peer_timeout).min(),
+            Self::Ring => of_groups(&|group| group.ring_deadline(roll)),
+            Self::Overdue => of_groups(&|group| group.overdue_since(roll)),
+            Self::Check => of_groups(&|group| group.check_deadline()),
             Self::HeldFault => of_groups(&|group| {
-                group.edges.held().filter_map(|(ends, _)| master.fault_deadline(group, ends)).min()
+                group.net.edges.held().filter_map(|(ends, _)| group.fault_deadline(roll, ends)).min()
             }),
             Self::Attempt => {
-                of_groups(&|group| group.ops.timed().filter_map(|op| master.op_deadline(group, op)).min())
+                of_groups(&|group| group.work.ops.timed().filter_map(|op| group.op_deadline(roll, op)).min())
             }
-            Self::Sync => of_groups(&|group| master.sync_deadline(group.sync.as_ref()?)),
-            Self::Mesh => of_groups(&|group| master.mesh_deadline(group)),
-            Self::Straggler => master.straggler_deadline(),
-            Self::Optimization => master.optimization_deadline(),
-            Self::Probation => master.probation_deadline(),
+            Self::Sync => of_groups(&|group| master.sync_deadline(group.shared.sync.as_ref()?)),
+            Self::Mesh => of_groups(&|group| group.mesh_deadline(roll.tick)),
+            Self::Straggler => master.stragglers.deadline(roll),
+            Self::Optimization => master.optimizer.deadline(),
+            Self::Probation => master.admission.probation.deadline(roll),
             Self::Flow => None,
         }
     }
 
     /// Moves it by a pause of the master: by all of it what is to come, and what was by no more than up to now.
     fn shift(self, master: &mut MasterState, gap: Duration) {
-        let now = master.now;
+        let now = master.roll.now;
         let past = |at: &mut Timestamp| *at = (*at + gap).min(now);
         let groups = master.groups.values_mut();
         match self {
             Self::Registration => {
-                master.clients.values_mut().for_each(|client| past(&mut client.connected_at));
+                master.roll.clients.values_mut().for_each(|client| past(&mut client.connected_at));
             }
-            Self::Silence => master.peers.values_mut().for_each(|peer| past(&mut peer.heard_at)),
+            Self::Silence => master.roll.peers.values_mut().for_each(|peer| past(&mut peer.heard_at)),
             // The time for a ring counts from its plan, and so does that after which its members are asked.
             Self::Ring => groups.for_each(|group| {
-                past(&mut group.planned_at);
-                group.stands_since.iter_mut().for_each(past);
+                past(&mut group.net.planned_at);
+                group.net.stands_since.iter_mut().for_each(past);
             }),
             Self::Overdue => {}
-            Self::Check => {
-                groups.filter_map(|group| group.check.as_mut()).for_each(|check| check.extend(gap, past))
-            }
+            Self::Check => groups
+                .filter_map(|group| group.reach.check.as_mut())
+                .for_each(|check| check.extend(gap, past)),
             Self::HeldFault => groups.for_each(|group| {
-                let held = group.edges.all_mut().filter_map(|(_, edge)| edge.held.as_mut());
+                let held = group.net.edges.all_mut().filter_map(|(_, edge)| edge.held.as_mut());
                 held.for_each(|fault| past(&mut fault.since));
             }),
             Self::Attempt => groups.for_each(|group| {
-                group.ops.change_some(|_, op| {
+                group.work.ops.change_some(|_, op| {
                     let Op::Running { participants, .. } = op else { return false };
                     let complete = participants.values_mut().filter_map(|part| part.complete.as_mut());
                     complete.map(|complete| past(&mut complete.at)).count() > 0
                 });
             }),
             Self::Sync => groups.for_each(|group| {
-                let Some(Sync::Running { voters, .. }) = &mut group.sync else { return };
+                let Some(Sync::Running { voters, .. }) = &mut group.shared.sync else { return };
                 for voter in voters.values_mut() {
                     if let VoterReport::Failed { at, .. } = &mut voter.report {
                         past(at);
@@ -125,14 +126,14 @@ impl Timer {
             }),
             // Memory of what was found, and not a time that somebody has for something.
             Self::Mesh | Self::Probation => {}
-            Self::Straggler => master.extend_stragglers(gap),
+            Self::Straggler => master.stragglers.extend(past),
             Self::Optimization => {
-                if let Some(due) = master.optimization.as_mut().and_then(|it| it.due_mut()) {
+                if let Some(due) = master.optimizer.due_mut() {
                     *due = *due + gap;
                 }
             }
             Self::Flow => groups.for_each(|group| {
-                let flows = group.edges.all_mut().filter_map(|(_, edge)| edge.flow.as_mut());
+                let flows = group.net.edges.all_mut().filter_map(|(_, edge)| edge.flow.as_mut());
                 flows.for_each(|flow| past(&mut flow.since));
             }),
         }

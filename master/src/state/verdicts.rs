@@ -1,15 +1,18 @@
 //! Words and numbers that answers and verdicts are made of.
 
-use super::MasterState;
 use super::client::Peer;
 use super::edges::EdgeEnds;
-use pccl_protocol::{CallKind, Culprit, GroupId, Host, Name, PeerId, WorldSizes};
-use std::collections::BTreeMap;
+use super::group::BrokenEdge;
+use super::roll::Roll;
+use pccl_protocol::{
+    CallKind, Cause, CollectiveId, Culprit, Host, Name, OpFault, OpFaultKind, Operation, Outcome, PeerId,
+    Phase, Text, Verdict,
+};
 
 /// Names listed in one sentence; the rest is counted.
 const NAMES_MAX: usize = 4;
 
-impl MasterState {
+impl Roll {
     /// Identity and address of a peer, or its identity alone if it has gone.
     pub(super) fn name_of(&self, id: PeerId) -> String {
         self.peers.get(&id).map_or_else(|| id.to_string(), |peer| peer.name(id))
@@ -20,41 +23,13 @@ impl MasterState {
         format!("edge {} -> {}", self.name_of(from), self.name_of(to))
     }
 
+    /// How a verdict names a peer, one that went not long ago included.
     pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
-        self.peers.get(&id).map_or_else(
-            || Culprit { peer: id, host: Host::default(), name: Name::default() },
-            |peer| peer.culprit(id),
-        )
-    }
-
-    /// Accepted peers in the world.
-    pub(super) fn accepted_count(&self) -> u32 {
-        count(self.peers.values().filter(|peer| peer.accepted()).count())
-    }
-
-    /// Accepted peers of each group that has any.
-    pub(super) fn group_counts(&self) -> BTreeMap<GroupId, u32> {
-        let mut counts = BTreeMap::new();
-        for peer in self.peers.values().filter(|peer| peer.accepted()) {
-            *counts.entry(peer.group()).or_insert(0) += 1;
+        if let Some(peer) = self.peers.get(&id) {
+            return peer.culprit(id);
         }
-        counts
-    }
-
-    /// The sizes of the world as a member of `group` sees them.
-    pub(super) fn sizes(&self, group: GroupId) -> WorldSizes {
-        self.sizes_from(&self.group_counts(), group)
-    }
-
-    pub(super) fn sizes_from(&self, counts: &BTreeMap<GroupId, u32>, group: GroupId) -> WorldSizes {
-        WorldSizes {
-            world_epoch: self.world_epoch,
-            global: counts.values().sum(),
-            group: counts.get(&group).copied().unwrap_or(0),
-            groups: count(counts.len()),
-            largest_group: counts.values().copied().max().unwrap_or(0),
-            min_world: self.options.min_world_size,
-        }
+        let unknown = || Culprit { peer: id, host: Host::default(), name: Name::default() };
+        self.who_went(id).cloned().unwrap_or_else(unknown)
     }
 
     /// "peer A, last seen in call X for 12 s, peer B, ... and 3 more".
@@ -90,6 +65,76 @@ impl MasterState {
         }
         format!("in {} for {} s{silent}", beat.call, Seconds(in_call))
     }
+
+    /// The outcome of an attempt that cannot begin although all have voted.
+    pub(super) fn refused(
+        &self,
+        id: CollectiveId,
+        cause: Cause,
+        culprits: &[PeerId],
+        detail: &str,
+    ) -> Outcome {
+        Outcome::Aborted(Verdict {
+            cause,
+            culprits: culprits.iter().map(|peer| self.culprit_of(*peer)).collect(),
+            operation: Operation::Collective(id),
+            phase: Phase::Voting,
+            bytes_done: 0,
+            silent_ms: 0,
+            detail: Text::new(detail),
+        })
+    }
+
+    /// An edge broke, or stood still.
+    pub(super) fn edge_verdict(
+        &self,
+        id: CollectiveId,
+        phase: Phase,
+        bytes_done: u64,
+        edge: &BrokenEdge,
+    ) -> Verdict {
+        Verdict {
+            cause: Cause::EdgeBroken,
+            culprits: vec![self.culprit_of(edge.ends.0), self.culprit_of(edge.ends.1)],
+            operation: Operation::Collective(id),
+            phase,
+            bytes_done,
+            silent_ms: edge.stalled_ms,
+            detail: edge.text.clone(),
+        }
+    }
+
+    /// A participant has reported a fault.
+    pub(super) fn fault_verdict(
+        &self,
+        id: CollectiveId,
+        phase: Phase,
+        bytes_done: u64,
+        who: PeerId,
+        fault: &OpFault,
+    ) -> Verdict {
+        let other = fault.peer.filter(|other| *other != who);
+        let (cause, ends) = match fault.kind {
+            OpFaultKind::InboundLost => (Cause::EdgeBroken, [other, Some(who)]),
+            OpFaultKind::OutboundLost => (Cause::EdgeBroken, [Some(who), other]),
+            OpFaultKind::Corrupt | OpFaultKind::Violation => (Cause::Corruption, [other, Some(who)]),
+            OpFaultKind::Local => (Cause::LocalFault, [Some(who), None]),
+        };
+        let reporter = self.name_of(who);
+        let detail = match fault.text.as_str() {
+            "" => format!("{} reported by {reporter}", fault.kind),
+            text => format!("{} reported by {reporter}: {text}", fault.kind),
+        };
+        Verdict {
+            cause,
+            culprits: ends.into_iter().flatten().map(|end| self.culprit_of(end)).collect(),
+            operation: Operation::Collective(id),
+            phase,
+            bytes_done,
+            silent_ms: 0,
+            detail: Text::new(detail),
+        }
+    }
 }
 
 /// Milliseconds that are shown as seconds.
@@ -99,8 +144,4 @@ impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 100)
     }
-}
-
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

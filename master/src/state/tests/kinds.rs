@@ -64,6 +64,9 @@ fn what_the_members_cannot_carry_out_fails_when_it_would_begin() {
         assert_eq!((verdict.cause, verdict.phase), (Cause::WorldChanged, Phase::Voting));
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
         assert_eq!(named, culprit.iter().copied().collect::<Vec<_>>(), "{verdict}");
+        // Who has gone is still named with its host.
+        let hosts: Vec<&str> = verdict.culprits.iter().map(|culprit| culprit.host.as_str()).collect();
+        assert_eq!(hosts, culprit.iter().map(|_| "10.0.0.3").collect::<Vec<_>>(), "{verdict}");
         assert!(verdict.detail.as_str().contains(text), "{verdict}");
     }
     // The next one has another attempt number, and goes.

@@ -1,5 +1,6 @@
 //! Edges between two members that send to each other.
 
+use super::super::MasterState;
 use super::super::pairs::PairState;
 use super::harness::*;
 use pccl_protocol::*;
@@ -16,7 +17,9 @@ fn state(rig: &Rig, from: u64, to: u64) -> PairState {
 
 fn ask(rig: &mut Rig, from: u64, to: u64) {
     let (from, to) = (rig.peers[&from], rig.peers[&to]);
-    rig.state.want_pair(GroupId(0), Pair { from, to });
+    let MasterState { groups, roll, out, .. } = &mut rig.state;
+    let group = groups.get_mut(&GroupId(0)).expect("the group of all");
+    out.changed |= group.want_pair(Pair { from, to }, roll.now);
     rig.tick();
 }
 

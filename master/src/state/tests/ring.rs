@@ -10,7 +10,7 @@ fn report(rig: &mut Rig, n: u64, faults: Vec<EdgeFault>) {
 }
 
 /// Reports the edge by its sending end, again and again while it is planned, and confirms everything else.
-fn block(rig: &mut Rig, bad: &[(u64, u64)], beating: &[u64]) {
+pub(super) fn block(rig: &mut Rig, bad: &[(u64, u64)], beating: &[u64]) {
     rig.missing = Some((bad.iter().copied().collect(), beating.to_vec()));
     for _ in 0..6 {
         for n in rig.plans.keys().copied().collect::<Vec<_>>() {
@@ -310,177 +310,6 @@ fn nobody_is_late_while_another_member_may_be_dead() {
     assert!(rig.group(0).confirmed);
 }
 
-fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
-    let (edge, call) = (rig.edge(from, to), CallKind::Collective(CollectiveKind::AllReduce));
-    let stalled = vec![StalledEdge { to: edge.to, generation: edge.generation, stalled_ms }];
-    rig.send(
-        from,
-        C2m::Beat(Beat {
-            sequence: 1,
-            call,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled,
-            sent: Vec::new(),
-            received: Vec::new(),
-        }),
-    );
-}
-
-/// Client 1 says that its edge to 2 stands still, until it is built anew; `beating` give signs of life meanwhile.
-fn stall(rig: &mut Rig, seconds: u64, beating: &[u64]) {
-    let generation = rig.edge(1, 2).generation;
-    for second in 1..=seconds {
-        if rig.edge(1, 2).generation == generation {
-            beat_with_stall(rig, 1, 2, second * 1000);
-        }
-        rig.pass(1000, beating);
-    }
-}
-
-#[test]
-fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
-    let mut rig = Rig::world(3);
-    let op = rig.op(1, 7, 0);
-    for n in 1..=3 {
-        rig.initiate(n, op);
-    }
-    let generation = rig.edge(1, 2).generation;
-    rig.mail.clear();
-    stall(&mut rig, 3, &[2, 3]);
-    assert_eq!(rig.edge(1, 2).generation, generation, "not yet");
-    stall(&mut rig, 6, &[2, 3]);
-    let verdicts: Vec<Verdict> = (1..=3)
-        .map(|n| match rig.answer(n) {
-            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) => verdict,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]));
-    assert_eq!(verdicts[0].cause, Cause::EdgeBroken);
-    assert!(verdicts[0].silent_ms >= 4000);
-    let named: Vec<PeerId> = verdicts[0].culprits.iter().map(|culprit| culprit.peer).collect();
-    assert_eq!(named, [rig.peers[&1], rig.peers[&2]]);
-    assert!(rig.edge(1, 2).generation > generation, "rebuilt");
-    assert_eq!(rig.accepted(), [1, 2, 3], "nobody is dropped for an edge");
-}
-
-/// Clients 1 and 2 beat with what they have counted on the edge between them, for some seconds or until it is built
-/// anew.
-fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_beats: impl Fn(u64) -> bool) {
-    let edge = rig.edge(1, 2);
-    let call = CallKind::Collective(CollectiveKind::AllReduce);
-    let idle = Beat {
-        sequence: 1,
-        call,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-    };
-    let generation = edge.generation;
-    for second in 0..seconds {
-        if rig.edge(1, 2).generation != generation {
-            return;
-        }
-        let (sent, received) = counts(second);
-        let sent = EdgeBytes { peer: edge.to, generation, bytes: sent };
-        let received = EdgeBytes { peer: edge.from, generation, bytes: received };
-        if two_beats(second) {
-            rig.send(2, C2m::Beat(Beat { received: vec![received], ..idle.clone() }));
-        }
-        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..idle.clone() }));
-        rig.pass(1000, &[3]);
-    }
-}
-
-#[test]
-fn bytes_that_left_one_end_and_never_reach_the_other_break_the_edge() {
-    let mut rig = Rig::world(3);
-    let op = rig.op(1, 7, 0);
-    (1..=3).for_each(|n| rig.initiate(n, op));
-    let generation = rig.edge(1, 2).generation;
-    rig.mail.clear();
-    count(&mut rig, 4, |_| (1000, 900), |_| true);
-    assert_eq!(rig.edge(1, 2).generation, generation, "not yet");
-    count(&mut rig, 3, |_| (1000, 900), |_| true);
-    assert!(rig.edge(1, 2).generation > generation, "rebuilt");
-    let verdicts: Vec<Verdict> = (1..=3).map(|n| aborted(rig.answer(n))).collect();
-    assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]));
-    assert_eq!(verdicts[0].cause, Cause::EdgeBroken);
-    assert!(verdicts[0].detail.as_str().contains("100 bytes"), "{}", verdicts[0]);
-    assert_eq!(rig.accepted(), [1, 2, 3], "nobody is dropped for an edge");
-}
-
-#[test]
-fn more_bytes_into_an_edge_that_swallows_them_do_not_save_it() {
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    count(&mut rig, 4, |second| (1000 + second, 900), |_| true);
-    assert_eq!(rig.edge(1, 2).generation, generation, "not yet");
-    count(&mut rig, 3, |second| (1004 + second, 900), |_| true);
-    assert!(rig.edge(1, 2).generation > generation, "rebuilt");
-    // Missing for a moment only, however much is sent.
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    count(&mut rig, 30, |second| (1000 * (second + 1), 1000 * second), |_| true);
-    assert_eq!(rig.edge(1, 2).generation, generation);
-}
-
-#[test]
-fn an_edge_on_which_anything_arrives_or_nothing_is_missing_is_whole() {
-    type Case<'a> = (&'a str, fn(u64) -> (u64, u64));
-    let cases: [Case<'_>; 4] = [
-        ("idle", |_| (1000, 1000)),
-        ("slow", |second| (1000, second)),
-        ("a beat of the receiver is newer", |_| (1000, 1100)),
-        ("steps, each shorter than the time-out", |second| (100_000, second / 4)),
-    ];
-    for (name, counts) in cases {
-        let mut rig = Rig::world(3);
-        let generation = rig.edge(1, 2).generation;
-        count(&mut rig, 30, counts, |_| true);
-        assert_eq!(rig.edge(1, 2).generation, generation, "{name}");
-    }
-}
-
-#[test]
-fn bytes_that_wait_for_a_receiver_that_was_stopped_are_not_missing() {
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    // 2 is stopped for 6 s, again and again; after each stop it takes a second to catch up.
-    count(&mut rig, 40, |second| (1000 + second / 8, 900 + (second + 1) / 8), |second| second % 8 >= 6);
-    assert_eq!(rig.edge(1, 2).generation, generation);
-    assert_eq!(rig.accepted(), [1, 2, 3]);
-}
-
-#[test]
-fn bytes_do_not_go_missing_while_both_ends_stand_still() {
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    count(&mut rig, 2, |_| (1000, 900), |_| true);
-    // The machine on which both run was suspended. The receiver is the first to beat again.
-    rig.pass(7000, &[3]);
-    count(&mut rig, 2, |_| (1000, 900), |_| true);
-    count(&mut rig, 20, |_| (1000, 1000), |_| true);
-    assert_eq!(rig.edge(1, 2).generation, generation);
-}
-
-#[test]
-fn a_stalled_edge_that_cannot_be_rebuilt_is_planned_around() {
-    let mut rig = Rig::world(4);
-    stall(&mut rig, 6, &[2, 3, 4]);
-    assert_eq!(rig.ring(0), [1, 2, 3, 4]);
-    block(&mut rig, &[(1, 2)], &[1, 2, 3, 4]);
-    let ring = rig.ring(0);
-    let at = ring.iter().position(|n| *n == 1).expect("1 is a member");
-    assert_ne!(ring[(at + 1) % 4], 2);
-    assert_eq!(rig.accepted(), [1, 2, 3, 4]);
-}
-
 #[test]
 fn an_edge_that_a_new_ring_closed_is_not_the_first_cause() {
     let mut rig = Rig::world(4);
@@ -513,31 +342,6 @@ fn an_edge_that_a_new_ring_closed_is_not_the_first_cause() {
 }
 
 #[test]
-fn a_stall_that_the_silence_of_the_receiver_explains_is_no_fault_of_the_edge() {
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    // 2 is stopped, and comes back before the peer time-out.
-    stall(&mut rig, 7, &[3]);
-    assert_eq!(rig.edge(1, 2).generation, generation);
-    rig.beat(2, 0);
-    rig.pass(2000, &[1, 2, 3]);
-    assert_eq!(rig.edge(1, 2).generation, generation);
-    assert_eq!(rig.accepted(), [1, 2, 3]);
-}
-
-#[test]
-fn a_break_is_not_forgotten_with_the_standstill_before_it() {
-    let mut rig = Rig::world(3);
-    let edge = rig.edge(1, 2);
-    beat_with_stall(&mut rig, 1, 2, 5000);
-    rig.broken(2, edge.clone());
-    // The sending end has no connection any more, so nothing waits on it.
-    rig.beat(1, 0);
-    rig.pass(1000, &[1, 2, 3]);
-    assert!(rig.edge(1, 2).generation > edge.generation, "rebuilt");
-}
-
-#[test]
 fn a_ring_that_stands_is_not_replaced_by_a_better_one_while_it_is_in_use() {
     let mut rig = Rig::with(|options| options.max_tag_history = 1);
     rig.join(&[1, 2, 3], 0);
@@ -566,15 +370,6 @@ fn a_ring_that_stands_is_not_replaced_by_a_better_one_while_it_is_in_use() {
     }
     assert!(rig.epoch(1) > epoch, "too many outcomes: a new epoch");
     assert_eq!(rig.ring(0), ring, "with the old ring");
-}
-
-#[test]
-fn a_stall_that_ends_in_time_is_forgotten() {
-    let mut rig = Rig::world(3);
-    let generation = rig.edge(1, 2).generation;
-    stall(&mut rig, 3, &[2, 3]);
-    rig.pass(20_000, &[1, 2, 3]);
-    assert_eq!(rig.edge(1, 2).generation, generation);
 }
 
 #[test]

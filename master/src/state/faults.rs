@@ -1,0 +1,217 @@
+//! What members report of their edges, and what becomes of it.
+
+use super::edges::{EdgeEnds, HeldFault, Mark, Severity};
+use super::flow::Missing;
+use super::group::{BrokenEdge, Group};
+use super::groups::Groups;
+use super::outbox::Outbox;
+use super::roll::Roll;
+use super::types::Timestamp;
+use pccl_protocol::{
+    Algorithm, EdgeFault, EdgeReport, KickCode, KickReason, OpId, PeerId, Purpose, StalledEdge, Text,
+};
+
+/// What becomes of a held report when it is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judgement {
+    /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built,
+    /// and the members are asked whom they reach.
+    Hold,
+    /// One end has gone, and the edge with it.
+    Obsolete,
+    /// New connections; the mark says what is remembered against the edge.
+    Rebuild(Severity),
+}
+
+impl Group {
+    /// A report must name edges of the reporter, and of the plan that it works on.
+    pub(super) fn admit_edge_report(&self, id: PeerId, report: &EdgeReport) -> Result<(), KickReason> {
+        let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
+        if report.epoch > self.epoch {
+            let text = format!("reported on plan {}, but the present one is {}", report.epoch, self.epoch);
+            return refuse(text);
+        }
+        let broken = report.broken.iter().map(|fault| (fault.from, fault.to, fault.generation));
+        for (from, to, generation) in
+            report.up.iter().map(|name| (name.from, name.to, name.generation)).chain(broken)
+        {
+            let is_planned = || self.net.edges.named((from, to), generation).is_some();
+            if (from != id && to != id) || (report.epoch == self.epoch && !is_planned()) {
+                return refuse(format!(
+                    "reported the edge {from} -> {to}, which is not its own edge of plan {}",
+                    report.epoch
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_edge_report(
+        &mut self,
+        roll: &Roll,
+        out: &mut Outbox,
+        id: PeerId,
+        report: EdgeReport,
+    ) {
+        report.up.iter().for_each(|name| self.net.edges.note_up(id, name));
+        self.work.ops.change_timed();
+        for fault in report.broken {
+            self.record_fault(roll, out, id, fault);
+        }
+    }
+
+    fn record_fault(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, fault: EdgeFault) {
+        let ends = (fault.from, fault.to);
+        let stood = self.net.edges.is_up_at(id, ends);
+        let Some(edge) = self.net.edges.named_mut(ends, fault.generation) else { return };
+        match edge.purpose {
+            Purpose::Ring => edge.hold(fault.text, !stood, 0, roll.now),
+            Purpose::Mesh => self.mesh_fault(roll, out, &fault, 0),
+            Purpose::Pair => self.pair_fault(roll, out, &fault, 0),
+        }
+    }
+
+    /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that
+    /// lasts, while both ends live, the edge counts as broken.
+    pub(super) fn record_stalls(
+        &mut self,
+        roll: &Roll,
+        out: &mut Outbox,
+        id: PeerId,
+        stalled: &[StalledEdge],
+        missing: &[Missing],
+    ) {
+        let waiting = stalled.iter().map(|stall| {
+            let text = format!("bytes wait on it and none moved for {} ms", stall.stalled_ms);
+            (stall.to, stall.generation, stall.stalled_ms, text)
+        });
+        let missing = missing.iter().map(|missing| {
+            let stalled_ms = u64::try_from(missing.stalled.as_millis()).unwrap_or(u64::MAX);
+            let text = format!(
+                "{} bytes that were sent have not arrived, and none moved for {stalled_ms} ms",
+                missing.bytes
+            );
+            (missing.to, missing.generation, stalled_ms, text)
+        });
+        let (limit, patience, now) =
+            (roll.options.edge_timeout.as_millis(), roll.options.beat_interval * 2, roll.now);
+        let mut stuck_in_ring = None;
+        for (to, generation, stalled_ms, text) in waiting.chain(missing) {
+            let (ends, is_long) = ((id, to), u128::from(stalled_ms) >= limit);
+            if !is_long || roll.suspect(to) {
+                continue;
+            }
+            let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
+            // One that may have stopped itself is no evidence; the next beat says it again.
+            let is_heard = roll.peers.get(&to).is_some_and(|peer| now.since(peer.heard_at) <= patience);
+            match self.net.edges.named(ends, generation).map(|edge| edge.purpose) {
+                Some(Purpose::Ring) => drop(stuck_in_ring.get_or_insert((fault, stalled_ms))),
+                Some(Purpose::Mesh) if is_heard => self.mesh_fault(roll, out, &fault, stalled_ms),
+                Some(Purpose::Pair) if is_heard => self.pair_fault(roll, out, &fault, stalled_ms),
+                Some(_) | None => {}
+            }
+        }
+        match stuck_in_ring {
+            Some((fault, stalled_ms)) => {
+                if let Some(edge) = self.net.edges.named_mut((fault.from, fault.to), fault.generation) {
+                    edge.hold(fault.text, false, stalled_ms, now);
+                }
+            }
+            // Whatever stood still moves again, or is explained by the silence of the other end.
+            None => {
+                for (_, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+                    if edge.held.take_if(|fault| fault.stalled_ms > 0).is_some() {
+                        // Somebody may wait for just this edge.
+                        self.work.ops.change_timed();
+                    }
+                }
+            }
+        }
+    }
+
+    /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
+    pub(super) fn fault_deadline(&self, roll: &Roll, ends: EdgeEnds) -> Option<Timestamp> {
+        let fault = self.net.edges.get(ends)?.held.as_ref()?;
+        let due = fault.since + roll.options.edge_grace;
+        if fault.unbuildable {
+            return self.reach.check.is_none().then_some(due);
+        }
+        (due > roll.now || self.judge(roll, ends, fault) != Judgement::Hold).then_some(due)
+    }
+
+    fn judge(&self, roll: &Roll, ends: EdgeEnds, fault: &HeldFault) -> Judgement {
+        let (Some(_), Some(to)) = (roll.peers.get(&ends.0), roll.peers.get(&ends.1)) else {
+            return Judgement::Obsolete;
+        };
+        let before =
+            self.net.edges.marks.get(&ends).filter(|mark| mark.until > roll.now).map(|mark| mark.severity);
+        if fault.stalled_ms > 0 {
+            // The receiving end may have stopped: then it is not the edge, and its silence will tell.
+            if roll.suspect(ends.0) || roll.suspect(ends.1) || to.heard_at < fault.since {
+                return Judgement::Hold;
+            }
+            // It is built anew once. If that fails too, no ring has it.
+            return Judgement::Rebuild(before.map_or(Severity::Failed, |s| s.max(Severity::Avoided)));
+        }
+        if fault.unbuildable {
+            return Judgement::Hold;
+        }
+        Judgement::Rebuild(before.map_or(Severity::Broke, |_| Severity::Avoided))
+    }
+
+    /// An edge that could not be built. If nobody finds anything wrong with it, it is tried once more.
+    pub(super) fn give_up_edge(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, is_known: bool) {
+        let marks = &self.net.edges.marks;
+        let before = marks.get(&ends).filter(|mark| mark.until > roll.now).map(|mark| mark.severity);
+        let again = !is_known && before < Some(Severity::Failed);
+        let severity = if again { Severity::Failed } else { Severity::Forbidden };
+        self.apply_judgement(roll, out, ends, Judgement::Rebuild(severity));
+    }
+
+    fn apply_judgement(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, judgement: Judgement) {
+        let until = roll.now + roll.options.forbidden_expiry;
+        let Some(edge) = self.net.edges.get_mut(ends) else { return };
+        let Some(fault) = edge.held.take() else { return };
+        let Judgement::Rebuild(severity) = judgement else { return };
+        edge.rebuild = true;
+        let edge_generation = edge.generation;
+        let text = fault.text.to_string();
+        let severity = self.net.edges.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
+        self.net.edges.marks.insert(ends, Mark { until, severity, text: fault.text });
+        // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or
+        // is built anew.
+        let is_user = |id: OpId, _: Algorithm| id.tag.pair.is_none() && edge_generation.0 <= id.epoch.0;
+        let broken = BrokenEdge {
+            ends,
+            generation: edge_generation,
+            stalled_ms: fault.stalled_ms,
+            is_final: fault.stalled_ms > 0,
+            text: Text::new(text.clone()),
+        };
+        self.work.note_broken(&broken, is_user);
+        self.next.is_due = true;
+        let edge = roll.name_of_edge(ends);
+        out.warn(format!("{edge} failed ({severity:?}): {text}"));
+    }
+}
+
+impl Groups {
+    /// Rule: reports that were held long enough are judged.
+    pub(super) fn judge_faults(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
+        let mut due = Vec::new();
+        for (group_id, group) in self.iter() {
+            for (ends, fault) in group.net.edges.held() {
+                let judgement = group.judge(roll, ends, fault);
+                if judgement != Judgement::Hold && fault.since + roll.options.edge_grace <= roll.tick {
+                    due.push((*group_id, ends, judgement));
+                }
+            }
+        }
+        for (group_id, ends, judgement) in &due {
+            if let Some(group) = self.get_mut(group_id) {
+                group.apply_judgement(roll, out, *ends, *judgement);
+            }
+        }
+        !due.is_empty()
+    }
+}

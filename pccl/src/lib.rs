@@ -98,6 +98,6 @@ pub use pccl_quant::{
     quantise::{Block, Quantisation, Scheme},
 };
 pub use scope::{AsyncReduce, Scope};
-pub use state::{SharedState, SyncInfo, SyncStrategy};
+pub use state::{SharedState, SyncInfo, SyncProgress, SyncStrategy};
 pub use topology::{Optimized, RatedEdge};
 pub use world::World;

@@ -153,7 +153,7 @@ impl<'a> Fetch<'_, 'a> {
                     let lane = std::thread::Builder::new().name("pccl-lane".into()).stack_size(STACK_BYTES);
                     if let Err(error) = lane.spawn_scoped(scope, move || lane::run(self, start)) {
                         let fault = Fault::unreached(format!("no thread for it: {error}"));
-                        board.lane_ended(start, start.index == 0, Err(fault));
+                        board.lane_ended(start, false, Err(fault));
                     }
                 }
                 if board.over.is_none() {
@@ -247,10 +247,10 @@ impl<'a> Fetch<'_, 'a> {
     }
 
     /// A lane has ended; its source is left out if it is at fault.
-    pub(super) fn lane_ended(&self, start: Start, connected: bool, result: Result<(), Fault>) {
+    pub(super) fn lane_ended(&self, start: Start, got: bool, result: Result<(), Fault>) {
         let mut board = self.board.lock();
         self.look_around(&mut board);
-        let left_out = board.lane_ended(start, connected, result);
+        let left_out = board.lane_ended(start, got, result);
         if left_out {
             let source = &self.plan.sources[start.source];
             let text = board.sources[start.source].fault.as_ref().map_or("", |fault| fault.text.as_str());

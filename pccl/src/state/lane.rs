@@ -60,13 +60,14 @@ pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
     let watch = fetch.shared.source.begin(source.peer);
     // Whoever went before this peer watched will not be told of again.
     fetch.shared.source.keep(|peer| fetch.shared.table.has_member(peer));
-    let mut connected = false;
+    let mut got = false;
     let result = if fetch.is_over(start.source) {
         Ok(())
     } else {
         Lane::connect(fetch, start, &watch).and_then(|mut lane| {
-            connected = true;
-            lane.run()
+            let result = lane.run();
+            got = lane.got;
+            result
         })
     };
     let result = result.map_err(|fault| match watch.is_gone() {
@@ -74,7 +75,7 @@ pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
         false => fault,
     });
     drop(watch);
-    fetch.lane_ended(start, connected, result);
+    fetch.lane_ended(start, got, result);
 }
 
 struct Lane<'f, 's, 'a> {
@@ -90,6 +91,8 @@ struct Lane<'f, 's, 'a> {
     depth: usize,
     /// How long an answer takes.
     pace: Duration,
+    /// Something has come.
+    got: bool,
 }
 
 impl<'f, 's, 'a> Lane<'f, 's, 'a> {
@@ -137,6 +140,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             buffer: Vec::new(),
             depth: *DEPTH.start(),
             pace: AHEAD,
+            got: false,
         })
     }
 
@@ -234,6 +238,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             .recv_exact_progress(bytes, self.patience.stall, self.fetch.deadline)
             .map_err(Fault::lost)?;
         self.owed.pop_front();
+        self.got = true;
         let below = comparison.check(&job.wanted, bytes);
         let below = below.map_err(|text| Fault::refused(format!("tensor {}: {text}", item.key)))?;
         let below = below.into_iter().map(|wanted| Job { tensor: job.tensor, wanted });

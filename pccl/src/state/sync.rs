@@ -118,7 +118,14 @@ fn repair(
     // From here on the tensors are written. Nobody fetches from a peer that fetches.
     shared.server.withdraw();
     let me = shared.identity().ok_or(Error::NotConnected)?;
-    let targets = targets(plan, state, levels)?;
+    let targets = match targets(plan, state, levels) {
+        Ok(targets) => targets,
+        Err(text) => {
+            ballot.report(plan.sync, SyncReport::Failed(Text::new(&text)), Vec::new(), Vec::new());
+            let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
+            return Err(outcome.err().unwrap_or_else(|| contradiction(text)));
+        }
+    };
     let room = Room { memory: shared.config.state_memory, spill_dir: &shared.config.state_spill_dir };
     let limits = (room, ballot.limit.deadline());
     let Fetched { journal, rx_bytes, failures, gave, error } =
@@ -152,9 +159,13 @@ fn repair(
     match (local, outcome) {
         (Some(error), _) => Err(Error::System(Reason::system(text, error))),
         (None, Err(error)) => Err(error),
-        // No master does that.
-        (None, Ok(_)) => Err(Error::System(Reason::system(text, std::io::ErrorKind::InvalidData.into()))),
+        (None, Ok(_)) => Err(contradiction(text)),
     }
+}
+
+/// The master commits what this peer has reported as failed: no master does that.
+fn contradiction(text: String) -> Error {
+    Error::System(Reason::system(text, std::io::ErrorKind::InvalidData.into()))
 }
 
 /// The tensors that the plan names, to be written.
@@ -162,7 +173,7 @@ fn targets<'t>(
     plan: &SyncPlan,
     state: &'t mut SharedState<'_>,
     levels: &[Arc<Levels>],
-) -> Result<Vec<Target<'t>>, Error> {
+) -> Result<Vec<Target<'t>>, String> {
     let mut named = plan.fetch.iter().peekable();
     let mut targets = Vec::with_capacity(plan.fetch.len());
     // Both are sorted by key.
@@ -173,10 +184,7 @@ fn targets<'t>(
     }
     match named.next() {
         None => Ok(targets),
-        Some(item) => {
-            let text = format!("the plan of a sync names a tensor {} that this peer does not have", item.key);
-            Err(Error::System(Reason::system(text, std::io::ErrorKind::InvalidData.into())))
-        }
+        Some(item) => Err(format!("the plan names a tensor {} that this peer does not have", item.key)),
     }
 }
 

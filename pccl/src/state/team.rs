@@ -163,8 +163,8 @@ impl Board {
         }
     }
 
-    /// A lane has ended. Whether its source is left out from now on.
-    pub(super) fn lane_ended(&mut self, start: Start, connected: bool, result: Result<(), Fault>) -> bool {
+    /// A lane has ended, which has or has not got anything. Whether its source is left out from now on.
+    pub(super) fn lane_ended(&mut self, start: Start, got: bool, result: Result<(), Fault>) -> bool {
         self.schedule.lose(start.lane);
         let source = &mut self.sources[start.source];
         source.running -= 1;
@@ -172,7 +172,8 @@ impl Board {
         if self.over.is_some() || source.fault.is_some() {
             return false;
         }
-        if start.index > 0 && !connected {
+        // A source that serves many refuses connections that only make a transfer faster.
+        if start.index > 0 && !got && fault.kind == SourceFault::Unreached {
             source.worth = source.running;
             return false;
         }

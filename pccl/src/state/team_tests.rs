@@ -53,9 +53,16 @@ fn a_connection_that_stands_gets_others_beside_it_while_there_is_work() {
     board.sources[0].worth = 3;
     let spare = board.start(Duration::ZERO, 24);
     assert_eq!(sources(&spare), [(0, 1), (0, 2)]);
-    // One that is not had is no fault, and not tried again.
+    // One that is not had, or closed at once, is no fault, and not tried again.
     assert!(!board.lane_ended(spare[1], false, Err(Fault::unreached("refused"))));
     assert_eq!((sources(&board.start(Duration::ZERO, 24)), board.running()), (vec![], 2));
+    assert!(!board.lane_ended(spare[0], false, Err(broke())));
+    assert_eq!((sources(&board.start(Duration::ZERO, 24)), board.running()), (vec![], 1));
+    // One that lies is.
+    board.sources[0].worth = 2;
+    let spare = board.start(Duration::ZERO, 24);
+    assert_eq!(sources(&spare), [(0, 1)]);
+    assert!(board.lane_ended(spare[0], false, Err(Fault::refused("wrong bytes"))));
 }
 
 #[test]

@@ -18,8 +18,10 @@ use crate::xxh3;
 use crate::xxh3_leaf::LEAF_BYTES;
 use crate::{Digest128, SimdLevel};
 
+mod levels;
 mod stream;
 
+pub use levels::{level_count, parent_digest, parent_digests, root_from_top, top_level};
 pub use stream::TreeHasher;
 
 /// Children of a full node.

@@ -219,3 +219,29 @@ proptest! {
         prop_assert_eq!(streamed(&data, || piece), expected);
     }
 }
+
+/// From the top down: each list folds to the digest above it, and the highest to the root.
+#[test]
+fn the_levels_of_a_tree_lead_to_its_root() {
+    use pccl_hash::tree::{level_count, parent_digest, parent_digests, root_from_top, top_level};
+    for (count, top) in [(1, 1), (2, 1), (255, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 3)] {
+        let length = count * MEBIBYTE as u64 - 5;
+        let digests: Vec<_> = (0..count).map(|i| Digest128::from_u128(u128::from(i) * 7 + 1)).collect();
+        let mut list = digests.clone();
+        for level in 1..top {
+            assert_eq!(level_count(length, level), list.len() as u64);
+            let above = parent_digests(&list, level + 1);
+            let last = list.chunks(256).next_back().expect("not empty");
+            assert_eq!(above.last(), Some(&parent_digest(last, level + 1)));
+            list = above;
+        }
+        assert_eq!((top_level(length), level_count(length, top)), (top, list.len() as u64));
+        assert_eq!(root_from_top(&list, length), root_from_level1(&digests, length));
+        let mut wrong = list.clone();
+        wrong[0] = Digest128::default();
+        assert_ne!(root_from_top(&wrong, length), root_from_top(&list, length));
+        list.push(Digest128::default());
+        assert!(root_from_top(&list, length).is_err() && root_from_top(&[], length).is_err());
+    }
+    assert_eq!((top_level(0), level_count(0, 1)), (1, 1));
+}

@@ -3,7 +3,7 @@
 use crate::Error;
 use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
 use pccl_protocol::{GroupId, Host, Name};
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
 /// When the payload of data frames carries a CRC-32C.
@@ -44,6 +44,10 @@ pub(crate) struct Config {
     /// Connections of a probe, if not as many as an edge has.
     pub(crate) probe_connections: Option<u16>,
     pub(crate) flight: pccl_flight::Settings,
+    /// Memory that a sync may take beside the tensors, in bytes.
+    pub(crate) state_memory: usize,
+    /// Where it puts what needs more.
+    pub(crate) state_spill_dir: PathBuf,
     /// How to agree on where to resume, if that is wanted.
     pub(crate) resume: Option<ResumeSettings>,
 }

@@ -103,7 +103,7 @@ pub use pccl_quant::{
 };
 pub use scope::{AsyncReduce, Scope};
 pub use state::{
-    SharedState, SyncInfo, SyncStrategy,
+    SharedState, SyncInfo, SyncProgress, SyncStrategy,
     diff::{Camp, Divergence, StateDiff, TensorDiff},
 };
 pub use topology::{Optimized, RatedEdge};

@@ -437,11 +437,6 @@ pub(crate) struct RawState {
 unsafe impl Send for RawState {}
 
 impl RawState {
-    /// Length in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The content. Only while nothing of it is lent for writing.
     pub(crate) fn view(&self) -> &[u8] {
         // SAFETY: the exclusive borrow that made `self` covers these bytes; every `Lent` made of it only reads.
@@ -455,11 +450,10 @@ impl RawState {
         unsafe { Lent::read_only(self.start, self.bytes, gate.clone()) }
     }
 
-    /// Replaces the content. Only while nothing of it is lent.
-    pub(crate) fn replace(&mut self, content: &[u8]) {
-        assert_eq!(content.len(), self.bytes);
-        // SAFETY: `self` stands for the exclusive borrow of these bytes, and the caller has drained every gate behind
-        // which they were lent.
-        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), self.start, self.bytes) };
+    /// The content, to be changed. Only while nothing of it is lent: whoever lent it has drained the gate.
+    pub(crate) fn view_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `self` stands for the exclusive borrow of these bytes, and is itself borrowed exclusively; every gate
+        // behind which they were lent has drained.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }

@@ -29,7 +29,7 @@ impl World {
             Wake::Progress(op) => self.progress(slot, op),
             Wake::Probed(round, to) => self.probed(slot, round, to),
             Wake::Found(plan, reached) => self.found(slot, &plan, &reached),
-            Wake::Fetch(sync, source, tries) => self.fetch(slot, sync, source, tries),
+            Wake::Fetch(sync, tries) => self.fetch(slot, sync, tries),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),
             Wake::GiveUp(op) => self.give_up(slot, op),
@@ -302,7 +302,7 @@ impl World {
         client.sync_plan = Some(plan.plan);
         client.fetch_failures.clear();
         let delay = self.delay();
-        self.wake(slot, delay, Wake::Fetch(sync, 0, 0));
+        self.wake(slot, delay, Wake::Fetch(sync, 0));
     }
 
     fn sync_outcome(&mut self, slot: usize, answer: SyncOutcomeFor) {

@@ -324,6 +324,7 @@ impl Table {
                     sync: plan.plan.sync,
                     report,
                     failures: vec![],
+                    gave: vec![],
                 }));
             }
             M2c::Outcome(_) | M2c::SyncOutcome(_) | M2c::TopologyDone(_) | M2c::PendingAnswer(_) => {

@@ -196,7 +196,7 @@ impl World {
             }),
             10 => {
                 let report = SyncReport::Failed(Text::new("mischief"));
-                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report, failures: vec![] })
+                C2m::SyncComplete(SyncComplete { sync: SyncId(a), report, failures: vec![], gave: vec![] })
             }
             11 => {
                 let generation = LinkGeneration(b);

@@ -1,4 +1,4 @@
-//! How clients fetch shared state: sources one after the other, closed ports, and processes that can fetch from nobody.
+//! How clients fetch shared state: all sources at once, closed ports, and processes that can fetch from nobody.
 
 use crate::blame::Deed;
 use crate::client::Call;
@@ -45,7 +45,8 @@ impl World {
         }
     }
 
-    pub(crate) fn fetch(&mut self, slot: usize, sync: SyncId, source: usize, tries: u32) {
+    /// Looks at all sources at once. `tries` counts looks, the first of which is number 0.
+    pub(crate) fn fetch(&mut self, slot: usize, sync: SyncId, tries: u32) {
         let fails =
             !self.healing && tries == 0 && self.rng.percent(self.swarm.fetch_failure) && self.rng.percent(20);
         let client = &self.clients[slot];
@@ -54,38 +55,72 @@ impl World {
         if fails && let Some(me) = client.peer {
             self.ledger.fetch_failed(me, request);
         }
+        let mut gave = Vec::new();
         let report = if plan.fetch.is_empty() {
             SyncReport::Ready(SyncTraffic::default())
         } else if fails {
             let failed = |source: &StateSource| failure(source.peer, SourceFault::Unreached);
             self.clients[slot].fetch_failures = plan.sources.iter().map(failed).collect();
             SyncReport::Failed(Text::new("no source answers"))
-        } else if source >= plan.sources.len() {
-            SyncReport::Failed(Text::new("no source answers"))
         } else {
-            let peer = plan.sources[source].peer;
-            assert_ne!(Some(peer), client.peer, "seed {}: told to fetch from itself", self.seed);
-            match self.look_at_source(slot, sync, peer, &plan.fetch) {
-                Found::Given => {
-                    self.clients[slot].staged = plan.fetch;
-                    SyncReport::Ready(SyncTraffic::default())
-                }
-                Found::NotYet if tries < 60 => {
-                    return self.wake(slot, 50 * MS, Wake::Fetch(sync, source, tries + 1));
-                }
-                Found::NotYet => return self.next_source(slot, sync, source, SourceFault::Refused, 20 * MS),
-                Found::Failed(fault) => {
-                    let filtered = self.clients[slot].state_filtered;
-                    let closed = self.alive(peer).is_some_and(|giver| self.clients[giver].state_closed);
-                    let time = if filtered || closed { DIAL } else { 20 * MS };
-                    return self.next_source(slot, sync, source, fault, time);
-                }
+            match self.look_at_sources(slot, sync, &plan, &mut gave, tries) {
+                Some(report) => report,
+                None => return,
             }
         };
+        if matches!(report, SyncReport::Ready(_)) {
+            self.clients[slot].staged = plan.fetch;
+        }
         let client = &mut self.clients[slot];
         client.call = Call::Syncing { request, sync, fetched: true };
         let failures = std::mem::take(&mut client.fetch_failures);
-        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report, failures }));
+        self.send(slot, C2m::SyncComplete(SyncComplete { sync, report, failures, gave }));
+    }
+
+    /// What comes of it, or nothing before the next look. Who refuses is known at once, a dial without an answer takes
+    /// its time, while the other sources give.
+    fn look_at_sources(
+        &mut self,
+        slot: usize,
+        sync: SyncId,
+        plan: &SyncPlan,
+        gave: &mut Vec<PeerId>,
+        tries: u32,
+    ) -> Option<SyncReport> {
+        let mut waits = false;
+        let mut pause = 20 * MS;
+        let mut failures = Vec::new();
+        for StateSource { peer, .. } in &plan.sources {
+            assert_ne!(Some(*peer), self.clients[slot].peer, "seed {}: told to fetch from itself", self.seed);
+            match self.look_at_source(slot, sync, *peer, &plan.fetch) {
+                Found::Given => gave.push(*peer),
+                Found::NotYet if tries < 60 => waits = true,
+                Found::NotYet => failures.push(failure(*peer, SourceFault::Refused)),
+                Found::Failed(fault) => {
+                    let closed = self.alive(*peer).is_some_and(|giver| self.clients[giver].state_closed);
+                    if closed || self.clients[slot].state_filtered {
+                        pause = DIAL;
+                    }
+                    failures.push(failure(*peer, fault));
+                }
+            }
+        }
+        if !gave.is_empty() {
+            self.clients[slot].fetch_failures = failures;
+            return Some(SyncReport::Ready(SyncTraffic::default()));
+        }
+        if waits {
+            self.wake(slot, 50 * MS, Wake::Fetch(sync, tries + 1));
+            return None;
+        }
+        // All have failed: the slowest of them says so after its time.
+        let client = &mut self.clients[slot];
+        if client.fetch_failures.is_empty() && !failures.is_empty() {
+            client.fetch_failures = failures;
+            self.wake(slot, pause, Wake::Fetch(sync, tries + 1));
+            return None;
+        }
+        Some(SyncReport::Failed(Text::new("no source answers")))
     }
 
     fn look_at_source(&self, slot: usize, sync: SyncId, peer: PeerId, wanted: &[FetchItem]) -> Found {
@@ -102,13 +137,6 @@ impl World {
             assert_eq!(held, item.digest, "seed {}: a source holds something else", self.seed);
         }
         Found::Given
-    }
-
-    fn next_source(&mut self, slot: usize, sync: SyncId, source: usize, fault: SourceFault, time: u64) {
-        let client = &mut self.clients[slot];
-        let peer = client.sync_plan.as_ref().map_or(PeerId(0), |plan| plan.sources[source].peer);
-        client.fetch_failures.push(failure(peer, fault));
-        self.wake(slot, time, Wake::Fetch(sync, source + 1, 1));
     }
 }
 

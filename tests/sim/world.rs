@@ -53,7 +53,7 @@ pub(crate) enum Wake {
     EdgeUp,
     EdgeLost(EdgeKey),
     Progress(OpId),
-    Fetch(SyncId, usize, u32),
+    Fetch(SyncId, u32),
     /// A probe of this round is over.
     Probed(ProbeRound, PeerId),
     /// All ports of a check were tried; these peers were reached when it began.

@@ -124,9 +124,42 @@ impl PacketStream {
         self.send_limited(bytes, Limit::By(deadline.into()))
     }
 
-    /// Sends raw bytes; gives up when none could be sent for `idle_timeout`.
-    pub fn send_bytes_progress(&mut self, bytes: &[u8], idle_timeout: Duration) -> io::Result<()> {
-        self.send_limited(bytes, Limit::Idle(idle_timeout, None))
+    /// Sends `len` raw bytes straight from memory that may be touched only for moments, without a copy of them; gives
+    /// up when none could be sent for `idle_timeout`. `view` is told how many bytes have been sent, lets the function
+    /// that it gets send what follows from there, which never waits, and returns what that returned; or `None` if the
+    /// memory cannot be touched any more: then this returns `false`, and the stream is of no use any longer.
+    pub fn send_from_progress(
+        &mut self,
+        len: usize,
+        idle_timeout: Duration,
+        mut view: impl FnMut(usize, &mut dyn FnMut(&[u8]) -> io::Result<usize>) -> Option<io::Result<usize>>,
+    ) -> io::Result<bool> {
+        self.check_in_step()?;
+        let mut done = 0;
+        while done < len {
+            let sent = view(done, &mut |bytes| self.conn.try_send(bytes));
+            let failure = match sent {
+                None => {
+                    self.out_of_step = true;
+                    return Ok(false);
+                }
+                Some(Ok(n)) => {
+                    done += n;
+                    continue;
+                }
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let deadline = Limit::Idle(idle_timeout, None).deadline();
+                    match self.conn.wait(sys::Interest::Write, deadline) {
+                        Ok(ready) if ready.any() => continue,
+                        Ok(_) => io::ErrorKind::TimedOut.into(),
+                        Err(error) => error,
+                    }
+                }
+                Some(Err(error)) => error,
+            };
+            return Err(self.note_failure(failure, done));
+        }
+        Ok(true)
     }
 
     /// Fills `buffer` with raw bytes before `deadline` (`None`: no limit). The end of the connection before that is

@@ -65,7 +65,9 @@ fn a_request_and_raw_bytes_as_its_answer() {
     let server = thread::spawn(move || {
         let (kind, body) = other.recv_packet(None).unwrap();
         assert_eq!((kind, body.as_slice()), (9, &b"give"[..]));
-        other.send_bytes_progress(&content, PATIENCE).unwrap();
+        let sent =
+            other.send_from_progress(content.len(), PATIENCE, |done, send| Some(send(&content[done..])));
+        assert!(sent.unwrap());
         other.send_bytes(b"end", soon()).unwrap();
     });
     one.send_packet(9, &Raw(b"give"), soon()).unwrap();
@@ -147,7 +149,10 @@ fn an_idle_timeout_counts_from_the_last_byte_and_a_deadline_does_not() {
 #[test]
 fn a_receiver_that_does_not_read_times_the_sender_out() {
     let (mut one, _other) = pair();
-    let error = one.send_bytes_progress(&vec![0; 64 << 20], Duration::from_millis(100)).unwrap_err();
+    let content = vec![0; 64 << 20];
+    let pause = Duration::from_millis(100);
+    let sent = one.send_from_progress(content.len(), pause, |done, send| Some(send(&content[done..])));
+    let error = sent.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert_eq!(one.send_bytes(b"more", soon()).unwrap_err().kind(), ErrorKind::NotConnected);
 }
@@ -162,4 +167,13 @@ fn a_breaker_ends_a_call_under_way_and_may_be_used_twice() {
     assert_eq!(waiting.join().unwrap(), ErrorKind::UnexpectedEof);
     breaker.break_off();
     drop(other);
+}
+
+#[test]
+fn memory_that_is_taken_back_ends_the_transfer() {
+    let (mut one, mut other) = pair();
+    let sent = one.send_from_progress(100, PATIENCE, |done, send| (done == 0).then(|| send(&[7; 40])));
+    assert!(!sent.unwrap());
+    other.recv_exact(&mut [0; 40], soon()).unwrap();
+    assert_eq!(one.send_bytes(b"more", soon()).unwrap_err().kind(), ErrorKind::NotConnected);
 }

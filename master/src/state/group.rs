@@ -155,8 +155,8 @@ pub(super) struct SyncVoter {
     pub(super) request: RequestId,
     /// Peers that were named to it as sources, in this order.
     pub(super) sources: Vec<PeerId>,
-    /// The one that gave it what was missing.
-    pub(super) gave: Option<PeerId>,
+    /// Those that gave it what was missing.
+    pub(super) gave: Vec<PeerId>,
     pub(super) report: VoterReport,
 }
 
@@ -181,7 +181,7 @@ pub(super) enum VoterReport {
 impl SyncVoter {
     /// One that has reported nothing.
     pub(super) const fn new(request: RequestId) -> Self {
-        Self { request, sources: Vec::new(), gave: None, report: VoterReport::Awaited }
+        Self { request, sources: Vec::new(), gave: Vec::new(), report: VoterReport::Awaited }
     }
 }
 

@@ -22,10 +22,11 @@ impl MasterState {
         match self.groups.get(&group).and_then(|group| group.shared.sync.as_ref()) {
             Some(Sync::Running { sync, voters, .. }) if *sync == complete.sync => {
                 let Some(voter) = voters.get(&id) else { return Ok(()) };
-                let foreign = complete.failures.iter().find(|one| !voter.sources.contains(&one.peer));
+                let named = complete.failures.iter().map(|one| one.peer).chain(complete.gave.iter().copied());
+                let foreign = named.into_iter().find(|one| !voter.sources.contains(one));
                 match foreign {
                     _ if voter.report != VoterReport::Awaited => refuse("twice".into()),
-                    Some(one) => refuse(format!("with {}, which is none of its sources", one.peer)),
+                    Some(one) => refuse(format!("with {one}, which is none of its sources")),
                     None => Ok(()),
                 }
             }
@@ -35,7 +36,7 @@ impl MasterState {
     }
 
     pub(super) fn record_sync_complete(&mut self, id: PeerId, group_id: GroupId, complete: SyncComplete) {
-        let SyncComplete { sync: completed, report, failures } = complete;
+        let SyncComplete { sync: completed, report, failures, gave } = complete;
         let at = self.roll.now;
         // A source that is not heard may have stopped, which shows nothing about the way to it.
         let patience = self.roll.options.beat_interval * 2;
@@ -52,10 +53,10 @@ impl MasterState {
         }
         voter.report = match report {
             SyncReport::Ready(_) => {
-                voter.gave = voter.sources.get(failures.len()).copied();
-                if let Some(source) = voter.gave {
-                    group.shared.fetches.succeeded(source);
+                for source in &gave {
+                    group.shared.fetches.succeeded(*source);
                 }
+                voter.gave = gave;
                 VoterReport::Ready
             }
             SyncReport::Failed(text) => {
@@ -121,7 +122,7 @@ impl MasterState {
                 all.insert(*id, failures.clone());
             }
         }
-        let gave: BTreeSet<PeerId> = voters.values().filter_map(|voter| voter.gave).collect();
+        let gave: BTreeSet<PeerId> = voters.values().flat_map(|voter| voter.gave.iter().copied()).collect();
         // The state is lost with the last of those who hold it.
         let holders: BTreeSet<PeerId> =
             group.shared.holders.iter().filter(|id| voters.contains_key(id)).copied().collect();

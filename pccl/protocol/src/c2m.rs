@@ -241,8 +241,9 @@ wire_struct! {
         pub sync: SyncId,
         /// How it ended here.
         pub report: SyncReport,
-        /// Sources that were asked in vain, in this order. If the report is good, the next one gave everything that was
-        /// still missing.
+        /// Sources that were asked in vain, or failed later.
         pub failures: Vec<SourceFailure>,
+        /// Sources that gave something and did not fail.
+        pub gave: Vec<PeerId>,
     }
 }

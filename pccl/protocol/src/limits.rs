@@ -24,9 +24,8 @@ pub const MAX_FAILED_FORMINGS: usize = 64;
 pub const MAX_TAG_HISTORY: usize = 65_536;
 /// Most tensors in one shared state.
 pub const MAX_STATE_ENTRIES: usize = 16_384;
-/// Most sources that one receiver is given in a sync. One that can reach none of them gives up in this many dial
-/// time-outs, however large the group is.
-pub const MAX_SYNC_SOURCES: usize = 3;
+/// Most sources that one receiver is given in a sync. More would not be faster, as all give at once.
+pub const MAX_SYNC_SOURCES: usize = 16;
 /// Longest key of a shared-state tensor, in bytes.
 pub const MAX_KEY_BYTES: usize = 256;
 /// Longest host name or address text, in bytes.

@@ -1,23 +1,25 @@
 //! Packets between peers on a shared-state connection.
 
-use crate::{Key, StateAnswer, SyncId};
+use crate::{Key, StateAnswer, StatePart, SyncId};
 
 packets! {
-    /// Requests for shared state and their answers.
+    /// Requests for shared state and their answers. Several requests may be under way; they are answered in turn.
     pub enum P2p {
-        /// Ask a source for one tensor.
+        /// Ask a source for a part of a tensor.
         StateRequest(StateRequest) = 1,
-        /// Its answer; the bytes of the tensor follow outside of any packet.
+        /// Its answer; the bytes of the part follow outside of any packet.
         StateAnswer(StateAnswer) = 2,
     }
 }
 
 wire_struct! {
-    /// Ask a source for one tensor.
+    /// Ask a source for a part of a tensor.
     pub struct StateRequest {
         /// The sync that it is for.
         pub sync: SyncId,
         /// The tensor.
         pub key: Key,
+        /// What of it.
+        pub part: StatePart,
     }
 }

@@ -159,7 +159,7 @@ impl ListItem for SourceFailure {
 wire_union! {
     /// What a peer reports when its part of a sync has ended.
     pub enum SyncReport {
-        /// Everything that differed is here and verified (nothing has been replaced yet).
+        /// Everything that differed is here and verified. What it replaced is kept until the outcome.
         Ready(SyncTraffic) = 0,
         /// No source gave what was needed.
         Failed(Text) = 1,
@@ -187,14 +187,38 @@ wire_union! {
     }
 }
 
+wire_struct! {
+    /// The digests of a level of a tensor's tree that lie below one node.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct DigestList {
+        /// The level of the digests, at least 1: that is one digest per MiB.
+        pub level: u8,
+        /// Number of the node above them, on the next level.
+        pub parent: u64,
+    }
+}
+
+wire_union! {
+    /// A part of a tensor.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub enum StatePart {
+        /// Digests.
+        Digests(DigestList) = 0,
+        /// The bytes of the MiB with this number.
+        Mebibyte(u64) = 1,
+    }
+}
+
 wire_union! {
     /// Answer of a source to a state request.
     pub enum StateAnswer {
-        /// The bytes of the tensor follow: this many.
+        /// The bytes of the part follow: this many.
         Bytes(u64) = 0,
         /// This peer does not serve that sync (not begun yet, or over).
         NotServing(Nothing) = 1,
         /// This peer has no such tensor.
         UnknownKey(Nothing) = 2,
+        /// The tensor has no such part.
+        UnknownPart(Nothing) = 3,
     }
 }

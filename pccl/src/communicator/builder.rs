@@ -54,6 +54,8 @@ pub struct Builder {
     checksums: FrameChecksums,
     flight_dir: Option<PathBuf>,
     flight_events: usize,
+    state_memory: usize,
+    state_spill_dir: Option<PathBuf>,
     resume: Option<ResumeSettings>,
 }
 
@@ -78,6 +80,8 @@ impl Builder {
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
             flight_events: pccl_flight::DEFAULT_CAPACITY,
+            state_memory: 256 << 20,
+            state_spill_dir: None,
             resume: None,
         }
     }
@@ -197,6 +201,22 @@ impl Builder {
         self
     }
 
+    /// How many bytes of memory a sync may take beside the tensors while it fetches what differs. Until the sync is
+    /// committed it keeps what it replaces, so that a failed one leaves every tensor as it was; what is more than this
+    /// goes to a file that has no name, see [`Builder::state_spill_dir`]. A few MiB for connections are always taken.
+    /// Default 256 MiB.
+    pub fn state_memory(mut self, bytes: usize) -> Self {
+        self.state_memory = bytes;
+        self
+    }
+
+    /// Directory of that file. It needs as much room as the tensors that differ have. Default: the directory for
+    /// temporary files, `TMPDIR` or `/tmp`.
+    pub fn state_spill_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.state_spill_dir = Some(directory.into());
+        self
+    }
+
     /// A store through which peers agree on where to resume when no master can be had, see
     /// [`Communicator::agree_on_resume`]: `host:port` of `pccl-master --store-only` or of a TCPStore of PyTorch.
     /// `member` is an identity that survives restarts, such as a rank; all peers have to give the same `config`, whose
@@ -273,6 +293,8 @@ impl Builder {
                 directory: self.flight_dir.or_else(pccl_flight::directory_from_environment),
                 capacity: self.flight_events,
             },
+            state_memory: self.state_memory,
+            state_spill_dir: self.state_spill_dir.unwrap_or_else(std::env::temp_dir),
             resume: self.resume,
         }))
     }

@@ -1,7 +1,7 @@
 //! Proving that all peers hold the same shared state.
 
 use super::Communicator;
-use crate::{Error, SharedState, SyncInfo, SyncOptions, flight, limit::Limit, state::sync};
+use crate::{Error, SharedState, SyncInfo, SyncOptions, SyncProgress, flight, limit::Limit, state::sync};
 use pccl_flight::What;
 use pccl_protocol::CallKind;
 
@@ -23,17 +23,34 @@ impl Communicator {
     /// # Errors
     /// `Aborted` with the verdict: nothing was changed, and the error says whether to retry. `TimedOut` when the
     /// limit has passed: the same for this peer, and the others get the verdict. `Kicked`: this peer has other
-    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `TooFewPeers` below the
-    /// minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
+    /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `System` if what is
+    /// replaced can be kept nowhere, see [`Builder::state_memory`](crate::Builder::state_memory). `TooFewPeers` below
+    /// the minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,
         options: impl Into<SyncOptions>,
     ) -> Result<SyncInfo, Error> {
+        self.sync_shared_state_with(state, options, |_| {})
+    }
+
+    /// As [`Communicator::sync_shared_state`], and tells `progress` how far it is while this peer fetches what differs:
+    /// about once per second, and at the end. It is called on the caller's thread; what it does holds up nothing but
+    /// the next report.
+    ///
+    /// # Errors
+    /// As [`Communicator::sync_shared_state`].
+    pub fn sync_shared_state_with(
+        &self,
+        state: &mut SharedState<'_>,
+        options: impl Into<SyncOptions>,
+        mut progress: impl FnMut(SyncProgress),
+    ) -> Result<SyncInfo, Error> {
         let SyncOptions { strategy, timeout } = options.into();
         let limit = Limit::of(timeout.or(self.call_timeout()));
         let call = self.exclusive(CallKind::Sync, true)?;
-        let result = sync::run(&call.shared.syncs, state, strategy, limit);
+        let wish = sync::Wish { strategy, limit, progress: &mut progress };
+        let result = sync::run(&call.shared.syncs, state, wish);
         let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
         flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
         if result.is_err() {

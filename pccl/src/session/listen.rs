@@ -101,7 +101,7 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
     };
     match preamble.role {
         Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
-        Role::State => shared.syncs.server.serve(&shared.syncs, conn, remote),
+        Role::State => shared.syncs.server.serve(&shared.syncs, conn, preamble.connection_index, remote),
         Role::Probe => shared.probes.serve(conn, remote),
         // The reply was all.
         Role::Check => {}

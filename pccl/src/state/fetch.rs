@@ -1,221 +1,313 @@
-//! Fetches tensors that differ into memory of our own, from one source after another until one gives all.
+//! Fetches what differs of the shared state, from all sources at once, and puts it into place piece by piece.
 //!
-//! A source that the run loses is given up at once, see [`super::source`]. One that lives and does not answer, or whose
-//! connection stands still, is given up in a part of the peer time-out, so that there is time for another one.
+//! The caller's thread starts lanes and waits; each lane is a thread with a connection ([`super::lane`]). What they do
+//! is decided by [`super::schedule`] and [`super::team`]. A source that fails is left out, and what it owed goes to the
+//! others. A source that the run loses is given up at once, see [`super::source`].
 
-use super::{StateTensor, source::Watch, syncs::Syncs};
-use crate::{threads::spawn, world::Identity};
-use pccl_protocol::{
-    FetchItem, Key, P2p, SourceFailure, SourceFault, StateAnswer, StateRequest, StateSource, SyncId,
-    SyncPlan, Text, limits,
+use super::syncs::Syncs;
+use super::{
+    SyncProgress,
+    compare::{Comparison, Levels},
+    journal::{Journal, Pieces},
+    lane::{self, bytes_of},
+    progress::Meter,
+    schedule::Job,
+    team::{Board, Fault, HEDGE, Over, Start},
 };
+use crate::{threads::STACK_BYTES, world::Identity};
+use parking_lot::{Condvar, Mutex};
+use pccl_protocol::{PeerId, SourceFailure, SourceFault, SyncPlan, Text};
 use std::{
-    collections::BTreeMap,
+    io,
+    path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
-use tinysockets::{
-    address::HostPort,
-    dial::dial_with_preamble,
-    preamble::{Preamble, Role},
-    stream::PacketStream,
-};
 
-/// How long a source is waited for.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    /// For the answer to a request. The source may still be waiting for its own plan, but not for longer than
-    /// [`super::server`] lets it.
-    answer: Duration,
-    /// For the next bytes of a transfer.
-    stall: Duration,
+/// Most lanes of one fetch.
+const MAX_LANES: usize = 24;
+/// So many lanes there may be, however little memory is allowed.
+const MIN_LANES: usize = 4;
+/// Memory for which one more lane is allowed; it takes a quarter of that for itself.
+const MEMORY_PER_LANE: usize = 4 << 20;
+/// How often progress is reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A tensor that is to be fetched.
+pub(crate) struct Target<'a> {
+    pub(crate) content: &'a mut [u8],
+    pub(crate) levels: Arc<Levels>,
 }
 
-impl Patience {
-    fn of(me: Identity) -> Self {
-        let whole = super::time_base(me.peer_timeout);
-        Self { answer: whole * 3 / 5, stall: whole / 2 }
+/// How much memory a fetch may take beside the tensors, and where what is more goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room<'a> {
+    pub(crate) memory: usize,
+    pub(crate) spill_dir: &'a Path,
+}
+
+impl Room<'_> {
+    fn lanes(&self) -> usize {
+        (self.memory / MEMORY_PER_LANE).clamp(MIN_LANES, MAX_LANES)
+    }
+
+    /// For what is replaced.
+    fn journal_bytes(&self) -> usize {
+        self.memory.saturating_sub(self.lanes() * pccl_hash::tree::MEBIBYTE)
     }
 }
-
-/// Fetched and verified contents, by key.
-pub(crate) type Contents = BTreeMap<Key, Vec<u8>>;
 
 /// What became of a fetch.
-#[derive(Debug, Default)]
-pub(crate) struct Fetched {
-    /// Everything that came; what is missing only if there is an error.
-    pub(crate) contents: Contents,
-    /// Sources that were asked in vain.
+#[derive(Debug)]
+pub(crate) struct Fetched<'a> {
+    /// With what it takes to undo it.
+    pub(crate) journal: Journal<'a>,
+    pub(crate) rx_bytes: u64,
+    /// Sources that were asked in vain, or failed later.
     pub(crate) failures: Vec<SourceFailure>,
-    /// Why something is missing.
-    pub(crate) error: Option<String>,
+    /// Sources that gave something and did not fail.
+    pub(crate) gave: Vec<PeerId>,
+    /// Why something is missing, with the error of this machine, if that is why.
+    pub(crate) error: Option<(String, Option<io::Error>)>,
 }
 
-/// How a source failed.
-struct Fault {
-    kind: SourceFault,
-    text: String,
-    /// The connection stood and broke, which is worth another one.
-    broke: bool,
+/// What the lanes of one fetch share.
+pub(super) struct Fetch<'s, 'a> {
+    pub(super) shared: &'s Syncs,
+    pub(super) me: Identity,
+    pub(super) plan: &'s SyncPlan,
+    pub(super) comparisons: Vec<Comparison<'s>>,
+    pub(super) journal: Journal<'a>,
+    /// The caller's limit.
+    pub(super) deadline: Option<Instant>,
+    pub(super) began: Instant,
+    pub(super) board: Mutex<Board>,
+    /// Lanes with nothing to do wait for this.
+    pub(super) work: Condvar,
+    /// The caller's thread waits for this: there is work for more lanes, one has ended, or all is over.
+    news: Condvar,
 }
 
-impl Fault {
-    fn lost(error: std::io::Error) -> Self {
-        let broke = error.kind() != std::io::ErrorKind::TimedOut;
-        Self { kind: SourceFault::Unreached, text: error.to_string(), broke }
-    }
-
-    fn refused(text: impl ToString) -> Self {
-        Self { kind: SourceFault::Refused, text: text.to_string(), broke: false }
-    }
-
-    fn unreached(text: String) -> Self {
-        Self { kind: SourceFault::Unreached, text, broke: false }
-    }
-}
-
-/// Fetches everything in the plan. What one source has given stays when the next one is asked for the rest.
-pub(crate) fn fetch(
+/// Fetches everything in the plan; `targets` are its tensors, in the same order.
+pub(crate) fn fetch<'a>(
     shared: &Syncs,
     me: Identity,
     plan: &SyncPlan,
-    tensors: &[StateTensor],
-    deadline: Option<Instant>,
-) -> Fetched {
-    let mut fetched = Fetched::default();
-    let job = Job { shared, me, plan, tensors, deadline };
-    for source in &plan.sources {
-        let watch = shared.source.begin(source.peer);
-        // Whoever went before this peer watched will not be told of again.
-        shared.source.keep(|peer| shared.table.has_member(peer));
-        if shared.is_over() {
-            fetched.error = Some("the session ended".into());
-            return fetched;
+    targets: Vec<Target<'a>>,
+    (room, deadline): (Room<'_>, Option<Instant>),
+    progress: &mut dyn FnMut(SyncProgress),
+) -> Fetched<'a> {
+    let (contents, levels): (Vec<_>, Vec<_>) =
+        targets.into_iter().map(|target| (target.content, target.levels)).unzip();
+    let pieces = contents
+        .into_iter()
+        .map(|content| content.chunks_mut(pccl_hash::tree::MEBIBYTE).map(Mutex::new).collect::<Pieces<'a>>());
+    let journal = Journal::new(pieces.collect(), room.journal_bytes(), room.spill_dir);
+    let comparisons: Vec<_> =
+        levels.iter().zip(&plan.fetch).map(|(own, item)| Comparison::new(own, item.digest)).collect();
+    let mut board = Board::new(plan.sources.len());
+    for (tensor, comparison) in comparisons.iter().enumerate() {
+        log::trace!("fetching {}", plan.fetch[tensor].key);
+        if let Some(wanted) = comparison.first() {
+            let job = Job { tensor, wanted };
+            board.expect(&job, bytes_of(comparison, &job));
+            board.schedule.add(job);
         }
-        if shared.source.is_stopped() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            fetched.error = Some("the sync is over".into());
-            return fetched;
-        }
-        let mut ask = || fetch_from(&job, source, &watch, &mut fetched.contents);
-        // What came over a connection that broke is kept.
-        let asked = ask().or_else(|fault| if fault.broke && !watch.is_gone() { ask() } else { Err(fault) });
-        let Err(fault) = asked else { return fetched };
-        if shared.source.is_stopped() {
-            fetched.error = Some("the sync is over".into());
-            return fetched;
-        }
-        let name = format!("{} ({}:{})", source.peer, source.host, source.port);
-        let text = if watch.is_gone() { "the run has lost it".to_owned() } else { fault.text };
-        log::warn!("shared state from peer {name}: {text}");
-        let text = Text::new(format!("{name}: {text}"));
-        fetched.failures.push(SourceFailure { peer: source.peer, fault: fault.kind, text });
     }
-    let texts: Vec<&str> = fetched.failures.iter().map(|failure| failure.text.as_str()).collect();
-    fetched.error = Some(if texts.is_empty() { "no source was named".into() } else { texts.join("; ") });
-    fetched
-}
-
-/// What one fetch needs.
-struct Job<'a> {
-    shared: &'a Syncs,
-    me: Identity,
-    plan: &'a SyncPlan,
-    tensors: &'a [StateTensor],
-    /// The caller's limit.
-    deadline: Option<Instant>,
-}
-
-fn earlier(deadline: Instant, limit: Option<Instant>) -> Instant {
-    limit.map_or(deadline, |limit| limit.min(deadline))
-}
-
-fn fetch_from(
-    job: &Job<'_>,
-    source: &StateSource,
-    watch: &Watch<'_>,
-    contents: &mut Contents,
-) -> Result<(), Fault> {
-    let Job { shared, me, plan, tensors, deadline } = *job;
-    let mut stream = connect(shared, me, source, (watch, deadline)).map_err(Fault::unreached)?;
-    watch.connected(stream.breaker());
-    for item in &plan.fetch {
-        if contents.contains_key(&item.key) {
-            continue;
-        }
-        let position = tensors.binary_search_by(|tensor| tensor.key.cmp(&item.key)).map_err(|_| {
-            Fault::refused(format!("the plan names a tensor {} that this peer does not have", item.key))
-        })?;
-        let len = tensors[position].memory.bytes();
-        let content = fetch_tensor(&mut stream, plan.sync, item, len, (Patience::of(me), deadline))?;
-        contents.insert(item.key.clone(), content);
+    if board.schedule.is_done() {
+        board.over = Some(Over::Done);
     }
-    Ok(())
-}
-
-/// Dials on a thread of its own, so that the loss of the source ends the wait here.
-fn connect(
-    shared: &Syncs,
-    me: Identity,
-    source: &StateSource,
-    (watch, latest): (&Watch<'_>, Option<Instant>),
-) -> Result<PacketStream, String> {
-    let preamble = Preamble {
-        run: me.run.0,
-        from: me.peer.0,
-        to: source.peer.0,
-        group: shared.config.group.0,
-        connection_count: 1,
-        ..Preamble::new(Role::State)
+    let fetch = Fetch {
+        shared,
+        me,
+        plan,
+        comparisons,
+        journal,
+        deadline,
+        began: Instant::now(),
+        board: Mutex::new(board),
+        work: Condvar::new(),
+        news: Condvar::new(),
     };
-    let address = HostPort::new(source.host.as_str(), source.port);
-    let deadline = earlier(Instant::now() + shared.config.dial_timeout, latest);
-    let (result, dialed) = crossbeam_channel::bounded(1);
-    // Not waited for: it ends by its deadline and holds nothing of this session.
-    spawn("pccl-fetch", move || {
-        let _ = result.send(dial_with_preamble(&address, &preamble, deadline));
-    })
-    .map_err(|error| error.to_string())?;
-    let dialed = crossbeam_channel::select! {
-        recv(dialed) -> dialed => dialed.map_err(|error| error.to_string())?,
-        recv(watch.gone()) -> _ => return Err("the run has lost it".into()),
-    };
-    let conn = dialed.map_err(|error| error.to_string())?;
-    Ok(PacketStream::new(conn, limits::MAX_PACKET_BYTES))
+    fetch.run(room.lanes(), progress);
+    fetch.result()
 }
 
-fn fetch_tensor(
-    stream: &mut PacketStream,
-    sync: SyncId,
-    item: &FetchItem,
-    len: usize,
-    (patience, latest): (Patience, Option<Instant>),
-) -> Result<Vec<u8>, Fault> {
-    let request = P2p::StateRequest(StateRequest { sync, key: item.key.clone() });
-    let (sent_by, answered_by) = (Instant::now() + patience.stall, Instant::now() + patience.answer);
-    stream.send_bytes(&request.to_frame(), earlier(sent_by, latest)).map_err(Fault::lost)?;
-    let (kind, body) = stream.recv_packet(earlier(answered_by, latest)).map_err(Fault::lost)?;
-    match P2p::from_frame(kind, &body).map_err(Fault::refused)? {
-        P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == len as u64 => {}
-        P2p::StateAnswer(StateAnswer::Bytes(bytes)) => {
-            let text = format!("offers {bytes} bytes for tensor {}, {len} are needed", item.key);
-            return Err(Fault::refused(text));
-        }
-        P2p::StateAnswer(StateAnswer::NotServing(_)) => {
-            return Err(Fault::refused(format!("does not serve sync {sync}")));
-        }
-        P2p::StateAnswer(StateAnswer::UnknownKey(_)) => {
-            return Err(Fault::refused(format!("has no tensor {}", item.key)));
-        }
-        P2p::StateRequest(_) => return Err(Fault::refused("a request where an answer belongs")),
+impl<'a> Fetch<'_, 'a> {
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
     }
-    log::trace!("fetching {} bytes of {}", len, item.key);
-    let mut content = vec![0; len];
-    stream.recv_exact_progress(&mut content, patience.stall, latest).map_err(Fault::lost)?;
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let digest = pccl_hash::tree_hash_parallel(&content, threads);
-    if digest != item.digest {
-        let text = format!("tensor {} arrived with hash {digest}, {} was elected", item.key, item.digest);
-        return Err(Fault::refused(text));
+
+    pub(super) fn earlier(&self, deadline: Instant) -> Instant {
+        self.deadline.map_or(deadline, |limit| limit.min(deadline))
     }
-    Ok(content)
+
+    /// Starts lanes until everything is here, or cannot be had.
+    fn run(&self, most: usize, progress: &mut dyn FnMut(SyncProgress)) {
+        std::thread::scope(|scope| {
+            let mut meter = Meter::default();
+            let mut report_at = REPORT_INTERVAL;
+            let mut board = self.board.lock();
+            while board.over.is_none() {
+                self.look_around(&mut board);
+                for start in board.start(self.now(), most) {
+                    let lane = std::thread::Builder::new().name("pccl-lane".into()).stack_size(STACK_BYTES);
+                    if let Err(error) = lane.spawn_scoped(scope, move || lane::run(self, start)) {
+                        let fault = Fault::unreached(format!("no thread for it: {error}"));
+                        board.lane_ended(start, false, Err(fault));
+                    }
+                }
+                if board.over.is_none() {
+                    self.news.wait_until(&mut board, Instant::now() + HEDGE / 2);
+                }
+                if self.now() >= report_at && board.over.is_none() {
+                    report_at = self.now() + REPORT_INTERVAL;
+                    let seen = self.progress_of(&board, &mut meter);
+                    // The callback may take its time, and nobody waits for it.
+                    drop(board);
+                    log::info!("shared state: {seen}");
+                    progress(seen);
+                    board = self.board.lock();
+                }
+            }
+            drop(board);
+            self.work.notify_all();
+            // Whatever is still under way is not needed any more.
+            self.shared.source.keep(|_| false);
+        });
+        let board = self.board.lock();
+        if matches!(board.over, Some(Over::Done)) && board.total_bytes > 0 {
+            let seen = self.progress_of(&board, &mut Meter::default());
+            drop(board);
+            log::debug!("shared state: {seen}");
+            progress(seen);
+        }
+    }
+
+    fn progress_of(&self, board: &Board, meter: &mut Meter) -> SyncProgress {
+        let gave = board.sources.iter().filter(|source| source.gave_bytes > 0).count();
+        SyncProgress {
+            done_bytes: board.done_bytes,
+            total_bytes: board.total_bytes,
+            rate: meter.rate(self.now(), board.done_bytes),
+            sources: if matches!(board.over, Some(Over::Done)) { gave } else { board.giving() },
+        }
+    }
+
+    /// Ends the fetch if there is no use in it any more.
+    fn look_around(&self, board: &mut Board) {
+        let why = if self.shared.is_over() {
+            "the session ended"
+        } else if self.shared.source.is_stopped()
+            || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+        {
+            "the sync is over"
+        } else if board.sources.is_empty() {
+            "no source was named"
+        } else {
+            return;
+        };
+        board.over = Some(Over::Failed(why.into(), None));
+    }
+
+    /// Whether a lane to this source has nothing to do any more.
+    pub(super) fn is_over(&self, source: usize) -> bool {
+        let board = self.board.lock();
+        board.over.is_some() || board.sources[source].fault.is_some()
+    }
+
+    /// A connection to a source stands; its path is worth so many.
+    pub(super) fn connected(&self, source: usize, worth: usize) {
+        let mut board = self.board.lock();
+        let source = &mut board.sources[source];
+        if source.worth == 0 {
+            source.worth = worth;
+            drop(board);
+            self.news.notify_one();
+        }
+    }
+
+    /// A part is in its place.
+    pub(super) fn finish(&self, source: usize, job: &Job, below: Vec<(Job, usize)>, bytes: usize) {
+        let more_work = !below.is_empty();
+        let mut board = self.board.lock();
+        board.finish(source, job, below, bytes, self.now());
+        let over = board.over.is_some();
+        drop(board);
+        if more_work || over {
+            self.work.notify_all();
+            self.news.notify_one();
+        }
+    }
+
+    /// Nothing more is to be fetched.
+    pub(super) fn end(&self, over: Over) {
+        self.board.lock().over.get_or_insert(over);
+        self.work.notify_all();
+        self.news.notify_one();
+    }
+
+    /// A lane has ended; its source is left out if it is at fault.
+    pub(super) fn lane_ended(&self, start: Start, got: bool, result: Result<(), Fault>) {
+        let mut board = self.board.lock();
+        self.look_around(&mut board);
+        let left_out = board.lane_ended(start, got, result);
+        if left_out {
+            let source = &self.plan.sources[start.source];
+            let text = board.sources[start.source].fault.as_ref().map_or("", |fault| fault.text.as_str());
+            log::warn!("shared state from peer {}: {text}", self.name(start.source));
+            if board.is_lost() {
+                board.over = Some(Over::Failed(String::new(), None));
+            }
+            // The other connections to it are of no use either.
+            self.shared.source.keep(|peer| peer != source.peer);
+        }
+        drop(board);
+        self.work.notify_all();
+        self.news.notify_one();
+    }
+
+    fn name(&self, source: usize) -> String {
+        let source = &self.plan.sources[source];
+        format!("{} ({}:{})", source.peer, source.host, source.port)
+    }
+
+    /// How it ended. After the last lane.
+    fn result(self) -> Fetched<'a> {
+        let now = self.now();
+        let board = std::mem::take(&mut *self.board.lock());
+        let is_done = matches!(board.over, Some(Over::Done));
+        let (mut failures, mut gave) = (Vec::new(), Vec::new());
+        for (number, source) in board.sources.iter().enumerate() {
+            let peer = self.plan.sources[number].peer;
+            let failure = |fault, text: &str| {
+                let text = Text::new(format!("{}: {text}", self.name(number)));
+                SourceFailure { peer, fault, text }
+            };
+            let silent = source.since.map(|since| now.saturating_sub(since)).filter(|time| *time >= HEDGE);
+            match (&source.fault, silent) {
+                (Some(fault), _) => failures.push(failure(fault.kind, &fault.text)),
+                (None, _) if source.gave_bytes > 0 => gave.push(peer),
+                // The next sync had better ask somebody else first.
+                (None, Some(time)) if is_done => {
+                    failures
+                        .push(failure(SourceFault::Unreached, &format!("nothing came from it in {time:?}")));
+                }
+                (None, _) => {}
+            }
+        }
+        let spilled_bytes = self.journal.spilled_bytes();
+        if spilled_bytes > 0 {
+            log::info!("{spilled_bytes} bytes of old state wait in {}", self.journal.directory().display());
+        }
+        let error = match board.over {
+            Some(Over::Done) => None,
+            Some(Over::Failed(text, error)) if !text.is_empty() => Some((text, error)),
+            _ => {
+                let texts: Vec<&str> = failures.iter().map(|failure| failure.text.as_str()).collect();
+                Some((texts.join("; "), None))
+            }
+        };
+        Fetched { journal: self.journal, rx_bytes: board.done_bytes, failures, gave, error }
+    }
 }

@@ -1,21 +1,29 @@
 //! Shared state: tensors that all peers of a group hold bit-identically, and the sync that proves it.
 
+mod compare;
 pub(crate) mod diff;
 mod fetch;
+mod journal;
+mod lane;
+mod progress;
+mod schedule;
 pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod sync;
 pub(crate) mod syncs;
+mod team;
 
 use crate::{
     Error,
     memory::{RawState, StateMemory},
 };
+use compare::Levels;
 use pccl_protocol::{Key, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 pub use pccl_protocol::SyncStrategy;
+pub use progress::SyncProgress;
 
 /// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy
 /// machine would pass for a dead one.
@@ -112,26 +120,28 @@ impl<'a> SharedState<'a> {
         Ok(self)
     }
 
-    /// The tensors with their state hashes, as they are voted on.
-    pub(crate) fn entries(&self) -> Vec<StateEntry> {
+    /// The tensors with their state hashes, as they are voted on, and all digests below those.
+    pub(crate) fn entries(&self) -> (Vec<StateEntry>, Vec<Arc<Levels>>) {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let entry = |tensor: &StateTensor| {
             log::trace!("hashing {}", tensor.key);
-            StateEntry {
+            let levels = Levels::of(tensor.memory.view(), threads);
+            let entry = StateEntry {
                 key: tensor.key.clone(),
                 count: tensor.count,
                 data_type: tensor.data_type,
                 allow_inequality: tensor.allow_inequality,
-                digest: pccl_hash::tree_hash_parallel(tensor.memory.view(), threads),
-            }
+                digest: levels.root(),
+            };
+            (entry, Arc::new(levels))
         };
-        self.tensors.iter().map(entry).collect()
+        self.tensors.iter().map(entry).unzip()
     }
 
     /// One hash over keys, types and contents, for logs and comparisons between peers.
     pub fn hash(&self) -> String {
         let mut hasher = pccl_hash::TreeHasher::new();
-        for entry in self.entries() {
+        for entry in self.entries().0 {
             hasher.update(entry.key.as_str().as_bytes());
             hasher.update(&[0, entry.data_type.code()]);
             hasher.update(&entry.count.to_le_bytes());

@@ -1,13 +1,14 @@
 //! Gives shared state to peers that fetch it, while the own caller is in a sync.
 //!
 //! The caller's tensors are on offer from before the vote until the outcome, behind a gate that the sync drains before
-//! it returns. Each connection has a thread; it copies a piece under the gate and sends it from its own memory, so that
-//! a slow receiver never holds the caller's memory.
+//! it returns. Each connection has a thread, which answers one request after the other: it sends straight from the
+//! caller's memory, under the gate only while the kernel copies, so that a slow receiver never holds that memory.
 
+use super::compare::Levels;
 use super::syncs::Syncs;
 use crate::threads::spawn;
 use parking_lot::{Condvar, Mutex};
-use pccl_protocol::{Key, Nothing, P2p, StateAnswer, StateRequest, SyncId, limits};
+use pccl_protocol::{Key, Nothing, P2p, StateAnswer, StatePart, StateRequest, SyncId, limits};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -20,14 +21,14 @@ use std::{
 };
 use tinysockets::{
     conn::Conn,
-    link::{Gate, Lent},
+    link::{Gate, Lent, tune_data_socket},
     stream::{PacketStream, StreamBreaker},
 };
 
-/// Bytes copied and sent at a time.
-const PIECE_BYTES: usize = 256 << 10;
-/// Most connections served at once.
-const MAX_SERVED: usize = 256;
+/// Most connections served at once: one for each peer that there can be.
+const MAX_SERVED: usize = limits::MAX_PEERS;
+/// Most connections served at once before those are refused that only make a transfer faster.
+const MAX_SPARE: usize = 64;
 /// How long a connection may be idle between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -53,7 +54,7 @@ impl Patience {
 #[derive(Debug)]
 pub(crate) struct Offer {
     pub(crate) gate: Arc<Gate>,
-    pub(crate) tensors: BTreeMap<Key, Lent>,
+    pub(crate) tensors: BTreeMap<Key, (Lent, Arc<Levels>)>,
     pub(crate) sent_bytes: AtomicU64,
 }
 
@@ -98,7 +99,7 @@ impl StateServer {
         self.changed.notify_all();
         if let Some(offer) = offer {
             offer.gate.close();
-            // Passes are only held while a piece is copied.
+            // Passes are only held while the kernel copies.
             offer.gate.wait_drained(None);
         }
     }
@@ -122,12 +123,14 @@ impl StateServer {
         }
     }
 
-    /// Serves one connection on a thread of its own.
-    pub(crate) fn serve(&self, shared: &Arc<Syncs>, conn: Conn, remote: SocketAddr) {
+    /// Serves one connection on a thread of its own. `index` counts the connections of one receiver.
+    pub(crate) fn serve(&self, shared: &Arc<Syncs>, conn: Conn, index: u16, remote: SocketAddr) {
+        tune_data_socket(&conn, conn.round_trip());
         let stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
         let mut state = self.state.lock();
         state.connections.retain(|(_, thread)| !thread.is_finished());
-        if state.stopped || state.connections.len() >= MAX_SERVED {
+        let most = if index == 0 { MAX_SERVED } else { MAX_SPARE };
+        if state.stopped || state.connections.len() >= most {
             return;
         }
         let breaker = stream.breaker();
@@ -145,7 +148,6 @@ impl StateServer {
     }
 
     fn run(&self, mut stream: PacketStream, patience: Patience) -> Result<(), String> {
-        let mut piece = vec![0; PIECE_BYTES];
         loop {
             let (kind, body) =
                 stream.recv_packet(Instant::now() + IDLE_TIMEOUT).map_err(|error| error.to_string())?;
@@ -153,7 +155,7 @@ impl StateServer {
             let P2p::StateRequest(request) = packet else {
                 return Err("an answer where a request belongs".into());
             };
-            self.answer(&mut stream, &request, &mut piece, patience)?;
+            self.answer(&mut stream, &request, patience)?;
         }
     }
 
@@ -161,7 +163,6 @@ impl StateServer {
         &self,
         stream: &mut PacketStream,
         request: &StateRequest,
-        piece: &mut [u8],
         patience: Patience,
     ) -> Result<(), String> {
         let reply = |stream: &mut PacketStream, answer| {
@@ -174,22 +175,35 @@ impl StateServer {
         let Some(offer) = self.offer_for(request.sync, patience.plan) else {
             return reply(stream, StateAnswer::NotServing(Nothing {}));
         };
-        let Some(tensor) = offer.tensors.get(&request.key) else {
+        let Some((tensor, levels)) = offer.tensors.get(&request.key) else {
             return reply(stream, StateAnswer::UnknownKey(Nothing {}));
         };
-        reply(stream, StateAnswer::Bytes(tensor.len() as u64))?;
-        let mut sent = 0;
-        while sent < tensor.len() {
-            let len = piece.len().min(tensor.len() - sent);
-            tensor
-                .view(sent..sent + len, |bytes| piece[..len].copy_from_slice(bytes))
-                .ok_or("the sync ended while its state was being sent")?;
-            // Booked first: once the receiver has the last piece, the sync may be over.
-            offer.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
-            stream.send_bytes_progress(&piece[..len], patience.stall).map_err(|error| error.to_string())?;
-            sent += len;
+        let range = match request.part {
+            StatePart::Mebibyte(number) => levels.mebibyte(number),
+            StatePart::Digests(list) => {
+                let Some(digests) = levels.list(list) else {
+                    return reply(stream, StateAnswer::UnknownPart(Nothing {}));
+                };
+                let mut answer = P2p::StateAnswer(StateAnswer::Bytes(digests.len() as u64)).to_frame();
+                answer.extend_from_slice(&digests);
+                let deadline = Instant::now() + patience.stall;
+                return stream.send_bytes(&answer, deadline).map_err(|error| error.to_string());
+            }
+        };
+        let Some(range) = range else {
+            return reply(stream, StateAnswer::UnknownPart(Nothing {}));
+        };
+        reply(stream, StateAnswer::Bytes(range.len() as u64))?;
+        // Booked first: once the receiver has the last piece, the sync may be over.
+        offer.sent_bytes.fetch_add(range.len() as u64, Ordering::Relaxed);
+        let sent = stream.send_from_progress(range.len(), patience.stall, |done, send| {
+            tensor.view(range.start + done..range.end, send)
+        });
+        match sent {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("the sync ended while its state was being sent".into()),
+            Err(error) => Err(error.to_string()),
         }
-        Ok(())
     }
 
     /// The offer of `sync`. The request may be here before the master's news: then it waits for that, not for ever.

@@ -1,22 +1,31 @@
-//! The source that this peer fetches shared state from, watched: when the run loses that peer, or this session ends,
-//! the fetch is over at once, however patient its time-outs are.
+//! The sources that this peer fetches shared state from, watched: when the run loses one of them, or this session ends,
+//! what waits for it is woken at once, however patient its time-outs are.
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use pccl_protocol::PeerId;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use tinysockets::stream::StreamBreaker;
 
-/// At most one source at a time, as a sync is alone.
+/// All connections to sources; of one sync, as a sync is alone.
 #[derive(Debug, Default)]
 pub(crate) struct SourceWatch {
-    watched: Mutex<Option<Watched>>,
+    watched: Mutex<Watched>,
     /// The sync is over: no source is needed any more.
     is_stopped: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Watched {
+    last: u64,
+    connections: BTreeMap<u64, Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
     source: PeerId,
     /// Gone once the source is: that wakes whoever waits for the connection.
     alive: Option<Sender<()>>,
@@ -24,11 +33,14 @@ struct Watched {
 }
 
 impl SourceWatch {
-    /// Begins to watch `source`.
+    /// Begins to watch `source` for one connection to it.
     pub(crate) fn begin(&self, source: PeerId) -> Watch<'_> {
         let (alive, gone) = crossbeam_channel::bounded(0);
-        *self.watched.lock() = Some(Watched { source, alive: Some(alive), breaker: None });
-        Watch { all: self, gone }
+        let mut watched = self.watched.lock();
+        watched.last += 1;
+        let number = watched.last;
+        watched.connections.insert(number, Connection { source, alive: Some(alive), breaker: None });
+        Watch { all: self, number, gone }
     }
 
     /// A sync is about to be voted for.
@@ -47,23 +59,23 @@ impl SourceWatch {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Ends the fetch if its source is not among those that `remain`.
-    pub(crate) fn keep(&self, remain: impl FnOnce(PeerId) -> bool) {
-        if let Some(watched) = self.watched.lock().as_mut()
-            && !remain(watched.source)
-        {
-            watched.alive = None;
-            if let Some(breaker) = &watched.breaker {
+    /// Ends all connections to sources that are not among those that `remain`.
+    pub(crate) fn keep(&self, remain: impl Fn(PeerId) -> bool) {
+        let mut watched = self.watched.lock();
+        for connection in watched.connections.values_mut().filter(|one| !remain(one.source)) {
+            connection.alive = None;
+            if let Some(breaker) = &connection.breaker {
                 breaker.break_off();
             }
         }
     }
 }
 
-/// One source is watched for as long as this lives.
+/// One connection is watched for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     all: &'a SourceWatch,
+    number: u64,
     gone: Receiver<()>,
 }
 
@@ -75,23 +87,23 @@ impl Watch<'_> {
 
     /// Whether the source is gone.
     pub(crate) fn is_gone(&self) -> bool {
-        self.all.watched.lock().as_ref().is_none_or(|watched| watched.alive.is_none())
+        self.all.watched.lock().connections.get(&self.number).is_none_or(|one| one.alive.is_none())
     }
 
     /// From now on the connection breaks when the source goes; at once, if it has gone.
     pub(crate) fn connected(&self, breaker: StreamBreaker) {
-        if let Some(watched) = self.all.watched.lock().as_mut() {
-            if watched.alive.is_none() {
+        if let Some(connection) = self.all.watched.lock().connections.get_mut(&self.number) {
+            if connection.alive.is_none() {
                 breaker.break_off();
             }
-            watched.breaker = Some(breaker);
+            connection.breaker = Some(breaker);
         }
     }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        *self.all.watched.lock() = None;
+        self.all.watched.lock().connections.remove(&self.number);
     }
 }
 
@@ -115,16 +127,24 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_goes_ends_the_wait_and_the_connection() {
+    fn a_source_that_goes_ends_the_waits_for_it_and_its_connections_and_no_others() {
         let all = SourceWatch::default();
-        let watch = all.begin(PeerId(1));
-        all.keep(|peer| peer == PeerId(1));
+        let (watch, second, other) = (all.begin(PeerId(1)), all.begin(PeerId(1)), all.begin(PeerId(2)));
+        all.keep(|peer| peer <= PeerId(2));
         assert_eq!((watch.gone().try_recv(), watch.is_gone()), (Err(TryRecvError::Empty), false));
         let (near, mut far) = connection();
         watch.connected(near.breaker());
+        let (near_other, mut far_other) = connection();
+        other.connected(near_other.breaker());
         all.keep(|peer| peer == PeerId(2));
-        assert_eq!((watch.gone().try_recv(), watch.is_gone()), (Err(TryRecvError::Disconnected), true));
+        for gone in [&watch, &second] {
+            assert_eq!((gone.gone().try_recv(), gone.is_gone()), (Err(TryRecvError::Disconnected), true));
+        }
         assert_eq!(far.read(&mut [0]).expect("closed in order"), 0);
+        assert!(!other.is_gone());
+        all.stop();
+        assert!(other.is_gone() && all.is_stopped());
+        assert_eq!(far_other.read(&mut [0]).expect("closed in order"), 0);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! The caller's side of a shared-state sync: hash, vote, fetch or serve, commit.
 
+use super::syncs::Syncs;
 use super::{
-    SharedState, SyncInfo, SyncStrategy,
-    fetch::{self, Contents, Fetched},
+    SharedState, StateTensor, SyncInfo, SyncProgress, SyncStrategy,
+    compare::Levels,
+    fetch::{self, Fetched, Room, Target},
     server::Offer,
-    syncs::Syncs,
 };
-use crate::{Error, limit::Limit};
+use crate::{Error, Reason, limit::Limit};
 use pccl_flight::{Event, Subject, What};
 use pccl_protocol::{
-    C2m, CallKind, Cause, GiveUp, M2c, RequestId, StateEntry, SyncComplete, SyncInitiate, SyncOutcome,
-    SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
+    C2m, CallKind, Cause, GiveUp, M2c, PeerId, RequestId, SourceFailure, StateEntry, SyncComplete, SyncId,
+    SyncInitiate, SyncOutcome, SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
 };
 use std::sync::{
     Arc,
@@ -26,53 +27,57 @@ enum Answer {
     TooFew(Error),
 }
 
+/// How a caller wants to sync.
+pub(crate) struct Wish<'p> {
+    pub(crate) strategy: SyncStrategy,
+    pub(crate) limit: Limit,
+    /// Hears of a fetch, about once per second.
+    pub(crate) progress: &'p mut dyn FnMut(SyncProgress),
+}
+
 /// Runs one sync. The caller has made sure that nothing else is under way.
 pub(crate) fn run(
     shared: &Syncs,
     state: &mut SharedState<'_>,
-    strategy: SyncStrategy,
-    limit: Limit,
+    mut wish: Wish<'_>,
 ) -> Result<SyncInfo, Error> {
-    let entries = state.entries();
+    let (entries, levels) = state.entries();
     let gate = Arc::new(Gate::new());
-    let tensors =
-        state.tensors.iter().map(|tensor| (tensor.key.clone(), tensor.memory.lend(&gate))).collect();
+    let lent = |(tensor, levels): (&StateTensor, &Arc<Levels>)| {
+        (tensor.key.clone(), (tensor.memory.lend(&gate), levels.clone()))
+    };
+    let tensors = state.tensors.iter().zip(&levels).map(lent).collect();
     let offer = Arc::new(Offer { gate, tensors, sent_bytes: AtomicU64::new(0) });
     shared.server.offer(offer.clone());
     shared.source.start();
-    let result = vote_and_move(shared, state, (strategy, limit), entries);
+    let result = vote_and_move(shared, state, &mut wish, (entries, levels));
     shared.server.withdraw();
-    let (revision, fetched) = result?;
-    let rx_bytes = fetched.values().map(|content| content.len() as u64).sum();
-    for tensor in &mut state.tensors {
-        if let Some(content) = fetched.get(&tensor.key) {
-            tensor.memory.replace(content);
-        }
-    }
+    let (revision, rx_bytes) = result?;
     state.revision = revision;
     Ok(SyncInfo { revision, tx_bytes: offer.sent_bytes.load(Ordering::Relaxed), rx_bytes })
 }
 
 fn vote_and_move(
     shared: &Syncs,
-    state: &SharedState<'_>,
-    (strategy, limit): (SyncStrategy, Limit),
-    entries: Vec<StateEntry>,
-) -> Result<(u64, Contents), Error> {
+    state: &mut SharedState<'_>,
+    wish: &mut Wish<'_>,
+    (entries, levels): (Vec<StateEntry>, Vec<Arc<Levels>>),
+) -> Result<(u64, u64), Error> {
+    let limit = wish.limit;
     let (mut ballot, plan) = loop {
         let request = shared.next_request();
         let mut ballot = Ballot { shared, request, limit, given_up: false };
         shared.flight.record_with(|| {
             Event::new(What::SyncVoted)
                 .about(Subject::Request(request))
-                .named(strategy.to_string())
+                .named(wish.strategy.to_string())
                 .count(entries.len() as u64)
         });
         shared.send(&C2m::SyncInitiate(SyncInitiate {
             request,
             epoch: shared.table.epoch(),
             revision: state.wire_revision(),
-            strategy,
+            strategy: wish.strategy,
             entries: entries.clone(),
         }));
         match ballot.answer()? {
@@ -84,42 +89,104 @@ fn vote_and_move(
             }
             Answer::Stale => {}
             Answer::TooFew(error) => return Err(error),
-            Answer::Over(outcome) => {
-                return ballot.committed(outcome).map(|revision| (revision, Contents::new()));
-            }
+            Answer::Over(outcome) => return ballot.committed(outcome).map(|revision| (revision, 0)),
         }
     };
     shared.flight.record_with(|| {
         Event::new(What::SyncPlanned).about(Subject::Sync(plan.sync)).count(plan.fetch.len() as u64)
     });
     shared.server.begin(plan.sync);
-    let identity = shared.identity().ok_or(Error::NotConnected)?;
-    let mut fetched = Fetched::default();
+    if !plan.fetch.is_empty() && !ballot.given_up {
+        return repair(&mut ballot, &plan, state, &levels, wish);
+    }
     // Who has given up waits for the verdict only.
     if !ballot.given_up {
-        if !plan.fetch.is_empty() {
-            fetched = fetch::fetch(shared, identity, &plan, &state.tensors, limit.deadline());
-        }
-        let report = match &fetched.error {
-            None => {
-                let rx_bytes = fetched.contents.values().map(|content| content.len() as u64).sum();
-                let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
-                shared.flight.record(event);
-                Some(SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes }))
-            }
-            Some(_) if limit.is_over() => None,
-            Some(text) => Some(SyncReport::Failed(Text::new(text))),
-        };
-        match report {
-            Some(report) => {
-                let failures = std::mem::take(&mut fetched.failures);
-                shared.send(&C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures }));
-            }
-            None => ballot.give_up(),
-        }
+        ballot.report(plan.sync, SyncReport::Ready(SyncTraffic::default()), Vec::new(), Vec::new());
     }
     let outcome = ballot.outcome()?;
-    ballot.committed(outcome).map(|revision| (revision, fetched.contents))
+    ballot.committed(outcome).map(|revision| (revision, 0))
+}
+
+/// Fetches what differs, and takes it back unless the master commits.
+fn repair(
+    ballot: &mut Ballot<'_>,
+    plan: &SyncPlan,
+    state: &mut SharedState<'_>,
+    levels: &[Arc<Levels>],
+    wish: &mut Wish<'_>,
+) -> Result<(u64, u64), Error> {
+    let shared = ballot.shared;
+    // From here on the tensors are written. Nobody fetches from a peer that fetches.
+    shared.server.withdraw();
+    let me = shared.identity().ok_or(Error::NotConnected)?;
+    let targets = match targets(plan, state, levels) {
+        Ok(targets) => targets,
+        Err(text) => {
+            ballot.report(plan.sync, SyncReport::Failed(Text::new(&text)), Vec::new(), Vec::new());
+            let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
+            return Err(outcome.err().unwrap_or_else(|| contradiction(text)));
+        }
+    };
+    let room = Room { memory: shared.config.state_memory, spill_dir: &shared.config.state_spill_dir };
+    let limits = (room, ballot.limit.deadline());
+    let Fetched { journal, rx_bytes, failures, gave, error } =
+        fetch::fetch(shared, me, plan, targets, limits, wish.progress);
+    let Some((text, local)) = error else {
+        let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
+        shared.flight.record(event);
+        let report = SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes });
+        ballot.report(plan.sync, report, failures, gave);
+        let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
+        return match outcome {
+            Ok(revision) => {
+                journal.commit();
+                Ok((revision, rx_bytes))
+            }
+            Err(error) => {
+                journal.roll_back()?;
+                Err(error)
+            }
+        };
+    };
+    // At once: the master waits with its verdict, and may end with this peer's life.
+    let restored = journal.roll_back();
+    if ballot.limit.is_over() {
+        ballot.give_up();
+    } else {
+        ballot.report(plan.sync, SyncReport::Failed(Text::new(&text)), failures, gave);
+    }
+    let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
+    restored?;
+    match (local, outcome) {
+        (Some(error), _) => Err(Error::System(Reason::system(text, error))),
+        (None, Err(error)) => Err(error),
+        (None, Ok(_)) => Err(contradiction(text)),
+    }
+}
+
+/// The master commits what this peer has reported as failed: no master does that.
+fn contradiction(text: String) -> Error {
+    Error::System(Reason::system(text, std::io::ErrorKind::InvalidData.into()))
+}
+
+/// The tensors that the plan names, to be written.
+fn targets<'t>(
+    plan: &SyncPlan,
+    state: &'t mut SharedState<'_>,
+    levels: &[Arc<Levels>],
+) -> Result<Vec<Target<'t>>, String> {
+    let mut named = plan.fetch.iter().peekable();
+    let mut targets = Vec::with_capacity(plan.fetch.len());
+    // Both are sorted by key.
+    for (tensor, levels) in state.tensors.iter_mut().zip(levels) {
+        if named.next_if(|item| item.key == tensor.key).is_some() {
+            targets.push(Target { content: tensor.memory.view_mut(), levels: levels.clone() });
+        }
+    }
+    match named.next() {
+        None => Ok(targets),
+        Some(item) => Err(format!("the plan names a tensor {} that this peer does not have", item.key)),
+    }
 }
 
 /// One vote for a sync, until its outcome.
@@ -149,6 +216,10 @@ impl Ballot<'_> {
         self.given_up = true;
         let vote = VoteRef::Sync(self.request);
         self.shared.send(&C2m::GiveUp(GiveUp { vote, limit_ms: Some(self.limit.millis()) }));
+    }
+
+    fn report(&self, sync: SyncId, report: SyncReport, failures: Vec<SourceFailure>, gave: Vec<PeerId>) {
+        self.shared.send(&C2m::SyncComplete(SyncComplete { sync, report, failures, gave }));
     }
 
     fn answer(&mut self) -> Result<Answer, Error> {

@@ -165,12 +165,13 @@ fn a_source_that_fails_while_others_serve_is_asked_last() {
             ready(rig, n, sync);
         }
         let plan = plan_of(rig, newcomer);
-        assert_eq!(plan.sources.len(), limits::MAX_SYNC_SOURCES);
+        assert_eq!(plan.sources.len() as u64, newcomer - 1);
         let first = *rig.peers.iter().find(|(_, id)| **id == plan.sources[0].peer).expect("a peer").0;
         let failures = in_vain.map(|source| failure(rig, source, SourceFault::Unreached));
         let report = SyncReport::Ready(SyncTraffic::default());
-        let failures = failures.into_iter().collect();
-        rig.send(newcomer, C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures }));
+        let failures: Vec<_> = failures.into_iter().collect();
+        let gave = vec![plan.sources[failures.len()].peer];
+        rig.send(newcomer, C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures, gave }));
         for n in 1..=newcomer {
             assert_eq!(outcome(rig.answer(n)), SyncOutcome::Committed(Revision(5)));
         }

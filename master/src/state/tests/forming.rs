@@ -354,7 +354,7 @@ fn a_revision_outlives_a_forming() {
         });
         let report = SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes: 0 });
         let sync = sync.expect("a plan");
-        rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![] }));
+        rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
     }
     rig.mail.clear();
     rig.die(2);

@@ -131,7 +131,10 @@ fn a_sync_is_given_up_before_all_have_voted_and_while_somebody_fetches() {
     rig.take(3);
     for n in [1, 2] {
         let report = SyncReport::Ready(SyncTraffic::default());
-        rig.send(n, C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: Vec::new() }));
+        rig.send(
+            n,
+            C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: vec![], gave: vec![] }),
+        );
     }
     rig.give_up(2, VoteRef::Sync(RequestId(2)), Some(2000));
     for n in 1..=3 {
@@ -141,7 +144,10 @@ fn a_sync_is_given_up_before_all_have_voted_and_while_somebody_fetches() {
     }
     // What the third one was still busy with is late, not wrong.
     let report = SyncReport::Ready(SyncTraffic::default());
-    rig.send(3, C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: Vec::new() }));
+    rig.send(
+        3,
+        C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: vec![], gave: vec![] }),
+    );
     rig.nothing(3);
 }
 

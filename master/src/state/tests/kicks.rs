@@ -33,6 +33,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             sync: SyncId(0),
             report: SyncReport::Ready(SyncTraffic::default()),
             failures: vec![],
+            gave: vec![],
         }),
         C2m::Leave(Nothing {}),
         C2m::StatusRequest(RequestId(1)),
@@ -155,7 +156,7 @@ fn identities_from_the_future_are_refused() {
         Box::new(move |rig| C2m::SyncInitiate(vote(epoch(rig), 0, SyncStrategy::EnforcePopular, vec![]))),
         Box::new(|_| {
             let report = SyncReport::Ready(SyncTraffic::default());
-            C2m::SyncComplete(SyncComplete { sync: SyncId(1), report, failures: vec![] })
+            C2m::SyncComplete(SyncComplete { sync: SyncId(1), report, failures: vec![], gave: vec![] })
         }),
         Box::new(|rig| {
             let mut fault = rig.edge(1, 2);

@@ -52,7 +52,7 @@ pub(super) fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
 
 pub(super) fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
     let report = SyncReport::Ready(SyncTraffic::default());
-    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![] }));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
 }
 
 /// What a client reports of a source that it asked in vain.
@@ -70,13 +70,13 @@ pub(super) fn failed_by(rig: &mut Rig, n: u64, sync: SyncId, sources: &[u64], fa
     let failures: Vec<SourceFailure> = sources.iter().map(|s| failure(rig, *s, fault)).collect();
     let texts: Vec<&str> = failures.iter().map(|one| one.text.as_str()).collect();
     let report = SyncReport::Failed(Text::new(texts.join("; ")));
-    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures }));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures, gave: vec![] }));
 }
 
 /// Reports a fetch that failed for no fault of a source.
 fn failed(rig: &mut Rig, n: u64, sync: SyncId) {
     let report = SyncReport::Failed(Text::new("no source answers"));
-    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![] }));
+    rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
 }
 
 /// Everybody gives signs of life until failed fetches can be judged.

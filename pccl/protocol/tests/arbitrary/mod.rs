@@ -245,7 +245,7 @@ arb_struct! {
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     SyncInitiate { request, epoch, revision, strategy, entries }
-    SyncComplete { sync, report, failures }
+    SyncComplete { sync, report, failures, gave }
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
     MemberCount { peer, count }
@@ -262,7 +262,8 @@ arb_struct! {
     SyncPlanFor { request, plan }
     SyncOutcomeFor { request, outcome }
     Echo { sequence, blocked_on }
-    StateRequest { sync, key }
+    StateRequest { sync, key, part }
+    DigestList { level, parent }
     ProbeRound { optimization, round }
     ProbePlan { round, to, host, port, connections, limit_ms, crowded }
     ProbeRate { kbit_s, latency_us, connections }
@@ -328,7 +329,8 @@ arb_union! {
     SyncReport { Ready, Failed }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }
-    StateAnswer { Bytes, NotServing, UnknownKey }
+    StateAnswer { Bytes, NotServing, UnknownKey, UnknownPart }
+    StatePart { Digests, Mebibyte }
 }
 
 /// The packets of one direction, so that one test serves all of them.

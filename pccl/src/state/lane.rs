@@ -1,0 +1,274 @@
+//! A lane: one connection to one source, with a thread that asks, checks and puts what arrives into its place.
+//!
+//! Several requests are under way at a time, so that the source always has one to answer: as many as the lane gets
+//! through in a part of a second, and no more than its share of what is left.
+
+use super::{
+    compare::Comparison,
+    fetch::Fetch,
+    journal::Writer,
+    schedule::Job,
+    source::Watch,
+    team::{Board, Fault, Over, Start},
+    time_base,
+};
+use crate::{threads::spawn, world::Identity};
+use parking_lot::MutexGuard;
+use pccl_protocol::{P2p, StateAnswer, StatePart, StateRequest, limits};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+use tinysockets::{
+    address::HostPort,
+    dial::dial_with_preamble,
+    link::tune_data_socket,
+    preamble::{Preamble, Role},
+    stream::PacketStream,
+};
+
+/// Fewest and most requests under way.
+const DEPTH: std::ops::RangeInclusive<usize> = 2..=32;
+/// What is under way should take about this long.
+const AHEAD: Duration = Duration::from_millis(250);
+/// One more connection for each such part of a round trip, beside two: while one thread checks what has arrived, the
+/// other one receives.
+const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
+/// Most connections to one source.
+const MAX_CONNECTIONS: usize = 8;
+
+/// How long a source is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For the answer to a request. The source may still be waiting for its own plan, but not for longer than
+    /// [`super::server`] lets it.
+    answer: Duration,
+    /// For the next bytes of a transfer.
+    stall: Duration,
+}
+
+impl Patience {
+    fn of(me: Identity) -> Self {
+        let whole = time_base(me.peer_timeout);
+        Self { answer: whole * 3 / 5, stall: whole / 2 }
+    }
+}
+
+/// Runs a lane until nothing is left to do, or its source has failed.
+pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
+    let source = &fetch.plan.sources[start.source];
+    let watch = fetch.shared.source.begin(source.peer);
+    // Whoever went before this peer watched will not be told of again.
+    fetch.shared.source.keep(|peer| fetch.shared.table.has_member(peer));
+    let mut got = false;
+    let result = if fetch.is_over(start.source) {
+        Ok(())
+    } else {
+        Lane::connect(fetch, start, &watch).and_then(|mut lane| {
+            let result = lane.run();
+            got = lane.got;
+            result
+        })
+    };
+    let result = result.map_err(|fault| match watch.is_gone() {
+        true => Fault { kind: fault.kind, text: "the run has lost it".into(), broke: false },
+        false => fault,
+    });
+    drop(watch);
+    fetch.lane_ended(start, got, result);
+}
+
+struct Lane<'f, 's, 'a> {
+    fetch: &'f Fetch<'s, 'a>,
+    start: Start,
+    stream: PacketStream,
+    patience: Patience,
+    /// Asked for, in this order.
+    owed: VecDeque<Job>,
+    writer: Writer<'f, 'a>,
+    buffer: Vec<u8>,
+    /// How many requests are under way at most.
+    depth: usize,
+    /// How long an answer takes.
+    pace: Duration,
+    /// Something has come.
+    got: bool,
+}
+
+impl<'f, 's, 'a> Lane<'f, 's, 'a> {
+    /// Dials on a thread of its own, so that the loss of the source ends the wait here.
+    fn connect(fetch: &'f Fetch<'s, 'a>, start: Start, watch: &Watch<'_>) -> Result<Self, Fault> {
+        let (shared, me, source) = (fetch.shared, fetch.me, &fetch.plan.sources[start.source]);
+        let preamble = Preamble {
+            run: me.run.0,
+            from: me.peer.0,
+            to: source.peer.0,
+            group: shared.config.group.0,
+            connection_index: start.index,
+            connection_count: start.index + 1,
+            ..Preamble::new(Role::State)
+        };
+        let address = HostPort::new(source.host.as_str(), source.port);
+        let deadline = fetch.earlier(Instant::now() + shared.config.dial_timeout);
+        let (result, dialed) = crossbeam_channel::bounded(1);
+        // Not waited for: it ends by its deadline and holds nothing of this session.
+        spawn("pccl-fetch", move || {
+            let _ = result.send(dial_with_preamble(&address, &preamble, deadline));
+        })
+        .map_err(Fault::unreached)?;
+        let dialed = crossbeam_channel::select! {
+            recv(dialed) -> dialed => dialed.map_err(Fault::unreached)?,
+            recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),
+        };
+        let conn = dialed.map_err(Fault::unreached)?;
+        let round_trip = conn.round_trip();
+        tune_data_socket(&conn, round_trip);
+        let worth = match shared.config.pool_connections {
+            0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
+            wanted => wanted.into(),
+        };
+        let stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
+        watch.connected(stream.breaker());
+        fetch.connected(start.source, worth.min(MAX_CONNECTIONS));
+        Ok(Self {
+            fetch,
+            start,
+            stream,
+            patience: Patience::of(me),
+            owed: VecDeque::new(),
+            writer: fetch.journal.writer(),
+            buffer: Vec::new(),
+            depth: *DEPTH.start(),
+            pace: AHEAD,
+            got: false,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), Fault> {
+        while self.ask()? {
+            let began = Instant::now();
+            self.take_answer()?;
+            self.pace = (self.pace * 3 + began.elapsed()) / 4;
+            let ahead = AHEAD.as_nanos() / self.pace.as_nanos().max(1);
+            self.depth = usize::try_from(ahead).unwrap_or(usize::MAX).clamp(*DEPTH.start(), *DEPTH.end());
+        }
+        Ok(())
+    }
+
+    /// Asks for more, if there is room for it. Waits while nothing is under way; `false` when nothing is left to do.
+    fn ask(&mut self) -> Result<bool, Fault> {
+        let mut requests = Vec::new();
+        let mut board = self.fetch.board.lock();
+        loop {
+            if board.over.is_some() || board.sources[self.start.source].fault.is_some() {
+                return Ok(false);
+            }
+            let asked = self.owed.len();
+            self.take_jobs(&mut board);
+            for job in self.owed.range(asked..) {
+                let key = self.fetch.plan.fetch[job.tensor].key.clone();
+                let request = StateRequest { sync: self.fetch.plan.sync, key, part: job.wanted.part };
+                requests.extend(P2p::StateRequest(request).to_frame());
+            }
+            if !self.owed.is_empty() {
+                break;
+            }
+            self.await_news(&mut board);
+        }
+        drop(board);
+        if !requests.is_empty() {
+            let deadline = self.fetch.earlier(Instant::now() + self.patience.stall);
+            self.stream.send_bytes(&requests, deadline).map_err(Fault::lost)?;
+        }
+        Ok(true)
+    }
+
+    fn take_jobs(&mut self, board: &mut Board) {
+        let now = self.fetch.now();
+        let lane = self.start.lane;
+        let share = board.schedule.waiting() / board.running().max(1) + 1;
+        while self.owed.len() < self.depth.min(share) {
+            let Some(job) = board.schedule.take(lane, now) else { break };
+            self.owed.push_back(job);
+        }
+        if self.owed.is_empty() {
+            self.owed.extend(board.schedule.steal(lane, now));
+        }
+    }
+
+    /// Waits until there may be something to do.
+    fn await_news(&self, board: &mut MutexGuard<'_, Board>) {
+        match board.schedule.next_steal(self.start.lane) {
+            None => self.fetch.work.wait(board),
+            Some(due) => drop(self.fetch.work.wait_until(board, self.fetch.began + due)),
+        }
+    }
+
+    /// Receives the answer to the oldest request, and puts what it brings into its place.
+    fn take_answer(&mut self) -> Result<(), Fault> {
+        let Some(job) = self.owed.front().copied() else { return Ok(()) };
+        let item = &self.fetch.plan.fetch[job.tensor];
+        let comparison = &self.fetch.comparisons[job.tensor];
+        let needed = comparison.bytes(job.wanted.part).unwrap_or(0);
+        let deadline = self.fetch.earlier(Instant::now() + self.patience.answer);
+        let (kind, body) = self.stream.recv_packet(deadline).map_err(Fault::lost)?;
+        match P2p::from_frame(kind, &body).map_err(Fault::refused)? {
+            P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == needed as u64 => {}
+            P2p::StateAnswer(StateAnswer::Bytes(bytes)) => {
+                let text = format!("offers {bytes} bytes for a part of tensor {}, it has {needed}", item.key);
+                return Err(Fault::refused(text));
+            }
+            P2p::StateAnswer(StateAnswer::NotServing(_)) => {
+                return Err(Fault::refused(format!("does not serve sync {}", self.fetch.plan.sync)));
+            }
+            P2p::StateAnswer(StateAnswer::UnknownKey(_)) => {
+                return Err(Fault::refused(format!("has no tensor {}", item.key)));
+            }
+            P2p::StateAnswer(StateAnswer::UnknownPart(_)) => {
+                return Err(Fault::refused(format!("has no {:?} of tensor {}", job.wanted.part, item.key)));
+            }
+            P2p::StateRequest(_) => return Err(Fault::refused("a request where an answer belongs")),
+        }
+        if self.buffer.len() < needed {
+            // Not resized: what was in it is not worth a copy.
+            self.buffer = vec![0; needed];
+        }
+        let bytes = &mut self.buffer[..needed];
+        self.stream
+            .recv_exact_progress(bytes, self.patience.stall, self.fetch.deadline)
+            .map_err(Fault::lost)?;
+        self.owed.pop_front();
+        self.got = true;
+        let below = comparison.check(&job.wanted, bytes);
+        let below = below.map_err(|text| Fault::refused(format!("tensor {}: {text}", item.key)))?;
+        let below = below.into_iter().map(|wanted| Job { tensor: job.tensor, wanted });
+        let below = below.map(|job| (job, bytes_of(comparison, &job))).collect();
+        self.place(&job, below, needed)
+    }
+
+    fn place(&mut self, job: &Job, below: Vec<(Job, usize)>, bytes: usize) -> Result<(), Fault> {
+        let is_first = self.fetch.board.lock().schedule.arrive(job);
+        if !is_first {
+            return Ok(());
+        }
+        if let StatePart::Mebibyte(number) = job.wanted.part {
+            let piece = usize::try_from(number).unwrap_or(usize::MAX);
+            if let Err(error) = self.writer.replace(job.tensor, piece, &self.buffer[..bytes]) {
+                let directory = self.fetch.journal.directory().display();
+                let text = format!(
+                    "what the fetched state replaces can neither be kept in memory nor in {directory}: {error}; allow \
+                     more memory (state_memory), or name another directory (state_spill_dir)"
+                );
+                self.fetch.end(Over::Failed(text, Some(error)));
+                return Ok(());
+            }
+        }
+        self.fetch.finish(self.start.source, job, below, bytes);
+        Ok(())
+    }
+}
+
+/// How many bytes a part has.
+pub(super) fn bytes_of(comparison: &Comparison<'_>, job: &Job) -> usize {
+    comparison.bytes(job.wanted.part).unwrap_or(0)
+}

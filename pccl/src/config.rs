@@ -2,7 +2,7 @@
 
 use crate::{Communicator, Error, communicator::ResumeSettings};
 use pccl_iteration::IterationConfig;
-use pccl_protocol::{GroupId, Host, Name, limits};
+use pccl_protocol::{GroupId, Host, Name, ResumeOffer, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
@@ -71,6 +71,8 @@ pub(crate) struct Config {
     pub(crate) flight: pccl_flight::Settings,
     /// How to agree on where to resume, if that is wanted.
     pub(crate) resume: Option<ResumeSettings>,
+    /// The shared state that this peer brings along.
+    pub(crate) offer: Option<ResumeOffer>,
 }
 
 /// Builds a [`Communicator`].
@@ -314,6 +316,7 @@ impl Builder {
                 capacity: self.flight_events,
             },
             resume: self.resume,
+            offer: None,
         }))
     }
 }

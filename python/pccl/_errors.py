@@ -70,6 +70,14 @@ class GroupBroken(Aborted):
     """The group was formed of given members, and one of them is missing, which the verdict names: form it again."""
 
 
+class ResumeWaits(Aborted):
+    """A peer that waits to be let in offers a newer shared state than the members hold: let it in, then sync again."""
+
+
+class StateLost(Aborted):
+    """The run has committed a newer revision, and nobody who is there holds it: wait for a peer that does."""
+
+
 class Mismatch(Aborted):
     """Peers made the same call with different arguments; the verdict names two peers and both values."""
 
@@ -159,9 +167,9 @@ _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
-                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced, NotMember, NoQuorum,
-                 StoreUnreachable, StoreLost, Cancelled)
+    for kind in (ResumeWaits, StateLost, TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost,
+                 OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced,
+                 NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:

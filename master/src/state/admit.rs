@@ -109,6 +109,7 @@ impl MasterState {
 
             (C2m::SyncInitiate(vote), Peer(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
+                self.admit_offered(id, vote)?;
                 self.admit_sync(group, vote)
             }
             (C2m::SyncComplete(complete), Peer(id, group, Accepted)) => {

@@ -12,7 +12,7 @@ impl MasterState {
     pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.peers.get(&id)?;
         let group = self.groups.get(&peer.group());
-        let sentence = self.blocked_by_forming(id).or_else(|| self.blocked_round(peer)).or_else(|| {
+        let sentence = self.blocked_by_forming(id).or_else(|| self.blocked_round(id, peer)).or_else(|| {
             let group = group?;
             if group.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
                 return self.blocked_sync(peer.group(), group);
@@ -24,11 +24,12 @@ impl MasterState {
         sentence.or_else(pending).map(Text::new)
     }
 
-    fn blocked_round(&self, peer: &Peer) -> Option<String> {
+    fn blocked_round(&self, id: PeerId, peer: &Peer) -> Option<String> {
         match (peer.phase, &peer.topology) {
             (Phase::Pending, _) if peer.info.formed => None,
             (Phase::Pending, _) => Some(
                 self.blocked_by_probation(peer)
+                    .or_else(|| self.blocked_by_history(id))
                     .unwrap_or_else(|| format!("admission waits for {}", self.missing_for_world())),
             ),
             (Phase::Connecting, _) => Some(self.ring_sentences().join("; ")),
@@ -154,6 +155,7 @@ impl MasterState {
         all.extend(first.map(|since| (since, self.blocked_pending())));
         all.extend(self.forming_waits());
         all.extend(self.closed_waits());
+        all.extend(self.revision_waits());
         for (id, group) in &self.groups {
             let sync = group.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,

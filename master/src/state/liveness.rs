@@ -143,6 +143,7 @@ impl MasterState {
     fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.measured.forget(id);
+        self.note_lost_holder(peer.group(), id, loss);
         self.clients.remove(&peer.client);
         if let Some(group) = self.groups.get_mut(&peer.group()) {
             Self::lose_participant(group, id, peer.moved_bytes(), loss);

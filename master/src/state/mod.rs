@@ -31,6 +31,7 @@ mod plans;
 mod probation;
 mod rates;
 mod reach;
+mod revisions;
 mod ring;
 mod round;
 mod schedule;
@@ -87,6 +88,7 @@ pub struct MasterState {
     plans: plans::Plans,
     world_epoch: WorldEpoch,
     last_sync: SyncId,
+    revisions: revisions::Revisions,
     registrations: u64,
     /// Questions to groups so far.
     checks: u64,
@@ -99,6 +101,7 @@ pub struct MasterState {
 impl MasterState {
     /// A master without clients.
     pub fn new(options: Options, ids: Box<dyn IdSource + Send>) -> Self {
+        let revisions = revisions::Revisions::new(options.accept_revision);
         Self {
             options,
             ids,
@@ -118,6 +121,7 @@ impl MasterState {
             plans: plans::Plans::default(),
             world_epoch: WorldEpoch(0),
             last_sync: SyncId(0),
+            revisions,
             registrations: 0,
             checks: 0,
             probation: probation::Probation::default(),
@@ -159,6 +163,7 @@ impl MasterState {
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
+            Input::AcceptRevision { group, revision } => self.accept_revision(group, revision),
             Input::Planned { plan, result } => self.record_plan(plan, result),
             Input::Reached { peer, closed } => self.record_reached(peer, closed),
             Input::Stop => self.stop(),
@@ -212,6 +217,7 @@ impl MasterState {
             MasterState::break_up_groups,
             MasterState::answer_pending_queries,
             MasterState::report_progress,
+            MasterState::tell_of_late_offers,
             MasterState::forget_the_world,
         ];
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
@@ -390,7 +396,7 @@ impl MasterState {
         }
     }
 
-    /// Rule: a master without peers is as if it had just started.
+    /// Rule: a master without peers is as if it had just started, but for revisions that somebody may come back with.
     fn forget_the_world(&mut self) -> bool {
         if !self.peers.is_empty() || self.registrations == 0 {
             return false;
@@ -405,6 +411,7 @@ impl MasterState {
         self.registrations = 0;
         self.checks = 0;
         self.probation = probation::Probation::default();
+        self.revisions.forget_what_is_over();
         true
     }
 

@@ -96,7 +96,10 @@ impl MasterState {
     /// Newcomers that may be let in.
     pub(super) fn admissible(&self) -> Vec<PeerId> {
         let may = |peer: &Peer| {
-            peer.phase == Phase::Pending && !peer.info.formed && self.waits_until(peer).is_none()
+            peer.phase == Phase::Pending
+                && !peer.info.formed
+                && self.waits_until(peer).is_none()
+                && !self.is_late(peer)
         };
         self.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
     }

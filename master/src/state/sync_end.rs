@@ -200,7 +200,8 @@ impl MasterState {
                 group.committed = group.committed.max(Some(*revision));
                 group.fetches.settled();
                 group.holders = voters.keys().copied().collect();
-                let revision = *revision;
+                let (revision, voters): (_, Vec<PeerId>) = (*revision, voters.keys().copied().collect());
+                self.note_revision(group_id, revision, &voters);
                 self.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {

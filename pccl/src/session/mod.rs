@@ -484,6 +484,7 @@ impl Session {
             previous,
             formed: shared.config.formed,
             alone: shared.config.alone,
+            resume: shared.config.offer,
         }));
         shared
             .receive(Some(deadline), |packet| match packet {

@@ -128,14 +128,7 @@ impl<'a> SharedState<'a> {
 
     /// One hash over keys, types and contents, for logs and comparisons between peers.
     pub fn hash(&self) -> String {
-        let mut hasher = pccl_hash::TreeHasher::new();
-        for entry in self.entries() {
-            hasher.update(entry.key.as_str().as_bytes());
-            hasher.update(&[0, entry.data_type.code()]);
-            hasher.update(&entry.count.to_le_bytes());
-            hasher.update(entry.digest.as_bytes());
-        }
-        hasher.finish().to_string()
+        pccl_protocol::state_digest(&self.entries()).to_string()
     }
 
     /// The revision as the wire has it.

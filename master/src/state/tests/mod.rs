@@ -13,6 +13,7 @@ mod mesh;
 mod optimize;
 mod pairs;
 mod reach;
+mod revisions;
 mod ring;
 mod schedule;
 mod status;

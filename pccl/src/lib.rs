@@ -98,6 +98,9 @@ pub use pccl_quant::{
     quantise::{Block, Quantisation, Scheme},
 };
 pub use scope::{AsyncReduce, Scope};
-pub use state::{SharedState, SyncInfo, SyncStrategy};
+pub use state::{
+    SaveInfo, SaveOptions, Saving, SharedState, StateFile, StateFileError, StateSnapshot, SyncInfo,
+    SyncStrategy,
+};
 pub use topology::{Optimized, RatedEdge};
 pub use world::World;

@@ -52,12 +52,7 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
         // SAFETY: by the contract of this function.
         let given = unsafe { raw::read(state, "shared_state") }?;
         // SAFETY: by the contract of this function.
-        let infos = unsafe { raw::items(given.infos, given.count, "infos") }?;
-        let mut shared = pccl::SharedState::new(given.revision);
-        for info in &infos {
-            // SAFETY: by the contract of this function; `shared` does not outlive this call.
-            unsafe { add_tensor(&mut shared, info) }?;
-        }
+        let mut shared = unsafe { state_of(&given) }?;
         let result = comm
             .connected()?
             .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
@@ -69,6 +64,21 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
         }
         Ok(())
     })
+}
+
+/// The state that a caller describes.
+///
+/// # Safety
+/// The tensors are what the header says, for as long as `'a`.
+pub(crate) unsafe fn state_of<'a>(given: &SharedState) -> Outcome<pccl::SharedState<'a>> {
+    // SAFETY: by the contract of this function.
+    let infos = unsafe { raw::items(given.infos, given.count, "infos") }?;
+    let mut shared = pccl::SharedState::new(given.revision);
+    for info in &infos {
+        // SAFETY: by the contract of this function.
+        unsafe { add_tensor(&mut shared, info) }?;
+    }
+    Ok(shared)
 }
 
 /// # Safety

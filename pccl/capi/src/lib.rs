@@ -4,8 +4,8 @@
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `iteration`, `calls`, `collectives`, `master`,
-//! `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`, `communicator`,
+//! Modules from top to bottom, each of which uses only those below it: `iteration`, `files`, `calls`, `collectives`,
+//! `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`, `communicator`,
 //! `masters`, `members`, `registry`, `failure`, `types`.
 
 mod calls;
@@ -14,6 +14,7 @@ mod communicator;
 mod convert;
 mod diagnosis;
 mod failure;
+mod files;
 mod fork;
 mod groups;
 mod iteration;

@@ -16,6 +16,7 @@ pub(crate) mod code {
     pub(crate) const TOO_FEW_PEERS: ResultCode = 5;
     pub(crate) const MASTER_CONNECTION_FAILED: ResultCode = 6;
     pub(crate) const RANK_CONNECTION_LOST: ResultCode = 8;
+    pub(crate) const NO_SHARED_STATE_AVAILABLE: ResultCode = 9;
     pub(crate) const PENDING_ASYNC_OPS: ResultCode = 10;
     pub(crate) const UPDATE_TOPOLOGY_FAILED: ResultCode = 11;
     pub(crate) const TOPOLOGY_OPTIMIZATION_FAILED: ResultCode = 12;

@@ -52,8 +52,7 @@ impl Communicator {
     ///
     /// A peer that has synced before, and reconnects, offers the revision of its last sync by itself.
     pub fn offer_resume(&self, state: &SharedState<'_>) {
-        let digest = pccl_protocol::state_digest(&state.entries()).to_u128();
-        *self.offer.lock() = Some(ResumeOffer { revision: state.wire_revision(), digest: Some(digest) });
+        *self.offer.lock() = Some(state.offer());
     }
 
     /// What a sync says about what this peer holds, and about whom it needs.

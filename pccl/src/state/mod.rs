@@ -1,6 +1,7 @@
 //! Shared state: tensors that all peers of a group hold bit-identically, and the sync that proves it.
 
 mod fetch;
+mod files;
 pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod sync;
@@ -9,10 +10,12 @@ use crate::{
     Error,
     memory::{RawState, StateMemory},
 };
-use pccl_protocol::{Key, Revision, StateEntry, limits};
+use pccl_hash::Digest128;
+use pccl_protocol::{Key, ResumeOffer, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
 use std::{marker::PhantomData, time::Duration};
 
+pub use files::{SaveInfo, SaveOptions, Saving, StateFile, StateFileError, StateSnapshot};
 pub use pccl_protocol::SyncStrategy;
 
 /// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy
@@ -38,6 +41,8 @@ pub struct SyncInfo {
 pub struct SharedState<'a> {
     pub(crate) revision: u64,
     pub(crate) tensors: Vec<StateTensor>,
+    /// The revision and the digest of the file that the tensors were read from.
+    loaded: Option<(u64, Digest128)>,
     lent: PhantomData<&'a mut [u8]>,
 }
 
@@ -54,7 +59,7 @@ impl<'a> SharedState<'a> {
     /// An empty state at `revision`. A peer that has nothing yet starts at 0; a peer that has changed its state since
     /// the last sync gives the revision after the last committed one.
     pub fn new(revision: u64) -> Self {
-        Self { revision, tensors: Vec::new(), lent: PhantomData }
+        Self { revision, tensors: Vec::new(), loaded: None, lent: PhantomData }
     }
 
     /// The revision. After a successful sync it is the committed one.
@@ -129,6 +134,14 @@ impl<'a> SharedState<'a> {
     /// One hash over keys, types and contents, for logs and comparisons between peers.
     pub fn hash(&self) -> String {
         pccl_protocol::state_digest(&self.entries()).to_string()
+    }
+
+    /// What this state can be offered as: what was read from a file, or else what it is now.
+    pub(crate) fn offer(&self) -> ResumeOffer {
+        let loaded = self.loaded.filter(|(revision, _)| *revision == self.revision);
+        let digest = loaded.map(|(_, digest)| digest);
+        let digest = digest.unwrap_or_else(|| pccl_protocol::state_digest(&self.entries()));
+        ResumeOffer { revision: self.wire_revision(), digest: Some(digest.to_u128()) }
     }
 
     /// The revision as the wire has it.

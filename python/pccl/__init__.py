@@ -49,6 +49,7 @@ from ._errors import (
     PendingAsyncOps,
     Refused,
     ResumeWaits,
+    StateFileError,
     StateLost,
     StoreLost,
     StoreUnreachable,
@@ -56,6 +57,7 @@ from ._errors import (
     TimedOut,
     TooFewPeers,
 )
+from ._files import load_state, save_state
 from ._iteration import Decision, GlobalIteration, Member, Store
 from ._library import library as _library
 from ._master_node import MasterNode
@@ -85,7 +87,8 @@ __all__ = [
     "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Schedule", "SharedState",
     "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "StateLost", "Store", "StoreLost", "StoreUnreachable", "System", "TensorInfo", "TimedOut",
+    "SharedStateSyncStrategy", "StateFileError", "StateLost", "Store", "StoreLost", "StoreUnreachable", "System",
+    "TensorInfo", "TimedOut",
     "TooFewPeers", "World", "cuda", "get_include",
-    "materialise_optimizer", "pccl_dir", "__version__",
+    "load_state", "materialise_optimizer", "pccl_dir", "save_state", "__version__",
 ]

@@ -115,6 +115,10 @@ class OutcomeUnknown(MasterLost):
     known."""
 
 
+class StateFileError(PCCLError):
+    """A file holds no state, or a damaged one, or other tensors; the text names the tensor and the bytes."""
+
+
 class InvalidArgument(PCCLError, ValueError):
     """An argument has no meaning, or buffers overlap."""
 
@@ -167,9 +171,9 @@ _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (ResumeWaits, StateLost, TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost,
-                 OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced,
-                 NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
+    for kind in (ResumeWaits, StateLost, StateFileError, TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused,
+                 MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError,
+                 Fenced, NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:

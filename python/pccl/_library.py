@@ -113,6 +113,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
+    "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, c_bool, POINTER(c_uint64)],
+    "pcclLoadSharedState": [POINTER(_SharedState), c_char_p],
+    "pcclOfferResume": [_HANDLE, POINTER(_SharedState)],
     "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],
     "pcclRunMaster": [_HANDLE],
     "pcclInterruptMaster": [_HANDLE],

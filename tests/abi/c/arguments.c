@@ -64,6 +64,7 @@ static void handles(void) {
         EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidArgument);
         EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidArgument);
         EXPECT(pcclAllReduceMultipleWithRetry(&many, 1, comm, NULL, 1), pcclInvalidArgument);
+        EXPECT(pcclOfferResume(comm, &state), pcclInvalidArgument);
         EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
                pcclInvalidArgument);
         EXPECT(pcclGetLastVerdict(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -307,6 +308,18 @@ static void connected(unsigned port) {
     state.revision = 13;
     EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclSuccess);
     CHECK(state.revision == 13);
+
+    EXPECT(pcclOfferResume(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclOfferResume(comm, &state), pcclSuccess);
+    EXPECT(pcclSaveSharedState(NULL, "/proc/nobody/can/write/here", false, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, NULL, false, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, "/", false, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", false, NULL), pcclInternalError);
+    EXPECT(pcclLoadSharedState(NULL, "/proc/nobody/can/write/here"), pcclInvalidArgument);
+    EXPECT(pcclLoadSharedState(&state, NULL), pcclInvalidArgument);
+    EXPECT(pcclLoadSharedState(&state, "/proc/nobody/can/write/here"), pcclInternalError);
+    EXPECT(pcclLoadSharedState(&state, "/proc/self/exe"), pcclNoSharedStateAvailable);
+    CHECK(strcmp(pcclGetLastCause(), "StateFileError") == 0 && state.revision == 13);
 
     EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 6), pcclInvalidArgument);
     EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) -1), pcclInvalidArgument);

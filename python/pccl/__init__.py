@@ -57,7 +57,7 @@ from ._errors import (
     TimedOut,
     TooFewPeers,
 )
-from ._files import load_state, save_state
+from ._files import Saving, load_state, save_state, save_state_while
 from ._iteration import Decision, GlobalIteration, Member, Store
 from ._library import library as _library
 from ._master_node import MasterNode
@@ -85,10 +85,10 @@ __all__ = [
     "Member", "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError",
     "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
     "ReduceOp", "ReduceOpDescriptor",
-    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Schedule", "SharedState",
+    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule", "SharedState",
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy", "StateFileError", "StateLost", "Store", "StoreLost", "StoreUnreachable", "System",
     "TensorInfo", "TimedOut",
     "TooFewPeers", "World", "cuda", "get_include",
-    "load_state", "materialise_optimizer", "pccl_dir", "save_state", "__version__",
+    "load_state", "materialise_optimizer", "pccl_dir", "save_state", "save_state_while", "__version__",
 ]

@@ -1,10 +1,13 @@
 """States in files: safetensors with the hash tree and the revision in the metadata (docs/state-files.md)."""
 
+import ctypes
 import os
+import threading
 from ctypes import byref, c_uint64
-from typing import Any, Mapping, Union
+from typing import Any, Mapping, Optional, Union
 
 from ._arguments import flag
+from ._entries import Entry
 from ._errors import PCCLError
 from ._library import library
 from ._state import Captured, SharedState, capture_mapping
@@ -21,8 +24,52 @@ def save_state(path: Path, state: State, *, revision: int = 0, keep_previous: bo
     ``state_dict``, with ``revision``. With ``keep_previous`` what the file held before stays as ``PATH.previous``, and
     only what differs from that is written by the next save.
     """
-    captured, written = _capture(state, revision), c_uint64()
-    keep_previous = flag(keep_previous, "keep_previous")
+    return _save(path, _capture(state, revision), flag(keep_previous, "keep_previous"))
+
+
+class Saving:
+    """A state that another thread saves. If the process ends before, what the file held before is still there."""
+
+    def __init__(self, path: Path, captured: Captured, keep_previous: bool):
+        self._written, self._error = 0, None  # type: int, Optional[BaseException]
+        self._thread = threading.Thread(target=self._run, args=(path, captured, keep_previous), daemon=True)
+        self._thread.start()
+
+    def _run(self, path: Path, captured: Captured, keep_previous: bool) -> None:
+        try:
+            self._written = _save(path, captured, keep_previous)
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether ``wait`` returns at once."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> int:
+        """Waits until the state is saved, and returns what ``save_state`` returns, or raises what it raises."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._written
+
+
+def save_state_while(path: Path, state: State, *, revision: int = 0, keep_previous: bool = False) -> Saving:
+    """As ``save_state``, but copies the state and has another thread save the copy, so that the training goes on."""
+    captured = _capture(state, revision)
+    entries = []
+    for entry in captured.entries:
+        pointer, length = entry.place
+        copied = (ctypes.c_char * max(length, 1))()
+        ctypes.memmove(copied, pointer, length)
+        copy = Entry(entry.name, ctypes.addressof(copied), entry.count, entry.dtype, copied)
+        copy.allow_content_inequality = entry.allow_content_inequality
+        entries.append(copy)
+    return Saving(path, Captured(captured.c.revision, entries), flag(keep_previous, "keep_previous"))
+
+
+def _save(path: Path, captured: Captured, keep_previous: bool) -> int:
+    written = c_uint64()
     code = library.pcclSaveSharedState(byref(captured.c), os.fsencode(path), keep_previous, byref(written))
     PCCLError.check(code, "save_state")
     return written.value

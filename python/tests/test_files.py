@@ -45,6 +45,19 @@ def test_the_package_safetensors_reads_it(tmp_path):
     assert read["a"].tolist() == [0, 1, 2, 3, 4] and read["b"].tolist() == [0, 1, 2]
 
 
+def test_what_is_saved_beside_the_training_is_what_was_there(tmp_path):
+    path = tmp_path / "state.safetensors"
+    weights, step = np.arange(3_000_000, dtype=np.float32), Box(7)
+    state = SharedState({"weights": weights, "step": step, "none": np.zeros(0)}, revision=2)
+    saving = pccl.save_state_while(path, state)
+    weights[:] = 0
+    step.value = 8
+    assert saving.wait() == path.stat().st_size and saving.is_over
+    assert pccl.load_state(path, state) == 2 and weights[-1] == 2_999_999 and step.value == 7
+    with pytest.raises(pccl.System):
+        pccl.save_state_while(tmp_path / "nothing" / "there", state).wait()
+
+
 def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     path = tmp_path / "state.safetensors"
     pccl.save_state(path, {"a": np.ones(3), "b": np.ones(2)})

@@ -253,7 +253,8 @@ public:
     std::uint64_t save(const std::string &path, bool keep_previous = false) const {
         const pcclSharedState_t state = c_state();
         std::uint64_t written = 0;
-        check(pcclSaveSharedState(&state, path.c_str(), keep_previous, &written), "save the state");
+        const pcclSaveOptions_t options{keep_previous, 0, nullptr};
+        check(pcclSaveSharedState(&state, path.c_str(), &options, &written), "save the state");
         return written;
     }
 

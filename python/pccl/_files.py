@@ -9,7 +9,7 @@ from typing import Any, Mapping, Optional, Union
 from ._arguments import flag
 from ._entries import Entry
 from ._errors import PCCLError
-from ._library import library
+from ._library import library, structs
 from ._state import Captured, SharedState, capture_mapping
 
 Path = Union[str, "os.PathLike[str]"]
@@ -63,14 +63,21 @@ def save_state_while(path: Path, state: State, *, revision: int = 0, keep_previo
         copied = (ctypes.c_char * max(length, 1))()
         ctypes.memmove(copied, pointer, length)
         copy = Entry(entry.name, ctypes.addressof(copied), entry.count, entry.dtype, copied)
+        copy.shape = entry.shape
         copy.allow_content_inequality = entry.allow_content_inequality
         entries.append(copy)
     return Saving(path, Captured(captured.c.revision, entries), flag(keep_previous, "keep_previous"))
 
 
 def _save(path: Path, captured: Captured, keep_previous: bool) -> int:
-    written = c_uint64()
-    code = library.pcclSaveSharedState(byref(captured.c), os.fsencode(path), keep_previous, byref(written))
+    written, shapes, lengths = c_uint64(), [], []
+    for entry in captured.entries:
+        if entry.shape is not None:
+            lengths.append((c_uint64 * len(entry.shape))(*entry.shape))
+            shapes.append(structs.TensorShape(entry.name.encode(), len(entry.shape), lengths[-1]))
+    array = (structs.TensorShape * len(shapes))(*shapes)
+    options = structs.SaveOptions(keep_previous, len(shapes), ctypes.cast(array, ctypes.c_void_p))
+    code = library.pcclSaveSharedState(byref(captured.c), os.fsencode(path), byref(options), byref(written))
     PCCLError.check(code, "save_state")
     return written.value
 

@@ -35,6 +35,12 @@ class structs:
     class SyncInfo(Structure):
         _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
 
+    class TensorShape(Structure):
+        _fields_ = [("name", c_char_p), ("dimensions", c_size_t), ("lengths", POINTER(c_uint64))]
+
+    class SaveOptions(Structure):
+        _fields_ = [("keep_previous", c_bool), ("shape_count", c_size_t), ("shapes", c_void_p)]
+
     class World(Structure):
         _fields_ = [
             ("global_size", c_uint32), ("group_size", c_uint32), ("groups", c_uint32), ("largest_group", c_uint32),
@@ -113,7 +119,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
-    "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, c_bool, POINTER(c_uint64)],
+    "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, POINTER(structs.SaveOptions), POINTER(c_uint64)],
     "pcclLoadSharedState": [POINTER(_SharedState), c_char_p],
     "pcclOfferResume": [_HANDLE, POINTER(_SharedState)],
     "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],

@@ -40,9 +40,11 @@ def test_a_state_dict_of_torch_can_be_saved_and_loaded(tmp_path):
 def test_the_package_safetensors_reads_it(tmp_path):
     numpy = pytest.importorskip("safetensors.numpy")
     path = tmp_path / "state.safetensors"
-    pccl.save_state(path, {"a": np.arange(5, dtype=np.float32), "b": np.arange(3, dtype=np.uint8)}, revision=1)
+    pccl.save_state(path, {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.arange(3, dtype=np.uint8),
+                           "c": np.array(2.5), "d": np.zeros((4, 0, 2), dtype=np.int64)}, revision=1)
     read = numpy.load_file(path)
-    assert read["a"].tolist() == [0, 1, 2, 3, 4] and read["b"].tolist() == [0, 1, 2]
+    assert read["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and read["b"].tolist() == [0, 1, 2]
+    assert read["c"].shape == () and read["c"] == 2.5 and read["d"].shape == (4, 0, 2)
 
 
 def test_what_is_saved_beside_the_training_is_what_was_there(tmp_path):

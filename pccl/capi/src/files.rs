@@ -3,11 +3,11 @@
 use crate::{
     calls::state_of,
     communicator::enter,
-    failure::{Failure, call},
+    failure::{Failure, Outcome, call},
     raw,
-    types::{Handle, ResultCode, SharedState, code},
+    types::{Handle, ResultCode, SaveOptions, SharedState, code},
 };
-use pccl::{Remedy, SaveOptions, StateFileError};
+use pccl::{Remedy, StateFileError};
 use std::ffi::c_char;
 
 /// A failure of a file. What cannot be read is no shared state.
@@ -20,6 +20,26 @@ fn failure(error: StateFileError) -> Failure {
     }
 }
 
+/// # Safety
+/// The pointer is null or points to what the header says.
+unsafe fn options_of(given: *const SaveOptions) -> Outcome<pccl::SaveOptions> {
+    let mut options = pccl::SaveOptions::default();
+    if given.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: by the contract of this function.
+    let given = unsafe { raw::read(given, "options") }?;
+    // SAFETY: by the contract of this function.
+    for shape in unsafe { raw::items(given.shapes, given.shape_count, "shapes") }? {
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(shape.name, "the name of a tensor") }?;
+        // SAFETY: by the contract of this function.
+        let lengths = unsafe { raw::items(shape.lengths, shape.dimensions, "lengths") }?;
+        options = options.shape(&name, &lengths);
+    }
+    Ok(if given.keep_previous != 0 { options.keep_previous() } else { options })
+}
+
 /// `pcclSaveSharedState`.
 ///
 /// # Safety
@@ -28,7 +48,7 @@ fn failure(error: StateFileError) -> Failure {
 pub(crate) unsafe extern "C" fn pcclSaveSharedState(
     state: *const SharedState,
     path: *const c_char,
-    keep_previous: bool,
+    options: *const SaveOptions,
     bytes_written_out: *mut u64,
 ) -> ResultCode {
     call(|| {
@@ -38,8 +58,8 @@ pub(crate) unsafe extern "C" fn pcclSaveSharedState(
         let path = unsafe { raw::text(path, "path") }?;
         // SAFETY: by the contract of this function; the state does not outlive this call.
         let shared = unsafe { state_of(&given) }?;
-        let options = SaveOptions::default();
-        let options = if keep_previous { options.keep_previous() } else { options };
+        // SAFETY: by the contract of this function.
+        let options = unsafe { options_of(options) }?;
         let info = shared.save(path, &options).map_err(failure)?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(bytes_written_out, info.bytes_written) };

@@ -127,6 +127,24 @@ pub(crate) struct TensorInfo {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(crate) struct TensorShape {
+    pub(crate) name: *const c_char,
+    pub(crate) dimensions: usize,
+    pub(crate) lengths: *const u64,
+}
+
+/// `pcclSaveOptions_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SaveOptions {
+    /// A `bool`, which C may have filled with anything.
+    pub(crate) keep_previous: u8,
+    pub(crate) shape_count: usize,
+    pub(crate) shapes: *const TensorShape,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct SharedState {
     pub(crate) revision: u64,
     pub(crate) count: usize,

@@ -466,6 +466,36 @@ PCCL_EXPORT pcclResult_t pcclGetLastCulprits(pcclRankUuid_t *culprits, size_t ca
 PCCL_EXPORT pcclResult_t pcclGetLastVerdict(const pcclComm_t *communicator, char *buffer, size_t capacity,
                                             size_t *length_out);
 
+/* The shape of a tensor, for those who read a file otherwise; its product is the number of elements. */
+typedef struct pcclTensorShape_t {
+    const char *name;
+    size_t dimensions;
+    const uint64_t *lengths;
+} pcclTensorShape_t;
+
+typedef struct pcclSaveOptions_t {
+    bool keep_previous;
+    /* Of tensors without a shape all elements are in one dimension. shapes may be NULL if there are none. */
+    size_t shape_count;
+    const pcclTensorShape_t *shapes;
+} pcclSaveOptions_t;
+
+/* Writes tensors and revision to a file that programs for safetensors can read, whole or not at all: until all of it is
+ * on the disk, the file that was there before stays. With keep_previous that one is kept as PATH.previous, and the next
+ * save writes only the MiBs that differ from it (docs/state-files.md). options may be NULL, and so may
+ * bytes_written_out. Needs no pcclInit; neither does the next function. */
+PCCL_EXPORT pcclResult_t pcclSaveSharedState(const pcclSharedState_t *shared_state, const char *path,
+                                             const pcclSaveOptions_t *options, uint64_t *bytes_written_out);
+
+/* Reads such a file into the tensors, and its revision. Everything is verified before the first tensor is replaced.
+ * pcclNoSharedStateAvailable with the cause "StateFileError" if the file is damaged or holds other tensors; the text
+ * names the tensor and the bytes. pcclInternalError with the cause "System" if it cannot be read. */
+PCCL_EXPORT pcclResult_t pcclLoadSharedState(pcclSharedState_t *shared_state, const char *path);
+
+/* To be called before pcclConnect: this peer holds the state, and the run can go on from it. Fresh peers wait for it;
+ * the first sync of this peer has to bring exactly this state. */
+PCCL_EXPORT pcclResult_t pcclOfferResume(const pcclComm_t *communicator, const pcclSharedState_t *shared_state);
+
 /* As pcclCreateCommunicator, for a master at "host:port", "1.2.3.4:port" or "[::1]:port". */
 PCCL_EXPORT pcclResult_t pcclCreateCommunicatorByName(const char *master_address, uint32_t peer_group,
                                                       uint32_t p2p_connection_pool_size, pcclComm_t **comm_out);

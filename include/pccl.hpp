@@ -249,8 +249,28 @@ public:
         return *this;
     }
 
+    // Writes it to a file, whole or not at all, and returns how many bytes that took. See pcclSaveSharedState.
+    std::uint64_t save(const std::string &path, bool keep_previous = false) const {
+        const pcclSharedState_t state = c_state();
+        std::uint64_t written = 0;
+        const pcclSaveOptions_t options{keep_previous, 0, nullptr};
+        check(pcclSaveSharedState(&state, path.c_str(), &options, &written), "save the state");
+        return written;
+    }
+
+    // Reads such a file into the tensors, and its revision. After a failure they are as they were.
+    void load(const std::string &path) {
+        pcclSharedState_t state = c_state();
+        check(pcclLoadSharedState(&state, path.c_str()), "load the state");
+        revision = state.revision;
+    }
+
 private:
     friend class Communicator;
+
+    pcclSharedState_t c_state() const {
+        return {revision, tensors_.size(), const_cast<pcclTensorInfo_t *>(tensors_.data())};
+    }
 
     std::vector<std::unique_ptr<std::string>> names_;
     std::vector<pcclTensorInfo_t> tensors_;
@@ -471,10 +491,16 @@ public:
 
     // Data.
 
+    // Before connect: this peer holds the state, for instance from a file, and the run can go on from it.
+    void offer_resume(const SharedState &state) const {
+        const pcclSharedState_t c_state = state.c_state();
+        check(pcclOfferResume(get(), &c_state), "offer the state");
+    }
+
     pcclSharedStateSyncInfo_t
     synchronise(SharedState &state,
                 pcclSharedStateSyncStrategy_t strategy = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR) {
-        pcclSharedState_t c_state{state.revision, state.tensors_.size(), state.tensors_.data()};
+        pcclSharedState_t c_state = state.c_state();
         pcclSharedStateSyncInfo_t info{};
         check(pcclSynchronizeSharedState(get(), &c_state, strategy, &info), "sync");
         state.revision = c_state.revision;

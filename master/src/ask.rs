@@ -1,4 +1,4 @@
-//! `pccl-master status` and `pccl-master kick`: what an operator asks of a running master.
+//! `pccl-master status`, `kick` and `accept-revision`: what an operator asks of a running master.
 
 use crate::admin_place::Surroundings;
 use clap::Args;
@@ -61,6 +61,25 @@ pub(crate) struct Kick {
     pub(crate) admin: Option<PathBuf>,
 }
 
+/// Arguments of `accept-revision`.
+#[derive(Debug, Args)]
+pub(crate) struct AcceptRevision {
+    /// The revision of the shared state to go on from. 0 begins anew.
+    pub(crate) revision: u64,
+
+    /// Of which group; of all if none is named.
+    #[arg(long)]
+    pub(crate) group: Option<u32>,
+
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
 /// Prints the state of a run.
 pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     if arguments.rates {
@@ -92,11 +111,20 @@ fn rates(arguments: &Status) -> Result<String, String> {
 
 /// Has a peer removed and prints what was done.
 pub(crate) fn kick(arguments: &Kick) -> Result<(), String> {
-    let admin = match &arguments.admin {
-        Some(path) => path.clone(),
-        None => Surroundings::here().find(arguments.port)?,
-    };
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
     print(&(pccl_master::remove_peer(&admin, &arguments.peer, &arguments.reason, TIMEOUT)? + "\n"))
+}
+
+/// Chooses the revision to go on from and prints what was done.
+pub(crate) fn accept_revision(arguments: &AcceptRevision) -> Result<(), String> {
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
+    let group = arguments.group.map(GroupId);
+    print(&(pccl_master::accept_revision(&admin, group, arguments.revision, TIMEOUT)? + "\n"))
+}
+
+/// The operator's socket of the master on this machine that leads on `port`, unless it is named.
+fn admin_of(named: Option<&PathBuf>, port: u16) -> Result<PathBuf, String> {
+    named.map_or_else(|| Surroundings::here().find(port), |path| Ok(path.clone()))
 }
 
 fn print(text: &str) -> Result<(), String> {

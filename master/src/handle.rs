@@ -7,7 +7,7 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use pccl_flight::{Event, Recorder, Role, What};
-use pccl_protocol::{GroupId, RunId, limits};
+use pccl_protocol::{GroupId, Revision, RunId, limits};
 use std::{
     any::Any,
     io,
@@ -54,6 +54,9 @@ pub struct MasterConfig {
     pub straggler_timeout: Option<Duration>,
     /// Collectives and syncs fail while the run has fewer peers.
     pub min_world_size: u32,
+    /// The run goes on from this revision: as long as a group has committed nothing, it commits nothing below. Default:
+    /// a group may begin with any.
+    pub accept_revision: Option<u64>,
     /// Time that a new connection has for its preamble, and again for its registration.
     pub registration_timeout: Duration,
     /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of
@@ -83,6 +86,7 @@ impl Default for MasterConfig {
             probe_time: options.probe_time,
             straggler_timeout: options.straggler_timeout,
             min_world_size: options.min_world_size,
+            accept_revision: None,
             registration_timeout: options.registration_timeout,
             admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
@@ -107,6 +111,7 @@ impl MasterConfig {
             probe_time: self.probe_time,
             straggler_timeout: self.straggler_timeout,
             min_world_size: self.min_world_size,
+            accept_revision: self.accept_revision.map(Revision),
             max_tag_history: self.tag_history,
             ..defaults
         }

@@ -19,5 +19,5 @@ pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
-pub use operate::{query_rates, query_status, remove_peer};
+pub use operate::{accept_revision, query_rates, query_status, remove_peer};
 pub use rates::{rates_to_csv, rates_to_json};

@@ -61,9 +61,14 @@ struct Arguments {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64))]
     min_world_size: u32,
 
-    /// Unix socket on which the master listens for `kick`; `off` for none. Default: pccl-master-PORT.sock in the first
-    /// of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and /tmp/pccl-UID where it can be made; none if the
-    /// port is 0.
+    /// Go on from this revision of the shared state: groups that have committed nothing commit nothing below, so that
+    /// fresh peers wait for one that holds it.
+    #[arg(long, value_name = "N")]
+    accept_revision: Option<u64>,
+
+    /// Unix socket on which the master listens for `kick` and `accept-revision`; `off` for none. Default:
+    /// pccl-master-PORT.sock in the first of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and
+    /// /tmp/pccl-UID where it can be made; none if the port is 0.
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 
@@ -102,6 +107,9 @@ enum Command {
     Status(ask::Status),
     /// Have a master on this machine drop a peer.
     Kick(ask::Kick),
+    /// Have a master on this machine go on from a revision of the shared state: when nobody who is there holds the
+    /// newest one, or when a peer with a newer one has come too late.
+    AcceptRevision(ask::AcceptRevision),
     /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
     Explain(explain::Explain),
     /// Plan the best ring for a matrix of measured rates: order, slowest edge, and whether any ring is better.
@@ -125,6 +133,7 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
     match command_of(&mut arguments) {
         Some(Command::Status(arguments)) => ask::status(&arguments),
         Some(Command::Kick(arguments)) => ask::kick(&arguments),
+        Some(Command::AcceptRevision(arguments)) => ask::accept_revision(&arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Plan(arguments)) => plan::run(&arguments),
         None => lead(&arguments),
@@ -174,6 +183,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         edge_timeout: arguments.edge_timeout,
         probe_time: arguments.probe_time,
         min_world_size: arguments.min_world_size,
+        accept_revision: arguments.accept_revision,
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };

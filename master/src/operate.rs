@@ -1,4 +1,4 @@
-//! The operator's side: asking a running master how its run is, and removing a peer.
+//! The operator's side: asking a running master how its run is, removing a peer, choosing a revision.
 
 use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, limits::MAX_PACKET_BYTES};
 use std::{
@@ -79,12 +79,33 @@ pub fn remove_peer(admin: &Path, peer: &str, reason: &str, timeout: Duration) ->
     if peer.len() + reason.len() > 1500 {
         return Err("the reason is too long, use at most 1400 bytes".into());
     }
+    ask_operator(admin, &format!("kick {peer} {reason}"), timeout)
+}
+
+/// Has a running master go on from a revision of the shared state, in one group or in all: nothing below is committed.
+/// For when nobody who is there holds what a group has committed, or when a peer with a newer state has come too late.
+/// `admin` as in [`remove_peer`]. Returns what was done, in words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn accept_revision(
+    admin: &Path,
+    group: Option<GroupId>,
+    revision: u64,
+    timeout: Duration,
+) -> Result<String, String> {
+    let group = group.map_or(String::new(), |group| format!(" {group}"));
+    ask_operator(admin, &format!("accept-revision {revision}{group}"), timeout)
+}
+
+/// Sends one line to the operator's socket of a master and takes its answer.
+fn ask_operator(admin: &Path, request: &str, timeout: Duration) -> Result<String, String> {
     let failed =
         |error: io::Error| format!("cannot reach the operator's socket {}: {error}", admin.display());
     let mut stream = UnixStream::connect(admin).map_err(failed)?;
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-    stream.write_all(format!("kick {peer} {reason}\n").as_bytes()).map_err(failed)?;
+    stream.write_all(format!("{request}\n").as_bytes()).map_err(failed)?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer).map_err(failed)?;
     match answer.trim_end().split_once(' ') {

@@ -1,12 +1,14 @@
-//! What an operator does to a running master: asks for the status, removes a peer, has stragglers dropped.
+//! What an operator does to a running master: asks for the status, removes a peer, has stragglers dropped, chooses a
+//! revision.
 
 mod common;
 
 use common::{Client, PATIENCE, launch};
 use pccl_master::{MasterConfig, query_status, remove_peer};
 use pccl_protocol::{
-    Algorithm, C2m, Cause, Descriptor, Initiate, KickCode, M2c, OpId, Outcome, PartDescriptor, RequestId,
-    StatusWait, limits::MAX_STRANGER_REQUESTS,
+    Algorithm, C2m, Cause, Descriptor, GroupEpoch, Initiate, KickCode, M2c, OpId, Outcome, PartDescriptor,
+    RequestId, Revision, StatusWait, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncStrategy,
+    limits::MAX_STRANGER_REQUESTS,
 };
 use pccl_quant::{DataType, ReduceOp};
 use std::{
@@ -119,6 +121,52 @@ fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
     }
     let output = program(&["--kick", "ab", "--reason", "x"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("--admin"));
+}
+
+/// How the sync of a peer that is alone with an empty state begins: by a plan for its revision, or by a failure.
+fn sync_alone(client: &mut Client, request: u64, (epoch, revision): (GroupEpoch, u64)) -> Result<(), Cause> {
+    let request = RequestId(request);
+    let (revision, strategy) = (Revision(revision), SyncStrategy::EnforcePopular);
+    client.send(&C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries: vec![] }));
+    client.wait_for("an answer to a sync", |packet| match packet {
+        M2c::SyncPlan(plan) if plan.request == request => Some(Ok(())),
+        M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. }) => {
+            Some(Err(verdict.cause))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn an_operator_says_from_which_revision_a_run_goes_on() {
+    let directory = Directory::new("revision");
+    let admin = directory.0.join("admin.sock");
+    let socket = admin.to_str().unwrap();
+    let accept = |arguments: &[&str]| {
+        let output = program(&[&["accept-revision", "--admin", socket], arguments].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let master = launch(|config| config.admin = Some(admin.clone()));
+    assert_eq!(accept(&["1000"]), "nothing below revision 1000 is committed\n");
+    let (mut client, _) = Client::register(master.local_addr(), 0);
+    let epoch = client.confirm_ring_of(1).epoch;
+    client.wait_for_admission();
+    assert_eq!(sync_alone(&mut client, 1, (epoch, 999)), Err(Cause::StateLost));
+    let status = String::from_utf8(program(&["status", &master.local_addr().to_string()]).stdout).unwrap();
+    assert!(status.contains("`pccl-master accept-revision 999`"), "{status}");
+    assert_eq!(accept(&["999", "--group", "0"]), "group 0 goes on from revision 999 or a newer one\n");
+    assert_eq!(sync_alone(&mut client, 2, (epoch, 999)), Ok(()));
+    // As a setting from the beginning.
+    let master = launch(|config| config.accept_revision = Some(5));
+    let (mut client, _) = Client::register(master.local_addr(), 3);
+    let epoch = client.confirm_ring_of(1).epoch;
+    client.wait_for_admission();
+    assert_eq!(sync_alone(&mut client, 1, (epoch, 4)), Err(Cause::StateLost));
+    assert_eq!(sync_alone(&mut client, 2, (epoch, 5)), Ok(()));
+    for wrong in [&["accept-revision"][..], &["accept-revision", "x"], &["--accept-revision", "-1"]] {
+        assert_eq!(program(wrong).status.code(), Some(2), "{wrong:?}");
+    }
 }
 
 /// The program as a master, once it listens; killed at the end of the test.

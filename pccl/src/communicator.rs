@@ -27,10 +27,10 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl_flight::{Recorder, Role, What};
-use pccl_protocol::{CallKind, PeerId, PreviousIdentity, Verdict};
+use pccl_protocol::{CallKind, PeerId, PreviousIdentity, ResumeOffer, Verdict};
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -54,6 +54,10 @@ pub struct Communicator {
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
     carried: Option<resume::Carried>,
+    /// What this peer says at its next connect that it holds.
+    offer: Mutex<Option<ResumeOffer>>,
+    /// The last sync failed for want of a newer state, which a newcomer may bring.
+    lacks_state: AtomicBool,
 }
 
 impl Communicator {
@@ -78,12 +82,17 @@ impl Communicator {
             misfits: misfits::Misfits::default(),
             previous: Mutex::new(None),
             last_verdict: Mutex::new(None),
+            offer: Mutex::new(None),
+            lacks_state: AtomicBool::new(false),
         }
     }
 
     /// Joins the run. Returns when this peer is a full member of its group's ring: at once for the first peer of a run,
     /// otherwise when the others have called [`Communicator::update_topology`]. May be called again after the
     /// connection to the master was lost or this peer was dropped.
+    ///
+    /// A peer that has synced before, or that has called [`Communicator::offer_resume`], tells the master which
+    /// revision it holds: fresh peers let it in before they commit an older one.
     ///
     /// A master that cannot be reached is tried again, with pauses of up to 2 s, until `connect_timeout` (60 s) has
     /// passed: a refused connection, no way to its address, a name that is not known, a master that stops. So peers may
@@ -207,6 +216,7 @@ impl Communicator {
     /// again.
     pub fn close(&self) {
         self.door.call_back();
+        *self.offer.lock() = None;
         let session = self.session.lock().take();
         if let Some(session) = session {
             session.leave();

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
-use pccl_protocol::{GroupId, Host, Name};
+use pccl_protocol::{GroupId, Host, Name, ResumeOffer};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::address::HostPort;
 
@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) state_memory: usize,
     /// Where it puts what needs more.
     pub(crate) state_spill_dir: PathBuf,
+    /// The shared state that this peer brings along.
+    pub(crate) offer: Option<ResumeOffer>,
     /// How to agree on where to resume, if that is wanted.
     pub(crate) resume: Option<ResumeSettings>,
 }

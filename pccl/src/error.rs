@@ -140,12 +140,11 @@ impl Error {
             }
             Self::TimedOut { call: CallKind::FormGroup, .. } => Remedy::FormGroup,
             Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
-            Self::Aborted(_) => Remedy::Retry,
-            Self::Kicked(reason)
-                if matches!(reason.code, KickCode::Operator | KickCode::StateMismatch | KickCode::Full) =>
-            {
-                Remedy::GiveUp
+            Self::Aborted(verdict) if matches!(verdict.cause, Cause::ResumeWaits | Cause::StateLost) => {
+                Remedy::WaitForPeers
             }
+            Self::Aborted(_) => Remedy::Retry,
+            Self::Kicked(reason) if is_for_good(reason.code) => Remedy::GiveUp,
             Self::TooFewPeers { .. } | Self::TimedOut { call: CallKind::WaitForWorld, .. } => {
                 Remedy::WaitForPeers
             }
@@ -183,6 +182,11 @@ impl Error {
         let cause = self.verdict().map(|verdict| verdict.cause);
         matches!(cause, Some(Cause::CallerAbort | Cause::CallTimeout))
     }
+}
+
+/// Whether a dropped peer would only be dropped again.
+const fn is_for_good(code: KickCode) -> bool {
+    matches!(code, KickCode::Operator | KickCode::StateMismatch | KickCode::Full | KickCode::FalseOffer)
 }
 
 /// Result of the library's calls.
@@ -281,7 +285,7 @@ mod tests {
     #[test]
     fn a_full_run_is_no_reason_to_come_again() {
         let kicked = |code| Error::Kicked(KickReason::new(code, "")).remedy();
-        for code in [KickCode::Full, KickCode::Operator, KickCode::StateMismatch] {
+        for code in [KickCode::Full, KickCode::Operator, KickCode::StateMismatch, KickCode::FalseOffer] {
             assert_eq!(kicked(code), Remedy::GiveUp, "{code}");
         }
         assert_eq!(kicked(KickCode::Silent), Remedy::Reconnect);

@@ -103,7 +103,8 @@ pub use pccl_quant::{
 };
 pub use scope::{AsyncReduce, Scope};
 pub use state::{
-    SharedState, SyncInfo, SyncProgress, SyncStrategy,
+    SaveInfo, SaveOptions, Saving, SharedState, StateFile, StateFileError, StateSnapshot, SyncInfo,
+    SyncProgress, SyncStrategy,
     diff::{Camp, Divergence, StateDiff, TensorDiff},
 };
 pub use topology::{Optimized, RatedEdge};

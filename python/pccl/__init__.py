@@ -50,12 +50,16 @@ from ._errors import (
     PeerLost,
     PendingAsyncOps,
     Refused,
+    ResumeWaits,
+    StateFileError,
+    StateLost,
     StoreLost,
     StoreUnreachable,
     System,
     TimedOut,
     TooFewPeers,
 )
+from ._files import Saving, load_state, save_state, save_state_while
 from ._iteration import Decision, GlobalIteration, Member, Store
 from ._library import library as _library
 from ._master_node import MasterNode
@@ -83,8 +87,8 @@ __all__ = [
     "Member", "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError",
     "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
     "ReduceOp", "ReduceOpDescriptor",
-    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "Schedule", "SharedState", "SharedStateSyncInfo",
-    "SharedStateSyncStrategy", "StateDiff", "Store", "StoreLost", "StoreUnreachable", "System", "TensorDiff",
-    "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
-    "materialise_optimizer", "pccl_dir", "__version__",
+    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule", "SharedState",
+    "SharedStateSyncInfo", "SharedStateSyncStrategy", "StateDiff", "StateFileError", "StateLost", "Store", "StoreLost",
+    "StoreUnreachable", "System", "TensorDiff", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
+    "load_state", "materialise_optimizer", "pccl_dir", "save_state", "save_state_while", "__version__",
 ]

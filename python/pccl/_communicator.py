@@ -321,6 +321,16 @@ class Communicator(Training, Collectives):
         self._call("Communicator.diff_shared_state", "pcclGetStateDiffPeers", index, peers, count, byref(there))
         return [peers.raw[16 * at:16 * at + 16] for at in range(min(count, there.value))]
 
+    def offer_resume(self, shared_state: SharedState) -> None:
+        """Before ``connect``: this peer holds the state, for instance from a file, and the run can go on from it.
+
+        Fresh peers wait for it, and the first sync of this peer has to bring exactly this state.
+        """
+        if not isinstance(shared_state, SharedState):
+            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
+        captured = shared_state._capture()
+        PCCLError.check(library.pcclOfferResume(self._handle, byref(captured.c)), "Communicator.offer_resume")
+
     def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                    operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                    quantization_options: Optional[QuantizationOptions] = None,

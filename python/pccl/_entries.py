@@ -21,6 +21,17 @@ class Entry:
         #: Carries a copy, or a number, back to where it came from.
         self.finish = finish
         self.allow_content_inequality = False
+        #: For files, where it is known.
+        self.shape: Optional[Tuple[int, ...]] = None
+
+    def shaped(self, shape: Any) -> "Entry":
+        """With the shape of what it was made of, unless its elements are others."""
+        lengths = tuple(int(length) for length in shape)
+        product = 1
+        for length in lengths:
+            product *= length
+        self.shape = lengths if product == self.count else None
+        return self
 
     @property
     def place(self) -> Tuple[int, int]:
@@ -98,7 +109,7 @@ def _of_tensor(name: str, tensor: Any) -> Entry:
     except ValueError:
         dtype, size = DataType.UINT8, plain.numel() * plain.element_size()
         name = f"{name} ({str(plain.dtype).rpartition('.')[2]})"
-    return Entry(name, plain.data_ptr(), size, dtype, plain, finish=finish)
+    return Entry(name, plain.data_ptr(), size, dtype, plain, finish=finish).shaped(plain.shape)
 
 
 def _of_array(name: str, array: Any) -> Entry:
@@ -122,7 +133,7 @@ def _of_array(name: str, array: Any) -> Entry:
         dtype, size = DataType.from_numpy_dtype(plain.dtype), plain.size
     except ValueError:
         dtype, size, name = DataType.UINT8, plain.nbytes, f"{name} ({plain.dtype})"
-    return Entry(name, plain.ctypes.data, size, dtype, plain, finish=finish)
+    return Entry(name, plain.ctypes.data, size, dtype, plain, finish=finish).shaped(plain.shape)
 
 
 def _check_strides(name: str, shape: Any, strides: Any) -> None:

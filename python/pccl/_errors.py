@@ -70,6 +70,14 @@ class GroupBroken(Aborted):
     """The group was formed of given members, and one of them is missing, which the verdict names: form it again."""
 
 
+class ResumeWaits(Aborted):
+    """A peer that waits to be let in offers a newer shared state than the members hold: let it in, then sync again."""
+
+
+class StateLost(Aborted):
+    """The run has committed a newer revision, and nobody who is there holds it: wait for a peer that does."""
+
+
 class Mismatch(Aborted):
     """Peers made the same call with different arguments; the verdict names two peers and both values."""
 
@@ -105,6 +113,10 @@ class MasterLost(PCCLError):
 class OutcomeUnknown(MasterLost):
     """The master was lost after this peer had its result, which is in the buffer; whether the others have it is not
     known."""
+
+
+class StateFileError(PCCLError):
+    """A file holds no state, or a damaged one, or other tensors; the text names the tensor and the bytes."""
 
 
 class InvalidArgument(PCCLError, ValueError):
@@ -159,9 +171,9 @@ _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused, MasterLost, OutcomeUnknown,
-                 InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError, Fenced, NotMember, NoQuorum,
-                 StoreUnreachable, StoreLost, Cancelled)
+    for kind in (ResumeWaits, StateLost, StateFileError, TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused,
+                 MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError,
+                 Fenced, NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:

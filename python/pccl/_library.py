@@ -41,6 +41,12 @@ class structs:
             ("contents", c_uint32), ("peers_apart", c_uint32), ("is_located", c_bool), ("is_apart", c_bool),
         ]
 
+    class TensorShape(Structure):
+        _fields_ = [("name", c_char_p), ("dimensions", c_size_t), ("lengths", POINTER(c_uint64))]
+
+    class SaveOptions(Structure):
+        _fields_ = [("keep_previous", c_bool), ("shape_count", c_size_t), ("shapes", c_void_p)]
+
     class World(Structure):
         _fields_ = [
             ("global_size", c_uint32), ("group_size", c_uint32), ("groups", c_uint32), ("largest_group", c_uint32),
@@ -119,6 +125,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
+    "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, POINTER(structs.SaveOptions), POINTER(c_uint64)],
+    "pcclLoadSharedState": [POINTER(_SharedState), c_char_p],
+    "pcclOfferResume": [_HANDLE, POINTER(_SharedState)],
     "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],
     "pcclDiffSharedState":
         [_HANDLE, POINTER(_SharedState), POINTER(structs.TensorDiff), c_size_t, POINTER(c_size_t)],

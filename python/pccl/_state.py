@@ -151,6 +151,13 @@ class Captured:
                 entry.finish()
 
 
+def capture_mapping(mapping: Mapping[str, Any], revision: int) -> Captured:
+    """The tensors and arrays of a mapping as they lie in memory now. It may be a copy, such as a ``state_dict``."""
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"a state is a SharedState or a mapping of names to tensors, not a {type(mapping).__name__}")
+    return Captured(integer(revision, "revision", 0, U64), list(_mapping("", mapping, _Walk(fixed=True))))
+
+
 def _distinct(entries: Iterator[Entry]) -> Iterator[Entry]:
     """Without tensors that are the same memory as another one, such as weights that two layers share."""
     names: Set[str] = set()

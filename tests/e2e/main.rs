@@ -25,6 +25,7 @@ mod pairs;
 mod pairwise;
 mod quantised;
 mod random_kill;
+mod revisions;
 mod scale;
 mod semantics;
 mod state;

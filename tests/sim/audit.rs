@@ -72,6 +72,7 @@ impl World {
             let silent = self.now.saturating_sub(*at);
             assert!(silent <= PEER_TIMEOUT + LOOK, "c{client} is silent for {silent} us and was not dropped");
         }
+        self.operate();
         let mut present = BTreeSet::new();
         self.find_stuck(&mut present);
         self.find_unnamed(&mut present);
@@ -165,7 +166,12 @@ impl World {
                 if !self.checker.first_of_sync(verdict) {
                     return;
                 }
-                self.judge_verdict(verdict, self.now)
+                if matches!(verdict.cause, Cause::ResumeWaits | Cause::StateLost) {
+                    self.ledger.count_verdict(verdict);
+                    self.checker.judge_revision(client, verdict)
+                } else {
+                    self.judge_verdict(verdict, self.now)
+                }
             }
             M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Committed(_), .. }) => {
                 self.checker.peer_of(client).into_iter().for_each(|peer| self.ledger.synced(peer));

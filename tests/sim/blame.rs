@@ -191,6 +191,11 @@ impl Ledger {
         })
     }
 
+    /// Counts a verdict that is judged elsewhere.
+    pub(crate) fn count_verdict(&mut self, verdict: &Verdict) {
+        *self.judged.entry(verdict.cause.to_string()).or_insert(0) += 1;
+    }
+
     /// Judges a verdict of the master.
     pub(crate) fn judge(&mut self, verdict: &Verdict, scene: &Scene<'_>) -> Result<(), String> {
         let stalled =
@@ -340,7 +345,7 @@ impl Ledger {
             // Judged by the checker, against the votes.
             KickCode::StateMismatch => true,
             KickCode::Unreachable | KickCode::RingTimeout => return self.judge_unreachable(who, ring, now),
-            KickCode::RevisionJump => self.had(who, &[Deed::Returned], 0, now),
+            KickCode::RevisionJump | KickCode::Operator => self.had(who, &[Deed::Returned], 0, now),
             KickCode::Straggler => return self.judge_straggler(who, now),
             KickCode::Protocol => self.had(who, &[Deed::Twice], 0, now),
             _ => false,

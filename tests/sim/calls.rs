@@ -12,6 +12,8 @@ use pccl_hash::Digest128;
 use pccl_protocol::*;
 use pccl_quant::DataType;
 
+/// How long a caller waits that lacks the newest state.
+const PAUSE: u64 = 500 * MS;
 /// What model clients say that their limits are.
 const LIMIT_MS: u64 = 1_234;
 
@@ -164,6 +166,11 @@ impl World {
         }
         match packet {
             M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
+            M2c::Kicked(KickReason { code: KickCode::Operator, .. }) => {
+                // It does not come back.
+                self.clients[slot].told = true;
+                self.clients[slot].call = Call::Leaving;
+            }
             M2c::Kicked(_) | M2c::Goodbye(_) => self.clients[slot].told = true,
             M2c::Status(_) | M2c::Warning(_) => {}
             M2c::ReachPlan(plan) => self.try_to_reach(slot, plan),
@@ -325,6 +332,12 @@ impl World {
                 let content = client.strict_content();
                 self.checker.committed(conn, answer.request, revision, content);
                 self.begin_collectives(slot);
+            }
+            SyncOutcome::Failed(Verdict { cause: Cause::ResumeWaits | Cause::StateLost, .. }) => {
+                // Lets in who waits, and tries again.
+                client.synced = false;
+                client.call = Call::Thinking;
+                self.wake(slot, PAUSE, Wake::Continue);
             }
             SyncOutcome::Failed(verdict) => {
                 client.popular_only |= verdict.cause == Cause::MismatchedCall;

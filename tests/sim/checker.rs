@@ -1,6 +1,7 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
 use crate::client::EdgeKey;
+use crate::revisions::Known;
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,7 @@ pub(crate) struct Checker {
     committed: BTreeMap<(GroupId, u64), Revision>,
     /// The last committed sync of each group, and who took part.
     holders: BTreeMap<(GroupId, u64), (SyncKey, BTreeSet<u64>)>,
+    pub(crate) known: Known,
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
@@ -87,6 +89,11 @@ pub(crate) struct Checker {
     pub(crate) shared_plans: u64,
     /// Number of attempts that began, by algorithm.
     pub(crate) begun_by: BTreeMap<String, u64>,
+}
+
+/// Whether the master tells a newcomer that it is not let in for now.
+fn is_told_to_wait(text: &str) -> bool {
+    text.starts_with("admission waits for ") || text.contains(" offers revision ")
 }
 
 impl Checker {
@@ -125,6 +132,7 @@ impl Checker {
             | Input::Tick
             | Input::LoopGap(_)
             | Input::Kick { .. }
+            | Input::AcceptRevision { .. }
             | Input::Planned { .. }
             | Input::Reached { .. }
             | Input::Stop => {}
@@ -134,8 +142,16 @@ impl Checker {
     fn packet(&mut self, client: u64, packet: &C2m) {
         match packet {
             C2m::Register(register) => {
+                self.known.registered(client, register);
                 if let Some(seen) = self.clients.get_mut(&client).filter(|seen| seen.peer.is_none()) {
                     seen.group = register.group;
+                }
+            }
+            C2m::Leave(_) => {
+                let Some(group) = self.clients.get(&client).map(|seen| seen.group) else { return };
+                let holders = self.holders.get(&(group, self.life(group)));
+                if holders.is_some_and(|(_, holders)| holders.contains(&client)) {
+                    self.known.left(group);
                 }
             }
             C2m::EdgeReport(report) => {
@@ -206,7 +222,7 @@ impl Checker {
                 seen.peer = Some(answer.peer);
             }
             M2c::GroupPlan(plan) => self.ring(client, plan),
-            M2c::Warning(text) if text.as_str().starts_with("admission waits for ") => {
+            M2c::Warning(text) if is_told_to_wait(text.as_str()) => {
                 self.clients.get_mut(&client).expect("a known client").told_to_wait = true;
             }
             M2c::Admitted(_) => {
@@ -437,6 +453,9 @@ impl Checker {
             SyncOutcome::Failed(verdict) => panic!("a sync failed as {}", verdict.operation),
         };
         assert!(planned.is_none_or(|planned| planned == sync), "the outcome of another sync");
+        if let (SyncOutcome::Committed(revision), None) = (&packet.outcome, self.sync_outcomes.get(&sync)) {
+            self.revision_committed(client, sync, *revision);
+        }
         let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
         assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
         if matches!(packet.outcome, SyncOutcome::Committed(_)) {
@@ -453,6 +472,32 @@ impl Checker {
                 sync.1
             );
         }
+    }
+
+    fn revision_committed(&mut self, client: u64, sync: SyncKey, revision: Revision) {
+        let group = self.clients[&client].group;
+        let held = self.holders.get(&(group, self.life(group))).map(|(_, holders)| holders.clone());
+        let voters = self.syncs.iter().filter(|(_, of)| **of == sync).map(|((voter, _), _)| *voter);
+        let voters: Vec<u64> = voters.collect();
+        let votes: Vec<Revision> = voters
+            .iter()
+            .filter_map(|voter| Some(self.sync_votes.get(&self.peer_of(*voter)?)?.revision))
+            .collect();
+        let is_held = held.is_some_and(|held| voters.iter().any(|voter| held.contains(voter)));
+        self.known.committed(group, revision, |newest| is_held || votes.iter().any(|vote| *vote >= newest));
+    }
+
+    /// The group of a client, and what its members voted for last.
+    pub(crate) fn votes_near(&self, client: u64) -> (GroupId, Vec<Revision>) {
+        let group = self.clients[&client].group;
+        let votes = self.ring_of(client);
+        (group, votes.iter().filter_map(|peer| Some(self.sync_votes.get(peer)?.revision)).collect())
+    }
+
+    /// An operator has chosen the revision from which a group goes on.
+    pub(crate) fn chosen(&mut self, group: GroupId, revision: Revision) {
+        self.known.chosen(group, revision);
+        self.committed.remove(&(group, self.life(group)));
     }
 
     /// A client has put the result of a sync in place. That may be after the master has begun anew.
@@ -480,7 +525,10 @@ impl Checker {
                 }
             }
         }
-        self.worlds += u64::from(snapshot.peers.is_empty());
+        if snapshot.peers.is_empty() {
+            self.worlds += 1;
+            self.known.emptied();
+        }
     }
 
     /// Operations that had to be decided by now: somebody in them was lost, or said what only ends in an abort.

@@ -185,6 +185,7 @@ impl Table {
             previous: None,
             formed: false,
             alone: false,
+            resume: None,
         };
         self.send(key, C2m::Register(register));
     }

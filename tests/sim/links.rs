@@ -66,6 +66,9 @@ impl World {
             previous: client.before.clone(),
             formed: false,
             alone: false,
+            resume: client
+                .returned
+                .then_some(ResumeOffer { revision: Revision(client.revision), digest: None }),
         }
     }
 

@@ -26,6 +26,7 @@ mod links;
 mod mesh;
 mod probes;
 mod reach;
+mod revisions;
 mod rng;
 mod strikes;
 mod swarm;
@@ -112,6 +113,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         done: world.checker.done,
         optimizations: world.optimizations,
         withdrawals: world.withdrawals,
+        choices: world.choices,
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
         begun_kinds: world.checker.begun_kinds,
@@ -145,6 +147,7 @@ struct Sums {
     done: u64,
     optimizations: u64,
     withdrawals: u64,
+    choices: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
     begun_kinds: BTreeMap<&'static str, u64>,
@@ -161,6 +164,7 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.withdrawals += other.withdrawals;
+        self.choices += other.choices;
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
         self.shared_plans += other.shared_plans;
@@ -247,7 +251,7 @@ fn seeds() {
     );
     println!("begun by kind: {:?}", sums.begun_kinds);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
-    println!("{} votes taken back", sums.withdrawals);
+    println!("{} votes taken back, {} revisions accepted by an operator", sums.withdrawals, sums.choices);
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
@@ -259,6 +263,9 @@ fn seeds() {
     let limits = sums.judged.get("given up by a caller whose limit passed").copied().unwrap_or(0);
     assert!(limits > count / 10 && sums.withdrawals > count / 4, "hardly anybody's limit passed");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
+    assert!(sums.choices > count / 20, "hardly any revision was lost");
+    let waits = sums.judged.get("a newer shared state waits").copied().unwrap_or(0);
+    assert!(count < 1000 || waits > count / 500, "hardly anybody offered a state");
     let other_members = sums.judged.get("called for other members").copied().unwrap_or(0);
     assert!(other_members > count / 10, "hardly any collective was called for other members");
     // What two members do with each other is in the simulation of formings.

@@ -152,6 +152,9 @@ pub(crate) struct World {
     /// Votes that callers took back.
     pub(crate) withdrawals: u64,
     pub(crate) rings_changed: u64,
+    /// Groups that wait for the choice of an operator, since when, and how often one was made.
+    pub(crate) undecided: BTreeMap<GroupId, u64>,
+    pub(crate) choices: u64,
 }
 
 /// What becomes of the log of a run.
@@ -281,6 +284,8 @@ impl World {
             optimizations: 0,
             withdrawals: 0,
             rings_changed: 0,
+            undecided: BTreeMap::new(),
+            choices: 0,
             rng,
             strikes: of_strikes,
             probes: of_probes,
@@ -386,7 +391,10 @@ impl World {
             _ => {}
         }
         // What a loop reads in one turn has its consequences at the end of the turn, all of it but what cannot wait.
-        let can_wait = !matches!(input, Input::Tick | Input::LoopGap(_) | Input::Kick { .. } | Input::Stop);
+        let can_wait = !matches!(
+            input,
+            Input::Tick | Input::LoopGap(_) | Input::Kick { .. } | Input::AcceptRevision { .. } | Input::Stop
+        );
         if !std::mem::replace(&mut self.unsettled, true) {
             self.turn_ends = self.now + self.turns.below(self.swarm.turn.max(1));
         }

@@ -16,6 +16,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("hash/src/kernels/sse42.rs", "intrinsics"),
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
+    ("pccl/capi/src/files.rs", "the functions of the C interface"),
     ("pccl/capi/src/collectives.rs", "the functions of the C interface"),
     ("pccl/capi/src/diagnosis.rs", "the functions of the C interface"),
     ("pccl/capi/src/diff.rs", "the functions of the C interface"),

@@ -95,6 +95,7 @@ fn world() -> Bench {
             previous,
             formed: false,
             alone: false,
+            resume: None,
         };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };

@@ -72,6 +72,7 @@ impl Peer {
             previous: None,
             formed: false,
             alone: false,
+            resume: None,
         }));
         peer
     }

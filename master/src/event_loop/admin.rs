@@ -1,12 +1,13 @@
 //! The operator's socket: a Unix socket that only the owner of this process can open, with one line for a request and
 //! one for the answer.
 //!
-//! `kick PEER REASON` answers `ok ...` or `error ...`. Few connections at a time, each with little memory and a
-//! deadline, and none is ever waited for.
+//! `kick PEER REASON` and `accept-revision REVISION [GROUP]` answer `ok ...` or `error ...`. Few connections at a time,
+//! each with little memory and a deadline, and none is ever waited for.
 
 use super::EventLoop;
 use crate::state::Input;
 use mio::net::{UnixListener, UnixStream};
+use pccl_protocol::{GroupId, Revision};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     collections::BTreeMap,
@@ -264,9 +265,21 @@ impl EventLoop {
                 self.input(Input::Kick { peer, reason: reason.to_owned() });
                 Ok(format!("removed {name}"))
             }
-            _ => Err("requests are: kick PEER REASON".into()),
+            (Some("accept-revision"), Some(revision), group) => {
+                let revision = Revision(number(revision)?);
+                let group = group.map(|group| Ok::<_, String>(GroupId(number(group)?))).transpose()?;
+                let done = self.state.describe_choice(group, revision)?;
+                log::warn!("an operator accepts revision {revision}: {done}");
+                self.input(Input::AcceptRevision { group, revision });
+                Ok(done)
+            }
+            _ => Err("requests are: kick PEER REASON; accept-revision REVISION [GROUP]".into()),
         }
     }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number of that kind"))
 }
 
 #[cfg(test)]

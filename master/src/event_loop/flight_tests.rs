@@ -25,6 +25,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         previous: None,
         formed: false,
         alone: false,
+        resume: None,
     });
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));

@@ -104,6 +104,7 @@ impl MasterState {
 
             (C2m::SyncInitiate(vote), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
+                self.admit_offered(id, vote)?;
                 self.admit_sync(group, vote)
             }
             (C2m::SyncComplete(complete), Known(id, group, Accepted)) => {

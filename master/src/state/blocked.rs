@@ -14,7 +14,7 @@ impl MasterState {
     pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.roll.peers.get(&id)?;
         let forming = self.formings.sentence_for(&self.roll, id);
-        let sentence = forming.or_else(|| self.blocked_round(peer)).or_else(|| {
+        let sentence = forming.or_else(|| self.blocked_round(id, peer)).or_else(|| {
             let (group_id, group) = self.groups.get_key_value(&peer.group())?;
             if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
                 return group.sync_sentence(&self.roll, *group_id);
@@ -26,13 +26,14 @@ impl MasterState {
         sentence.or_else(pending).map(Text::new)
     }
 
-    fn blocked_round(&self, peer: &Peer) -> Option<String> {
+    fn blocked_round(&self, id: PeerId, peer: &Peer) -> Option<String> {
         match (peer.phase, &peer.topology) {
             (Phase::Pending, _) if peer.info.formed => None,
             (Phase::Pending, _) => {
                 let probation = self.admission.probation.blocks(&self.roll, peer);
+                let history = || self.blocked_by_history(id);
                 let waits = || format!("admission waits for {}", self.roll.missing_for_world());
-                Some(probation.unwrap_or_else(waits))
+                Some(probation.or_else(history).unwrap_or_else(waits))
             }
             (Phase::Connecting, _) => Some(self.groups.ring_sentences(&self.roll).join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
@@ -77,6 +78,7 @@ impl MasterState {
         all.extend(first.map(|since| (since, roll.pending_sentence())));
         all.extend(self.formings.waits(roll));
         all.extend(roll.closed_waits());
+        all.extend(self.revision_waits());
         for (id, group) in groups.iter() {
             let sync = group.shared.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,

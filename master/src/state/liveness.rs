@@ -150,6 +150,7 @@ impl MasterState {
     fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);
+        self.note_lost_holder(peer.group(), id, loss);
         if let Some(group) = self.groups.get_mut(&peer.group()) {
             group.work.lose(id, peer.moved_bytes(), loss);
             Self::lose_voter(group, id, loss);

@@ -37,6 +37,7 @@ mod probation;
 mod rates;
 mod reach;
 mod review;
+mod revisions;
 mod ring;
 mod roll;
 mod round;
@@ -88,6 +89,7 @@ pub struct MasterState {
     last_sync: SyncId,
     stragglers: straggler::Stragglers,
     asked: status::StatusRequests,
+    revisions: revisions::Revisions,
 }
 
 /// A rule and its name, see [`MasterState::run_rules`]. Whether it had something to do.
@@ -112,7 +114,7 @@ const RULES: &[Rule] = &[
         let (optimizer, in_round, means) = it.for_optimizer();
         optimizer.advance(in_round, means)
     }),
-    ("begin_round", |it| it.admission.begin_round(&mut it.roll)),
+    ("begin_round", |it| it.admission.begin_round(&mut it.roll, &it.groups)),
     ("adopt_better_rings", |it| {
         !it.optimizer.is_running() && it.groups.adopt_better_rings(it.admission.round.is_some())
     }),
@@ -130,14 +132,18 @@ const RULES: &[Rule] = &[
     ("settle_collectives", |it| it.groups.settle_collectives(&it.roll, &mut it.out)),
     ("settle_syncs", MasterState::settle_syncs),
     ("break_up_groups", MasterState::break_up_groups),
-    ("answer_pending_queries", |it| it.admission.answer_pending_queries(&mut it.roll, &mut it.out)),
+    ("answer_pending_queries", |it| {
+        it.admission.answer_pending_queries(&it.groups, &mut it.roll, &mut it.out)
+    }),
     ("report_progress", |it| it.roll.report_progress(&mut it.out)),
+    ("tell_of_late_offers", MasterState::tell_of_late_offers),
     ("forget_the_world", MasterState::forget_the_world),
 ];
 
 impl MasterState {
     /// A master without clients.
     pub fn new(options: Options, ids: Box<dyn IdSource + Send>) -> Self {
+        let revisions = revisions::Revisions::new(options.accept_revision);
         Self {
             ids,
             out: Outbox::default(),
@@ -152,6 +158,7 @@ impl MasterState {
             last_sync: SyncId(0),
             stragglers: straggler::Stragglers::default(),
             asked: status::StatusRequests::new(),
+            revisions,
         }
     }
 
@@ -189,6 +196,7 @@ impl MasterState {
             }
             Input::LoopGap(gap) => self.extend_deadlines(gap),
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
+            Input::AcceptRevision { group, revision } => self.accept_revision(group, revision),
             Input::Planned { plan, result } => self.record_plan((plan, result)),
             Input::Reached { peer, closed } => {
                 self.roll.record_reached(&self.groups, &mut self.out, peer, closed);
@@ -424,7 +432,7 @@ impl MasterState {
         }
     }
 
-    /// Rule: a master without peers is as if it had just started.
+    /// Rule: a master without peers is as if it had just started, but for revisions that somebody may come back with.
     fn forget_the_world(&mut self) -> bool {
         if !self.roll.peers.is_empty() || self.roll.registrations == 0 {
             return false;
@@ -437,6 +445,7 @@ impl MasterState {
         self.roll.forget();
         self.last_sync = SyncId(0);
         self.checks = reach::Checks::default();
+        self.revisions.forget_what_is_over();
         true
     }
 }

@@ -3,6 +3,7 @@
 //! one.
 
 use super::client::{Peer, Phase};
+use super::groups::Groups;
 use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
@@ -96,9 +97,12 @@ impl Probation {
     }
 
     /// Newcomers that may be let in.
-    pub(super) fn admissible(&self, roll: &Roll) -> Vec<PeerId> {
+    pub(super) fn admissible(&self, roll: &Roll, groups: &Groups) -> Vec<PeerId> {
         let may = |peer: &Peer| {
-            peer.phase == Phase::Pending && !peer.info.formed && self.waits_until(roll, peer).is_none()
+            peer.phase == Phase::Pending
+                && !peer.info.formed
+                && self.waits_until(roll, peer).is_none()
+                && groups.lateness(roll, peer).is_none()
         };
         roll.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
     }

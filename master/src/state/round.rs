@@ -68,11 +68,11 @@ impl Admission {
 
     /// Rule: a round begins when all accepted peers want one and it has something to do; and without any vote when
     /// there is nobody to vote.
-    pub(super) fn begin_round(&mut self, roll: &mut Roll) -> bool {
+    pub(super) fn begin_round(&mut self, roll: &mut Roll, groups: &Groups) -> bool {
         if self.round.is_some() {
             return false;
         }
-        let newcomers = self.probation.admissible(roll);
+        let newcomers = self.probation.admissible(roll, groups);
         let somebody_waits = !newcomers.is_empty();
         let have = roll.accepted_count();
         let votes = || roll.voters().map(|(_, peer)| peer.topology.as_ref());
@@ -95,10 +95,10 @@ impl Admission {
     }
 
     /// Whether the next round would begin if all accepted peers voted for it.
-    pub(super) fn waits_for_votes(&self, roll: &Roll) -> bool {
+    pub(super) fn waits_for_votes(&self, roll: &Roll, groups: &Groups) -> bool {
         let have = roll.accepted_count();
         let votes = || roll.peers.values().filter_map(|peer| peer.topology.as_ref());
-        let somebody_waits = !self.probation.admissible(roll).is_empty();
+        let somebody_waits = !self.probation.admissible(roll, groups).is_empty();
         self.round.is_none() && (somebody_waits || votes().any(|vote| vote.wait_for_world <= have))
     }
 
@@ -130,12 +130,12 @@ impl Admission {
     }
 
     /// Rule: the pending query is answered when all accepted peers have asked.
-    pub(super) fn answer_pending_queries(&self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(super) fn answer_pending_queries(&self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
         let nobody = roll.voters().next().is_none();
         if nobody || !roll.voters().all(|(_, peer)| peer.pending.is_some()) {
             return false;
         }
-        let pending = !self.probation.admissible(roll).is_empty();
+        let pending = !self.probation.admissible(roll, groups).is_empty();
         for peer in roll.peers.values_mut() {
             if let Some(vote) = peer.pending.take() {
                 let answer = PendingAnswer { request: vote.request, pending };

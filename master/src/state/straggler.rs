@@ -117,7 +117,7 @@ fn has_voted(roll: &Roll, groups: &Groups, id: PeerId, vote: Vote) -> bool {
 /// Votes of which exactly one is missing, with the peer whose it is.
 fn missing_alone(roll: &Roll, groups: &Groups, admission: &Admission) -> Vec<(Vote, PeerId)> {
     let mut all = Vec::new();
-    if admission.waits_for_votes(roll) {
+    if admission.waits_for_votes(roll, groups) {
         all.extend(voter_without(roll, |peer| peer.topology.is_some()).map(|peer| (Vote::Topology, peer)));
     }
     if admission.round.is_none() {

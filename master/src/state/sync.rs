@@ -51,6 +51,7 @@ impl MasterState {
 
     pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
         let since = self.roll.now;
+        self.check_offer(id, &vote);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let epoch = group.epoch;
         // Whom a sync is among is the same as long as the edges are.
@@ -190,7 +191,8 @@ impl MasterState {
     fn drop_deviants(&mut self, group_id: GroupId) -> bool {
         let Some(group) = self.groups.get(&group_id) else { return false };
         let Some(Sync::Voting { votes, .. }) = &group.shared.sync else { return false };
-        let (all, deviants) = (votes.len(), deviants(votes, &group.shared.holders));
+        let trusted = self.roll.trusted_with_shapes(group, votes);
+        let (all, deviants) = (votes.len(), deviants(votes, &trusted));
         for (id, Deviation { theirs, own, agree }) in &deviants {
             let text =
                 format!("the shared state of its group has {theirs} ({agree} of {all} peers); it has {own}");
@@ -209,13 +211,17 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Voting { votes, .. }) = group.shared.sync.take() else { return };
         let elected = elect(&votes, &group.shared.holders, |source| group.shared.fetches.in_vain(source));
+        let refusal = elected.as_ref().ok().map(|election| (sync, election.revision));
+        let refusal = refusal.and_then(|elected| self.refuse_revision(group_id, &votes, elected));
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
         let mut voters: BTreeMap<PeerId, SyncVoter> =
             votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
         let (revision, parts) = match elected {
-            Ok(election) => (election.revision, election.parts),
-            Err(conflict) => {
+            Ok(election) if refusal.is_none() => (election.revision, election.parts),
+            refused => {
                 group.shared.sync = Some(Sync::refused(now, sync, voters));
-                let verdict = self.conflict_verdict(sync, &conflict);
+                let conflict = refused.err().map(|conflict| self.conflict_verdict(sync, &conflict));
+                let Some(verdict) = conflict.or(refusal) else { return };
                 return self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
         };

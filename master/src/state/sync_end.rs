@@ -202,7 +202,8 @@ impl MasterState {
                 group.shared.committed = group.shared.committed.max(Some(*revision));
                 group.shared.fetches.settled();
                 group.shared.holders = voters.keys().copied().collect();
-                let revision = *revision;
+                let (revision, voters): (_, Vec<PeerId>) = (*revision, voters.keys().copied().collect());
+                self.note_revision(group_id, revision, &voters);
                 self.out.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {

@@ -2,7 +2,7 @@
 
 use crate::topology::{Answer, Job};
 use core::net::IpAddr;
-use pccl_protocol::{C2m, GroupId, M2c, PeerId, ReachTarget, RunId, limits};
+use pccl_protocol::{C2m, GroupId, M2c, PeerId, ReachTarget, Revision, RunId, limits};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -99,6 +99,8 @@ pub struct Options {
     pub straggler_timeout: Option<Duration>,
     /// Peers that a collective or a sync needs in the world.
     pub min_world_size: u32,
+    /// Groups that have committed nothing commit nothing below this revision.
+    pub accept_revision: Option<Revision>,
     /// Most registered peers.
     pub max_peers: usize,
     /// Most clients that wait for admission.
@@ -128,6 +130,7 @@ impl Options {
             rate_expiry: Duration::from_secs(600),
             straggler_timeout: None,
             min_world_size: 1,
+            accept_revision: None,
             max_peers: limits::MAX_PEERS,
             max_pending: limits::MAX_PENDING_PEERS,
             max_tags_in_flight: limits::MAX_TAGS_IN_FLIGHT,
@@ -190,6 +193,14 @@ pub enum Input {
         peer: PeerId,
         /// The operator's words.
         reason: String,
+    },
+    /// An operator chooses the revision from which a group goes on; see
+    /// [`MasterState::describe_choice`](super::MasterState::describe_choice).
+    AcceptRevision {
+        /// The group; `None` for all.
+        group: Option<GroupId>,
+        /// Nothing below it is committed.
+        revision: Revision,
     },
     /// A ring that was to be planned ([`Action::Plan`]).
     Planned {

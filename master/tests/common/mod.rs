@@ -87,6 +87,7 @@ pub(crate) fn registration(group: u32) -> C2m {
         previous: None,
         formed: false,
         alone: false,
+        resume: None,
     })
 }
 

@@ -49,15 +49,16 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
     call(|| {
         let comm = enter(comm)?;
         let strategy = convert::strategy(strategy)?;
-        // SAFETY: by the contract of this function; `shared` does not outlive this call.
-        let (mut shared, _) = unsafe { shared_state(state) }?;
+        // SAFETY: by the contract of this function.
+        let given = unsafe { raw::read(state, "shared_state") }?;
+        // SAFETY: by the contract of this function.
+        let (mut shared, _) = unsafe { state_of(&given) }?;
         let result = comm
             .connected()?
             .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
         let info = result.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe {
-            let given = raw::read(state, "shared_state")?;
             raw::write(state, SharedState { revision: shared.revision(), ..given });
             raw::write(info_out, SyncInfo { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes });
         }
@@ -68,12 +69,8 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
 /// The state that a caller describes, and the names of its tensors in the caller's order.
 ///
 /// # Safety
-/// The pointer is null or points to what the header says, for as long as `'a`.
-pub(crate) unsafe fn shared_state<'a>(
-    state: *const SharedState,
-) -> Outcome<(pccl::SharedState<'a>, Vec<String>)> {
-    // SAFETY: by the contract of this function.
-    let given = unsafe { raw::read(state, "shared_state") }?;
+/// The tensors are what the header says, for as long as `'a`.
+pub(crate) unsafe fn state_of<'a>(given: &SharedState) -> Outcome<(pccl::SharedState<'a>, Vec<String>)> {
     // SAFETY: by the contract of this function.
     let infos = unsafe { raw::items(given.infos, given.count, "infos") }?;
     let mut shared = pccl::SharedState::new(given.revision);

@@ -1,7 +1,7 @@
 //! Where the states of peers differ.
 
 use crate::{
-    calls::shared_state,
+    calls::state_of,
     communicator::enter,
     failure::{Failure, call},
     raw,
@@ -27,8 +27,10 @@ pub(crate) unsafe extern "C" fn pcclDiffSharedState(
         if capacity > 0 {
             raw::check(diffs, "diffs")?;
         }
+        // SAFETY: by the contract of this function.
+        let given = unsafe { raw::read(state, "shared_state") }?;
         // SAFETY: by the contract of this function; the state does not outlive this call.
-        let (shared, names) = unsafe { shared_state(state) }?;
+        let (shared, names) = unsafe { state_of(&given) }?;
         let connected = comm.connected()?;
         let diff = match comm.call_timeout() {
             Some(timeout) => connected.diff_shared_state_within(&shared, timeout),

@@ -4,8 +4,8 @@
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `iteration`, `diff`, `calls`, `collectives`,
-//! `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`,
+//! Modules from top to bottom, each of which uses only those below it: `iteration`, `diff`, `files`, `calls`,
+//! `collectives`, `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`,
 //! `communicator`, `masters`, `members`, `registry`, `failure`, `child`, `types`.
 
 mod calls;
@@ -16,6 +16,7 @@ mod convert;
 mod diagnosis;
 mod diff;
 mod failure;
+mod files;
 mod fork;
 mod groups;
 mod iteration;

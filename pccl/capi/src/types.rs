@@ -16,6 +16,7 @@ pub(crate) mod code {
     pub(crate) const TOO_FEW_PEERS: ResultCode = 5;
     pub(crate) const MASTER_CONNECTION_FAILED: ResultCode = 6;
     pub(crate) const RANK_CONNECTION_LOST: ResultCode = 8;
+    pub(crate) const NO_SHARED_STATE_AVAILABLE: ResultCode = 9;
     pub(crate) const PENDING_ASYNC_OPS: ResultCode = 10;
     pub(crate) const UPDATE_TOPOLOGY_FAILED: ResultCode = 11;
     pub(crate) const TOPOLOGY_OPTIMIZATION_FAILED: ResultCode = 12;
@@ -122,6 +123,24 @@ pub(crate) struct TensorInfo {
     pub(crate) device_type: c_int,
     /// A `bool`, which C may have filled with anything.
     pub(crate) allow_content_inequality: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct TensorShape {
+    pub(crate) name: *const c_char,
+    pub(crate) dimensions: usize,
+    pub(crate) lengths: *const u64,
+}
+
+/// `pcclSaveOptions_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SaveOptions {
+    /// A `bool`, which C may have filled with anything.
+    pub(crate) keep_previous: u8,
+    pub(crate) shape_count: usize,
+    pub(crate) shapes: *const TensorShape,
 }
 
 #[repr(C)]

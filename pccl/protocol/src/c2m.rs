@@ -3,7 +3,8 @@
 use crate::{
     CallKind, CollectiveId, Descriptor, EdgeFault, EdgeName, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
     LinkGeneration, Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId,
-    Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    ResumeOffer, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef,
+    limits,
 };
 use tinysockets::wire::ListItem;
 
@@ -71,6 +72,8 @@ wire_struct! {
         pub formed: bool,
         /// Its collectives are not refused while it is the only member of its group.
         pub alone: bool,
+        /// The shared state that it brings along and from which the run could go on.
+        pub resume: Option<ResumeOffer>,
     }
 }
 

@@ -37,6 +37,8 @@ wire_code! {
         StateMismatch = 14 => "shared state of another shape",
         /// The members of its group are found in another way than it asked for: given by lists, or let in.
         GroupKind = 15 => "group of another kind",
+        /// It offered a shared state from which the run could go on, and came to the sync with another one.
+        FalseOffer = 16 => "another shared state than it offered",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::part::decode_data_type;
 use crate::{Host, Key, Nothing, PeerId, Revision, SyncId, Text, Verdict, limits};
-use pccl_hash::Digest128;
+use pccl_hash::{Digest128, TreeHasher};
 use pccl_quant::DataType;
 use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
@@ -59,6 +59,29 @@ impl Decode for StateEntry {
 impl ListItem for StateEntry {
     const LIST: &'static str = "shared-state entries";
     const MAX_ITEMS: usize = limits::MAX_STATE_ENTRIES;
+}
+
+wire_struct! {
+    /// A shared state from which a run could go on.
+    #[derive(Copy)]
+    pub struct ResumeOffer {
+        /// Its revision.
+        pub revision: Revision,
+        /// Its [`state_digest`] as a number, if the peer knows it: then the first sync has to bring exactly that state.
+        pub digest: Option<u128>,
+    }
+}
+
+/// One digest over keys, types and contents. The entries are in the order of their keys.
+pub fn state_digest(entries: &[StateEntry]) -> Digest128 {
+    let mut hasher = TreeHasher::new();
+    for entry in entries {
+        hasher.update(entry.key.as_str().as_bytes());
+        hasher.update(&[0, entry.data_type.code()]);
+        hasher.update(&entry.count.to_le_bytes());
+        hasher.update(entry.digest.as_bytes());
+    }
+    hasher.finish()
 }
 
 fn encode_digest(digest: &Digest128, out: &mut Vec<u8>) {

@@ -36,6 +36,10 @@ wire_code! {
         WorldChanged = 13 => "called for other members",
         /// The group was formed of given members, and is not whole any more: it has to be formed again.
         GroupBroken = 14 => "group broken",
+        /// A peer that waits to be let in offers a newer shared state than the voters hold.
+        ResumeWaits = 15 => "a newer shared state waits",
+        /// The run has committed a newer revision, and nobody who is there holds it.
+        StateLost = 16 => "the newest shared state is not there",
     }
 }
 

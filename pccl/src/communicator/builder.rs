@@ -296,6 +296,7 @@ impl Builder {
             state_memory: self.state_memory,
             state_spill_dir: self.state_spill_dir.unwrap_or_else(std::env::temp_dir),
             resume: self.resume,
+            offer: None,
         }))
     }
 }

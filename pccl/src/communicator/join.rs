@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::{
     Error,
+    config::Config,
     session::{Refused, Session},
 };
 use parking_lot::{Condvar, Mutex};
@@ -153,12 +154,12 @@ impl Communicator {
     /// Registers with the master, which may not be there yet.
     pub(super) fn reach(&self, at: &AtDoor<'_>) -> Result<Session, Error> {
         let previous = self.previous.lock().clone();
+        let config = Config { offer: *self.offer.lock(), ..self.config.clone() };
         let master = &self.config.master;
         let mut patience = Patience::new(Instant::now(), self.config.connect_timeout);
         loop {
             let deadline = patience.deadline(Instant::now());
-            let session =
-                Session::connect(self.config.clone(), previous.clone(), self.flight.clone(), deadline);
+            let session = Session::connect(config.clone(), previous.clone(), self.flight.clone(), deadline);
             let reason = match session {
                 Ok(session) => return Ok(session),
                 Err(Refused::ForGood(error)) => return Err(error),

@@ -5,7 +5,7 @@ use super::{
     join::{Patience, chance},
 };
 use crate::{Error, Remedy};
-use std::time::Instant;
+use std::{sync::atomic::Ordering, time::Instant};
 
 /// Fewest peers of an all-reduce.
 const COMPANY: usize = 2;
@@ -153,10 +153,11 @@ impl Communicator {
         self.wait_for_world(wanted, None).map(drop)
     }
 
-    /// Where the world is large enough and the own group is not: takes part in letting in whoever waits, as the other
-    /// groups do at the ends of their steps.
+    /// Where the world is large enough and the own group is not, or where all of the group need a newer state: takes
+    /// part in letting in whoever waits, as the other groups do at the ends of their steps.
     fn let_group_grow(&self) -> Result<(), Error> {
-        if self.world().group_size < COMPANY && self.are_peers_pending()? {
+        let lacks_state = self.lacks_state.swap(false, Ordering::Relaxed);
+        if (lacks_state || self.world().group_size < COMPANY) && self.are_peers_pending()? {
             self.update_topology()?;
         }
         Ok(())

@@ -3,7 +3,8 @@
 use super::Communicator;
 use crate::{Error, SharedState, SyncInfo, SyncOptions, SyncProgress, flight, limit::Limit, state::sync};
 use pccl_flight::What;
-use pccl_protocol::CallKind;
+use pccl_protocol::{CallKind, Cause, ResumeOffer, Revision};
+use std::sync::atomic::Ordering;
 
 impl Communicator {
     /// Proves that all peers of the group hold the same shared state, or makes it so: the elected content replaces what
@@ -57,6 +58,27 @@ impl Communicator {
             flight::settle(&self.flight);
         }
         self.note_verdict(&result);
+        self.note_state(&result);
         result
+    }
+
+    /// Offers `state` to the run at the next connects, until a sync succeeds or [`Communicator::close`] is called: this
+    /// peer holds it, for instance from a file, and the run can go on from it. Peers that are fresh wait for it
+    /// ([`Cause::ResumeWaits`](crate::Cause::ResumeWaits)), and the first sync of this peer has to bring exactly this
+    /// state, or the master drops it (`KickCode::FalseOffer`). To be called before [`Communicator::connect`].
+    ///
+    /// A peer that has synced before, and reconnects, offers the revision of its last sync by itself.
+    pub fn offer_resume(&self, state: &SharedState<'_>) {
+        *self.offer.lock() = Some(state.offer());
+    }
+
+    /// What a sync says about what this peer holds, and about whom it needs.
+    fn note_state(&self, result: &Result<SyncInfo, Error>) {
+        if let Ok(info) = result {
+            *self.offer.lock() = Some(ResumeOffer { revision: Revision(info.revision), digest: None });
+        }
+        let cause = result.as_ref().err().and_then(Error::verdict).map(|verdict| verdict.cause);
+        let lacks = matches!(cause, Some(Cause::ResumeWaits | Cause::StateLost));
+        self.lacks_state.store(lacks, Ordering::Relaxed);
     }
 }

@@ -251,6 +251,7 @@ impl Session {
             previous,
             formed: shared.config.formed,
             alone: shared.config.alone,
+            resume: shared.config.offer,
         }));
         shared
             .control

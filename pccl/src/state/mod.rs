@@ -3,6 +3,7 @@
 mod compare;
 pub(crate) mod diff;
 mod fetch;
+mod files;
 mod journal;
 mod lane;
 mod progress;
@@ -18,10 +19,12 @@ use crate::{
     memory::{RawState, StateMemory},
 };
 use compare::Levels;
-use pccl_protocol::{Key, Revision, StateEntry, limits};
+use pccl_hash::Digest128;
+use pccl_protocol::{Key, ResumeOffer, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+pub use files::{SaveInfo, SaveOptions, Saving, StateFile, StateFileError, StateSnapshot};
 pub use pccl_protocol::SyncStrategy;
 pub use progress::SyncProgress;
 
@@ -48,6 +51,8 @@ pub struct SyncInfo {
 pub struct SharedState<'a> {
     pub(crate) revision: u64,
     pub(crate) tensors: Vec<StateTensor>,
+    /// The revision and the digest of the file that the tensors were read from.
+    loaded: Option<(u64, Digest128)>,
     lent: PhantomData<&'a mut [u8]>,
 }
 
@@ -64,7 +69,7 @@ impl<'a> SharedState<'a> {
     /// An empty state at `revision`. A peer that has nothing yet starts at 0; a peer that has changed its state since
     /// the last sync gives the revision after the last committed one.
     pub fn new(revision: u64) -> Self {
-        Self { revision, tensors: Vec::new(), lent: PhantomData }
+        Self { revision, tensors: Vec::new(), loaded: None, lent: PhantomData }
     }
 
     /// The revision. After a successful sync it is the committed one.
@@ -140,14 +145,15 @@ impl<'a> SharedState<'a> {
 
     /// One hash over keys, types and contents, for logs and comparisons between peers.
     pub fn hash(&self) -> String {
-        let mut hasher = pccl_hash::TreeHasher::new();
-        for entry in self.entries().0 {
-            hasher.update(entry.key.as_str().as_bytes());
-            hasher.update(&[0, entry.data_type.code()]);
-            hasher.update(&entry.count.to_le_bytes());
-            hasher.update(entry.digest.as_bytes());
-        }
-        hasher.finish().to_string()
+        pccl_protocol::state_digest(&self.entries().0).to_string()
+    }
+
+    /// What this state can be offered as: what was read from a file, or else what it is now.
+    pub(crate) fn offer(&self) -> ResumeOffer {
+        let loaded = self.loaded.filter(|(revision, _)| *revision == self.revision);
+        let digest = loaded.map(|(_, digest)| digest);
+        let digest = digest.unwrap_or_else(|| pccl_protocol::state_digest(&self.entries().0));
+        ResumeOffer { revision: self.wire_revision(), digest: Some(digest.to_u128()) }
     }
 
     /// The revision as the wire has it.

@@ -64,6 +64,7 @@ static void handles(void) {
         EXPECT(pcclAllReduceAsync(data, data, &descriptor, comm, &op), pcclInvalidArgument);
         EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidArgument);
         EXPECT(pcclAllReduceMultipleWithRetry(&many, 1, comm, NULL, 1), pcclInvalidArgument);
+        EXPECT(pcclOfferResume(comm, &state), pcclInvalidArgument);
         EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
                pcclInvalidArgument);
         EXPECT(pcclGetLastVerdict(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -208,6 +209,9 @@ static void connected(unsigned port) {
     pcclAsyncReduceOp_t op;
     pcclTensorInfo_t tensor = {"weights", data, 4, pcclFloat, pcclDeviceCpu, false}, wrong = tensor;
     pcclSharedState_t state = {0, 1, &tensor};
+    const uint64_t lengths[2] = {7, 77};
+    pcclTensorShape_t two_lengths;
+    pcclSaveOptions_t save;
     const pcclSharedStateSyncStrategy_t popular = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
     pcclRankUuid_t ring[2];
     pcclWorld_t shape;
@@ -315,6 +319,28 @@ static void connected(unsigned port) {
     state.revision = 13;
     EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclSuccess);
     CHECK(state.revision == 13);
+
+    EXPECT(pcclOfferResume(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclOfferResume(comm, &state), pcclSuccess);
+    EXPECT(pcclSaveSharedState(NULL, "/proc/nobody/can/write/here", NULL, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, NULL, NULL, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, "/", NULL, NULL), pcclInvalidArgument);
+    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", NULL, NULL), pcclInternalError);
+    save.keep_previous = false;
+    save.shape_count = 1;
+    save.shapes = NULL;
+    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", &save, NULL), pcclInvalidArgument);
+    save.shapes = &two_lengths;
+    two_lengths.name = tensor.name;
+    two_lengths.dimensions = 2;
+    two_lengths.lengths = lengths;
+    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", &save, NULL), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "[7, 77]") != NULL);
+    EXPECT(pcclLoadSharedState(NULL, "/proc/nobody/can/write/here"), pcclInvalidArgument);
+    EXPECT(pcclLoadSharedState(&state, NULL), pcclInvalidArgument);
+    EXPECT(pcclLoadSharedState(&state, "/proc/nobody/can/write/here"), pcclInternalError);
+    EXPECT(pcclLoadSharedState(&state, "/proc/self/exe"), pcclNoSharedStateAvailable);
+    CHECK(strcmp(pcclGetLastCause(), "StateFileError") == 0 && state.revision == 13);
 
     EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 6), pcclInvalidArgument);
     EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) -1), pcclInvalidArgument);

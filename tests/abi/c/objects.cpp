@@ -4,7 +4,10 @@
 #include <pccl.hpp>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
+
+#include <unistd.h>
 
 using namespace pccl;
 
@@ -87,8 +90,35 @@ static void iterations() {
     one.cancel();
 }
 
+static void files() {
+    const auto directory = std::filesystem::temp_directory_path();
+    const std::string path = (directory / ("pccl-cpp-" + std::to_string(getpid()) + ".safetensors")).string();
+    std::vector<float> weights{1, 2, 3};
+    std::uint64_t step = 5;
+    SharedState state;
+    state.add("weights", weights).add("step", step).revision = 9;
+    CHECK(state.save(path) > 4096 && state.save(path, true) > 4096);
+    weights = {0, 0, 0};
+    step = 0;
+    SharedState loaded;
+    loaded.add("weights", weights).add("step", step).load(path);
+    CHECK(loaded.revision == 9 && step == 5 && weights == (std::vector<float>{1, 2, 3}));
+    std::vector<float> more(4, 7.0f);
+    SharedState other;
+    try {
+        other.add("weights", more).add("step", step).load(path);
+        CHECK(!"it has another shape");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "StateFileError" && error.result() == pcclNoSharedStateAvailable);
+        CHECK(std::string(error.what()).find("weights") != std::string::npos && more[0] == 7.0f);
+    }
+    std::filesystem::remove(path);
+    std::filesystem::remove(path + ".previous");
+}
+
 int main() {
     iterations();
+    files();
     std::atomic<int> lines{0};
     {
         LogSink sink([&](pcclLogLevel_t, const char *, const char *) { lines++; }, pcclLogDebug);

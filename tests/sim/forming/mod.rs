@@ -225,6 +225,7 @@ impl World {
             previous: None,
             formed: true,
             alone: false,
+            resume: None,
         };
         self.send(key, true, Event::ToMaster(key, C2m::Register(register)));
         self.at(1000 * MS, Event::Beat(slot, life));

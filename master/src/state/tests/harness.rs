@@ -32,6 +32,7 @@ pub(super) fn register(group: u32) -> Register {
         previous: None,
         formed: false,
         alone: false,
+        resume: None,
     }
 }
 

@@ -14,6 +14,7 @@ mod optimize;
 mod paces;
 mod pairs;
 mod reach;
+mod revisions;
 mod ring;
 mod schedule;
 mod stalls;

@@ -522,20 +522,6 @@ fn late_reports_are_ignored_and_double_ones_are_not() {
     assert_eq!(rig.kick_of(1).code, KickCode::Protocol);
 }
 
-#[test]
-fn the_revision_of_a_group_is_forgotten_with_its_last_member() {
-    let p = EnforcePopular;
-    let mut rig = Rig::new();
-    rig.join(&[9], 3);
-    rig.join(&[1], 0);
-    run(&mut rig, &[(7, p, 1)]);
-    rig.die(1);
-    rig.join(&[2], 0);
-    let epoch = rig.epoch(2);
-    rig.send(2, C2m::SyncInitiate(vote(epoch, 0, p, vec![])));
-    assert!(matches!(rig.answer(2), M2c::SyncPlan(_)));
-}
-
 /// Commits what client 1 holds, alone, then lets 2 and 3 join.
 pub(super) fn trained_survivor(revision: u64) -> Rig {
     let mut rig = Rig::world(1);

@@ -231,7 +231,8 @@ arb_struct! {
     OpId { epoch, tag, attempt }
     Tag { number, pair }
     Pair { from, to }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone }
+    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone, resume }
+    ResumeOffer { revision, digest }
     FormGroup { request, uuid, members }
     GroupFormed { request, sizes }
     FormFailed { request, verdict }

@@ -160,6 +160,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "send" | "recv" => pair::run(comm, index, command, &words),
         "busy" => reduce::busy(comm, index, &words),
         "sync" => sync(comm, &words),
+        "offer" => offer(comm, &words),
         "trap" => {
             let deed = if words.first() == Some(&"stop") { trap::Deed::Stop } else { trap::Deed::Kill };
             trap::arm(deed, number(1)? as usize, &words[2..].join(" "));
@@ -232,6 +233,27 @@ fn form(comm: &Communicator, words: &[&str]) -> Reply {
 }
 
 /// `sync REVISION STRATEGY STATE,STATE,...`: answers with the hashes of all tensors afterwards.
+fn state_specs(tensors: &str) -> Result<Vec<StateSpec>, String> {
+    let specs = tensors.split(',').filter(|text| *text != "none").map(str::parse);
+    specs.collect::<Result<_, String>>().map_err(|text| usage(&text))
+}
+
+/// Says at the next connect that this peer brings a state.
+fn offer(comm: &Communicator, words: &[&str]) -> Reply {
+    let [revision, tensors] = words[..] else { return Err(usage("offer")) };
+    let specs = state_specs(tensors)?;
+    let contents: Vec<_> =
+        specs.iter().map(|spec| [vec![0; skipped(spec)], spec.content()].concat()).collect();
+    let mut buffers: Vec<_> =
+        specs.iter().zip(&contents).map(|(spec, content)| Buffer::new(spec.data_type, content)).collect();
+    let mut state = SharedState::new(revision.parse().map_err(|_| usage("offer"))?);
+    for (spec, buffer) in specs.iter().zip(&mut buffers) {
+        buffer.add_to(&mut state, spec).map_err(|error| failed(&error))?;
+    }
+    comm.offer_resume(&state);
+    Ok(String::new())
+}
+
 fn sync(comm: &Communicator, words: &[&str]) -> Reply {
     let [revision, strategy, tensors] = words[..] else { return Err(usage("sync")) };
     let revision = revision.parse().map_err(|_| usage("sync"))?;
@@ -241,12 +263,7 @@ fn sync(comm: &Communicator, words: &[&str]) -> Reply {
         "send" => SyncStrategy::SendOnly,
         _ => return Err(usage("sync")),
     };
-    let specs: Vec<StateSpec> = tensors
-        .split(',')
-        .filter(|text| *text != "none")
-        .map(str::parse)
-        .collect::<Result<_, String>>()
-        .map_err(|text| usage(&text))?;
+    let specs = state_specs(tensors)?;
     let contents: Vec<_> =
         specs.iter().map(|spec| [vec![0; skipped(spec)], spec.content()].concat()).collect();
     let mut buffers: Vec<_> =

@@ -1,0 +1,94 @@
+//! Trainings that go on after everything has ended: peers are threads of this process, with a real master.
+
+use pccl::{Communicator, Error, Master, MasterConfig, ReduceOp, SharedState, SyncStrategy};
+use std::{thread, time::Duration};
+
+/// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn master() -> Master {
+    let _ = env_logger::builder().is_test(true).try_init();
+    let config =
+        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
+    Master::launch(config).expect("master starts")
+}
+
+fn communicator(master: &Master) -> Communicator {
+    let builder = Communicator::builder(&master.local_addr().to_string()).first_ports(0, 0);
+    builder.build().expect("valid settings")
+}
+
+fn two_are_in(master: &Master) -> bool {
+    let status = pccl_master::query_status(&master.local_addr().to_string(), PATIENCE);
+    status.expect("a status").sizes.global == 2
+}
+
+/// What a trainer holds.
+struct Trainer {
+    weights: Vec<f32>,
+    revision: u64,
+}
+
+/// Trains until `last` is committed, in the loop that the library gives. Says which revisions it has committed.
+fn train(comm: &Communicator, trainer: &mut Trainer, last: u64) -> Result<Vec<u64>, Error> {
+    let mut seen = Vec::new();
+    let mut inner = (trainer, &mut seen);
+    comm.run(
+        &mut inner,
+        2,
+        |(_, seen)| seen.last() < Some(&last),
+        |comm, (trainer, seen)| {
+            let mut state = SharedState::new(trainer.revision);
+            state.tensor("weights", &mut trainer.weights)?;
+            comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+            trainer.revision = state.revision();
+            seen.push(trainer.revision);
+            comm.all_reduce(&mut trainer.weights, ReduceOp::Avg)?;
+            trainer.weights[0] += 1.0;
+            trainer.revision += 1;
+            if comm.are_peers_pending()? {
+                comm.update_topology()?;
+            }
+            Ok(())
+        },
+    )?;
+    Ok(seen)
+}
+
+#[test]
+fn two_fresh_peers_in_the_loop_of_the_library_go_on_from_what_the_third_brings() {
+    let master = master();
+    thread::scope(|scope| {
+        let fresh: Vec<_> = (0..2)
+            .map(|_| {
+                let master = &master;
+                scope.spawn(move || {
+                    let comm = communicator(master);
+                    comm.connect().expect("connects");
+                    comm.wait_for_world(2, Some(PATIENCE)).expect("two are there");
+                    // They make no step before the third has said what it brings.
+                    while comm.status().expect("a status").peers.len() < 3 {
+                        thread::yield_now();
+                    }
+                    let mut trainer = Trainer { weights: vec![0.0; 100], revision: 0 };
+                    train(&comm, &mut trainer, 1005)
+                })
+            })
+            .collect();
+        let comm = communicator(&master);
+        let mut trainer = Trainer { weights: vec![7.0; 100], revision: 1000 };
+        let mut state = SharedState::new(trainer.revision);
+        state.tensor("weights", &mut trainer.weights).expect("one tensor");
+        comm.offer_resume(&state);
+        // The first two let each other in, and nobody the third.
+        while !two_are_in(&master) {
+            thread::yield_now();
+        }
+        let trained = train(&comm, &mut trainer, 1005).expect("goes on");
+        assert_eq!(trained, (1000..=1005).collect::<Vec<_>>());
+        for peer in fresh {
+            let seen = peer.join().expect("no panic").expect("goes on");
+            assert_eq!(seen, trained);
+        }
+    });
+}

@@ -513,6 +513,10 @@ PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool stric
 /* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
  * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
+/* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. What it
+ * replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the directory
+ * for temporary files. */
+PCCL_EXPORT pcclResult_t pcclSetStateMemory(pcclComm_t *communicator, uint64_t bytes, const char *spill_directory);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
 /* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns
  * as soon as the master knows this peer. All peers of a group choose the same way. Default false. */

@@ -344,6 +344,12 @@ public:
         check(pcclSetWorldOfOne(get(), alone), "set world of one");
         return *this;
     }
+    // Memory that a sync may take beside the tensors; what it replaces beyond that goes to a file in the directory.
+    Communicator &state_memory(std::uint64_t bytes, const std::string &spill_directory = {}) {
+        const char *directory = spill_directory.empty() ? nullptr : spill_directory.c_str();
+        check(pcclSetStateMemory(get(), bytes, directory), "set state memory");
+        return *this;
+    }
     Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
         check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
         return *this;

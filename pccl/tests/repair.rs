@@ -200,3 +200,23 @@ fn a_liar_among_the_sources_costs_nothing_but_its_pieces() {
         drop(peers);
     }
 }
+
+/// No time-out is short enough to matter here: what stands still is asked for elsewhere.
+#[test]
+fn sources_that_stand_still_hold_nobody_up() {
+    for given in [0, 3] {
+        let (_master, address) = master();
+        let (first, one) = behind_a_liar(&address, Lie::Silence, given);
+        let (second, other) = behind_a_liar(&address, Lie::Silence, given);
+        let mut builders = vec![first, second];
+        builders.extend(vec![plain(Communicator::builder(&address)); 2]);
+        let peers = world(&address, builders);
+        let good = content(30 * MIB, 1);
+        let mut states = vec![(1, good.clone()); 3];
+        states.push((0, content(30 * MIB, 2)));
+        let results = sync(&peers, &mut states);
+        assert_eq!(traffic(&results)[3].1, 30 * MIB as u64);
+        assert!(states[3].1 == good);
+        assert!(one.lies() + other.lies() > 0);
+    }
+}

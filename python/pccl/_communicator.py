@@ -52,7 +52,8 @@ class Communicator(Training, Collectives):
                  connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
                  dial_timeout: Optional[float] = None, call_timeout: Optional[float] = None,
                  frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC,
-                 formed_groups: bool = False, world_of_one: bool = False):
+                 formed_groups: bool = False, world_of_one: bool = False, state_memory: Optional[int] = None,
+                 state_spill_dir: Optional[str] = None):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
@@ -74,6 +75,8 @@ class Communicator(Training, Collectives):
         - ``formed_groups``: the members of the group are given by ``form_group``; nobody is let in.
         - ``world_of_one``: reduces succeed while this peer is the only member of its group, with its own contribution
           as the result, instead of raising ``TooFewPeers``.
+        - ``state_memory``: bytes of memory that a sync may take beside the tensors; default 256 MiB.
+        - ``state_spill_dir``: where what it replaces goes beyond that; default: the directory for temporary files.
         """
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
@@ -91,6 +94,10 @@ class Communicator(Training, Collectives):
                                       ("pcclSetWorldOfOne", world_of_one, "world_of_one")):
             if flag(value, what):
                 settings.append((function, (True,)))
+        if state_memory is not None or state_spill_dir is not None:
+            size = integer(256 << 20 if state_memory is None else state_memory, "state_memory", 0, U64)
+            directory = optional_words(state_spill_dir, "state_spill_dir")
+            settings.append(("pcclSetStateMemory", (size, directory)))
         if self._call_limit_ms != NO_TIMEOUT:
             settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
         chosen = Schedule.of(schedule)

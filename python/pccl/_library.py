@@ -145,6 +145,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetFrameChecksums": [_HANDLE, c_int],
     "pcclSetFormedGroups": [_HANDLE, c_bool],
     "pcclSetWorldOfOne": [_HANDLE, c_bool],
+    "pcclSetStateMemory": [_HANDLE, c_uint64, c_char_p],
     "pcclFormGroup": [_HANDLE, c_uint64, c_uint64, POINTER(structs.Member), c_size_t],
     "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],

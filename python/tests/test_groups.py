@@ -87,7 +87,8 @@ def test_a_world_of_one(master):
         comm.connect()
         with pytest.raises(pccl.TooFewPeers):
             comm.all_reduce(numpy.ones(3), op="avg")
-    with pccl.Communicator(master, first_ports=(0, 0), world_of_one=True) as comm:
+    with pccl.Communicator(master, first_ports=(0, 0), world_of_one=True, state_memory=1 << 20,
+                           state_spill_dir="/tmp") as comm:
         comm.connect()
         send, recv = numpy.arange(5.0), numpy.zeros(5)
         assert comm.all_reduce(send, recv, op="avg").world_size == 1

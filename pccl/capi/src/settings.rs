@@ -84,6 +84,28 @@ pub(crate) extern "C" fn pcclSetTimeout(comm: Handle, timeout: c_int, millisecon
     })
 }
 
+/// `pcclSetStateMemory`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetStateMemory(
+    comm: Handle,
+    bytes: u64,
+    spill_directory: *const c_char,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if spill_directory.is_null() {
+            return comm.set(|builder| builder.state_memory(bytes));
+        }
+        // SAFETY: by the contract of this function.
+        let directory = unsafe { raw::text(spill_directory, "spill_directory") }?;
+        comm.set(|builder| builder.state_memory(bytes).state_spill_dir(&directory))
+    })
+}
+
 /// `pcclSetAdvertisedHost`.
 ///
 /// # Safety

@@ -32,6 +32,8 @@ pub(crate) enum Lie {
     Nonsense,
     /// The connection ends in the middle of a piece.
     Hangup,
+    /// No answer any more, and the connection stays.
+    Silence,
 }
 
 /// See the module's documentation. It ends with the process.
@@ -135,7 +137,7 @@ impl Liar {
                 Lie::WrongBytes | Lie::Hangup => {
                     is_piece && self.given.fetch_add(1, Ordering::Relaxed) >= self.honest
                 }
-                Lie::Nonsense => self.given.fetch_add(1, Ordering::Relaxed) >= self.honest,
+                Lie::Nonsense | Lie::Silence => self.given.fetch_add(1, Ordering::Relaxed) >= self.honest,
             };
             if lies {
                 *self.lies.lock() += 1;
@@ -156,6 +158,7 @@ impl Liar {
                 }
                 Lie::Nonsense if lies => return outside.write_all(&[0xff; 4096]),
                 Lie::Hangup if lies => raw.truncate(1000),
+                Lie::Silence if lies => return io::copy(&mut inside, &mut io::sink()).map(drop),
                 _ => {}
             }
             outside.write_all(&length)?;

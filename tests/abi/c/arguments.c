@@ -78,6 +78,7 @@ static void handles(void) {
         EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
         EXPECT(pcclSetFormedGroups(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetWorldOfOne(comm, true), pcclInvalidArgument);
+        EXPECT(pcclSetStateMemory(comm, 1, NULL), pcclInvalidArgument);
         EXPECT(pcclFormGroup(comm, 0, 1, NULL, 0), pcclInvalidArgument);
         EXPECT(pcclSetCallTimeout(comm, 1000), pcclInvalidArgument);
         EXPECT(pcclGetName(comm, NULL, 0, &length), pcclInvalidArgument);

@@ -60,6 +60,8 @@ int main(int argc, char **argv) {
         EXPECT(pcclCreateCommunicator(&params, &alone), pcclSuccess);
         EXPECT(pcclSetFirstPorts(alone, 0, 0), pcclSuccess);
         EXPECT(pcclSetWorldOfOne(alone, true), pcclSuccess);
+        EXPECT(pcclSetStateMemory(alone, 1 << 20, NULL), pcclSuccess);
+        EXPECT(pcclSetStateMemory(alone, 1 << 20, "/tmp"), pcclSuccess);
         EXPECT(pcclConnect(alone), pcclSuccess);
         CHECK(reduced(alone, 6, pcclSuccess) == 6);
         EXPECT(pcclDestroyCommunicator(alone), pcclSuccess);

@@ -59,6 +59,9 @@ impl Communicator {
         }
         self.note_verdict(&result);
         self.note_state(&result);
+        if result.is_ok() {
+            state.forget_file();
+        }
         result
     }
 

@@ -156,6 +156,11 @@ impl<'a> SharedState<'a> {
         ResumeOffer { revision: self.wire_revision(), digest: Some(digest.to_u128()) }
     }
 
+    /// A sync has succeeded: what is held now need not be what was read.
+    pub(crate) fn forget_file(&mut self) {
+        self.loaded = None;
+    }
+
     /// The revision as the wire has it.
     pub(crate) fn wire_revision(&self) -> Revision {
         Revision(self.revision)

@@ -49,7 +49,7 @@ pub struct Communicator {
     call_timeout: Mutex<Option<Duration>>,
     world: Mutex<Arc<Known>>,
     /// What the last forming has made: who is in until the next one, also when somebody is lost.
-    formed: Mutex<Option<World>>,
+    formed: Mutex<Option<Arc<Known>>>,
     misfits: misfits::Misfits,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,

@@ -58,15 +58,25 @@ impl View {
         view
     }
 
-    /// The edges that operations with these users run on: from this peer, and to it.
-    fn used_by(&self, users: Users) -> (Vec<Name>, Vec<Name>) {
-        let used = |direction| {
-            move |(name, purpose): &(Name, Purpose)| {
-                users.use_edge(direction, *name, *purpose).then_some(*name)
-            }
-        };
-        let out = self.out.values().filter_map(used(Direction::Out)).collect();
-        (out, self.inbound.iter().filter_map(used(Direction::In)).collect())
+    /// The edges from this peer that operations with these users run on.
+    fn out_for(&self, users: Users) -> impl Iterator<Item = Name> {
+        let used = move |(name, purpose): &&(Name, Purpose)| users.use_edge(Direction::Out, *name, *purpose);
+        self.out.values().filter(used).map(|(name, _)| *name)
+    }
+
+    /// The same, of the edges to this peer.
+    fn in_for(&self, users: Users) -> impl Iterator<Item = Name> {
+        let used = move |(name, purpose): &&(Name, Purpose)| users.use_edge(Direction::In, *name, *purpose);
+        self.inbound.iter().filter(used).map(|(name, _)| *name)
+    }
+
+    /// Whether operations with these users run on the edge with this fault.
+    fn uses(&self, users: Users, fault: &LinkFault) -> bool {
+        let is_it = |name: Name| name == (fault.peer, fault.generation);
+        match fault.direction {
+            Direction::Out => self.out_for(users).any(is_it),
+            Direction::In => self.in_for(users).any(is_it),
+        }
     }
 }
 
@@ -182,28 +192,28 @@ impl Links {
     /// Why an operation of `epoch` cannot run, if it cannot.
     pub(crate) fn fault_for(&self, epoch: GroupEpoch, users: Users) -> Option<OpFault> {
         let now = self.now.lock();
-        let (out, inbound) = now.views.get(&epoch).map(|view| view.used_by(users)).unwrap_or_default();
+        let view = now.views.get(&epoch);
+        let out = || view.into_iter().flat_map(|view| view.out_for(users));
+        let inbound = || view.into_iter().flat_map(|view| view.in_for(users));
         let (needs_out, needs_inbound) = match users {
             Users::All | Users::OverMesh => (true, true),
             Users::To(_) => (true, false),
             Users::From(_) => (false, true),
         };
-        if (needs_out && out.is_empty()) || !out.iter().all(|name| now.out.contains_key(name)) {
+        if (needs_out && out().next().is_none()) || !out().all(|name| now.out.contains_key(&name)) {
             return Some(missing_link("to another rank"));
         }
-        if (needs_inbound && inbound.is_empty()) || !inbound.iter().all(|name| now.inbound.contains_key(name))
+        if (needs_inbound && inbound().next().is_none())
+            || !inbound().all(|name| now.inbound.contains_key(&name))
         {
             return Some(missing_link("from another rank"));
         }
-        let is_used = |fault: &&LinkFault| {
-            let names = if fault.direction == Direction::Out { &out } else { &inbound };
-            names.contains(&(fault.peer, fault.generation))
-        };
+        let is_used = |fault: &&LinkFault| view.is_some_and(|view| view.uses(users, fault));
         let noted = now.faults.iter().find(is_used).cloned();
         // One that has only just broken, which nobody has noted yet. That is a fault of the edge, not of this peer.
         let fresh = || {
-            let out = out.iter().filter_map(|name| now.out.get(name)?.fault());
-            let inbound = inbound.iter().filter_map(|name| now.inbound.get(name)?.fault());
+            let out = out().filter_map(|name| now.out.get(&name)?.fault());
+            let inbound = inbound().filter_map(|name| now.inbound.get(&name)?.fault());
             out.chain(inbound).next()
         };
         noted.or_else(fresh).as_ref().map(link_fault)
@@ -244,9 +254,7 @@ impl Links {
     /// Whether operations of `epoch` with these users run on the link that broke.
     pub(crate) fn carries(&self, epoch: GroupEpoch, users: Users, fault: &LinkFault) -> bool {
         let now = self.now.lock();
-        let name = (fault.peer, fault.generation);
-        let used = now.views.get(&epoch).map(|view| view.used_by(users)).unwrap_or_default();
-        if fault.direction == Direction::Out { used.0.contains(&name) } else { used.1.contains(&name) }
+        now.views.get(&epoch).is_some_and(|view| view.uses(users, fault))
     }
 }
 

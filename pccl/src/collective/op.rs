@@ -61,8 +61,8 @@ pub(crate) struct Op {
     /// How long it may be waited for.
     timeout: Option<Duration>,
     descriptor: Descriptor,
-    /// The members that the caller knew when it launched this.
-    known: Vec<PeerId>,
+    /// The world that the caller knew when it launched this.
+    known: Arc<Known>,
     raws: Vec<RawTensor>,
     /// Memory of the library that `raws` point to.
     rooms: Vec<Arc<Backup>>,
@@ -80,7 +80,7 @@ impl Op {
     pub(crate) fn new(
         common: &Arc<Operations>,
         (tag, timeout): (u64, Option<Duration>),
-        known: Vec<PeerId>,
+        known: Arc<Known>,
         Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
         let backup = common.backups.take(backup_bytes(&descriptor, &raws));
@@ -117,7 +117,7 @@ impl Op {
 
     /// The members that the caller knew when it launched this.
     pub(crate) fn known(&self) -> &[PeerId] {
-        &self.known
+        &self.known.world.ring
     }
 
     /// Identity of the present attempt.

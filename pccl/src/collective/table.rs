@@ -5,7 +5,7 @@ use super::{op::Op, running::Running};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
 };
 use tinysockets::link::{Directory, Lookup, OpKey};
@@ -22,8 +22,8 @@ struct Inner {
     ring: Option<Arc<GroupPlan>>,
     rank: usize,
     /// Outcomes of each tag since [`GroupPlan::counted_since`].
-    outcomes: HashMap<Tag, u32>,
-    active: HashMap<OpId, Entry>,
+    outcomes: BTreeMap<Tag, u32>,
+    active: BTreeMap<OpId, Entry>,
 }
 
 #[derive(Debug, Clone)]
@@ -133,8 +133,7 @@ impl OpTable {
 
     /// The operation that an attempt belongs to.
     pub(crate) fn op(&self, id: OpId) -> Option<Arc<Op>> {
-        let entry = self.inner.lock().active.get(&id).cloned()?;
-        entry.op.upgrade()
+        self.inner.lock().active.get(&id)?.op.upgrade()
     }
 
     /// Takes an attempt out. If it had an outcome, the next attempt of its tag has the next number.

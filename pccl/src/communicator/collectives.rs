@@ -295,11 +295,11 @@ impl Communicator {
         let me = shared.told.identity().ok_or(Error::NotConnected)?.peer;
         // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
         let formed = self.formed.lock().clone().filter(|_| self.config.formed);
-        let world = formed.unwrap_or_else(|| self.world.lock().world.clone());
-        let prepared = call.prepare((me, &world), &shared.operations.backups, schedule.algorithm())?;
+        let known = formed.unwrap_or_else(|| self.world.lock().clone());
+        let prepared = call.prepare((me, &known.world), &shared.operations.backups, schedule.algorithm())?;
         let timeout = timeout.or(self.call_timeout());
         let kind = prepared.descriptor.kind().call();
-        let op = Op::new(&shared.operations, (tag, timeout), world.ring, prepared);
+        let op = Op::new(&shared.operations, (tag, timeout), known, prepared);
         {
             let mut activity = shared.calls.activity();
             activity.check_not_draining()?;

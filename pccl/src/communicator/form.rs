@@ -118,9 +118,9 @@ impl Communicator {
         self.note_verdict(&result);
         drop(call);
         result?;
-        let world = self.world();
-        *self.formed.lock() = Some(world.clone());
-        Ok(world)
+        let known = self.world.lock().clone();
+        *self.formed.lock() = Some(known.clone());
+        Ok(known.world.clone())
     }
 }
 

@@ -417,6 +417,21 @@ typedef struct pcclMember_t {
     pcclRankUuid_t peer;
 } pcclMember_t;
 
+/* How far a sync is that fetches what differs. */
+typedef struct pcclSyncProgress_t {
+    /* Bytes that have arrived, are verified and in their places. */
+    uint64_t done_bytes;
+    /* Bytes that differ, as far as that is known: it grows while digests are compared. */
+    uint64_t total_bytes;
+    /* Over the last seconds. */
+    uint64_t bytes_per_s;
+    /* Peers that give at the moment. */
+    uint32_t sources;
+} pcclSyncProgress_t;
+
+/* Hears of it on the thread that syncs. The progress is valid until it returns. */
+typedef void (*pcclSyncProgressCallback_t)(const pcclSyncProgress_t *progress, void *user);
+
 /* A tensor that is not the same on all peers. */
 typedef struct pcclTensorDiff_t {
     /* Its index in the infos of the shared state. */
@@ -691,6 +706,14 @@ PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_h
  * The buffers are the caller's again when it returns, whatever it returns. */
 PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                                  pcclReduceInfo_t *reduce_info_out);
+
+/* As pcclSynchronizeSharedState, and tells a function how far it is while this peer fetches what differs: about once per
+ * second, and at the end. What the function does holds up nothing but its next call; it may be NULL. */
+PCCL_EXPORT pcclResult_t pcclSynchronizeSharedStateWith(const pcclComm_t *communicator,
+                                                        pcclSharedState_t *shared_state,
+                                                        pcclSharedStateSyncStrategy_t strategy,
+                                                        pcclSharedStateSyncInfo_t *sync_info_out,
+                                                        pcclSyncProgressCallback_t progress, void *user);
 
 /* Finds out where the peers of the group differ, and changes nothing: all of them call it, with the same tensors, whose
  * revision does not matter. Tensors whose content may differ are left out. All get the same answer, with the first

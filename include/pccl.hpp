@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -510,6 +511,32 @@ public:
         pcclSharedStateSyncInfo_t info{};
         check(pcclSynchronizeSharedState(get(), &c_state, strategy, &info), "sync");
         state.revision = c_state.revision;
+        return info;
+    }
+
+    // The same, and tells a function how far it is, about once per second while this peer fetches what differs. What the
+    // function throws is thrown when the sync is over.
+    pcclSharedStateSyncInfo_t synchronise(SharedState &state, pcclSharedStateSyncStrategy_t strategy,
+                                          const std::function<void(const pcclSyncProgress_t &)> &progress) {
+        struct Listener {
+            const std::function<void(const pcclSyncProgress_t &)> &progress;
+            std::exception_ptr thrown;
+        } listener{progress, nullptr};
+        const auto tell = [](const pcclSyncProgress_t *seen, void *user) {
+            Listener &listener = *static_cast<Listener *>(user);
+            try {
+                if (!listener.thrown)
+                    listener.progress(*seen);
+            } catch (...) {
+                listener.thrown = std::current_exception();
+            }
+        };
+        pcclSharedState_t c_state{state.revision, state.tensors_.size(), state.tensors_.data()};
+        pcclSharedStateSyncInfo_t info{};
+        check(pcclSynchronizeSharedStateWith(get(), &c_state, strategy, &info, tell, &listener), "sync");
+        state.revision = c_state.revision;
+        if (listener.thrown)
+            std::rethrow_exception(listener.thrown);
         return info;
     }
 

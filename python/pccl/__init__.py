@@ -13,6 +13,7 @@ from ._descriptors import (
     ReduceOperandDescriptor,
     SharedStateSyncInfo,
     StateDiff,
+    SyncProgress,
     TensorDiff,
     World,
 )
@@ -89,6 +90,6 @@ __all__ = [
     "ReduceOp", "ReduceOpDescriptor",
     "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule", "SharedState",
     "SharedStateSyncInfo", "SharedStateSyncStrategy", "StateDiff", "StateFileError", "StateLost", "Store", "StoreLost",
-    "StoreUnreachable", "System", "TensorDiff", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
+    "StoreUnreachable", "SyncProgress", "System", "TensorDiff", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
     "load_state", "materialise_optimizer", "pccl_dir", "save_state", "save_state_while", "__version__",
 ]

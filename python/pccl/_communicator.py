@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from ctypes import byref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 from uuid import UUID
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
@@ -19,6 +19,7 @@ from ._descriptors import (
     ReduceOperandDescriptor,
     SharedStateSyncInfo,
     StateDiff,
+    SyncProgress,
     TensorDiff,
     World,
     describe,
@@ -26,7 +27,7 @@ from ._descriptors import (
 )
 from ._enums import Attribute, ReduceOp, Result, Schedule, SharedStateSyncStrategy
 from ._errors import ConnectFailed, PCCLError
-from ._library import library, structs
+from ._library import PROGRESS_CALLBACK, library, structs
 from ._log import attach
 from ._reduces import AsyncReduceHandle
 from ._state import SharedState
@@ -289,15 +290,23 @@ class Communicator(Training, Collectives):
 
     def sync_shared_state(self, shared_state: SharedState,
                           strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
-                          timeout: Optional[float] = None) -> SharedStateSyncInfo:
-        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as
-        before."""
+                          timeout: Optional[float] = None,
+                          progress: Optional[Callable[[SyncProgress], Any]] = None) -> SharedStateSyncInfo:
+        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as before.
+
+        ``progress`` is called about once per second while this peer fetches what differs, and at the end; in another
+        thread than this one if this is the main thread.
+        """
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress is a function, not a {type(progress).__name__}")
         if not isinstance(shared_state, SharedState):
             raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
         chosen = SharedStateSyncStrategy.of(strategy)
         captured, info = shared_state._capture(), structs.SyncInfo()
-        self._blocking("sync_shared_state", "pcclSynchronizeSharedState", byref(captured.c), chosen.value, byref(info),
-                       timeout=timeout, keep=(shared_state, captured, info))
+        tell = PROGRESS_CALLBACK(0) if progress is None else PROGRESS_CALLBACK(
+            lambda seen, _: progress(SyncProgress(*(getattr(seen.contents, name) for name, _ in seen.contents._fields_))))
+        self._blocking("sync_shared_state", "pcclSynchronizeSharedStateWith", byref(captured.c), chosen.value,
+                       byref(info), tell, None, timeout=timeout, keep=(shared_state, captured, info, tell))
         if info.rx_bytes > 0:
             captured.finish()
         shared_state.revision = captured.c.revision

@@ -42,6 +42,20 @@ class SharedStateSyncInfo:
 
 
 @dataclass(frozen=True)
+class SyncProgress:
+    """How far a sync is that fetches what differs."""
+
+    #: Bytes that have arrived, are verified and in their places.
+    done_bytes: int
+    #: Bytes that differ, as far as that is known: it grows while digests are compared.
+    total_bytes: int
+    #: Over the last seconds.
+    bytes_per_s: int
+    #: Peers that give at the moment.
+    sources: int
+
+
+@dataclass(frozen=True)
 class TensorDiff:
     """A tensor that is not the same on all peers."""
 

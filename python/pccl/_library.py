@@ -35,6 +35,11 @@ class structs:
     class SyncInfo(Structure):
         _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
 
+    class SyncProgress(Structure):
+        _fields_ = [
+            ("done_bytes", c_uint64), ("total_bytes", c_uint64), ("bytes_per_s", c_uint64), ("sources", c_uint32),
+        ]
+
     class TensorDiff(Structure):
         _fields_ = [
             ("tensor", c_size_t), ("first_element", c_uint64), ("begin", c_uint64), ("end", c_uint64),
@@ -101,6 +106,7 @@ _TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
 #: What every call that begins a collective ends with.
 _BEGIN = [POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)]
 _PAYLOAD = [c_char_p, c_size_t, POINTER(structs.IterationInfo)]
+PROGRESS_CALLBACK = CFUNCTYPE(None, POINTER(structs.SyncProgress), c_void_p)
 _LOG_CALLBACK = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
 _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclInit": [],
@@ -128,7 +134,8 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, POINTER(structs.SaveOptions), POINTER(c_uint64)],
     "pcclLoadSharedState": [POINTER(_SharedState), c_char_p],
     "pcclOfferResume": [_HANDLE, POINTER(_SharedState)],
-    "pcclSynchronizeSharedState": [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo)],
+    "pcclSynchronizeSharedStateWith":
+        [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo), PROGRESS_CALLBACK, c_void_p],
     "pcclDiffSharedState":
         [_HANDLE, POINTER(_SharedState), POINTER(structs.TensorDiff), c_size_t, POINTER(c_size_t)],
     "pcclGetStateDiffText": [_HANDLE, *_TEXT],

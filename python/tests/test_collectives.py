@@ -66,6 +66,11 @@ def test_where_states_differ(fleet):
         assert tensor.begin <= 60_000 < tensor.end <= 100_000
         assert tensor.peers_apart == [ring[1]] and tensor.is_apart == (rank == 1)
         assert "3.5" in diff.text and '"weights"' in str(diff), diff.text
+        seen = []
+        info = comm.sync_shared_state(state, progress=seen.append)
+        assert (weights == 1).all() and (info.rx_bytes > 0) == (rank == 1) == bool(seen), (info, seen)
+        if seen:
+            assert (seen[-1].done_bytes, seen[-1].total_bytes) == (info.rx_bytes, info.rx_bytes), seen
         other = pccl.SharedState({"weights": weights if rank else weights[:5]})
         try:
             comm.diff_shared_state(other)

@@ -5,10 +5,16 @@ use crate::{
     convert,
     failure::{Failure, Outcome, call},
     fork, logging, raw,
-    types::{BuildInfo, Handle, ResultCode, SharedState, SyncInfo, TensorInfo, code},
+    types::{
+        BuildInfo, Handle, ProgressCallback, ResultCode, SharedState, SyncInfo, SyncProgress, TensorInfo,
+        code,
+    },
 };
 use pccl::{StateMemory, SyncOptions};
-use std::{ffi::c_int, sync::atomic::Ordering};
+use std::{
+    ffi::{c_int, c_void},
+    sync::atomic::Ordering,
+};
 
 /// `pcclInit`.
 #[unsafe(no_mangle)]
@@ -46,6 +52,23 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
     strategy: c_int,
     info_out: *mut SyncInfo,
 ) -> ResultCode {
+    // SAFETY: by the contract of this function.
+    unsafe { pcclSynchronizeSharedStateWith(comm, state, strategy, info_out, None, std::ptr::null_mut()) }
+}
+
+/// `pcclSynchronizeSharedStateWith`.
+///
+/// # Safety
+/// As for all functions here; the callback is null or may be called with `user` until this returns.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSynchronizeSharedStateWith(
+    comm: Handle,
+    state: *mut SharedState,
+    strategy: c_int,
+    info_out: *mut SyncInfo,
+    progress: Option<ProgressCallback>,
+    user: *mut c_void,
+) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
         let strategy = convert::strategy(strategy)?;
@@ -53,9 +76,19 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
         let given = unsafe { raw::read(state, "shared_state") }?;
         // SAFETY: by the contract of this function.
         let (mut shared, _) = unsafe { state_of(&given) }?;
-        let result = comm
-            .connected()?
-            .sync_shared_state(&mut shared, SyncOptions { strategy, timeout: comm.call_timeout() });
+        let options = SyncOptions { strategy, timeout: comm.call_timeout() };
+        let result = comm.connected()?.sync_shared_state_with(&mut shared, options, |seen| {
+            if let Some(progress) = progress {
+                let seen = SyncProgress {
+                    done_bytes: seen.done_bytes,
+                    total_bytes: seen.total_bytes,
+                    bytes_per_s: seen.rate,
+                    sources: u32::try_from(seen.sources).unwrap_or(u32::MAX),
+                };
+                // SAFETY: by the contract of this function.
+                unsafe { progress(&raw const seen, user) };
+            }
+        });
         let info = result.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?;
         // SAFETY: by the contract of this function.
         unsafe {

@@ -166,6 +166,18 @@ pub(crate) struct TensorDiff {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(crate) struct SyncProgress {
+    pub(crate) done_bytes: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) bytes_per_s: u64,
+    pub(crate) sources: u32,
+}
+
+/// Hears how far a sync is.
+pub(crate) type ProgressCallback = unsafe extern "C" fn(*const SyncProgress, *mut c_void);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct SyncInfo {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,

@@ -279,6 +279,10 @@ static void two_are_left(void) {
     EXPECT(pcclBarrier(51, comm, NULL), pcclSuccess);
 }
 
+static void note_progress(const pcclSyncProgress_t *progress, void *user) {
+    *(pcclSyncProgress_t *) user = *progress;
+}
+
 /* One element of one peer is another. */
 static void where_states_differ(void) {
     float weights[PEERS * EACH] = {0};
@@ -288,6 +292,9 @@ static void where_states_differ(void) {
         {"step", &step, 1, pcclInt64, pcclDeviceCpu, false},
     };
     const pcclSharedState_t state = {0, 2, tensors};
+    pcclSharedState_t mutable_state = {0, 2, tensors};
+    pcclSharedStateSyncInfo_t info;
+    pcclSyncProgress_t seen = {0, 0, 0, 0};
     pcclTensorDiff_t diffs[2];
     pcclRankUuid_t ring[PEERS], apart[PEERS];
     size_t count = 9, there = 0;
@@ -306,6 +313,11 @@ static void where_states_differ(void) {
     CHECK(there == 1 && memcmp(&apart[0], &ring[1], sizeof ring[1]) == 0);
     EXPECT(pcclGetStateDiffPeers(comm, 1, apart, PEERS, &there), pcclInvalidArgument);
     EXPECT(pcclGetStateDiffText(comm, text, sizeof text, NULL), pcclSuccess);
+    EXPECT(pcclSynchronizeSharedStateWith(comm, &mutable_state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info,
+                                          note_progress, &seen),
+           pcclSuccess);
+    CHECK(weights[4] == 0.0f && seen.done_bytes == info.rx_bytes && seen.total_bytes == info.rx_bytes);
+    CHECK((info.rx_bytes > 0) == (rank == 1) && (seen.sources > 0) == (rank == 1));
     CHECK(strstr(text, "\"weights\"") != NULL && strstr(text, "element 4") != NULL && strstr(text, "2.5") != NULL);
 }
 

@@ -66,6 +66,10 @@ static void calls(Communicator &comm) {
     const StateDiff diff = comm.diff(state);
     CHECK(diff.tensors.size() == 1 && diff.peers_apart.at(0).size() == 1 && diff.tensors[0].is_apart == (rank == 2));
     CHECK(diff.text.find("first at element 0") != std::string::npos);
+    std::uint64_t fetched = 0;
+    const auto info = comm.synchronise(state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR,
+                                       [&](const pcclSyncProgress_t &seen) { fetched = seen.done_bytes; });
+    CHECK(weights[0] == 0.5 && fetched == info.rx_bytes && (fetched > 0) == (rank == 2));
     // The root has gone when the others call: they are told so, and keep what they have.
     comm.barrier(10);
     if (rank == 2) {

@@ -707,7 +707,7 @@ PCCL_EXPORT pcclResult_t pcclWaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_h
 PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *reduce_handle, uint64_t timeout_ms,
                                                  pcclReduceInfo_t *reduce_info_out);
 
-/* As pcclSynchronizeSharedState, and tells a function how far it is while this peer fetches what differs: about once per
+/* As pcclSynchronizeSharedState, and tells a function how far it is while this peer fetches what differs: about once a
  * second, and at the end. What the function does holds up nothing but its next call; it may be NULL. */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedStateWith(const pcclComm_t *communicator,
                                                         pcclSharedState_t *shared_state,

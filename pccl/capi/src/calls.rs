@@ -5,10 +5,7 @@ use crate::{
     convert,
     failure::{Failure, Outcome, call},
     fork, logging, raw,
-    types::{
-        BuildInfo, Handle, ProgressCallback, ResultCode, SharedState, SyncInfo, SyncProgress, TensorInfo,
-        code,
-    },
+    types::{BuildInfo, Handle, ResultCode, SharedState, SyncInfo, SyncProgress, TensorInfo, code},
 };
 use pccl::{StateMemory, SyncOptions};
 use std::{
@@ -55,6 +52,9 @@ pub(crate) unsafe extern "C" fn pcclSynchronizeSharedState(
     // SAFETY: by the contract of this function.
     unsafe { pcclSynchronizeSharedStateWith(comm, state, strategy, info_out, None, std::ptr::null_mut()) }
 }
+
+/// Hears how far a sync is.
+type ProgressCallback = unsafe extern "C" fn(*const SyncProgress, *mut c_void);
 
 /// `pcclSynchronizeSharedStateWith`.
 ///

@@ -173,9 +173,6 @@ pub(crate) struct SyncProgress {
     pub(crate) sources: u32,
 }
 
-/// Hears how far a sync is.
-pub(crate) type ProgressCallback = unsafe extern "C" fn(*const SyncProgress, *mut c_void);
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct SyncInfo {

@@ -305,7 +305,8 @@ impl World {
         assert_eq!(client.call, Call::SyncVoting(plan.request), "seed {}: a plan for nothing", self.seed);
         let sync = plan.plan.sync;
         client.call = Call::Syncing { request: plan.request, sync, fetched: false };
-        client.serving = plan.plan.serve.then_some(sync);
+        // Who fetches gives nothing.
+        client.serving = plan.plan.fetch.is_empty().then_some(sync);
         client.sync_plan = Some(plan.plan);
         client.fetch_failures.clear();
         let delay = self.delay();

@@ -320,7 +320,7 @@ impl Table {
             }
             M2c::Commence(commence) if !setup => self.commence(key, &commence),
             M2c::SyncPlan(plan) => {
-                let report = SyncReport::Ready(SyncTraffic::default());
+                let report = SyncReport::Ready(Nothing {});
                 peer.queue.push_back(C2m::SyncComplete(SyncComplete {
                     sync: plan.plan.sync,
                     report,

@@ -57,7 +57,7 @@ impl World {
         }
         let mut gave = Vec::new();
         let report = if plan.fetch.is_empty() {
-            SyncReport::Ready(SyncTraffic::default())
+            SyncReport::Ready(Nothing {})
         } else if fails {
             let failed = |source: &StateSource| failure(source.peer, SourceFault::Unreached);
             self.clients[slot].fetch_failures = plan.sources.iter().map(failed).collect();
@@ -107,7 +107,7 @@ impl World {
         }
         if !gave.is_empty() {
             self.clients[slot].fetch_failures = failures;
-            return Some(SyncReport::Ready(SyncTraffic::default()));
+            return Some(SyncReport::Ready(Nothing {}));
         }
         if waits {
             self.wake(slot, 50 * MS, Wake::Fetch(sync, tries + 1));

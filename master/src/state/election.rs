@@ -18,7 +18,6 @@ pub(super) struct Conflict {
 pub(super) struct Part {
     pub(super) fetch: Vec<FetchItem>,
     pub(super) sources: Vec<PeerId>,
-    pub(super) serve: bool,
 }
 
 /// The result of an election.
@@ -107,12 +106,6 @@ pub(super) fn elect(
         let part = part_of(*peer, vote, !current(peer, vote), &sources);
         turn += usize::from(!part.fetch.is_empty());
         parts.insert(*peer, part);
-    }
-    let serving: Vec<PeerId> = parts.values().flat_map(|part: &Part| part.sources.iter().copied()).collect();
-    for peer in serving {
-        if let Some(part) = parts.get_mut(&peer) {
-            part.serve = true;
-        }
     }
     Ok(Election { revision, parts })
 }
@@ -210,7 +203,7 @@ fn winners(votes: &Votes, current: impl Fn(&PeerId, &SyncVote) -> bool) -> Vec<(
 
 /// `sources` hold the elected content and may give it, best first.
 fn part_of(peer: PeerId, vote: &SyncVote, outdated: bool, sources: &[(PeerId, &SyncVote)]) -> Part {
-    let nothing = Part { fetch: Vec::new(), sources: Vec::new(), serve: false };
+    let nothing = Part { fetch: Vec::new(), sources: Vec::new() };
     let Some((_, first)) = sources.first() else { return nothing };
     if vote.strategy == SyncStrategy::SendOnly || sources.iter().any(|(id, _)| *id == peer) {
         return nothing;
@@ -229,5 +222,5 @@ fn part_of(peer: PeerId, vote: &SyncVote, outdated: bool, sources: &[(PeerId, &S
         pairs.filter(|((mine, theirs), _)| differs(&(*mine, *theirs))).all(|((_, a), b)| a.digest == b.digest)
     };
     let able = sources.iter().filter(|(_, source)| holds_all(source)).map(|(id, _)| *id);
-    Part { fetch, sources: able.take(limits::MAX_SYNC_SOURCES).collect(), serve: false }
+    Part { fetch, sources: able.take(limits::MAX_SYNC_SOURCES).collect() }
 }

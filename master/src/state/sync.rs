@@ -231,7 +231,7 @@ impl MasterState {
             voter.sources.extend(part.sources.iter().copied());
             let sources =
                 part.sources.iter().filter_map(|source| self.roll.state_source(id, *source)).collect();
-            let plan = SyncPlan { sync, revision, fetch: part.fetch, sources, serve: part.serve };
+            let plan = SyncPlan { sync, revision, fetch: part.fetch, sources };
             plans.push((id, M2c::SyncPlan(SyncPlanFor { request: voter.request, plan })));
         }
         if let Some(group) = self.groups.get_mut(&group_id) {

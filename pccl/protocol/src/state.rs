@@ -147,8 +147,6 @@ wire_struct! {
         pub fetch: Vec<FetchItem>,
         /// Some peers that hold all of them, best first; this peer is never among them.
         pub sources: Vec<StateSource>,
-        /// Whether this peer serves others until the outcome.
-        pub serve: bool,
     }
 }
 
@@ -183,20 +181,9 @@ wire_union! {
     /// What a peer reports when its part of a sync has ended.
     pub enum SyncReport {
         /// Everything that differed is here and verified. What it replaced is kept until the outcome.
-        Ready(SyncTraffic) = 0,
+        Ready(Nothing) = 0,
         /// No source gave what was needed.
         Failed(Text) = 1,
-    }
-}
-
-wire_struct! {
-    /// Bytes that a peer moved in a sync.
-    #[derive(Copy, Default)]
-    pub struct SyncTraffic {
-        /// Bytes served to others.
-        pub tx_bytes: u64,
-        /// Bytes fetched.
-        pub rx_bytes: u64,
     }
 }
 

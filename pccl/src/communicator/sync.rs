@@ -67,7 +67,7 @@ impl Communicator {
 
     /// Offers `state` to the run at the next connects, until a sync succeeds or [`Communicator::close`] is called: this
     /// peer holds it, for instance from a file, and the run can go on from it. Peers that are fresh wait for it
-    /// ([`Cause::ResumeWaits`](crate::Cause::ResumeWaits)), and the first sync of this peer has to bring exactly this
+    /// ([`Cause::ResumeWaits`]), and the first sync of this peer has to bring exactly this
     /// state, or the master drops it (`KickCode::FalseOffer`). To be called before [`Communicator::connect`].
     ///
     /// A peer that has synced before, and reconnects, offers the revision of its last sync by itself.

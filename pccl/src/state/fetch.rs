@@ -4,7 +4,6 @@
 //! is decided by [`super::schedule`] and [`super::team`]. A source that fails is left out, and what it owed goes to the
 //! others. A source that the run loses is given up at once, see [`super::source`].
 
-use super::syncs::Syncs;
 use super::{
     SyncProgress,
     compare::{Comparison, Levels},
@@ -12,6 +11,7 @@ use super::{
     lane::{self, bytes_of},
     progress::Meter,
     schedule::Job,
+    syncs::Syncs,
     team::{Board, Fault, HEDGE, Over, Start},
 };
 use crate::{threads::STACK_BYTES, world::Identity};

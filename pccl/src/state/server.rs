@@ -4,8 +4,7 @@
 //! it returns. Each connection has a thread, which answers one request after the other: it sends straight from the
 //! caller's memory, under the gate only while the kernel copies, so that a slow receiver never holds that memory.
 
-use super::compare::Levels;
-use super::syncs::Syncs;
+use super::{compare::Levels, syncs::Syncs};
 use crate::threads::spawn;
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{Key, Nothing, P2p, StateAnswer, StatePart, StateRequest, SyncId, limits};

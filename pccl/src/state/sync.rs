@@ -1,17 +1,17 @@
 //! The caller's side of a shared-state sync: hash, vote, fetch or serve, commit.
 
-use super::syncs::Syncs;
 use super::{
     SharedState, StateTensor, SyncInfo, SyncProgress, SyncStrategy,
     compare::Levels,
     fetch::{self, Fetched, Room, Target},
     server::Offer,
+    syncs::Syncs,
 };
 use crate::{Error, Reason, limit::Limit};
 use pccl_flight::{Event, Subject, What};
 use pccl_protocol::{
-    C2m, CallKind, Cause, GiveUp, M2c, PeerId, RequestId, SourceFailure, StateEntry, SyncComplete, SyncId,
-    SyncInitiate, SyncOutcome, SyncPlan, SyncReport, SyncTraffic, Text, VoteRef,
+    C2m, CallKind, Cause, GiveUp, M2c, Nothing, PeerId, RequestId, SourceFailure, StateEntry, SyncComplete,
+    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncReport, Text, VoteRef,
 };
 use std::sync::{
     Arc,
@@ -101,7 +101,7 @@ fn vote_and_move(
     }
     // Who has given up waits for the verdict only.
     if !ballot.given_up {
-        ballot.report(plan.sync, SyncReport::Ready(SyncTraffic::default()), Vec::new(), Vec::new());
+        ballot.report(plan.sync, SyncReport::Ready(Nothing {}), Vec::new(), Vec::new());
     }
     let outcome = ballot.outcome()?;
     ballot.committed(outcome).map(|revision| (revision, 0))
@@ -134,7 +134,7 @@ fn repair(
     let Some((text, local)) = error else {
         let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
         shared.flight.record(event);
-        let report = SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes });
+        let report = SyncReport::Ready(Nothing {});
         ballot.report(plan.sync, report, failures, gave);
         let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
         return match outcome {

@@ -168,7 +168,7 @@ fn a_source_that_fails_while_others_serve_is_asked_last() {
         assert_eq!(plan.sources.len() as u64, newcomer - 1);
         let first = *rig.peers.iter().find(|(_, id)| **id == plan.sources[0].peer).expect("a peer").0;
         let failures = in_vain.map(|source| failure(rig, source, SourceFault::Unreached));
-        let report = SyncReport::Ready(SyncTraffic::default());
+        let report = SyncReport::Ready(Nothing {});
         let failures: Vec<_> = failures.into_iter().collect();
         let gave = vec![plan.sources[failures.len()].peer];
         rig.send(newcomer, C2m::SyncComplete(SyncComplete { sync: plan.sync, report, failures, gave }));

@@ -352,7 +352,7 @@ fn a_revision_outlives_a_forming() {
             M2c::SyncPlan(plan) => Some(plan.plan.sync),
             _ => None,
         });
-        let report = SyncReport::Ready(SyncTraffic { tx_bytes: 0, rx_bytes: 0 });
+        let report = SyncReport::Ready(Nothing {});
         let sync = sync.expect("a plan");
         rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
     }

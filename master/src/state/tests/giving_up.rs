@@ -130,7 +130,7 @@ fn a_sync_is_given_up_before_all_have_voted_and_while_somebody_fetches() {
     rig.take(2);
     rig.take(3);
     for n in [1, 2] {
-        let report = SyncReport::Ready(SyncTraffic::default());
+        let report = SyncReport::Ready(Nothing {});
         rig.send(
             n,
             C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: vec![], gave: vec![] }),
@@ -143,7 +143,7 @@ fn a_sync_is_given_up_before_all_have_voted_and_while_somebody_fetches() {
         assert_eq!(named(&verdict), [rig.peers[&3]]);
     }
     // What the third one was still busy with is late, not wrong.
-    let report = SyncReport::Ready(SyncTraffic::default());
+    let report = SyncReport::Ready(Nothing {});
     rig.send(
         3,
         C2m::SyncComplete(SyncComplete { sync: plan.plan.sync, report, failures: vec![], gave: vec![] }),

@@ -31,7 +31,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         C2m::SyncInitiate(vote(epoch, 0, SyncStrategy::EnforcePopular, vec![entry("a", 1)])),
         C2m::SyncComplete(SyncComplete {
             sync: SyncId(0),
-            report: SyncReport::Ready(SyncTraffic::default()),
+            report: SyncReport::Ready(Nothing {}),
             failures: vec![],
             gave: vec![],
         }),
@@ -155,7 +155,7 @@ fn identities_from_the_future_are_refused() {
         Box::new(move |rig| C2m::EdgeReport(EdgeReport { epoch: epoch(rig), up: vec![], broken: vec![] })),
         Box::new(move |rig| C2m::SyncInitiate(vote(epoch(rig), 0, SyncStrategy::EnforcePopular, vec![]))),
         Box::new(|_| {
-            let report = SyncReport::Ready(SyncTraffic::default());
+            let report = SyncReport::Ready(Nothing {});
             C2m::SyncComplete(SyncComplete { sync: SyncId(1), report, failures: vec![], gave: vec![] })
         }),
         Box::new(|rig| {

@@ -51,7 +51,7 @@ pub(super) fn plan_of(rig: &mut Rig, n: u64) -> SyncPlan {
 }
 
 pub(super) fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
-    let report = SyncReport::Ready(SyncTraffic::default());
+    let report = SyncReport::Ready(Nothing {});
     rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
 }
 
@@ -291,7 +291,7 @@ fn an_empty_state_commits() {
         rig.send(n, C2m::SyncInitiate(vote(epoch, 3, EnforcePopular, vec![])));
     }
     let plan = plan_of(&mut rig, 1);
-    assert!(plan.fetch.is_empty() && !plan.serve);
+    assert!(plan.fetch.is_empty() && plan.sources.is_empty());
 }
 
 #[test]
@@ -313,8 +313,6 @@ fn entries_that_may_differ_move_only_to_outdated_peers() {
     let held = states.iter().zip(1..).find(|(_, n)| rig.peers[n] == source).map(|(s, _)| s.2);
     let item = |key: &str, digest| FetchItem { key: Key::new(key), digest: Digest128::from_u128(digest) };
     assert_eq!(plans[2].fetch, [item("rng", held.expect("a voter")), item("w", 1)]);
-    let serving: Vec<bool> = plans.iter().map(|p| p.serve).collect();
-    assert_eq!(serving.iter().filter(|s| **s).count(), 1);
 }
 
 #[test]
@@ -323,7 +321,7 @@ fn sources_are_named_as_the_receiver_reaches_them() {
     cast(&mut rig, &[(0, EnforcePopular, 2), (1, EnforcePopular, 1)]);
     let plan = plan_of(&mut rig, 1);
     assert_eq!((plan.sources[0].host.as_str(), plan.sources[0].port), ("10.0.0.2", 2000));
-    assert!(!plan.serve && plan_of(&mut rig, 2).serve);
+    assert!(plan_of(&mut rig, 2).sources.is_empty());
 }
 
 #[test]

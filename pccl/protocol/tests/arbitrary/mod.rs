@@ -287,8 +287,7 @@ arb_struct! {
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }
     StateSource { peer, host, port }
-    SyncPlan { sync, revision, fetch, sources, serve }
-    SyncTraffic { tx_bytes, rx_bytes }
+    SyncPlan { sync, revision, fetch, sources }
     Culprit { peer, host, name }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }

@@ -629,7 +629,12 @@ impl Checker {
         let misfit = self.votes.iter().filter(|((.., id), _)| *id == op).any(|((group, life, _), votes)| {
             let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
             let ring: Vec<PeerId> = ring.map(|member| member.0).collect();
-            let mut misfits = votes.values().map(|vote| vote.collective.misfit(&ring));
+            // A group that has been empty counts anew: votes of those who were there before are of no account.
+            let is_member = |client: &u64| {
+                self.clients.get(client).and_then(|seen| seen.peer).is_some_and(|peer| ring.contains(&peer))
+            };
+            let votes = votes.iter().filter(|(client, _)| is_member(client));
+            let mut misfits = votes.map(|(_, vote)| vote.collective.misfit(&ring));
             misfits.all(|misfit| misfit.is_some_and(|misfit| misfit.missing == named))
         });
         if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }

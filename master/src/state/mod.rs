@@ -132,11 +132,11 @@ const RULES: &[Rule] = &[
     ("settle_collectives", |it| it.groups.settle_collectives(&it.roll, &mut it.out)),
     ("settle_syncs", MasterState::settle_syncs),
     ("break_up_groups", MasterState::break_up_groups),
+    ("tell_of_late_offers", MasterState::tell_of_late_offers),
     ("answer_pending_queries", |it| {
         it.admission.answer_pending_queries(&it.groups, &mut it.roll, &mut it.out)
     }),
     ("report_progress", |it| it.roll.report_progress(&mut it.out)),
-    ("tell_of_late_offers", MasterState::tell_of_late_offers),
     ("forget_the_world", MasterState::forget_the_world),
 ];
 

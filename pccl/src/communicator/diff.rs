@@ -6,6 +6,7 @@ use crate::{
     limit::Limit,
     state::{
         StateTensor,
+        compare::Levels,
         diff::{self, DIGEST_BYTES, Declared, LEAF_BYTES, StateDiff, TensorDiff},
     },
 };
@@ -22,8 +23,8 @@ impl Communicator {
     /// Finds out where the peers of the group differ, and changes nothing. All of them call it, with the same keys,
     /// types and counts; the revision does not matter. Tensors whose content may differ are left out. Every peer gets
     /// the same answer: which tensors differ, who has which content, in which elements, and the first values that
-    /// differ. If all is the same, it costs the hashing and 24 bytes for each tensor and peer; otherwise, for the first
-    /// 64 tensors that differ, also 16 bytes for each MiB and at most 8 KiB.
+    /// differ. If all is the same, it costs the hashing, and from each peer 16 bytes for each tensor and 56 more;
+    /// otherwise, for the first 64 tensors that differ, also 16 bytes for each MiB and at most 8 KiB.
     ///
     /// It is a guard that can stand in any training loop, also beside collectives of another library:
     ///
@@ -71,8 +72,9 @@ impl Communicator {
         }
         self.check_declared(&tensors, limit)?;
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let digest = |tensor: &&StateTensor| pccl_hash::tree_hash_parallel(tensor.memory.view(), threads);
-        let digests: Vec<_> = tensors.iter().map(digest).collect();
+        let levels: Vec<Levels> =
+            tensors.iter().map(|tensor| Levels::of(tensor.memory.view(), threads)).collect();
+        let digests: Vec<_> = levels.iter().map(Levels::root).collect();
         let rows = self.gather(&diff::bytes_of(&digests), limit)?;
         let differs = |(index, tensor): (usize, &&StateTensor)| {
             let camps = diff::camps(&rows, index)?;
@@ -81,7 +83,8 @@ impl Communicator {
         };
         let (places, mut found): (Vec<usize>, Vec<TensorDiff>) =
             tensors.iter().enumerate().filter_map(differs).unzip();
-        let apart: Vec<&StateTensor> = places.iter().map(|index| tensors[*index]).take(LOCATED_MAX).collect();
+        let apart: Vec<(&StateTensor, &Levels)> =
+            places.iter().map(|index| (tensors[*index], &levels[*index])).take(LOCATED_MAX).collect();
         if !apart.is_empty() {
             self.locate(&apart, &mut found, limit)?;
         }
@@ -111,13 +114,17 @@ impl Communicator {
     }
 
     /// Finds out where these tensors differ, and notes it in the first of `found`.
-    fn locate(&self, apart: &[&StateTensor], found: &mut [TensorDiff], limit: Limit) -> Result<(), Error> {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    fn locate(
+        &self,
+        apart: &[(&StateTensor, &Levels)],
+        found: &mut [TensorDiff],
+        limit: Limit,
+    ) -> Result<(), Error> {
         // Which MiBs differ.
         let mut digests = Vec::new();
         let mut ends = Vec::new();
-        for tensor in apart {
-            digests.extend(pccl_hash::tree::level1_digests_parallel(tensor.memory.view(), threads));
+        for (_, levels) in apart {
+            digests.extend_from_slice(levels.mebibytes());
             ends.push(digests.len());
         }
         let rows = self.gather(&diff::bytes_of(&digests), limit)?;
@@ -132,7 +139,7 @@ impl Communicator {
         // Which leaf of the first of them differs.
         let mut digests = Vec::new();
         let mut parts = Vec::new();
-        for (tensor, piece) in apart.iter().zip(&pieces) {
+        for ((tensor, _), piece) in apart.iter().zip(&pieces) {
             let begin = digests.len();
             let leaves = piece_of(tensor, *piece, MEBIBYTE).chunks(LEAF_BYTES).map(pccl_hash::tree_hash);
             digests.extend(leaves);
@@ -147,7 +154,7 @@ impl Communicator {
         // Which element of that leaf differs.
         let mut content = Vec::new();
         let mut parts = Vec::new();
-        for (tensor, leaf) in apart.iter().zip(&leaves) {
+        for ((tensor, _), leaf) in apart.iter().zip(&leaves) {
             let begin = content.len();
             content.extend_from_slice(piece_of(tensor, *leaf, LEAF_BYTES));
             parts.push(begin..content.len());

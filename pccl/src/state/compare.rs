@@ -37,6 +37,11 @@ impl Levels {
         tree::root_from_top(top, self.bytes).unwrap_or_default()
     }
 
+    /// The digests of the MiBs, in their order.
+    pub(crate) fn mebibytes(&self) -> &[Digest128] {
+        self.levels.first().map_or(&[], Vec::as_slice)
+    }
+
     fn children(&self, list: DigestList) -> Option<&[Digest128]> {
         let level = self.levels.get(usize::from(list.level).checked_sub(1)?)?;
         let first = usize::try_from(list.parent).ok()?.checked_mul(ARITY)?;

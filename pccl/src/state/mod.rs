@@ -1,6 +1,6 @@
 //! Shared state: tensors that all peers of a group hold bit-identically, and the sync that proves it.
 
-mod compare;
+pub(crate) mod compare;
 pub(crate) mod diff;
 mod fetch;
 mod files;

@@ -12,7 +12,7 @@
  * - After any failure send buffers and in-place buffers hold what they held before; there is one exception, see
  *   pcclGetLastCause.
  * - A failure leaves its text in pcclGetLastError() of the calling thread.
- * - In a process that was forked while it had communicators or masters, all of them return pcclInvalidUsage.
+ * - In a process that was forked while it had communicators, masters or savings, all of them return pcclInvalidUsage.
  */
 #ifndef PCCL_H
 #define PCCL_H
@@ -152,6 +152,7 @@ typedef struct pcclRankUuid_t {
 } pcclRankUuid_t;
 
 typedef struct pcclBuildInfo_t {
+    /* The library looks for a driver of CUDA at run time. pcclGetDeviceCount says whether there is one. */
     bool has_cuda_support;
 } pcclBuildInfo_t;
 
@@ -209,6 +210,8 @@ typedef struct pcclAsyncReduceOp_t {
 typedef struct pcclTensorInfo_t {
     /* Ends with a zero; must be different for each tensor. */
     const char *name;
+    /* With pcclDeviceCuda an address on a device. It is used after what is queued on the default stream of its
+     * context: wait for other streams before. */
     void *data;
     /* Elements. */
     size_t count;
@@ -341,7 +344,9 @@ typedef enum pcclTimeout_t {
     /* After this silence the master counts as lost. Default 30 s. */
     pcclTimeoutMaster = 1,
     /* For connecting to a neighbour of the ring. Default 3 s. */
-    pcclTimeoutDial = 2
+    pcclTimeoutDial = 2,
+    /* For looking for the master again when the connection to it was cut; 0: it is lost at once. Default 10 s. */
+    pcclTimeoutMasterGrace = 3
 } pcclTimeout_t;
 
 /* When data carry a checksum on their way. */
@@ -432,6 +437,41 @@ typedef struct pcclSyncProgress_t {
 /* Hears of it on the thread that syncs. The progress is valid until it returns. */
 typedef void (*pcclSyncProgressCallback_t)(const pcclSyncProgress_t *progress, void *user);
 
+/* The program's word that a tensor is as it was when a sync of this communicator committed the revision. If the last
+ * sync that succeeded committed that revision or a later one, and had the same tensor, it is not hashed; otherwise it
+ * is hashed as ever. After a wrong word the states of the peers differ, and nobody notices. */
+typedef struct pcclUnchanged_t {
+    const char *name;
+    uint64_t revision;
+} pcclUnchanged_t;
+
+typedef struct pcclSyncOptions_t {
+    pcclSharedStateSyncStrategy_t strategy;
+    /* Tensors that have not changed. unchanged may be NULL if there are none. */
+    size_t unchanged_count;
+    const pcclUnchanged_t *unchanged;
+    /* As that of pcclSynchronizeSharedStateWith; may be NULL. */
+    pcclSyncProgressCallback_t progress;
+    void *user;
+} pcclSyncOptions_t;
+
+typedef struct pcclSyncInfo_t {
+    uint64_t tx_bytes;
+    uint64_t rx_bytes;
+    /* This peer has come with the state that its group lent, see pcclConnectWithState. The others have computed in the
+     * meantime and wait for nobody, so it had better not compute first. True in its first sync only. */
+    bool came_ahead;
+} pcclSyncInfo_t;
+
+/* What a newcomer had fetched when it was let in. */
+typedef struct pcclAhead_t {
+    /* It holds a whole state of its group, verified: that of the revision, which is 0 otherwise. */
+    bool has_revision;
+    uint64_t revision;
+    /* Bytes that it has fetched. */
+    uint64_t rx_bytes;
+} pcclAhead_t;
+
 /* A tensor that is not the same on all peers. */
 typedef struct pcclTensorDiff_t {
     /* Its index in the infos of the shared state. */
@@ -449,6 +489,25 @@ typedef struct pcclTensorDiff_t {
     /* This peer's content is not the most frequent one. */
     bool is_apart;
 } pcclTensorDiff_t;
+
+/* What a clip has found. */
+typedef struct pcclClip_t {
+    /* Euclidean norm of what this peer is to contribute, before the clip. */
+    double norm;
+    /* What its elements were multiplied by: less than 1 if it was clipped; at 1 no byte was touched. */
+    double scale;
+    /* Of the norms of all peers; of an even number of them the lesser of the two in the middle. */
+    double median;
+    /* How many peers there are. */
+    uint32_t peers;
+} pcclClip_t;
+
+/* What one peer was about to contribute, as it says itself, and what its elements are multiplied by. */
+typedef struct pcclPeerNorm_t {
+    pcclRankUuid_t peer;
+    double norm;
+    double scale;
+} pcclPeerNorm_t;
 
 /* Of the library, such as "0.1.0". */
 PCCL_EXPORT const char *pcclGetVersion(void);
@@ -498,9 +557,25 @@ typedef struct pcclSaveOptions_t {
 /* Writes tensors and revision to a file that programs for safetensors can read, whole or not at all: until all of it is
  * on the disk, the file that was there before stays. With keep_previous that one is kept as PATH.previous, and the next
  * save writes only the MiBs that differ from it (docs/state-files.md). options may be NULL, and so may
- * bytes_written_out. Needs no pcclInit; neither does the next function. */
+ * bytes_written_out. Needs no pcclInit; neither do the next four functions. */
 PCCL_EXPORT pcclResult_t pcclSaveSharedState(const pcclSharedState_t *shared_state, const char *path,
                                              const pcclSaveOptions_t *options, uint64_t *bytes_written_out);
+
+/* A state that another thread of the library saves. */
+typedef struct pcclSaving_t pcclSaving_t;
+
+/* As pcclSaveSharedState, but copies the state, has another thread save the copy, and returns: the tensors may be
+ * changed at once. The copy takes as much memory as the tensors until it is saved. Each saving is to be awaited, by one
+ * caller; if the process ends before, what the file held before is still there. */
+PCCL_EXPORT pcclResult_t pcclSaveSharedStateAsync(const pcclSharedState_t *shared_state, const char *path,
+                                                  const pcclSaveOptions_t *options, pcclSaving_t **saving_out);
+
+/* Whether pcclAwaitSaving would return at once. */
+PCCL_EXPORT pcclResult_t pcclTestSaving(pcclSaving_t *saving, bool *done_out);
+
+/* Waits until the state is saved, and returns what pcclSaveSharedState would. Whatever it returns, the saving is gone
+ * then. bytes_written_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclAwaitSaving(pcclSaving_t *saving, uint64_t *bytes_written_out);
 
 /* Reads such a file into the tensors, and its revision. Everything is verified before the first tensor is replaced.
  * pcclNoSharedStateAvailable with the cause "StateFileError" if the file is damaged or holds other tensors; the text
@@ -521,10 +596,19 @@ PCCL_EXPORT pcclResult_t pcclSetTimeout(pcclComm_t *communicator, pcclTimeout_t 
 PCCL_EXPORT pcclResult_t pcclSetAdvertisedHost(pcclComm_t *communicator, const char *host);
 /* Address that the listeners of this peer bind to: digits, no name. */
 PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char *address);
+/* The key of the run, 64 hexadecimal digits as `pccl-master --new-key` prints them: only who has it takes part, and
+ * everything that travels is encrypted. Without this, the key in the address ("pccl://host:port#key") counts, or the
+ * environment variable PCCL_RUN_KEY, so that programs need no change. */
+PCCL_EXPORT pcclResult_t pcclSetRunKey(pcclComm_t *communicator, const char *key);
 /* First ports that the listeners of this peer try; 0 takes any free one. */
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
 /* A first port that is taken makes pcclConnect fail, instead of a warning and another port. Default false. */
 PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool strict);
+/* Whether nobody can dial this peer, because it is behind NAT or a firewall. Then it dials all of its connections
+ * itself; two such peers are never neighbours, so a group takes no more of them than of others, and operations between
+ * two of them fail. false: others can dial it, whatever the master finds. Without this the environment variable
+ * PCCL_OUTBOUND_ONLY (1 or 0) counts; if that is not set either, the master tries the ports of this peer. */
+PCCL_EXPORT pcclResult_t pcclSetOutboundOnly(pcclComm_t *communicator, bool outbound_only);
 /* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
  * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
@@ -532,6 +616,9 @@ PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name)
  * replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the directory
  * for temporary files. */
 PCCL_EXPORT pcclResult_t pcclSetStateMemory(pcclComm_t *communicator, uint64_t bytes, const char *spill_directory);
+/* How many percent of its uplink this peer gives to newcomers that fetch the state that it lends, all of them together:
+ * 1 to 100, default 50. While a collective moves data, almost nothing goes to them. See pcclLendSharedState. */
+PCCL_EXPORT pcclResult_t pcclSetUploadShare(pcclComm_t *communicator, uint32_t percent);
 PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
 /* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns
  * as soon as the master knows this peer. All peers of a group choose the same way. Default false. */
@@ -539,6 +626,11 @@ PCCL_EXPORT pcclResult_t pcclSetFormedGroups(pcclComm_t *communicator, bool form
 /* Reduces succeed while this peer is the only member of its group, with its own contribution as the result, instead of
  * pcclTooFewPeers. Default false. */
 PCCL_EXPORT pcclResult_t pcclSetWorldOfOne(pcclComm_t *communicator, bool alone);
+
+/* Reductions fail for all if a contribution holds NaN or an infinity: nothing is sent, all buffers are as before, and
+ * the verdict names each peer that gives such values (cause "NotFinite"). Each peer looks at its own values. All peers
+ * of a group have to choose alike. Default false. */
+PCCL_EXPORT pcclResult_t pcclSetRefuseNonFinite(pcclComm_t *communicator, bool refuse);
 
 /* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
  * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
@@ -604,6 +696,15 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
  * text of several lines. May be called beside any other call. */
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
+
+/* Finds out whether this machine could take part in the run, with the settings of this communicator, and if not, which
+ * rule to open where or what to change: name of the master, key, ports both ways, largest packet, clock, buffers, the
+ * way to each peer that is in the run. Joins nothing, and no peer hears of it. Best before pcclConnect, which takes the
+ * ports. *passed_out says whether nothing failed; what was found is in the report. */
+PCCL_EXPORT pcclResult_t pcclDoctor(const pcclComm_t *communicator, bool *passed_out);
+/* What the last of these calls has found, as JSON or as a table of several lines. */
+PCCL_EXPORT pcclResult_t pcclGetDoctorReport(const pcclComm_t *communicator, bool as_json, char *buffer,
+                                             size_t capacity, size_t *length_out);
 
 /* Begins an all-reduce of several buffers as one operation: either all of them are reduced or none. The tag of the
  * first descriptor names it, those of the others do not count. To be awaited as one of pcclAllReduceAsync. */
@@ -674,6 +775,18 @@ PCCL_EXPORT pcclResult_t pcclWeightedAverageAsync(void *buffer, double weight,
                                                   const pcclReduceDescriptor_t *descriptor,
                                                   const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
 
+/* Before an average: bounds the Euclidean norm of what this peer is to contribute, the sendbuf of all tensors together,
+ * by factor times the median of the norms of all peers. What is beyond that is multiplied by the one number that takes
+ * it there, what is not keeps every byte. Floats only; recvbuf, operator and quantisation are not used, so that the
+ * reduction may take the same descriptors. The tag of the first names the operation. All peers give the same factor,
+ * which is finite and above 0: pcclInvalidArgument on all of them if they differ. pcclInvalidUsage with the cause
+ * "NotFinite" on all if an element of anybody is NaN or an infinity. Writes the norms of at most capacity peers, in the
+ * order of the ranks; clip_out may be NULL, and norms if capacity is 0. It is against peers that are faulty, not
+ * against those that lie about their norm. */
+PCCL_EXPORT pcclResult_t pcclClipToMedian(const pcclReduceOpDescriptor_t *tensors, size_t count, double factor,
+                                          const pcclComm_t *communicator, pcclClip_t *clip_out,
+                                          pcclPeerNorm_t *norms, size_t capacity);
+
 /* Returns when all peers of the group have called it. */
 PCCL_EXPORT pcclResult_t pcclBarrier(uint64_t tag, const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
 PCCL_EXPORT pcclResult_t pcclBarrierAsync(uint64_t tag, const pcclComm_t *communicator,
@@ -715,6 +828,55 @@ PCCL_EXPORT pcclResult_t pcclSynchronizeSharedStateWith(const pcclComm_t *commun
                                                         pcclSharedStateSyncInfo_t *sync_info_out,
                                                         pcclSyncProgressCallback_t progress, void *user);
 
+/* As pcclSynchronizeSharedState, with options; NULL: none. A peer may use this function while others use that one.
+ * sync_info_out may be NULL. */
+PCCL_EXPORT pcclResult_t pcclSyncSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                             const pcclSyncOptions_t *options, pcclSyncInfo_t *sync_info_out);
+
+/* Joining without a stop: peers lend their state while they compute, and newcomers fetch it before they are let in, so
+ * that a sync moves only what has changed since. docs/c-api.md has the loop. */
+
+/* As pcclConnect, and fetches the state of the group into the tensors while this peer waits to be let in, from members
+ * that lend it. As long as they lend, it is let in when it holds what they committed last; where nobody lends, as ever.
+ * The time-out is that of the whole call; PCCL_DEFAULT_TIMEOUT is that of pcclSetCallTimeout. What is fetched is told
+ * to progress, which may be NULL, as in a sync.
+ *
+ * From here until a sync succeeds the content of the tensors is unspecified, also if this fails: some pieces are of one
+ * state and some of another one. No sync commits such a mixture. ahead_out, which may be NULL, says what was fetched;
+ * if that was all of a state, shared_state has its revision. */
+PCCL_EXPORT pcclResult_t pcclConnectWithState(pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                              uint64_t timeout_ms, pcclSyncProgressCallback_t progress, void *user,
+                                              pcclAhead_t *ahead_out);
+
+/* As pcclRecover; if that means to connect, it is done as pcclConnectWithState does it. */
+PCCL_EXPORT pcclResult_t pcclRecoverWithState(pcclComm_t *communicator, pcclRemedy_t remedy, uint32_t peers,
+                                              pcclSharedState_t *shared_state, pcclAhead_t *ahead_out);
+
+/* Lends the tensors to newcomers: other threads of the library read them. They have to be what the last sync committed,
+ * pcclInvalidUsage otherwise; with unchanged, the program gives its word for that, as pcclUnchanged_t has it, and
+ * nothing is hashed. There is one loan at a time. loan_out, which may be NULL, gets its number, which is not 0.
+ *
+ * From here on the tensors may be read, but neither written nor freed, until one of these has returned, whatever it
+ * returns: pcclReclaimSharedState, any sync, pcclConnect, pcclRecover and their namesakes with state, pcclClose,
+ * pcclCloseWithin, or pcclDestroyCommunicator. Each of them ends the loan, and returns when nobody reads the tensors
+ * any more. A lost connection ends the giving, but the tensors are the caller's again only after one of these calls.
+ * The descriptions (names and infos) may go at once. */
+PCCL_EXPORT pcclResult_t pcclLendSharedState(const pcclComm_t *communicator, const pcclSharedState_t *shared_state,
+                                             bool unchanged, uint64_t *loan_out);
+
+/* Ends the loan with this number, or, for 0, the one that stands. Success as well if it has ended before. */
+PCCL_EXPORT pcclResult_t pcclReclaimSharedState(const pcclComm_t *communicator, uint64_t loan);
+
+/* Copies the tensors and lends the copy, so that they may be written and freed at once. The copy takes as much memory
+ * as they do until pcclEndSharedStateSnapshot, pcclClose or pcclDestroyCommunicator; a later call copies only the MiBs
+ * that have changed. The loan ends with the next sync that commits something else, and goes on after one that commits
+ * the same again. While it stands, pcclLendSharedState lends nothing beside it. */
+PCCL_EXPORT pcclResult_t pcclLendSharedStateSnapshot(const pcclComm_t *communicator,
+                                                     const pcclSharedState_t *shared_state, bool unchanged);
+
+/* Ends the loan of the copy, and frees it. */
+PCCL_EXPORT pcclResult_t pcclEndSharedStateSnapshot(const pcclComm_t *communicator);
+
 /* Finds out where the peers of the group differ, and changes nothing: all of them call it, with the same tensors, whose
  * revision does not matter. Tensors whose content may differ are left out. All get the same answer, with the first
  * values that differ in the text. Writes at most capacity differences, in the order of the names of their tensors, and
@@ -755,6 +917,14 @@ PCCL_EXPORT pcclResult_t pcclMasterSetMinWorldSize(pcclMasterInstance_t *master_
 /* A peer that is silent for this long is dropped. Default 10 s. */
 PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
 
+/* The key of the run, as for pcclSetRunKey. Without this, the environment variable PCCL_RUN_KEY counts. */
+PCCL_EXPORT pcclResult_t pcclMasterSetRunKey(pcclMasterInstance_t *master_instance, const char *key);
+/* How tensors and shared state travel in a run with a key: "encrypt", which is the default; "integrity": readable, and
+ * not to be changed; "off", on private wires. Everything else is always encrypted. */
+PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);
+/* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
+ * Who has such a name keeps it for as long as it is there. */
+PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master_instance, const char *name);
 /* A peer whose caller alone holds up a vote for this long is dropped. PCCL_NO_TIMEOUT, which is the default: never. */
 PCCL_EXPORT pcclResult_t pcclMasterSetStragglerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
 /* A connection between two peers on which bytes wait, and none has moved for this long, is built anew. Default 4 s. */
@@ -883,6 +1053,25 @@ PCCL_EXPORT pcclResult_t pcclIterationGetDecision(pcclIteration_t *iteration, pc
 /* A member of that decision, and its payload, cut to the capacity; payload may be NULL if that is 0. */
 PCCL_EXPORT pcclResult_t pcclIterationGetMember(pcclIteration_t *iteration, uint32_t position,
                                                 pcclIterationMember_t *member_out, void *payload, size_t capacity);
+
+/* ---- Tensors on devices --------------------------------------------------------------------------------------- */
+
+/* How many devices of CUDA this process can use; 0 where there is no driver. */
+PCCL_EXPORT pcclResult_t pcclGetDeviceCount(uint32_t *count_out);
+
+/* Memory of the host that stands for a tensor on a device in collectives. */
+typedef struct pcclStaged_t pcclStaged_t;
+
+/* Gives memory of the host, *host_out, in the place of so many bytes on a device, for any collective, synchronous or
+ * not: with their content, if reads is true, else zeros. They are read after what is queued on the stream (a CUstream
+ * or cudaStream_t of the same device; NULL: the default one), and are there when this returns. The device's memory
+ * stays as it is until pcclUnstage. pcclInvalidArgument if it is not memory of a device, or there is no driver. */
+PCCL_EXPORT pcclResult_t pcclStage(const void *device_data, size_t bytes, void *stream, bool reads,
+                                   pcclStaged_t **staged_out, void **host_out);
+
+/* Frees it. If writes is true, the content goes to the device first, after what is queued on the stream, and is there
+ * when this returns. To be called once, after the end of the collective, also of one that failed. */
+PCCL_EXPORT pcclResult_t pcclUnstage(pcclStaged_t *staged, bool writes);
 
 #ifdef __cplusplus
 }

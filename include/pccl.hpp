@@ -14,6 +14,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -95,6 +96,40 @@ inline bool has_cuda_support() {
     check(pcclGetBuildInfo(&info), "build info");
     return info.has_cuda_support;
 }
+
+// How many devices of CUDA this process can use; 0 where there is no driver.
+inline std::uint32_t device_count() {
+    std::uint32_t count = 0;
+    check(pcclGetDeviceCount(&count), "device count");
+    return count;
+}
+
+// Memory of the host that stands for a tensor on a device in collectives, see pcclStage: with its content, or zeros.
+// The device has the result after write_back; without that its memory stays as it was.
+template <typename T> class Staged {
+public:
+    Staged(const T *device_data, std::size_t count, void *stream = nullptr, bool reads = true) : count_(count) {
+        check(pcclStage(device_data, count * sizeof(T), stream, reads, &staged_, &host_), "stage");
+    }
+    Staged(Staged &&other) noexcept
+        : count_(other.count_), host_(other.host_), staged_(std::exchange(other.staged_, nullptr)) {}
+    Staged &operator=(Staged &&) = delete;
+    ~Staged() {
+        if (staged_ != nullptr)
+            pcclUnstage(staged_, false);
+    }
+
+    T *data() noexcept { return static_cast<T *>(host_); }
+    std::size_t size() const noexcept { return count_; }
+
+    // Once, after the end of the collective.
+    void write_back() { check(pcclUnstage(std::exchange(staged_, nullptr), true), "write to a device"); }
+
+private:
+    std::size_t count_;
+    void *host_ = nullptr;
+    pcclStaged_t *staged_ = nullptr;
+};
 
 // Hands the lines of the log to a function instead of standard error, for as long as it lives; there may be one at a
 // time. Any thread may call the function, several at a time. It must be short, must not call the library and must not
@@ -227,6 +262,48 @@ private:
     pcclAsyncReduceOp_t op_;
 };
 
+// A state that another thread of the library saves. Its destructor waits until it is saved, or has failed: only wait says
+// which.
+class Saving {
+public:
+    Saving(Saving &&other) noexcept : saving_(std::exchange(other.saving_, nullptr)) {}
+    Saving &operator=(Saving &&other) noexcept {
+        if (this != &other) {
+            end();
+            saving_ = std::exchange(other.saving_, nullptr);
+        }
+        return *this;
+    }
+    Saving(const Saving &) = delete;
+    Saving &operator=(const Saving &) = delete;
+    ~Saving() { end(); }
+
+    // How many bytes were written. Once.
+    std::uint64_t wait() {
+        std::uint64_t written = 0;
+        check(pcclAwaitSaving(std::exchange(saving_, nullptr), &written), "save the state");
+        return written;
+    }
+
+    // Whether wait would return at once.
+    bool done() const {
+        bool done = false;
+        check(pcclTestSaving(saving_, &done), "test saving");
+        return done;
+    }
+
+private:
+    friend class SharedState;
+    explicit Saving(pcclSaving_t *saving) : saving_(saving) {}
+
+    void end() noexcept {
+        if (saving_ != nullptr)
+            pcclAwaitSaving(saving_, nullptr);
+    }
+
+    pcclSaving_t *saving_;
+};
+
 // Tensors that all peers hold alike. It refers to their memory, which has to stay where it is, and to no copy.
 class SharedState {
 public:
@@ -250,6 +327,14 @@ public:
         return *this;
     }
 
+    // A tensor on a device of CUDA, used after what is queued on the default stream.
+    template <typename T>
+    SharedState &add_device(const std::string &name, T *data, std::size_t count, bool may_differ = false) {
+        add(name, data, count, DataType<T>::value, may_differ);
+        tensors_.back().device_type = pcclDeviceCuda;
+        return *this;
+    }
+
     // Writes it to a file, whole or not at all, and returns how many bytes that took. See pcclSaveSharedState.
     std::uint64_t save(const std::string &path, bool keep_previous = false) const {
         const pcclSharedState_t state = c_state();
@@ -257,6 +342,15 @@ public:
         const pcclSaveOptions_t options{keep_previous, 0, nullptr};
         check(pcclSaveSharedState(&state, path.c_str(), &options, &written), "save the state");
         return written;
+    }
+
+    // The same of a copy, by another thread, while the training goes on.
+    [[nodiscard]] Saving save_while(const std::string &path, bool keep_previous = false) const {
+        const pcclSharedState_t state = c_state();
+        const pcclSaveOptions_t options{keep_previous, 0, nullptr};
+        pcclSaving_t *saving = nullptr;
+        check(pcclSaveSharedStateAsync(&state, path.c_str(), &options, &saving), "begin to save the state");
+        return Saving(saving);
     }
 
     // Reads such a file into the tensors, and its revision. After a failure they are as they were.
@@ -283,6 +377,58 @@ struct StateDiff {
     std::vector<pcclTensorDiff_t> tensors;
     std::vector<std::vector<pcclRankUuid_t>> peers_apart;
     std::string text;
+};
+
+// What a clip has found: see pcclClip_t.
+struct Clip {
+    double norm = 0;
+    double scale = 1;
+    double median = 0;
+    // All peers, by rank. Who has a scale below 1 was clipped.
+    std::vector<pcclPeerNorm_t> peers;
+};
+
+// How to sync.
+struct SyncOptions {
+    pcclSharedStateSyncStrategy_t strategy = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
+    // Tensors that are as they were when a sync committed a revision: see pcclUnchanged_t.
+    std::vector<std::pair<std::string, std::uint64_t>> unchanged{};
+    // Hears how far it is, about once per second while this peer fetches what differs. What it throws is thrown when the
+    // call is over.
+    std::function<void(const pcclSyncProgress_t &)> progress{};
+};
+
+// A state that is lent to newcomers. From its begin until its end the tensors must be neither written nor freed; see
+// pcclLendSharedState, which says what else ends it, such as the end of the Communicator.
+class Loan {
+public:
+    Loan(Loan &&other) noexcept
+        : comm_(std::exchange(other.comm_, nullptr)), number_(std::exchange(other.number_, 0)) {}
+    Loan &operator=(Loan &&other) noexcept {
+        if (this != &other) {
+            end();
+            comm_ = std::exchange(other.comm_, nullptr);
+            number_ = std::exchange(other.number_, 0);
+        }
+        return *this;
+    }
+    Loan(const Loan &) = delete;
+    Loan &operator=(const Loan &) = delete;
+    ~Loan() { end(); }
+
+    // Nobody reads the tensors any more when this returns.
+    void end() noexcept {
+        if (comm_ != nullptr)
+            pcclReclaimSharedState(comm_, number_);
+        comm_ = nullptr;
+    }
+
+private:
+    friend class Communicator;
+    Loan(const pcclComm_t *comm, std::uint64_t number) : comm_(comm), number_(number) {}
+
+    const pcclComm_t *comm_;
+    std::uint64_t number_;
 };
 
 // A peer of a run. It leaves the run at the end of its life, which ends all its calls and reduces.
@@ -321,8 +467,18 @@ public:
         check(pcclSetBindAddress(get(), address.c_str()), "set bind address");
         return *this;
     }
+    /* The key of the run: 64 hexadecimal digits. */
+    Communicator &run_key(const std::string &key) {
+        check(pcclSetRunKey(get(), key.c_str()), "set run key");
+        return *this;
+    }
     Communicator &first_ports(std::uint16_t p2p, std::uint16_t shared_state) {
         check(pcclSetFirstPorts(get(), p2p, shared_state), "set first ports");
+        return *this;
+    }
+    // Nobody can dial this peer: it is behind NAT or a firewall, and dials all of its connections itself.
+    Communicator &outbound_only(bool outbound_only = true) {
+        check(pcclSetOutboundOnly(get(), outbound_only), "set outbound only");
         return *this;
     }
     // A port that is taken is an error of connect, instead of a warning and the next one.
@@ -351,6 +507,16 @@ public:
         check(pcclSetStateMemory(get(), bytes, directory), "set state memory");
         return *this;
     }
+    // Of the uplink, for newcomers that fetch the state that this peer lends: 1 to 100.
+    Communicator &upload_share(std::uint32_t percent) {
+        check(pcclSetUploadShare(get(), percent), "set upload share");
+        return *this;
+    }
+    // Reductions fail for all if a contribution holds NaN or an infinity.
+    Communicator &refuse_non_finite(bool refuse = true) {
+        check(pcclSetRefuseNonFinite(get(), refuse), "refuse what is not finite");
+        return *this;
+    }
     Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
         check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
         return *this;
@@ -372,25 +538,13 @@ public:
     // for peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are
     // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit.
     template <typename More, typename Step> void run(std::uint32_t peers, More more, Step step) {
-        pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
-        while (more()) {
-            try {
-                recover(remedy, peers);
-                const pcclWorld_t now = world();
-                if (now.global_size < peers || now.global_size < now.min_world_size)
-                    wait_for_world(peers > now.min_world_size ? peers : now.min_world_size);
-                step();
-                remedy = pcclRemedyNone;
-            } catch (const Error &error) {
-                // The second comes from recover, which has tried for long enough; the third after close in another
-                // thread.
-                if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
-                    error.result() == pcclMasterConnectionFailed ||
-                    error.cause() == "NotConnected")
-                    throw;
-                remedy = error.remedy();
-            }
-        }
+        run_by(more, step, peers, [&](pcclRemedy_t remedy) { recover(remedy, peers); });
+    }
+
+    // The same for steps that lend their state: whenever this peer connects, it fetches the state before it is let in.
+    template <typename More, typename Step>
+    void run(std::uint32_t peers, SharedState &state, More more, Step step) {
+        run_by(more, step, peers, [&](pcclRemedy_t remedy) { recover(remedy, peers, state); });
     }
 
     // Does what a failure asks for, so that the step can be made again: see pcclRecover. Throws what cannot be made
@@ -401,8 +555,30 @@ public:
         recover(error.remedy(), peers);
     }
     void recover(pcclRemedy_t remedy, std::uint32_t peers) { check(pcclRecover(get(), remedy, peers), "recover"); }
+    // The same; if that means to connect, the state is fetched before this peer is let in, as connect(state) does it.
+    pcclAhead_t recover(pcclRemedy_t remedy, std::uint32_t peers, SharedState &state) {
+        pcclSharedState_t c_state = state.c_state();
+        pcclAhead_t ahead{};
+        check(pcclRecoverWithState(get(), remedy, peers, &c_state, &ahead), "recover");
+        state.revision = c_state.revision;
+        return ahead;
+    }
 
     void connect() { check(pcclConnect(get()), "connect"); }
+    // The same, and fetches the state of the group from members that lend it while this peer waits to be let in: see
+    // pcclConnectWithState. Until a sync has succeeded the content of the tensors is unspecified. What progress throws
+    // is thrown when this is over. Without a time-out the limit is that of call_timeout.
+    pcclAhead_t connect(SharedState &state, std::function<void(const pcclSyncProgress_t &)> progress = {},
+                        std::optional<Milliseconds> timeout = std::nullopt) {
+        Listener listener{std::move(progress), nullptr};
+        pcclSharedState_t c_state = state.c_state();
+        pcclAhead_t ahead{};
+        const std::uint64_t limit = timeout ? milliseconds_of(*timeout) : PCCL_DEFAULT_TIMEOUT;
+        check(pcclConnectWithState(get(), &c_state, limit, &Listener::tell, &listener, &ahead), "connect");
+        state.revision = c_state.revision;
+        listener.rethrow();
+        return ahead;
+    }
     bool is_connected() const {
         bool connected = false;
         check(pcclIsConnected(get(), &connected), "is connected");
@@ -483,6 +659,16 @@ public:
             return pcclGetStatus(get(), as_json, buffer, capacity, length);
         });
     }
+    // Whether this machine could take part in the run: what failed and what to do about it, as a text or as JSON.
+    std::string doctor(bool as_json = false, bool *passed = nullptr) const {
+        bool nothing_failed = false;
+        check(pcclDoctor(get(), &nothing_failed), "doctor");
+        if (passed)
+            *passed = nothing_failed;
+        return text("doctor", [&](char *buffer, std::size_t capacity, std::size_t *length) {
+            return pcclGetDoctorReport(get(), as_json, buffer, capacity, length);
+        });
+    }
     // Why the last operation failed on all peers; empty if none has.
     std::string last_verdict() const {
         return text("last verdict", [&](char *buffer, std::size_t capacity, std::size_t *length) {
@@ -518,27 +704,45 @@ public:
     // function throws is thrown when the sync is over.
     pcclSharedStateSyncInfo_t synchronise(SharedState &state, pcclSharedStateSyncStrategy_t strategy,
                                           const std::function<void(const pcclSyncProgress_t &)> &progress) {
-        struct Listener {
-            const std::function<void(const pcclSyncProgress_t &)> &progress;
-            std::exception_ptr thrown;
-        } listener{progress, nullptr};
-        const auto tell = [](const pcclSyncProgress_t *seen, void *user) {
-            Listener &listener = *static_cast<Listener *>(user);
-            try {
-                if (!listener.thrown)
-                    listener.progress(*seen);
-            } catch (...) {
-                listener.thrown = std::current_exception();
-            }
-        };
-        pcclSharedState_t c_state{state.revision, state.tensors_.size(), state.tensors_.data()};
+        Listener listener{progress, nullptr};
+        pcclSharedState_t c_state = state.c_state();
         pcclSharedStateSyncInfo_t info{};
-        check(pcclSynchronizeSharedStateWith(get(), &c_state, strategy, &info, tell, &listener), "sync");
+        check(pcclSynchronizeSharedStateWith(get(), &c_state, strategy, &info, &Listener::tell, &listener), "sync");
         state.revision = c_state.revision;
-        if (listener.thrown)
-            std::rethrow_exception(listener.thrown);
+        listener.rethrow();
         return info;
     }
+
+    // The same with all options, and says whether this peer has come with the state that its group lent.
+    pcclSyncInfo_t sync(SharedState &state, const SyncOptions &options = {}) {
+        std::vector<pcclUnchanged_t> unchanged;
+        for (const auto &[name, revision] : options.unchanged)
+            unchanged.push_back({name.c_str(), revision});
+        Listener listener{options.progress, nullptr};
+        const pcclSyncOptions_t c_options{options.strategy, unchanged.size(), unchanged.data(), &Listener::tell,
+                                          &listener};
+        pcclSharedState_t c_state = state.c_state();
+        pcclSyncInfo_t info{};
+        check(pcclSyncSharedState(get(), &c_state, &c_options, &info), "sync");
+        state.revision = c_state.revision;
+        listener.rethrow();
+        return info;
+    }
+
+    // Lends the state to newcomers until the loan ends: see pcclLendSharedState. With unchanged, the program gives its
+    // word that it is what the last sync committed, and nothing is hashed.
+    [[nodiscard]] Loan lend(const SharedState &state, bool unchanged = false) const {
+        const pcclSharedState_t c_state = state.c_state();
+        std::uint64_t number = 0;
+        check(pcclLendSharedState(get(), &c_state, unchanged, &number), "lend the state");
+        return Loan(get(), number);
+    }
+    // Lends a copy of the state, until end_snapshot or the next sync that commits something else.
+    void lend_snapshot(const SharedState &state, bool unchanged = false) const {
+        const pcclSharedState_t c_state = state.c_state();
+        check(pcclLendSharedStateSnapshot(get(), &c_state, unchanged), "lend a snapshot");
+    }
+    void end_snapshot() const { check(pcclEndSharedStateSnapshot(get()), "end the snapshot"); }
 
     // Where the peers of the group differ. Nothing is changed.
     StateDiff diff(const SharedState &state) {
@@ -695,6 +899,22 @@ public:
         return Reduce(handle);
     }
 
+    // Before an average: bounds the norm of what this peer is to contribute by a multiple of the median of all. See
+    // pcclClipToMedian.
+    template <typename T> Clip clip_to_median(std::vector<T> &data, double factor, std::uint64_t tag = 0) {
+        return clip_to_median({describe(data, {pcclSum, tag})}, factor);
+    }
+    // The same with one norm over several tensors, of which the memory to send is clipped.
+    Clip clip_to_median(const std::vector<pcclReduceOpDescriptor_t> &tensors, double factor) {
+        pcclClip_t clip{};
+        std::vector<pcclPeerNorm_t> peers(world().group_size);
+        check(pcclClipToMedian(tensors.data(), tensors.size(), factor, get(), &clip, peers.data(), peers.size()),
+              "clip to the median");
+        // It can only have changed by calls of other threads.
+        peers.resize(clip.peers < peers.size() ? clip.peers : peers.size());
+        return {clip.norm, clip.scale, clip.median, std::move(peers)};
+    }
+
     // Returns when all peers of the group have called it.
     pcclReduceInfo_t barrier(std::uint64_t tag = 0) {
         pcclReduceInfo_t info{};
@@ -730,6 +950,49 @@ public:
     }
 
 private:
+    // Takes how far a sync is, and keeps what the function of the caller throws.
+    struct Listener {
+        std::function<void(const pcclSyncProgress_t &)> progress;
+        std::exception_ptr thrown;
+
+        static void tell(const pcclSyncProgress_t *seen, void *user) noexcept {
+            Listener &listener = *static_cast<Listener *>(user);
+            try {
+                if (!listener.thrown && listener.progress)
+                    listener.progress(*seen);
+            } catch (...) {
+                listener.thrown = std::current_exception();
+            }
+        }
+        void rethrow() const {
+            if (thrown)
+                std::rethrow_exception(thrown);
+        }
+    };
+
+    template <typename More, typename Step, typename Recover>
+    void run_by(More &more, Step &step, std::uint32_t peers, Recover make_good) {
+        pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
+        while (more()) {
+            try {
+                make_good(remedy);
+                const pcclWorld_t now = world();
+                if (now.global_size < peers || now.global_size < now.min_world_size)
+                    wait_for_world(peers > now.min_world_size ? peers : now.min_world_size);
+                step();
+                remedy = pcclRemedyNone;
+            } catch (const Error &error) {
+                // The second comes from recover, which has tried for long enough; the third after close in another
+                // thread.
+                if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
+                    error.result() == pcclMasterConnectionFailed ||
+                    error.cause() == "NotConnected")
+                    throw;
+                remedy = error.remedy();
+            }
+        }
+    }
+
     // A text whose length is not known before.
     template <typename Read> static std::string text(const char *call, Read read) {
         std::string text(1024, '\0');
@@ -769,6 +1032,21 @@ public:
 
     Master &min_world_size(std::uint32_t peers) {
         check(pcclMasterSetMinWorldSize(get(), peers), "set minimum world size");
+        return *this;
+    }
+    /* The key of the run: 64 hexadecimal digits. */
+    Master &run_key(const std::string &key) {
+        check(pcclMasterSetRunKey(get(), key.c_str()), "set run key");
+        return *this;
+    }
+    /* With a key: "encrypt", "integrity" or "off" for tensors and shared state. */
+    Master &wire_mode(const std::string &mode) {
+        check(pcclMasterSetWireMode(get(), mode.c_str()), "set wire mode");
+        return *this;
+    }
+    /* With a key: only peers with such names give shared state to others. */
+    Master &trusted_seeder(const std::string &name) {
+        check(pcclMasterAddTrustedSeeder(get(), name.c_str()), "add trusted seeder");
         return *this;
     }
     Master &peer_timeout(Milliseconds time) {

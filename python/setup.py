@@ -11,13 +11,20 @@ from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:
     from wheel.bdist_wheel import bdist_wheel
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+#: The Rust workspace: beside this package in a source distribution, around it in the repository.
+ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parent
+#: A directory with libpccl.so and pccl-master that were built for another platform: see packaging/wheels.
+PREBUILT = os.environ.get("PCCL_PREBUILT")
+#: ``e_machine`` of ELF files, as wheels name it.
+MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}
 
 
 def version():
@@ -27,6 +34,8 @@ def version():
 
 def build():
     """The shared library and the program that cargo has built."""
+    if PREBUILT:
+        return Path(PREBUILT) / "libpccl.so", Path(PREBUILT) / "pccl-master"
     if shutil.which("cargo") is None:
         raise SystemExit("error: PCCL is written in Rust and is built by cargo, which is not in PATH: install a Rust toolchain "
                          "(https://rustup.rs), or a wheel that was built elsewhere (pip wheel ./python)")
@@ -51,6 +60,8 @@ def put(file, directory):
     """Copies a file, without what only debuggers need."""
     directory.mkdir(parents=True, exist_ok=True)
     copy = shutil.copy(file, directory)
+    if PREBUILT:
+        return
     if shutil.which("strip") and sys.platform.startswith("linux"):
         subprocess.run(["strip", "--strip-debug", copy], check=False)
 
@@ -83,8 +94,22 @@ class AnyPython(bdist_wheel):
             # The newest version of glibc that the library or the program names.
             versions = [int(version) for file in files for version in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes())]
             newest = max(versions, default=17)
-            platform = f"manylinux_2_{max(newest, 17)}_{os.uname().machine}"
+            machine = MACHINES.get(int.from_bytes(files[0].read_bytes()[18:20], "little"), os.uname().machine)
+            platform = f"manylinux_2_{max(newest, 17)}_{machine}"
         return "py3", "none", platform
+
+
+class WithSources(sdist):
+    """The Rust sources go along, so that cargo can build them where no wheel fits."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode()
+        for name in listed.split("\0"):
+            if name and not name.startswith(("python/", ".ci/")) and (ROOT / name).is_file():
+                target = Path(base_dir) / "source" / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, target)
 
 
 class BinaryDistribution(Distribution):
@@ -95,5 +120,5 @@ class BinaryDistribution(Distribution):
 setup(
     version=version(),
     distclass=BinaryDistribution,
-    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": AnyPython},
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": AnyPython, "sdist": WithSources},
 )

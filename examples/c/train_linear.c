@@ -1,9 +1,11 @@
 /*
- * Fits a line to points that are spread over peers: each computes the gradient of its own points, an all-reduce
- * averages the gradients, and the shared state hands the model to whoever joins later.
+ * Fits a line to points that are spread over peers: each computes the gradient of its own points, a weighted average
+ * makes one of them, and the shared state hands the model to whoever joins later: while the others compute, so that
+ * nobody waits for it.
  *
  *     train_linear [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
  */
+#include <float.h>
 #include <pccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +18,20 @@
 typedef struct model_t {
     float weights[2];
     uint64_t step;
+    pcclTensorInfo_t tensors[2];
+    pcclSharedState_t state;
 } model_t;
 
-static pcclResult_t synchronise(pcclComm_t *comm, model_t *model) {
-    pcclTensorInfo_t tensors[2] = {
+static void begin(model_t *model) {
+    const pcclTensorInfo_t tensors[2] = {
         {"weights", model->weights, 2, pcclFloat, pcclDeviceCpu, false},
         {"step", &model->step, 1, pcclUint64, pcclDeviceCpu, false},
     };
-    pcclSharedState_t state = {model->step, 2, tensors};
-    return pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, NULL);
+    memset(model->weights, 0, sizeof model->weights);
+    memcpy(model->tensors, tensors, sizeof tensors);
+    model->step = model->state.revision = 0;
+    model->state.count = 2;
+    model->state.infos = model->tensors;
 }
 
 /* The gradient for points of y = 3 x - 1, other ones on each peer. */
@@ -41,31 +48,58 @@ static void gradient_of(const model_t *model, unsigned *random, float gradient[2
     }
 }
 
+/* Lends the model while this peer computes: newcomers fetch it. */
+static pcclResult_t compute(pcclComm_t *comm, const model_t *model, unsigned *random, float gradient[2]) {
+    /* Nothing has changed since the sync: it need not be hashed again. */
+    const pcclResult_t result = pcclLendSharedState(comm, &model->state, true, NULL);
+    if (result != pcclSuccess)
+        return result;
+    gradient_of(model, random, gradient);
+    return pcclReclaimSharedState(comm, 0);
+}
+
+/* Lets in who waits and holds the model, as long as there is anybody. The sync moves nothing, and proves that. */
+static pcclResult_t let_in(pcclComm_t *comm, model_t *model) {
+    pcclResult_t result;
+    bool pending = false;
+    while ((result = pcclArePeersPending(comm, &pending)) == pcclSuccess && pending)
+        if ((result = pcclUpdateTopology(comm)) != pcclSuccess ||
+            (result = pcclSyncSharedState(comm, &model->state, NULL, NULL)) != pcclSuccess)
+            break;
+    return result;
+}
+
 static pcclResult_t step(pcclComm_t *comm, model_t *model, unsigned *random) {
     pcclReduceDescriptor_t descriptor;
+    pcclSyncInfo_t info;
     pcclResult_t result;
-    float gradient[2];
-    bool pending = false;
+    float gradient[2] = {0, 0};
+    /* Next to nothing, for who has nothing computed. */
+    double weight = DBL_MIN;
 
-    /* Whoever has just joined begins here, and gets the model from the others. */
-    if ((result = synchronise(comm, model)) != pcclSuccess)
+    if ((result = pcclSyncSharedState(comm, &model->state, NULL, &info)) != pcclSuccess)
+        return result;
+    /* Who has just come with the model computes nothing: the others have done so, and wait for nobody. */
+    if (!info.came_ahead) {
+        if ((result = compute(comm, model, random, gradient)) != pcclSuccess)
+            return result;
+        weight = 1;
+    }
+    /* Before the model changes, so that newcomers hold it. */
+    if ((result = let_in(comm, model)) != pcclSuccess)
         return result;
 
-    gradient_of(model, random, gradient);
     memset(&descriptor, 0, sizeof descriptor);
     descriptor.count = 2;
-    descriptor.op = pcclAvg;
     descriptor.src_descriptor.datatype = pcclFloat;
     descriptor.quantization_options.algorithm = pcclQuantNone;
-    if ((result = pcclAllReduce(gradient, gradient, &descriptor, comm, NULL)) != pcclSuccess)
+    if ((result = pcclWeightedAverage(gradient, weight, &descriptor, comm, NULL)) != pcclSuccess)
         return result;
     model->weights[0] -= 0.5f * gradient[0];
     model->weights[1] -= 0.5f * gradient[1];
     model->step++;
-
-    if ((result = pcclArePeersPending(comm, &pending)) != pcclSuccess || !pending)
-        return result;
-    return pcclUpdateTopology(comm);
+    model->state.revision++;
+    return pcclSuccess;
 }
 
 int main(int count, char **arguments) {
@@ -74,27 +108,28 @@ int main(int count, char **arguments) {
     pcclCommCreateParams_t params;
     pcclComm_t *comm = NULL;
     pcclWorld_t world;
-    model_t model = {{0, 0}, 0};
+    model_t model;
     unsigned random;
     pcclResult_t result;
     pcclRemedy_t remedy = pcclRemedyNone;
 
+    begin(&model);
     memset(&params, 0, sizeof params);
     params.master_address.inet.protocol = inetIPv4;
     params.master_address.inet.ipv4.data[0] = 127;
     params.master_address.inet.ipv4.data[3] = 1;
     params.master_address.port = (uint16_t) port;
 
-    /* pcclRecover connects, to a master that may not be there yet, and waits until there are enough peers. */
+    /* Connects, to a master that may not be there yet, and waits until there are enough peers. */
     if ((result = pcclInit()) != pcclSuccess || (result = pcclCreateCommunicator(&params, &comm)) != pcclSuccess ||
-        (result = pcclRecover(comm, pcclRemedyReconnect, peers)) != pcclSuccess ||
+        (result = pcclRecoverWithState(comm, pcclRemedyReconnect, peers, &model.state, NULL)) != pcclSuccess ||
         (result = pcclGetWorld(comm, &world)) != pcclSuccess) {
         fprintf(stderr, "%s: %s\n", pcclGetResultName(result), pcclGetLastError());
         return 1;
     }
     random = world.rank + 1;
     /* After a failure it does whatever lets the step be made again. */
-    while (model.step < STEPS && pcclRecover(comm, remedy, 2) == pcclSuccess)
+    while (model.step < STEPS && pcclRecoverWithState(comm, remedy, 2, &model.state, NULL) == pcclSuccess)
         remedy = step(comm, &model, &random) == pcclSuccess ? pcclRemedyNone : pcclGetLastRemedy();
     if (model.step < STEPS) {
         fprintf(stderr, "%s\n", pcclGetLastError());
@@ -102,7 +137,7 @@ int main(int count, char **arguments) {
         return 1;
     }
     /* The proof that all peers have the same model. */
-    if (synchronise(comm, &model) != pcclSuccess)
+    if (pcclSyncSharedState(comm, &model.state, NULL, NULL) != pcclSuccess)
         fprintf(stderr, "last sync: %s\n", pcclGetLastError());
     printf("y = %.6f x + %.6f after %lu steps\n", (double) model.weights[0], (double) model.weights[1],
            (unsigned long) model.step);

@@ -1,11 +1,13 @@
 // Fits a cubic curve to noisy points that are spread over peers. The gradients of two halves of the points travel at
-// the same time: the second one is computed while the first one is on its way.
+// the same time: the second one is computed while the first one is on its way. Newcomers fetch the model while the
+// first half is computed, so that nobody waits for them.
 //
 //     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
 #include <pccl.hpp>
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <random>
 
 namespace {
@@ -46,14 +48,33 @@ private:
     std::normal_distribution<float> noise_{0, 0.05F};
 };
 
+// A weight that counts for nothing beside any other.
+constexpr double NEXT_TO_NOTHING = std::numeric_limits<double>::min();
+
+pccl::Reduce average(pccl::Communicator &comm, Coefficients &gradient, double weight, std::uint64_t tag) {
+    const auto described = pccl::describe(gradient, {pcclAvg, tag});
+    return comm.weighted_average_async(described.recvbuf, weight, described.descriptor);
+}
+
 void step(pccl::Communicator &comm, pccl::SharedState &state, Model &model, Points &points) {
-    // Whoever has just joined begins here, and gets the model from the others.
-    comm.synchronise(state);
-    Coefficients first = points.gradient(model.weights), second;
+    Coefficients first(4, 0.0F), second;
+    double weight = NEXT_TO_NOTHING;
+    // Who has just come with the model has no part in the first half: the others have computed it, and wait for nobody.
+    if (!comm.sync(state).came_ahead) {
+        // Newcomers fetch the model meanwhile. It has not changed since the sync, so it need not be hashed again.
+        const pccl::Loan loan = comm.lend(state, true);
+        first = points.gradient(model.weights);
+        weight = 1;
+    }
+    // Whoever waits and holds the model is let in before that changes: these syncs move nothing.
+    while (comm.are_peers_pending()) {
+        comm.update_topology();
+        comm.sync(state);
+    }
     {
-        pccl::Reduce reduce_first = comm.all_reduce_async(first, {pcclAvg, 1});
+        pccl::Reduce reduce_first = average(comm, first, weight, 1);
         second = points.gradient(model.weights);
-        pccl::Reduce reduce_second = comm.all_reduce_async(second, {pcclAvg, 2});
+        pccl::Reduce reduce_second = average(comm, second, 1, 2);
         reduce_first.wait();
         reduce_second.wait();
     }
@@ -62,7 +83,6 @@ void step(pccl::Communicator &comm, pccl::SharedState &state, Model &model, Poin
         model.weights[k] -= (1 - MOMENTUM) * RATE * model.momentum[k];
     }
     state.revision++;
-    comm.admit();
 }
 
 Model train(const std::string &master, std::uint32_t peers) {
@@ -72,12 +92,12 @@ Model train(const std::string &master, std::uint32_t peers) {
     state.add("momentum", model.momentum);
     pccl::Communicator comm(master);
     // Connects, to a master that may not be there yet, and waits until there are enough peers.
-    comm.recover(pcclRemedyReconnect, peers);
+    comm.recover(pcclRemedyReconnect, peers, state);
     Points points(comm.world().rank + 1);
     // What fails is made good, and the step is made again.
-    comm.run(2, [&] { return state.revision < STEPS; }, [&] { step(comm, state, model, points); });
+    comm.run(2, state, [&] { return state.revision < STEPS; }, [&] { step(comm, state, model, points); });
     // The proof that all peers have the same model.
-    comm.synchronise(state);
+    comm.sync(state);
     return model;
 }
 

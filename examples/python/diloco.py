@@ -6,7 +6,7 @@ torch if it is installed, otherwise with numpy.
     python examples/python/diloco.py [--async] --peer ADDR  one peer of the run at ADDR
 
 Each peer takes local steps on its own data; the average of how far the peers have moved is the gradient of an outer
-Nesterov step. The outer state is shared: whoever joins gets it from the others.
+Nesterov step. The outer state is shared: whoever joins fetches it while the others take local steps.
 
 Asynchronous peers are one step behind: the local steps begin from outer weights that lack the change that is on its
 way. A newcomer has no part in that change. So before it is let in, those who are there wait for the change and take the
@@ -15,6 +15,7 @@ second one proves that nothing differs any more. Only then the next change goes 
 """
 
 import argparse
+import sys
 
 import digits
 import loopback
@@ -57,16 +58,21 @@ def local_change(weights, sampler):
 
 
 def synchronous(comm, outer, sampler):
-    def step():
-        change, loss = local_change(outer.weights, sampler)
-        comm.all_reduce(change, op="avg")
+    def compute():
+        return local_change(outer.weights, sampler)
+
+    def step(computed):
+        # Who has just come with the outer state has not moved yet, and has next to no weight.
+        nothing = numpy.zeros(digits.SIZE, numpy.float32), 0.0
+        (change, loss), weight = (nothing, sys.float_info.min) if computed is None else (computed, 1)
+        comm.weighted_average(change, weight)
         outer.step(comm, change, loss)
 
     def peers():
         # The first ones begin together, and the replacement has its part, however long it takes to start.
         return 2 if 0 < outer.steps < OUTER_STEPS // 2 else 3
 
-    comm.run(step, state=outer.state, steps=OUTER_STEPS, min_world=peers)
+    comm.run(step, compute=compute, state=outer.state, steps=OUTER_STEPS, min_world=peers)
 
 
 class Flight:

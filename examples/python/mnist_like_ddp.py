@@ -5,10 +5,11 @@ replaced. With torch if it is installed, otherwise with numpy.
     python examples/python/mnist_like_ddp.py --peer ADDR  one peer of the run at ADDR
 
 Each peer computes the gradient of its own batch, all take the step of the average. The weights are shared: whoever
-joins gets them from the others, and whoever has lost its connection comes back the same way.
+joins fetches them while the others compute, and whoever has lost its connection comes back the same way.
 """
 
 import argparse
+import sys
 
 import digits
 import loopback
@@ -24,9 +25,14 @@ def peer(address):
     state = pccl.SharedState.of(weights=weights, momentum=momentum)
     sampler = digits.Sampler(training)
 
-    def step():
-        gradient, loss = digits.gradient(weights, *sampler.batch())
-        comm.all_reduce(gradient, op="avg")
+    def compute():
+        return digits.gradient(weights, *sampler.batch())
+
+    def step(computed):
+        # Who has just come with the weights has no gradient yet, and next to no weight.
+        nothing = numpy.zeros(digits.SIZE, numpy.float32), 0.0
+        (gradient, loss), weight = (nothing, sys.float_info.min) if computed is None else (computed, 1)
+        comm.weighted_average(gradient, weight)
         # The same arithmetic on the same numbers: the weights stay the same on all peers.
         momentum[:] = MOMENTUM * momentum + gradient
         weights[:] -= RATE * momentum
@@ -37,7 +43,7 @@ def peer(address):
         return 2 if 0 < state.revision < STEPS // 2 else 3
 
     with pccl.Communicator(address, first_ports=(0, 0)) as comm:
-        comm.run(step, state=state, steps=STEPS, min_world=peers)
+        comm.run(step, compute=compute, state=state, steps=STEPS, min_world=peers)
         loopback.end(weights, digits.accuracy(weights, test))
 
 

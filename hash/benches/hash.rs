@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use pccl_hash::tree::{level1_digests_parallel, tree_hash_at};
-use pccl_hash::{SimdLevel, TreeHasher, crc32c, simplehash, tree_hash, tree_hash_parallel};
+use pccl_hash::{SimdLevel, Tree, TreeHasher, crc32c, simplehash, tree_hash, tree_hash_parallel};
 
 /// Something to measure: takes data and a number of threads.
 type Work = fn(&[u8], usize);
@@ -39,6 +39,9 @@ const SERIAL: &[(&str, Work)] = &[
     ("simplehash", |data, _| {
         black_box(simplehash(data));
     }),
+    ("tree with a key", |data, _| {
+        black_box(Tree::keyed([7; 32]).hash(data, 1));
+    }),
     ("crc32c", |data, _| {
         black_box(crc32c(data));
     }),
@@ -56,6 +59,9 @@ const PARALLEL: &[(&str, Work)] = &[
     }),
     ("tree", |data, threads| {
         black_box(tree_hash_parallel(data, threads));
+    }),
+    ("tree with a key", |data, threads| {
+        black_box(Tree::keyed([7; 32]).hash(data, threads));
     }),
     ("tree, digests of 1 MiB", |data, threads| {
         black_box(level1_digests_parallel(data, threads));

@@ -12,7 +12,7 @@ pub enum HashKind {
     /// The tree of XXH3-128.
     #[default]
     Tree,
-    // Number 3 is reserved for BLAKE3.
+    // Number 3 is reserved for BLAKE3. The tree with a key ([`crate::Tree::Keyed`]) has no number: the key says it.
 }
 
 impl HashKind {

@@ -1,4 +1,4 @@
-//! State hashes: tree XXH3-128, simplehash and CRC-32C.
+//! State hashes: tree XXH3-128, with a key tree BLAKE3, simplehash and CRC-32C.
 //!
 //! * [`tree`] is the default: 128 bits, bound to order and length, at the speed of memory, the same value for
 //!   every thread count, CPU level and alignment. Its first level gives one digest per MiB, so that two holders of
@@ -6,7 +6,8 @@
 //! * [`mod@simplehash`] is the 32-bit hash of PCCL v1, bit-exact, kept for peers that speak that protocol.
 //! * [`mod@crc32c`] is CRC-32C (Castagnoli).
 //!
-//! None of them resists a peer that forges data on purpose: they detect faults, not attacks.
+//! None of them resists a peer that forges data on purpose: they detect faults, not attacks. [`Tree::Keyed`] does: the
+//! same tree of BLAKE3 with a key.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `kind`, `tree`, `xxh3`, `simplehash`,
 //! `kernels`, `crc32c`, `digest`, `level`, `simplehash_block`, `xxh3_leaf`.
@@ -30,5 +31,6 @@ pub use kind::HashKind;
 pub use level::SimdLevel;
 pub use simplehash::simplehash;
 pub use tree::{
-    TreeHasher, differing_mebibytes, level1_digests, root_from_level1, tree_hash, tree_hash_parallel,
+    Tree, TreeHasher, TreeKey, differing_mebibytes, level1_digests, root_from_level1, tree_hash,
+    tree_hash_parallel,
 };

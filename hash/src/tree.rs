@@ -9,6 +9,8 @@
 //!
 //! A full node of every level is 4096 bytes, and a digest of level 1 covers exactly 1 MiB of data: that is the unit
 //! of work for threads and of repair between two holders. Type and shape of the data do not enter.
+//!
+//! [`Tree`] chooses between this one and one of the same form with a key.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +20,12 @@ use crate::xxh3;
 use crate::xxh3_leaf::LEAF_BYTES;
 use crate::{Digest128, SimdLevel};
 
+mod keyed;
 mod levels;
 mod stream;
 
-pub use levels::{level_count, parent_digest, parent_digests, root_from_top, top_level};
+pub use keyed::{Tree, TreeKey};
+pub use levels::{level_count, top_level};
 pub use stream::TreeHasher;
 
 /// Children of a full node.
@@ -63,12 +67,16 @@ pub fn level1_digests(data: &[u8]) -> Vec<Digest128> {
 
 /// [`level1_digests`] with up to `threads` threads, as in [`tree_hash_parallel`].
 pub fn level1_digests_parallel(data: &[u8], threads: usize) -> Vec<Digest128> {
+    Tree::Plain.level1_digests_parallel(data, threads)
+}
+
+/// The digest of each MiB of `data` by `hash`, with up to `threads` threads.
+fn mebibyte_digests(data: &[u8], threads: usize, hash: impl Fn(&[u8]) -> Digest128 + Sync) -> Vec<Digest128> {
     let pieces: Vec<&[u8]> = mebibytes(data).collect();
     let helpers = threads.min(pieces.len() / MEBIBYTES_PER_THREAD).saturating_sub(1);
     if helpers == 0 {
-        return level1_digests(data);
+        return pieces.into_iter().map(hash).collect();
     }
-    let level = SimdLevel::best();
     let next = AtomicUsize::new(0);
     // Each thread takes the next MiB that nobody has taken: a thread that the system holds up delays only its own.
     let work = || {
@@ -76,7 +84,7 @@ pub fn level1_digests_parallel(data: &[u8], threads: usize) -> Vec<Digest128> {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(piece) = pieces.get(index) else { return done };
-            done.push((index, mebibyte_digest_at(level, piece)));
+            done.push((index, hash(piece)));
         }
     };
     let mut digests = vec![Digest128::default(); pieces.len()];
@@ -128,39 +136,21 @@ pub const fn level1_count(length_bytes: u64) -> u64 {
 /// # Errors
 /// When the number of digests does not fit the length.
 pub fn root_from_level1(digests: &[Digest128], length_bytes: u64) -> Result<Digest128, Level1CountError> {
-    let expected = level1_count(length_bytes);
-    if digests.len() as u64 != expected {
-        return Err(Level1CountError { length_bytes, expected, found: digests.len() });
-    }
-    Ok(root(digests.to_vec(), length_bytes))
+    Tree::Plain.root_from_level1(digests, length_bytes)
 }
 
 /// Folds at least one digest of level 1 to the root.
-fn root(mut digests: Vec<Digest128>, length_bytes: u64) -> Digest128 {
-    let mut level = 1;
-    while digests.len() > 1 {
-        level += 1;
-        digests = digests.chunks(ARITY).map(|children| fold(children, level)).collect();
-    }
-    finish(digests[0], length_bytes)
+fn root(digests: Vec<Digest128>, length_bytes: u64) -> Digest128 {
+    Tree::Plain.root(digests, length_bytes)
 }
 
 /// The digest of the node above `children` (at most [`ARITY`]), which is on level `level`.
 fn fold(children: &[Digest128], level: u64) -> Digest128 {
-    let mut bytes = [0u8; ARITY * Digest128::BYTES];
-    let used = children.len() * Digest128::BYTES;
-    for (slot, child) in bytes.chunks_exact_mut(Digest128::BYTES).zip(children) {
-        slot.copy_from_slice(child.as_bytes());
-    }
-    xxh3::node(&bytes[..used], level)
+    Tree::Plain.fold(children, level)
 }
 
 fn finish(top: Digest128, length_bytes: u64) -> Digest128 {
-    let mut bytes = [0u8; 28];
-    bytes[..16].copy_from_slice(top.as_bytes());
-    bytes[16..24].copy_from_slice(&length_bytes.to_le_bytes());
-    bytes[24..].copy_from_slice(&FORMAT_TAG.to_le_bytes());
-    xxh3::node(&bytes, ROOT_SEED)
+    Tree::Plain.finish(top, length_bytes)
 }
 
 /// The indices of the MiBs in which two lists of level 1 digests differ, rising. Where one list is longer, all that

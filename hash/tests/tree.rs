@@ -6,7 +6,7 @@ use pccl_hash::tree::{
     mebibyte_digest, tree_hash_at,
 };
 use pccl_hash::{
-    Digest128, SimdLevel, TreeHasher, differing_mebibytes, level1_digests, root_from_level1, tree_hash,
+    Digest128, SimdLevel, Tree, TreeHasher, differing_mebibytes, level1_digests, root_from_level1, tree_hash,
     tree_hash_parallel,
 };
 use pccl_testkit::random::Rng;
@@ -223,25 +223,77 @@ proptest! {
 /// From the top down: each list folds to the digest above it, and the highest to the root.
 #[test]
 fn the_levels_of_a_tree_lead_to_its_root() {
-    use pccl_hash::tree::{level_count, parent_digest, parent_digests, root_from_top, top_level};
-    for (count, top) in [(1, 1), (2, 1), (255, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 3)] {
-        let length = count * MEBIBYTE as u64 - 5;
-        let digests: Vec<_> = (0..count).map(|i| Digest128::from_u128(u128::from(i) * 7 + 1)).collect();
-        let mut list = digests.clone();
-        for level in 1..top {
-            assert_eq!(level_count(length, level), list.len() as u64);
-            let above = parent_digests(&list, level + 1);
-            let last = list.chunks(256).next_back().expect("not empty");
-            assert_eq!(above.last(), Some(&parent_digest(last, level + 1)));
-            list = above;
+    use pccl_hash::tree::{level_count, top_level};
+    for tree in [Tree::Plain, Tree::keyed([7; 32])] {
+        for (count, top) in [(1, 1), (2, 1), (255, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 3)] {
+            let length = count * MEBIBYTE as u64 - 5;
+            let digests: Vec<_> = (0..count).map(|i| Digest128::from_u128(u128::from(i) * 7 + 1)).collect();
+            let mut list = digests.clone();
+            for level in 1..top {
+                assert_eq!(level_count(length, level), list.len() as u64);
+                let above = tree.parent_digests(&list, level + 1);
+                let last = list.chunks(256).next_back().expect("not empty");
+                assert_eq!(above.last(), Some(&tree.parent_digest(last, level + 1)));
+                list = above;
+            }
+            assert_eq!((top_level(length), level_count(length, top)), (top, list.len() as u64));
+            assert_eq!(tree.root_from_top(&list, length), tree.root_from_level1(&digests, length));
+            let mut wrong = list.clone();
+            wrong[0] = Digest128::default();
+            assert_ne!(tree.root_from_top(&wrong, length), tree.root_from_top(&list, length));
+            list.push(Digest128::default());
+            assert!(tree.root_from_top(&list, length).is_err() && tree.root_from_top(&[], length).is_err());
         }
-        assert_eq!((top_level(length), level_count(length, top)), (top, list.len() as u64));
-        assert_eq!(root_from_top(&list, length), root_from_level1(&digests, length));
-        let mut wrong = list.clone();
-        wrong[0] = Digest128::default();
-        assert_ne!(root_from_top(&wrong, length), root_from_top(&list, length));
-        list.push(Digest128::default());
-        assert!(root_from_top(&list, length).is_err() && root_from_top(&[], length).is_err());
     }
     assert_eq!((top_level(0), level_count(0, 1)), (1, 1));
+}
+
+/// The definition of the tree with a key.
+fn keyed_model(key: &[u8; 32], data: &[u8]) -> Digest128 {
+    let node = |level: u64, bytes: &[u8]| -> [u8; 16] {
+        let input = [bytes, &level.to_le_bytes()].concat();
+        blake3::keyed_hash(key, &input).as_bytes()[..16].try_into().expect("16 bytes")
+    };
+    let pieces = if data.is_empty() { vec![data] } else { data.chunks(1 << 20).collect() };
+    let mut nodes: Vec<[u8; 16]> = pieces.into_iter().map(|piece| node(1, piece)).collect();
+    let mut level = 1;
+    while nodes.len() > 1 {
+        level += 1;
+        nodes = nodes.chunks(256).map(|children| node(level, &children.concat())).collect();
+    }
+    let mut root = nodes[0].to_vec();
+    root.extend((data.len() as u64).to_le_bytes());
+    root.extend(FORMAT_TAG.to_le_bytes());
+    Digest128(node(ROOT_SEED, &root))
+}
+
+#[test]
+fn the_tree_with_a_key_is_as_defined() {
+    let data = Rng(9).bytes(9 * MEBIBYTE + 5);
+    let key = [0x5a; 32];
+    let tree = Tree::keyed(key);
+    for len in [0, 1, 1023, 1024, 1025, 4096, MEBIBYTE - 1, MEBIBYTE, MEBIBYTE + 1, data.len()] {
+        let expected = keyed_model(&key, &data[..len]);
+        for threads in [1, 2, 3] {
+            assert_eq!(tree.hash(&data[..len], threads), expected, "{len} bytes, {threads} threads");
+        }
+        let digests = tree.level1_digests_parallel(&data[..len], 2);
+        let pieces: Vec<_> = data[..len].chunks(MEBIBYTE).map(|piece| tree.mebibyte_digest(piece)).collect();
+        assert!(len == 0 || digests == pieces);
+        assert_eq!(tree.root_from_level1(&digests, len as u64), Ok(expected));
+    }
+}
+
+#[test]
+fn another_key_is_another_tree() {
+    let data = Rng(10).bytes(3 * MEBIBYTE);
+    let (one, other) = (Tree::keyed([1; 32]), Tree::keyed([2; 32]));
+    assert_ne!(one, other);
+    assert_ne!(one.hash(&data, 1), other.hash(&data, 1));
+    assert_ne!(one.hash(&data, 1), Tree::Plain.hash(&data, 1));
+    assert_eq!(Tree::Plain.hash(&data, 2), tree_hash(&data));
+    assert_eq!(format!("{one:?}"), "Keyed(TreeKey(not shown))");
+    // A node of one level is none of another one.
+    let children = [Digest128::from_u128(5); 4];
+    assert_ne!(one.parent_digest(&children, 2), one.parent_digest(&children, 3));
 }

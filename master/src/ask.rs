@@ -1,8 +1,8 @@
-//! `pccl-master status`, `kick` and `accept-revision`: what an operator asks of a running master.
+//! `pccl-master status`, `kick`, `accept-revision` and `rotate-key`: what an operator asks of a running master.
 
 use crate::admin_place::Surroundings;
 use clap::Args;
-use pccl_master::status_to_json;
+use pccl_master::{RunKey, status_to_json};
 use pccl_protocol::{GroupId, limits::DEFAULT_MASTER_PORT};
 use std::{
     io::{self, Write},
@@ -16,9 +16,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Address of the master.
+    /// Address of the master; `pccl://HOST:PORT#KEY` as well, in a run with a key.
     #[arg(value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_MASTER_PORT}"))]
     pub(crate) master: String,
+
+    /// File with the run key. Without this, that of the address or of the environment variable PCCL_RUN_KEY counts.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) key_file: Option<PathBuf>,
 
     /// Print one line of JSON.
     #[arg(long)]
@@ -80,12 +84,30 @@ pub(crate) struct AcceptRevision {
     pub(crate) admin: Option<PathBuf>,
 }
 
+/// Arguments of `rotate-key`.
+#[derive(Debug, Args)]
+pub(crate) struct RotateKey {
+    /// File with the run keys: in the first line the one that is used from now on, in the second one, if there is one,
+    /// the one that is still accepted.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) key_file: PathBuf,
+
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
 /// Prints the state of a run.
 pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     if arguments.rates {
         return print(&rates(arguments)?);
     }
-    let status = pccl_master::query_status(&arguments.master, TIMEOUT);
+    let key = key_of(arguments)?;
+    let status = pccl_master::query_status(&arguments.master, key.as_ref(), TIMEOUT);
     if let Some(store) = &arguments.store {
         // The store outlives masters: when none answers, the iteration is still worth telling.
         let master = status.map_or_else(|error| error + "\n", |status| status.to_string());
@@ -95,9 +117,16 @@ pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
 }
 
+/// The key to be used: that of the file, of the address, or of the environment.
+fn key_of(arguments: &Status) -> Result<Option<RunKey>, String> {
+    let of_file = arguments.key_file.as_deref().map(crate::keys_of_file).transpose()?;
+    pccl_master::key_for(&arguments.master, of_file.map(|keys| keys.used))
+}
+
 /// What was measured in a group, as a text.
 fn rates(arguments: &Status) -> Result<String, String> {
-    let rates = pccl_master::query_rates(&arguments.master, arguments.group.map(GroupId), TIMEOUT)?;
+    let (key, group) = (key_of(arguments)?, arguments.group.map(GroupId));
+    let rates = pccl_master::query_rates(&arguments.master, key.as_ref(), group, TIMEOUT)?;
     if rates.left_out > 0 {
         // Not by the log, whose level may be NONE.
         let _ = writeln!(io::stderr(), "pccl-master: {} more edges have a rate", rates.left_out);
@@ -122,12 +151,19 @@ pub(crate) fn accept_revision(arguments: &AcceptRevision) -> Result<(), String> 
     print(&(pccl_master::accept_revision(&admin, group, arguments.revision, TIMEOUT)? + "\n"))
 }
 
+/// Has other run keys accepted and prints what was done.
+pub(crate) fn rotate_key(arguments: &RotateKey) -> Result<(), String> {
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
+    let keys = crate::keys_of_file(&arguments.key_file)?;
+    print(&(pccl_master::rotate_key(&admin, &keys, TIMEOUT)? + "\n"))
+}
+
 /// The operator's socket of the master on this machine that leads on `port`, unless it is named.
 fn admin_of(named: Option<&PathBuf>, port: u16) -> Result<PathBuf, String> {
     named.map_or_else(|| Surroundings::here().find(port), |path| Ok(path.clone()))
 }
 
-fn print(text: &str) -> Result<(), String> {
+pub(crate) fn print(text: &str) -> Result<(), String> {
     let written = io::stdout().write_all(text.as_bytes());
     written.map_err(|error| format!("cannot write to stdout: {error}"))
 }

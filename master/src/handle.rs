@@ -7,7 +7,7 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use pccl_flight::{Event, Recorder, Role, What};
-use pccl_protocol::{GroupId, Revision, RunId, limits};
+use pccl_protocol::{GroupId, Name, Revision, RunId, limits};
 use std::{
     any::Any,
     io,
@@ -18,7 +18,12 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use tinysockets::{listeners, reactor::Stopper};
+use tinysockets::{
+    key::{AcceptedKeys, RunKey, RunKeys, SecretKey},
+    listeners,
+    mode::WireMode,
+    reactor::Stopper,
+};
 
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,10 +38,32 @@ const FLIGHT_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterConfig {
     /// `host:port` to listen on. Port 0 takes a free one. `[::]` means every address of the machine, of both families;
-    /// `0.0.0.0` every IPv4 address; a name every address that it stands for.
+    /// `0.0.0.0` every IPv4 address; a name every address that it stands for. Without a `run_key` it has to be an
+    /// address that only this machine reaches, unless the master is `insecure`. Default: port 48148 of this machine
+    /// alone.
     pub listen: String,
+    /// The key of the run: who does not prove that it has the same one is turned away, and everything that travels is
+    /// encrypted. Default: that of the environment variable `PCCL_RUN_KEY`; if that is not set either, none.
+    pub run_key: Option<RunKey>,
+    /// A second key that is accepted beside `run_key`, as long as not everybody has that;
+    /// [`rotate_key`](crate::rotate_key) changes both in a running master. Default: none.
+    pub second_run_key: Option<RunKey>,
+    /// With a key: how tensors and shared state travel between peers, and what measures their way. Everything else is
+    /// always encrypted. Default: encrypted.
+    pub wire: WireMode,
+    /// With a key: only peers with these names ([`Register::name`](pccl_protocol::Register), `Builder::name` of a peer)
+    /// give shared state to others, in syncs and before newcomers are let in. Who has such a name keeps it for as long
+    /// as it is there. Default: none, and all may.
+    pub trusted_seeders: Vec<String>,
+    /// Without a key, lets other machines reach this master: whoever does so takes part, and whoever is on the way
+    /// reads and changes what travels. Default false.
+    pub insecure: bool,
     /// A peer that is silent for this long is dropped.
     pub peer_timeout: Duration,
+    /// How long a peer whose connection ends is waited for, while nothing else says that it is dead: it may come back
+    /// over another connection, and nobody notices. Shorter than the peer time-out; 0: it is lost at once. Default:
+    /// half of the peer time-out.
+    pub return_grace: Option<Duration>,
     /// Peers are told to send a sign of life this often. The default is a tenth of the peer time-out, a second at most.
     pub beat_interval: Option<Duration>,
     /// Time within which a peer must have connected to its neighbours in a new ring.
@@ -57,6 +84,10 @@ pub struct MasterConfig {
     /// The run goes on from this revision: as long as a group has committed nothing, it commits nothing below. Default:
     /// a group may begin with any.
     pub accept_revision: Option<u64>,
+    /// Takes only peers that others can dial: who says that it is outbound-only is refused, and who fails the test of
+    /// its ports is warned, and dropped if the others do not reach it either. Default false: such peers take part, and
+    /// dial all of their connections themselves.
+    pub require_reachable: bool,
     /// Time that a new connection has for its preamble, and again for its registration.
     pub registration_timeout: Duration,
     /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of
@@ -77,8 +108,14 @@ impl Default for MasterConfig {
     fn default() -> Self {
         let options = Options::new(RunId(0));
         Self {
-            listen: format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT),
+            listen: format!("127.0.0.1:{}", limits::DEFAULT_MASTER_PORT),
+            run_key: None,
+            second_run_key: None,
+            wire: WireMode::Encrypt,
+            trusted_seeders: Vec::new(),
+            insecure: false,
             peer_timeout: options.peer_timeout,
+            return_grace: None,
             beat_interval: None,
             ring_timeout: options.ring_timeout,
             edge_grace: options.edge_grace,
@@ -87,6 +124,7 @@ impl Default for MasterConfig {
             straggler_timeout: options.straggler_timeout,
             min_world_size: options.min_world_size,
             accept_revision: None,
+            require_reachable: options.require_reachable,
             registration_timeout: options.registration_timeout,
             admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
@@ -104,6 +142,7 @@ impl MasterConfig {
             beat_interval: self
                 .beat_interval
                 .unwrap_or_else(|| (self.peer_timeout / 10).min(defaults.beat_interval)),
+            return_grace: self.return_grace.unwrap_or(self.peer_timeout / 2),
             registration_timeout: self.registration_timeout,
             ring_timeout: self.ring_timeout,
             edge_grace: self.edge_grace,
@@ -112,8 +151,20 @@ impl MasterConfig {
             straggler_timeout: self.straggler_timeout,
             min_world_size: self.min_world_size,
             accept_revision: self.accept_revision.map(Revision),
+            require_reachable: self.require_reachable,
             max_tag_history: self.tag_history,
+            wire: self.run_key.is_some().then_some(self.wire),
+            trusted_seeders: self.trusted_seeders.iter().map(|name| Name::new(name)).collect(),
             ..defaults
+        }
+    }
+
+    /// What clients have to prove that they have.
+    fn accepted_keys(&self) -> Result<Option<AcceptedKeys>, MasterError> {
+        match (self.run_key.clone(), self.second_run_key.clone()) {
+            (Some(used), second) => Ok(Some(AcceptedKeys { used, second })),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(MasterError::Setting("a second run key needs a first one".into())),
         }
     }
 
@@ -137,10 +188,29 @@ impl MasterConfig {
                 "the straggler time-out of {time:?} is too short, use at least {shortest:?}"
             )));
         }
+        if let Some(grace) = self.return_grace.filter(|grace| *grace >= self.peer_timeout) {
+            return Err(MasterError::Setting(format!(
+                "a return grace of {grace:?} is no shorter than the peer time-out of {:?}",
+                self.peer_timeout
+            )));
+        }
         if self.client_queue_bytes < SMALLEST_QUEUE_BYTES {
             return Err(MasterError::Setting(format!(
                 "a queue of {} bytes per client is too small, use at least {SMALLEST_QUEUE_BYTES}",
                 self.client_queue_bytes
+            )));
+        }
+        let is_name = |name: &&String| !name.is_empty() && Name::new(name.as_str()).as_str() == name.as_str();
+        if let Some(name) = self.trusted_seeders.iter().find(|name| !is_name(name)) {
+            return Err(MasterError::Setting(format!(
+                "{name:?} is not the name of a peer, so it cannot be that of a trusted seeder"
+            )));
+        }
+        if self.trusted_seeders.len() > limits::MAX_TRUSTED_SEEDERS {
+            return Err(MasterError::Setting(format!(
+                "{} trusted seeders are more than {}",
+                self.trusted_seeders.len(),
+                limits::MAX_TRUSTED_SEEDERS
             )));
         }
         match self.beat_interval {
@@ -169,6 +239,15 @@ pub enum MasterError {
         listen: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Other machines would reach a master that has no key.
+    #[error(
+        "a master without a run key listens for this machine only, not on {listen}: make a key with `pccl-master \
+         --new-key` and give it to the master and to all peers (PCCL_RUN_KEY), or let everybody in (--insecure)"
+    )]
+    NoKey {
+        /// The address as given.
+        listen: String,
     },
     /// The address is fine, but the system does not let this process listen on it.
     #[error("cannot listen on {listen:?}: {error}{}", hint(error))]
@@ -227,21 +306,38 @@ pub struct Master {
 
 impl Master {
     /// Starts a master. When this returns, clients can connect.
-    pub fn launch(config: MasterConfig) -> Result<Self, MasterError> {
+    pub fn launch(mut config: MasterConfig) -> Result<Self, MasterError> {
         config.check()?;
+        if config.run_key.is_none() {
+            config.run_key = RunKey::from_environment().map_err(MasterError::Setting)?;
+        }
+        if config.run_key.is_none() && config.wire != WireMode::Encrypt {
+            let text = format!("the wire mode `{}` is for runs with a key, and there is none", config.wire);
+            return Err(MasterError::Setting(text));
+        }
+        if config.run_key.is_none() && !config.trusted_seeders.is_empty() {
+            let text = "trusted seeders are for runs with a key: without one anybody can take any name";
+            return Err(MasterError::Setting(text.into()));
+        }
         let (ids, run) = RandomIds::open().map_err(|error| MasterError::Random(Arc::new(error)))?;
-        let listeners = listen(&config.listen)?;
+        let listeners = listen(&config)?;
         let event_loop_error = |error| MasterError::EventLoop(Arc::new(error));
         let first = listeners.first().ok_or_else(|| event_loop_error(io::ErrorKind::NotFound.into()))?;
         let local_addr = first.local_addr().map_err(event_loop_error)?;
         let admin = config.admin.as_deref().map(listen_admin).transpose()?;
         let recorder = Arc::new(recorder(&config, run, local_addr));
-        let state = MasterState::new(config.options(run), Box::new(ids));
+        let mut options = config.options(run);
+        if config.run_key.is_some() {
+            let drawn = SecretKey::generate().map_err(|error| MasterError::Random(Arc::new(error)))?;
+            options.state_key = Some(drawn);
+        }
+        let state = MasterState::new(options, Box::new(ids));
         let (event_loop, stopper) = EventLoop::new(Setup {
             listeners,
             admin,
             state,
             run,
+            keys: config.accepted_keys()?.map(RunKeys::new),
             recorder: Arc::clone(&recorder),
             preamble_timeout: config.registration_timeout,
             queue_limit_bytes: config.client_queue_bytes,
@@ -264,7 +360,7 @@ impl Master {
                 for_thread.ended.notify_all();
             })
             .map_err(event_loop_error)?;
-        log::info!("run {run} listens on {local_addr}");
+        announce(&config, run, local_addr);
         Ok(Self { local_addr, run, stopper, ending, thread: Some(thread) })
     }
 
@@ -347,11 +443,30 @@ fn listen_admin(path: &Path) -> Result<AdminSocket, MasterError> {
         .map_err(|error| MasterError::Admin { path: path.to_owned(), error: Arc::new(error) })
 }
 
-fn listen(listen: &str) -> Result<Vec<std::net::TcpListener>, MasterError> {
+fn listen(config: &MasterConfig) -> Result<Vec<std::net::TcpListener>, MasterError> {
+    let listen = config.listen.as_str();
     let address_error = |reason: String| MasterError::Address { listen: listen.to_owned(), reason };
     let addresses = listeners::resolve(listen, Instant::now() + RESOLVE_TIMEOUT).map_err(address_error)?;
+    let is_open = config.run_key.is_some() || config.insecure;
+    if !is_open && !addresses.iter().all(|address| address.ip().to_canonical().is_loopback()) {
+        return Err(MasterError::NoKey { listen: listen.to_owned() });
+    }
     listeners::bind_all(&addresses)
         .map_err(|error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) })
+}
+
+/// Says in the log where a master listens, and for whom.
+fn announce(config: &MasterConfig, run: RunId, local_addr: SocketAddr) {
+    match &config.run_key {
+        Some(_) => log::info!("run {run} listens on {local_addr}, with a run key, wire mode {}", config.wire),
+        None if local_addr.ip().to_canonical().is_loopback() => {
+            log::info!("run {run} listens on {local_addr}, for this machine only: it has no run key");
+        }
+        None => log::warn!(
+            "run {run} listens on {local_addr} without a run key: whoever reaches that takes part, and nothing is \
+             encrypted; `pccl-master --new-key` makes a key"
+        ),
+    }
 }
 
 fn recorder(config: &MasterConfig, run: RunId, local_addr: SocketAddr) -> Recorder {
@@ -402,6 +517,9 @@ mod tests {
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
         let config = MasterConfig { beat_interval: Some(Duration::from_secs(9)), ..MasterConfig::default() };
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
+        let config =
+            MasterConfig { second_run_key: Some(RunKey::from_bytes([1; 32])), ..MasterConfig::default() };
+        assert!(matches!(config.accepted_keys(), Err(MasterError::Setting(_))));
         let config = MasterConfig { client_queue_bytes: 10, ..MasterConfig::default() };
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
         let config = MasterConfig { peer_timeout: Duration::from_secs(2), ..MasterConfig::default() };

@@ -1,15 +1,19 @@
 //! The status of a run as JSON, for programs.
 
-use pccl_protocol::{CollectiveId, EdgeRate, Status, StatusGroup, StatusPeer, StatusWait};
+use pccl_protocol::{CollectiveId, EdgeRate, FetchProgress, Status, StatusGroup, StatusPeer, StatusWait};
 use std::fmt::Write;
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
-/// milliseconds; `operation` is null or an object. Fields may be added in later versions, none is ever renamed.
+/// milliseconds; `operation` and `fetch` are null
+/// or objects. Fields may be added in later versions, none is ever renamed.
 pub fn status_to_json(status: &Status) -> String {
     let sizes = &status.sizes;
     object(&[
         ("run", text(&status.run.to_string())),
         ("uptime_ms", status.uptime_ms.to_string()),
+        ("run_keys", status.run_keys.to_string()),
+        ("wire", status.wire.map_or("null".to_owned(), |mode| text(mode.name()))),
+        ("trusted_seeders", list(status.trusted_seeders.iter().map(|name| text(name.as_str())))),
         ("world_epoch", sizes.world_epoch.to_string()),
         ("world_size", sizes.global.to_string()),
         ("min_world_size", sizes.min_world.to_string()),
@@ -64,6 +68,17 @@ fn peer(peer: &StatusPeer) -> String {
         ("silent_ms", peer.silent_ms.to_string()),
         ("moved_bytes", peer.moved_bytes.to_string()),
         ("operation", operation),
+        ("fetch", peer.fetch.as_ref().map_or("null".to_owned(), fetch)),
+        ("outbound_only", peer.outbound_only.to_string()),
+    ])
+}
+
+fn fetch(fetch: &FetchProgress) -> String {
+    object(&[
+        ("done_bytes", fetch.done_bytes.to_string()),
+        ("total_bytes", fetch.total_bytes.to_string()),
+        ("bytes_per_s", fetch.rate.to_string()),
+        ("sources", fetch.sources.to_string()),
     ])
 }
 
@@ -110,7 +125,7 @@ mod tests {
     use super::*;
     use pccl_protocol::{
         CallKind, CollectiveKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId,
-        Revision, RunId, Text, WorldEpoch, WorldSizes,
+        Revision, RunId, Text, WireMode, WorldEpoch, WorldSizes,
     };
 
     #[test]
@@ -126,6 +141,9 @@ mod tests {
             request: RequestId(1),
             run: RunId(0xff),
             uptime_ms: 5,
+            run_keys: 2,
+            wire: Some(WireMode::Off),
+            trusted_seeders: vec![Name::new("a"), Name::new("b")],
             sizes: WorldSizes {
                 world_epoch: WorldEpoch(3),
                 global: 2,
@@ -159,6 +177,8 @@ mod tests {
                     kind: CollectiveKind::Broadcast,
                     op: OpId { epoch: GroupEpoch(6), tag: 9.into(), attempt: 1 },
                 }),
+                fetch: Some(FetchProgress { done_bytes: 15, total_bytes: 16, rate: 17, sources: 18 }),
+                outbound_only: true,
             }],
             waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],
         };
@@ -167,7 +187,8 @@ mod tests {
             status_to_json(&status),
             format!(
                 concat!(
-                    r#"{{"run":"{}","uptime_ms":5,"world_epoch":3,"world_size":2,"#,
+                    r#"{{"run":"{}","uptime_ms":5,"run_keys":2,"wire":"off","#,
+                    r#""trusted_seeders":["a","b"],"world_epoch":3,"world_size":2,"#,
                     r#""min_world_size":1,"largest_group":2,"#,
                     r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"],"#,
                     r#""revision":11,"slowest_edge":{{"from":"{}","to":"{}","kbit_s":12}},"schedule":"pairwise"}}],"#,
@@ -175,7 +196,9 @@ mod tests {
                     r#""group":4,"phase":"connecting","call":"sync_shared_state","#,
                     r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
                     r#""operation":{{"collective":"broadcast","tag":9,"from":null,"to":null,"#,
-                    r#""epoch":6,"attempt":1}}}}],"#,
+                    r#""epoch":6,"attempt":1}},"#,
+                    r#""fetch":{{"done_bytes":15,"total_bytes":16,"bytes_per_s":17,"sources":18}},"#,
+                    r#""outbound_only":true}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
                 ),
                 id(0xff),

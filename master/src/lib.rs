@@ -3,10 +3,11 @@
 //! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `offline`, `random`,
-//! `rates`, `state`, `json`, `operate`, `topology`.
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `doctor`, `offline`,
+//! `random`, `rates`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 mod event_loop;
 mod handle;
 mod json;
@@ -19,5 +20,7 @@ pub mod topology;
 
 pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
-pub use operate::{accept_revision, query_rates, query_status, remove_peer};
+pub use operate::{accept_revision, key_for, query_rates, query_status, remove_peer, rotate_key};
 pub use rates::{rates_to_csv, rates_to_json};
+pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey};
+pub use tinysockets::mode::WireMode;

@@ -2,6 +2,7 @@
 
 mod admin_place;
 mod ask;
+mod checkup;
 mod explain;
 mod logging;
 mod plan;
@@ -11,11 +12,11 @@ mod store;
 
 use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
-use pccl_master::{Master, MasterConfig, MasterError};
+use pccl_master::{AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RunKey, WireMode};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -32,10 +33,34 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
+    /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families. Default: port
+    /// 48148 of all IPv4 addresses with a run key or with --insecure, otherwise of this machine alone (127.0.0.1).
     #[arg(long, alias = "listen-address", value_name = "HOST:PORT")]
-    #[arg(default_value_t = format!("0.0.0.0:{}", limits::DEFAULT_MASTER_PORT))]
-    listen: String,
+    listen: Option<String>,
+
+    /// File with the run key: 64 hexadecimal digits. Who does not have the same key is turned away, and everything that
+    /// travels is encrypted. A second line has a key that is accepted as well, see `rotate-key`. Without this, the
+    /// environment variable PCCL_RUN_KEY counts.
+    #[arg(long, value_name = "PATH")]
+    key_file: Option<PathBuf>,
+
+    /// With a run key: `encrypt` tensors and shared state, protect only their `integrity` so that who is on the way can
+    /// read and not change them, or switch `off` their protection, on private wires. All else is always encrypted.
+    #[arg(long, value_name = "MODE", default_value_t)]
+    wire: WireMode,
+
+    /// With a run key: only peers with this name give shared state to others. Several times for several names. Who has
+    /// such a name keeps it for as long as it is there.
+    #[arg(long, value_name = "NAME")]
+    trusted_seeder: Vec<String>,
+
+    /// Print a new run key, and end.
+    #[arg(long)]
+    new_key: bool,
+
+    /// Without a run key, let other machines reach this master: whoever does takes part, and nothing is encrypted.
+    #[arg(long)]
+    insecure: bool,
 
     /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the
     /// environment variable PCCL_PEER_TIMEOUT_MS counts, in milliseconds; without that, 10s.
@@ -66,7 +91,12 @@ struct Arguments {
     #[arg(long, value_name = "N")]
     accept_revision: Option<u64>,
 
-    /// Unix socket on which the master listens for `kick` and `accept-revision`; `off` for none. Default:
+    /// Take only peers that others can dial. Without this, who fails the test of its ports or says that it is
+    /// outbound-only takes part, and dials all of its connections itself.
+    #[arg(long)]
+    require_reachable: bool,
+
+    /// Unix socket on which the master listens for `kick`, `accept-revision` and `rotate-key`; `off` for none. Default:
     /// pccl-master-PORT.sock in the first of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and
     /// /tmp/pccl-UID where it can be made; none if the port is 0.
     #[arg(long, value_name = "PATH")]
@@ -105,11 +135,18 @@ struct Arguments {
 enum Command {
     /// Print the state of the run of a master: who is in, who waits for whom, since when.
     Status(ask::Status),
+    /// Find out whether this machine could take part in the run of a master: name, ports both ways, key, largest
+    /// packet, clock, buffers, and the way to each peer. Says for each failure which rule to open where, and ends with
+    /// status 0 if there is none. It joins nothing.
+    Doctor(checkup::Doctor),
     /// Have a master on this machine drop a peer.
     Kick(ask::Kick),
     /// Have a master on this machine go on from a revision of the shared state: when nobody who is there holds the
     /// newest one, or when a peer with a newer one has come too late.
     AcceptRevision(ask::AcceptRevision),
+    /// Have a master on this machine accept other run keys, without stopping the run: a new one, and for a while the
+    /// one before.
+    RotateKey(ask::RotateKey),
     /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
     Explain(explain::Explain),
     /// Plan the best ring for a matrix of measured rates: order, slowest edge, and whether any ring is better.
@@ -130,10 +167,18 @@ fn main() -> ExitCode {
 }
 
 fn run(mut arguments: Arguments) -> Result<(), String> {
+    if arguments.new_key {
+        let key = RunKey::generate().map_err(|error| error.to_string())?;
+        return io::stdout()
+            .write_all(format!("{}\n", key.to_text()).as_bytes())
+            .map_err(|error| format!("cannot write to stdout: {error}"));
+    }
     match command_of(&mut arguments) {
         Some(Command::Status(arguments)) => ask::status(&arguments),
+        Some(Command::Doctor(arguments)) => checkup::doctor(&arguments),
         Some(Command::Kick(arguments)) => ask::kick(&arguments),
         Some(Command::AcceptRevision(arguments)) => ask::accept_revision(&arguments),
+        Some(Command::RotateKey(arguments)) => ask::rotate_key(&arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Plan(arguments)) => plan::run(&arguments),
         None => lead(&arguments),
@@ -145,10 +190,12 @@ fn command_of(arguments: &mut Arguments) -> Option<Command> {
     if let Some(master) = arguments.status.take() {
         let (json, rates, group) = (arguments.json, arguments.rates, arguments.group);
         let (store, run) = (arguments.store.store.take(), store::DEFAULT_RUN.into());
-        return Some(Command::Status(ask::Status { master, json, rates, group, store, run }));
+        let key_file = arguments.key_file.take();
+        return Some(Command::Status(ask::Status { master, key_file, json, rates, group, store, run }));
     }
     if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
-        let port = port_of(&arguments.listen).unwrap_or(limits::DEFAULT_MASTER_PORT);
+        let port = arguments.listen.as_deref().map_or(Some(limits::DEFAULT_MASTER_PORT), port_of);
+        let port = port.unwrap_or(limits::DEFAULT_MASTER_PORT);
         return Some(Command::Kick(ask::Kick { peer, reason, port, admin: arguments.admin.take() }));
     }
     arguments.command.take()
@@ -157,6 +204,19 @@ fn command_of(arguments: &mut Arguments) -> Option<Command> {
 /// The port of an address, unless it is one that is not known before it is bound.
 fn port_of(address: &str) -> Option<u16> {
     address.rsplit(':').next()?.parse().ok().filter(|&port| port != 0)
+}
+
+/// The run keys of this file.
+fn keys_of_file(path: &Path) -> Result<AcceptedKeys, String> {
+    let failed = |error: String| format!("the run key of {}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    text.parse().map_err(|error: KeyError| failed(error.to_string()))
+}
+
+/// Where to listen if nobody says so.
+fn default_listen(is_open: bool) -> String {
+    let host = if is_open { "0.0.0.0" } else { "127.0.0.1" };
+    format!("{host}:{}", limits::DEFAULT_MASTER_PORT)
 }
 
 /// The time-out for silent peers that the environment asks for.
@@ -176,14 +236,25 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         Some(time) => time,
         None => peer_timeout_of(std::env::var("PCCL_PEER_TIMEOUT_MS").ok().as_deref())?,
     };
+    let (run_key, second_run_key) = match arguments.key_file.as_deref().map(keys_of_file).transpose()? {
+        Some(AcceptedKeys { used, second }) => (Some(used), second),
+        None => (RunKey::from_environment()?, None),
+    };
+    let is_open = run_key.is_some() || arguments.insecure;
     let config = MasterConfig {
-        listen: arguments.listen.clone(),
+        listen: arguments.listen.clone().unwrap_or_else(|| default_listen(is_open)),
+        run_key,
+        second_run_key,
+        insecure: arguments.insecure,
+        wire: arguments.wire,
+        trusted_seeders: arguments.trusted_seeder.clone(),
         peer_timeout,
         straggler_timeout: arguments.straggler_timeout,
         edge_timeout: arguments.edge_timeout,
         probe_time: arguments.probe_time,
         min_world_size: arguments.min_world_size,
         accept_revision: arguments.accept_revision,
+        require_reachable: arguments.require_reachable,
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };
@@ -191,7 +262,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
     if arguments.admin.is_some() {
         return launch(config);
     }
-    let port = port_of(&arguments.listen);
+    let port = port_of(&config.listen);
     for place in port.map(|port| Surroundings::here().places_to_listen(port)).unwrap_or_default() {
         match Master::launch(MasterConfig { admin: Some(place.clone()), ..config.clone() }) {
             Err(error @ MasterError::Admin { .. }) => log::debug!("{error}"),
@@ -284,7 +355,9 @@ mod tests {
         Arguments::command().debug_assert();
         let arguments = Arguments::parse_from(["pccl-master"]);
         let defaults = MasterConfig::default();
-        assert_eq!(arguments.listen, defaults.listen);
+        assert_eq!((arguments.listen, arguments.insecure), (None, defaults.insecure));
+        assert_eq!(default_listen(false), defaults.listen);
+        assert_eq!(default_listen(true), "0.0.0.0:48148");
         assert_eq!(peer_timeout_of(None), Ok(defaults.peer_timeout));
         assert_eq!(peer_timeout_of(Some(" 1500 ")), Ok(Duration::from_millis(1500)));
         for bad in ["", "10s", "9", "86400001", "-1"] {

@@ -1,4 +1,5 @@
-//! The operator's side: asking a running master how its run is, removing a peer, choosing a revision.
+//! The operator's side: asking a running master how its run is, removing a peer, choosing a revision, changing the run
+//! key.
 
 use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, limits::MAX_PACKET_BYTES};
 use std::{
@@ -8,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
-    address::{AddressError, HostPort},
     dial::dial_with_preamble,
+    key::{AcceptedKeys, RunAddress, RunAddressError, RunKey},
     preamble::{Preamble, Role},
     stream::PacketStream,
 };
@@ -17,12 +18,26 @@ use tinysockets::{
 /// Longest answer of the operator's socket that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 8192;
 
-/// Asks the master at `master` (`host:port`) for the status of its run, without joining it.
+/// The key with which the master at `master` is to be asked: `given`, or that of the address, or that of the
+/// environment.
+///
+/// # Errors
+/// One sentence: what is wrong with the address or with a key.
+pub fn key_for(master: &str, given: Option<RunKey>) -> Result<Option<RunKey>, String> {
+    address(master)?.key_or(given)
+}
+
+pub(crate) fn address(master: &str) -> Result<RunAddress, String> {
+    master.parse().map_err(|error: RunAddressError| format!("no address of a master: {error}"))
+}
+
+/// Asks the master at `master` (`host:port`, or `pccl://host:port#key`) for the status of its run, without joining it.
+/// Without a `key` that of the address counts, or that of the environment.
 ///
 /// # Errors
 /// One sentence: why the master cannot be reached within `timeout`, or what it answered instead.
-pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
-    ask(master, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
+pub fn query_status(master: &str, key: Option<&RunKey>, timeout: Duration) -> Result<Status, String> {
+    ask(master, key, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
         M2c::Status(status) => Ok(status),
         other => Err(other.name()),
     })
@@ -32,9 +47,14 @@ pub fn query_status(master: &str, timeout: Duration) -> Result<Status, String> {
 ///
 /// # Errors
 /// As [`query_status`].
-pub fn query_rates(master: &str, group: Option<GroupId>, timeout: Duration) -> Result<Rates, String> {
+pub fn query_rates(
+    master: &str,
+    key: Option<&RunKey>,
+    group: Option<GroupId>,
+    timeout: Duration,
+) -> Result<Rates, String> {
     let question = RatesRequest { request: RequestId(1), group };
-    ask(master, timeout, &C2m::RatesRequest(question), |answer| match answer {
+    ask(master, key, timeout, &C2m::RatesRequest(question), |answer| match answer {
         M2c::Rates(rates) => Ok(rates),
         other => Err(other.name()),
     })
@@ -42,16 +62,21 @@ pub fn query_rates(master: &str, group: Option<GroupId>, timeout: Duration) -> R
 
 fn ask<T>(
     master: &str,
+    key: Option<&RunKey>,
     timeout: Duration,
     question: &C2m,
     take: impl FnOnce(M2c) -> Result<T, &'static str>,
 ) -> Result<T, String> {
-    let target: HostPort = master
-        .parse()
-        .map_err(|error: AddressError| format!("{master:?} is no address of a master: {error}"))?;
-    let deadline = Instant::now() + timeout;
-    let conn = dial_with_preamble(&target, &Preamble::new(Role::Control), deadline)
-        .map_err(|error| error.to_string())?;
+    let address = address(master)?;
+    let key = address.key_or(key.cloned())?;
+    let (target, deadline) = (address.master, Instant::now() + timeout);
+    let conn = dial_with_preamble(
+        &target,
+        &Preamble::new(Role::Control),
+        key.as_ref().map(RunKey::secret),
+        deadline,
+    )
+    .map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("no answer from the master at {target}: {error}");
     let mut stream = PacketStream::new(conn, MAX_PACKET_BYTES);
     stream.send_bytes(&question.to_frame(), deadline).map_err(failed)?;
@@ -96,6 +121,17 @@ pub fn accept_revision(
 ) -> Result<String, String> {
     let group = group.map_or(String::new(), |group| format!(" {group}"));
     ask_operator(admin, &format!("accept-revision {revision}{group}"), timeout)
+}
+
+/// Has a running master accept other run keys, from now on: the one that is used, and one beside it as long as not
+/// everybody has that. The peers that are in hear of them. `admin` as in [`remove_peer`]. Returns what was done, in
+/// words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn rotate_key(admin: &Path, keys: &AcceptedKeys, timeout: Duration) -> Result<String, String> {
+    let second = keys.second.as_ref().map_or(String::new(), |second| format!(" {}", second.to_text()));
+    ask_operator(admin, &format!("rotate-key {}{second}", keys.used.to_text()), timeout)
 }
 
 /// Sends one line to the operator's socket of a master and takes its answer.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
-use pccl_master::Master;
+use pccl_master::{Master, RunKey, query_status};
 use pccl_protocol::{C2m, KickCode, M2c, limits::MAX_FIRST_PACKET_BYTES};
 use pccl_testkit::random::Rng;
 use socket2::{Domain, Socket, Type};
@@ -14,7 +14,10 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use tinysockets::preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply, Role};
+use tinysockets::{
+    handshake::{ANSWER_BYTES, Knock},
+    preamble::{PREAMBLE_BYTES, Preamble, REPLY_BYTES, Refusal, Reply, Role},
+};
 
 /// Proves that `master` serves a new client.
 fn check_service(master: &Master) {
@@ -61,7 +64,8 @@ fn a_valid_preamble_for_somebody_else_is_refused_with_the_reason() {
         (Preamble { to: 7, ..good }, Refusal::WrongDestination),
         (Preamble { run: master.run_id().0 ^ 1, ..good }, Refusal::WrongRun),
         (Preamble { version: 2, ..good }, Refusal::UnsupportedVersion),
-        (Preamble { security: 1, ..good }, Refusal::UnsupportedSecurity),
+        (Preamble { security: 1, ..good }, Refusal::NoKey),
+        (Preamble { security: 2, ..good }, Refusal::UnsupportedSecurity),
     ];
     for (preamble, refusal) in cases {
         let answer = answer_to(master.local_addr(), &preamble.encode());
@@ -71,6 +75,66 @@ fn a_valid_preamble_for_somebody_else_is_refused_with_the_reason() {
     let mut stream = stream_to(master.local_addr());
     stream.write_all(&Preamble { run: master.run_id().0, ..good }.encode()).unwrap();
     Client::after_preamble(stream);
+}
+
+fn key() -> RunKey {
+    RunKey::from_bytes([7; 32])
+}
+
+/// Whoever has the key is answered.
+fn check_keyed_service(master: &Master) {
+    let address = master.local_addr().to_string();
+    let status = query_status(&address, Some(&key()), PATIENCE).expect("an answer");
+    assert!(status.peers.is_empty(), "nobody has become a peer");
+}
+
+#[test]
+fn nobody_without_the_key_gets_further_than_the_handshake() {
+    let master = launch(|config| config.run_key = Some(key()));
+    let hello = || Knock::new(&Preamble::new(Role::Control), Some(key().secret())).unwrap().1;
+    let good = hello();
+    for count in 0..good.len() {
+        stream_to(master.local_addr()).write_all(&good[..count]).unwrap();
+    }
+    for at in 0..good.len() {
+        let mut bytes = hello();
+        bytes[at] ^= 0x10;
+        let answer = answer_to(master.local_addr(), &bytes);
+        match <[u8; REPLY_BYTES]>::try_from(answer.as_slice()) {
+            Ok(reply) => assert!(matches!(Reply::decode(&reply), Ok(Reply::Refused(_))), "byte {at}"),
+            Err(_) => assert!(answer.is_empty(), "byte {at}: {answer:?}"),
+        }
+    }
+    // One without the key, one with another key, and a good first message that is repeated with anything behind it.
+    let without = Preamble::new(Role::Control).encode().to_vec();
+    let other =
+        Knock::new(&Preamble::new(Role::Control), Some(RunKey::from_bytes([8; 32]).secret())).unwrap().1;
+    for (bytes, refusal) in [(without, Refusal::KeyWanted), (other, Refusal::WrongKey)] {
+        let reply: [u8; REPLY_BYTES] = answer_to(master.local_addr(), &bytes).try_into().expect("one reply");
+        assert_eq!(Reply::decode(&reply), Ok(Reply::Refused(refusal)));
+    }
+    for behind in
+        [&[0; 20][..], &[0xff; 20], &[0, 0, 0, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]]
+    {
+        let answer = answer_to(master.local_addr(), &[&good[..], behind].concat());
+        assert!(answer.len() <= ANSWER_BYTES, "no reply behind the second message: {answer:?}");
+    }
+    check_keyed_service(&master);
+}
+
+#[test]
+fn a_thousand_slow_connections_hold_up_no_master_with_a_key() {
+    let master = launch(|config| config.run_key = Some(key()));
+    let hello = Knock::new(&Preamble::new(Role::Control), Some(key().secret())).unwrap().1;
+    let silent: Vec<TcpStream> = (0..1000)
+        .map(|i| {
+            let mut stream = stream_to(master.local_addr());
+            let _ = stream.write_all(&hello[..i % (hello.len() + 1)]);
+            stream
+        })
+        .collect();
+    check_keyed_service(&master);
+    drop(silent);
 }
 
 #[test]
@@ -312,7 +376,8 @@ fn a_client_that_sends_without_end_delays_nobody() {
         witness.check_alive(sequence);
     }
     check_service(&master);
-    reader.shutdown(Shutdown::Both).unwrap();
+    // It has been dropped for that, unless it sent slowly.
+    let _ = reader.shutdown(Shutdown::Both);
     sending.join().unwrap();
     reading.join().unwrap();
     assert_eq!(reader.read(&mut [0]).unwrap_or(0), 0);

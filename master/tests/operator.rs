@@ -73,7 +73,7 @@ fn program(arguments: &[&str]) -> Output {
 fn the_status_names_who_is_waited_for() {
     let master = launch(|_| {});
     let (mut first, _second, _) = two_peers(master.local_addr());
-    let status = query_status(&master.local_addr().to_string(), PATIENCE).unwrap();
+    let status = query_status(&master.local_addr().to_string(), None, PATIENCE).unwrap();
     assert_eq!((status.run, status.peers.len(), status.sizes.global), (master.run_id(), 2, 2));
     // Beside it stand the ports of these clients, at which nobody listens.
     let of_op = |wait: &&StatusWait| wait.text.as_str().contains("all-reduce tag 7");
@@ -127,7 +127,14 @@ fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
 fn sync_alone(client: &mut Client, request: u64, (epoch, revision): (GroupEpoch, u64)) -> Result<(), Cause> {
     let request = RequestId(request);
     let (revision, strategy) = (Revision(revision), SyncStrategy::EnforcePopular);
-    client.send(&C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries: vec![] }));
+    client.send(&C2m::SyncInitiate(SyncInitiate {
+        request,
+        epoch,
+        revision,
+        strategy,
+        entries: vec![],
+        offered: None,
+    }));
     client.wait_for("an answer to a sync", |packet| match packet {
         M2c::SyncPlan(plan) if plan.request == request => Some(Ok(())),
         M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. }) => {
@@ -258,7 +265,7 @@ fn a_kick_reaches_the_peer_and_is_the_cause_for_the_others() {
     let (mut first, mut second, op) = two_peers(master.local_addr());
     second.send(&initiate(op));
     first.wait_for("Commence", |packet| matches!(packet, M2c::Commence(_)).then_some(()));
-    let status = query_status(&master.local_addr().to_string(), PATIENCE).unwrap();
+    let status = query_status(&master.local_addr().to_string(), None, PATIENCE).unwrap();
     let peer = status.peers[1].peer;
 
     let done = remove_peer(&admin, &format!("{peer:#}"), "bad\nmemory", PATIENCE).unwrap();

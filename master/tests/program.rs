@@ -71,9 +71,14 @@ impl Drop for Program {
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
-    for variable in
-        ["RUST_LOG", "PCCL_LOG_LEVEL", "PCCL_PEER_TIMEOUT_MS", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"]
-    {
+    for variable in [
+        "RUST_LOG",
+        "PCCL_LOG_LEVEL",
+        "PCCL_PEER_TIMEOUT_MS",
+        "PCCL_RUN_KEY",
+        "XDG_RUNTIME_DIR",
+        "RUNTIME_DIRECTORY",
+    ] {
         command.env_remove(variable);
     }
     command.stdin(Stdio::null());
@@ -113,9 +118,10 @@ fn packaged(file: &str, start: &str) -> String {
 fn service_and_image_call_it_as_it_is_called() {
     let unit = |start| packaged("pccl-master.service", start);
     assert_eq!(unit("ExecStart="), "/usr/local/bin/pccl-master $PCCL_MASTER_OPTIONS");
-    let options = unit("Environment=\"PCCL_MASTER_OPTIONS=").replace("0.0.0.0:48148", "127.0.0.1:0");
-    let options: Vec<&str> = options.trim_end_matches('"').split(' ').collect();
-    assert!(options.contains(&"127.0.0.1:0"), "{options:?}");
+    let options = unit("Environment=\"PCCL_MASTER_OPTIONS=");
+    let mut options: Vec<&str> = options.trim_end_matches('"').split(' ').collect();
+    assert!(!options.contains(&"--insecure"), "{options:?}");
+    options.extend(["--listen", "127.0.0.1:0"]);
     let mut program = Program::start(&options);
 
     let words = |start| -> Vec<String> {
@@ -150,6 +156,62 @@ fn a_busy_port_ends_it_with_a_sentence() {
 }
 
 #[test]
+fn only_with_a_key_or_against_advice_it_listens_for_other_machines() {
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        let output = command().args(["--listen", listen]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        for remedy in ["--new-key", "PCCL_RUN_KEY", "--insecure"] {
+            assert!(stderr.contains(remedy), "{remedy} is missing in {stderr}");
+        }
+    }
+    let mut program = Program::start(&["--listen", "0.0.0.0:0", "--insecure"]);
+    program.signal("TERM");
+    assert_eq!(program.end().0.code(), Some(0));
+}
+
+#[test]
+fn who_asks_for_the_status_needs_the_key_and_nobody_prints_it() {
+    let key = String::from_utf8(command().arg("--new-key").output().unwrap().stdout).unwrap();
+    let other = String::from_utf8(command().arg("--new-key").output().unwrap().stdout).unwrap();
+    let is_key = |text: &str| text.len() == 65 && text.trim().bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_key(&key) && is_key(&other) && key != other, "{key}{other}");
+    let file = std::env::temp_dir().join(format!("pccl-key-{}", std::process::id()));
+    std::fs::write(&file, &key).unwrap();
+    let file_name = file.to_str().unwrap().to_owned();
+    let mut program = Program::start(&["--listen", "0.0.0.0:0", "--key-file", &file_name]);
+    let address = format!("127.0.0.1:{}", program.address.port());
+    let ask = |arguments: &[&str], key: Option<&str>| {
+        let mut asking = command();
+        asking.arg("status").args(arguments);
+        let output = asking.envs(key.map(|key| ("PCCL_RUN_KEY", key))).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let with_key = format!("pccl://{address}#{}", key.trim());
+    for (arguments, in_environment) in [
+        (vec![address.as_str()], Some(key.as_str())),
+        (vec![address.as_str(), "--key-file", &file_name], Some(other.as_str())),
+        (vec![with_key.as_str()], None),
+    ] {
+        let (success, stdout, stderr) = ask(&arguments, in_environment);
+        assert!(
+            success && stdout.ends_with("run key, wire mode encrypt: every connection is encrypted\n"),
+            "{stdout}{stderr}"
+        );
+    }
+    for (in_environment, text) in [(None, "set PCCL_RUN_KEY"), (Some(other.as_str()), "another run key")] {
+        let (success, _, stderr) = ask(&[&address], in_environment);
+        assert!(!success && stderr.contains(text), "{stderr}");
+    }
+    let (success, _, stderr) = ask(&[&address], Some(&key[..60]));
+    assert!(!success && stderr.contains("64 hexadecimal digits") && !stderr.contains(&key[..20]), "{stderr}");
+    std::fs::remove_file(&file).unwrap();
+    program.signal("TERM");
+    assert_eq!(program.end().0.code(), Some(0));
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in [
         &["--listen", "nonsense"][..],
@@ -172,7 +234,9 @@ fn help_names_every_option() {
     let output = command().arg("--help").output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for option in ["--listen", "--peer-timeout", "--min-world-size", "0.0.0.0:48148", "PCCL_LOG_LEVEL"] {
+    for option in
+        ["--listen", "--peer-timeout", "--min-world-size", "--key-file", "--insecure", "PCCL_LOG_LEVEL"]
+    {
         assert!(text.contains(option), "{option} is missing in {text}");
     }
 }

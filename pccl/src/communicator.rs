@@ -1,10 +1,14 @@
 //! The communicator: the calls that a training process makes.
 
+mod ahead;
 mod builder;
+mod clip;
 mod collectives;
 mod diff;
 mod form;
 mod join;
+mod leave;
+mod lend;
 mod misfits;
 mod operate;
 mod recover;
@@ -15,6 +19,7 @@ mod topology;
 
 pub use builder::Builder;
 pub use form::Member;
+pub use lend::DetachedLoan;
 pub use resume::{Checkpoint, Resume};
 
 use crate::{
@@ -30,7 +35,10 @@ use pccl_flight::{Recorder, Role, What};
 use pccl_protocol::{CallKind, PeerId, PreviousIdentity, ResumeOffer, Verdict};
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -58,6 +66,9 @@ pub struct Communicator {
     offer: Mutex<Option<ResumeOffer>>,
     /// The last sync failed for want of a newer state, which a newcomer may bring.
     lacks_state: AtomicBool,
+    kept: Mutex<lend::Kept>,
+    /// This peer has not synced since it was let in with the state that its group lent.
+    came_ahead: AtomicBool,
 }
 
 impl Communicator {
@@ -84,6 +95,8 @@ impl Communicator {
             last_verdict: Mutex::new(None),
             offer: Mutex::new(None),
             lacks_state: AtomicBool::new(false),
+            kept: Mutex::default(),
+            came_ahead: AtomicBool::new(false),
         }
     }
 
@@ -113,6 +126,17 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::connect`].
     pub fn connect_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.came_ahead.store(false, Ordering::Relaxed);
+        self.enter(timeout, false, |shared, limit| shared.wait_for_admission(limit.deadline()))
+    }
+
+    /// Registers, and has `wait` wait until the others have let this peer in; leaves when the limit passes.
+    fn enter<R: Default>(
+        &self,
+        timeout: Option<Duration>,
+        ahead: bool,
+        wait: impl FnOnce(&Shared, Limit) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let at = self.door.enter()?;
         {
             let mut slot = self.session.lock();
@@ -131,7 +155,7 @@ impl Communicator {
             carried.look()?;
         }
         // Not under the lock: both may take long, and another thread may want to close.
-        let session = self.reach(&at)?;
+        let session = self.reach(&at, ahead && !self.config.formed)?;
         let shared = session.shared.clone();
         {
             let mut slot = self.session.lock();
@@ -140,24 +164,33 @@ impl Communicator {
             *slot = Some(session);
         }
         drop(at);
-        if self.config.formed {
+        let entered = if self.config.formed {
             shared.enter_without_admission();
+            R::default()
         } else {
-            self.await_admission(&shared, Limit::of(timeout))?;
-        }
+            let limit = Limit::of(timeout);
+            let admitted = wait(&shared, limit);
+            shared.calls.end_exclusive();
+            self.leave_if_late(&shared, limit, admitted)?
+        };
         // Not only if it is newer: the one before is of another session.
         if let Some(known) = shared.told.take_answer_world() {
             *self.world.lock() = known;
         }
         if let Some(identity) = shared.told.identity() {
-            *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer });
+            let proof = shared.told.wallet.door().map(|door| door.secret().clone());
+            *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer, proof });
         }
-        Ok(())
+        Ok(entered)
     }
 
-    /// Waits until the others have let this peer in; leaves when the limit passes.
-    fn await_admission(&self, shared: &Arc<Shared>, limit: Limit) -> Result<(), Error> {
-        let admitted = shared.wait_for_admission(limit.deadline());
+    /// Leaves if this peer was not let in before the limit passed.
+    fn leave_if_late<R>(
+        &self,
+        shared: &Arc<Shared>,
+        limit: Limit,
+        admitted: Result<R, Error>,
+    ) -> Result<R, Error> {
         if !matches!(admitted, Err(Error::TimedOut { .. })) {
             return admitted;
         }
@@ -217,6 +250,8 @@ impl Communicator {
     pub fn close(&self) {
         self.door.call_back();
         *self.offer.lock() = None;
+        self.end_loan();
+        self.kept.lock().salvage = None;
         let session = self.session.lock().take();
         if let Some(session) = session {
             session.leave();

@@ -4,13 +4,13 @@ use crate::Error;
 use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
 use pccl_protocol::{GroupId, Host, Name, ResumeOffer};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
-use tinysockets::address::HostPort;
+use tinysockets::{address::HostPort, key::RunKeys};
 
 /// When the payload of data frames carries a CRC-32C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FrameChecksums {
-    /// Unless both ends are on one host.
+    /// Unless both ends are on one host, or records protect the connection: those cannot be damaged unnoticed.
     #[default]
     Automatic,
     /// Always.
@@ -23,6 +23,8 @@ pub enum FrameChecksums {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) master: HostPort,
+    /// The keys of the run, if it has any. The master changes them.
+    pub(crate) run_keys: Option<RunKeys>,
     pub(crate) group: GroupId,
     /// The group is formed of given members.
     pub(crate) formed: bool,
@@ -34,11 +36,15 @@ pub(crate) struct Config {
     pub(crate) first_p2p_port: u16,
     pub(crate) first_state_port: u16,
     pub(crate) strict_ports: bool,
+    /// Whether nobody can dial this peer; `None`: the master finds out.
+    pub(crate) outbound_only: Option<bool>,
     pub(crate) name: Name,
     pub(crate) connect_timeout: Duration,
     /// Of calls that name none of their own.
     pub(crate) call_timeout: Option<Duration>,
     pub(crate) master_timeout: Duration,
+    /// How long another connection is looked for when the one to the master has ended.
+    pub(crate) master_grace: Duration,
     pub(crate) dial_timeout: Duration,
     pub(crate) checksums: FrameChecksums,
     /// Connections of a probe, if not as many as an edge has.
@@ -48,8 +54,14 @@ pub(crate) struct Config {
     pub(crate) state_memory: usize,
     /// Where it puts what needs more.
     pub(crate) state_spill_dir: PathBuf,
+    /// Percent of the uplink that go to newcomers.
+    pub(crate) upload_share_pct: u8,
+    /// Reductions fail if a contribution is not finite.
+    pub(crate) refuses_non_finite: bool,
     /// The shared state that this peer brings along.
     pub(crate) offer: Option<ResumeOffer>,
+    /// The master is to name those who lend the shared state while this peer waits to be let in.
+    pub(crate) ahead: bool,
     /// How to agree on where to resume, if that is wanted.
     pub(crate) resume: Option<ResumeSettings>,
 }

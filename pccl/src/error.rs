@@ -139,8 +139,13 @@ impl Error {
                 Remedy::FormGroup
             }
             Self::TimedOut { call: CallKind::FormGroup, .. } => Remedy::FormGroup,
-            Self::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => Remedy::GiveUp,
-            Self::Aborted(verdict) if matches!(verdict.cause, Cause::ResumeWaits | Cause::StateLost) => {
+            // The same call with the same values would fail again.
+            Self::Aborted(verdict) if matches!(verdict.cause, Cause::MismatchedCall | Cause::NotFinite) => {
+                Remedy::GiveUp
+            }
+            Self::Aborted(verdict)
+                if matches!(verdict.cause, Cause::ResumeWaits | Cause::StateLost | Cause::SeederMissing) =>
+            {
                 Remedy::WaitForPeers
             }
             Self::Aborted(_) => Remedy::Retry,
@@ -222,7 +227,11 @@ mod tests {
             (refused(Refusal::Full), C::Full, true),
             (refused(Refusal::WrongRole), C::NoMaster, true),
             (refused(Refusal::WrongDestination), C::NoMaster, true),
-            (DialError::Foreign { target: target(), source: ReplyError::NotAReply }, C::NoMaster, true),
+            (
+                DialError::Foreign { target: target(), source: ReplyError::NotAReply.into() },
+                C::NoMaster,
+                true,
+            ),
             (refused(Refusal::ShuttingDown), C::NotReady, false),
             (refused(Refusal::NotExpected), C::NotReady, false),
             (DialError::ConnectionRefused { target: target() }, C::ConnectionRefused, false),

@@ -12,9 +12,11 @@
 //! The [guides](guide) say what each call yields, what to do about errors, and how to run this on machines.
 //!
 //! ```no_run
-//! use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
+//! use pccl::{Communicator, Error, SharedState, SyncStrategy};
 //!
 //! const STEPS: u64 = 20;
+//! /// A weight that counts for nothing beside any other.
+//! const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
 //!
 //! /// What makes up the state of the training: the same on every peer, and handed to newcomers.
 //! pub struct Training {
@@ -30,24 +32,42 @@
 //!
 //! pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
 //!     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
-//!     comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
+//!     comm.run_with_state(
+//!         training,
+//!         2,
+//!         |it| shared(&mut it.weights, &mut it.step, it.revision),
+//!         |it| it.step[0] < STEPS,
+//!         outer_step,
+//!     )
+//! }
+//!
+//! fn shared<'a>(weights: &'a mut [f32], step: &'a mut [u64], revision: u64) -> Result<SharedState<'a>, Error> {
+//!     let mut state = SharedState::new(revision);
+//!     state.tensor("weights", weights)?.tensor("step", step)?;
+//!     Ok(state)
 //! }
 //!
 //! fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-//!     let mut state = SharedState::new(training.revision);
-//!     state.tensor("weights", &mut training.weights)?.tensor("step", &mut training.step)?;
-//!     comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-//!     training.revision = state.revision() + 1;
+//!     let Training { weights, step, revision } = training;
+//!     let mut state = shared(weights, step, *revision)?;
+//!     let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+//!     *revision = synced.revision;
 //!
-//!     let mut change = train_locally(&training.weights);
-//!     comm.all_reduce(&mut change, ReduceOp::Avg)?;
+//!     // Newcomers fetch the state from here while this peer computes. For who comes with it nobody waits.
+//!     let weights = || state.view("weights").unwrap_or_default();
+//!     let (mut change, weight) = match synced.came_ahead {
+//!         true => (vec![0.0; weights().len()], NEXT_TO_NOTHING),
+//!         false => (comm.lend_state(&state, || train_locally(weights()))?, 1.0),
+//!     };
+//!     // Before the state changes: nothing is moved to newcomers that hold it already, and what was computed stays.
+//!     while comm.are_peers_pending()? {
+//!         comm.update_topology()?;
+//!         comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+//!     }
+//!     comm.weighted_average(&mut change, weight, ())?;
 //!     training.weights.iter_mut().zip(&change).for_each(|(weight, change)| *weight += change);
 //!     training.step[0] += 1;
-//!
-//!     // At the end of the step: a newcomer begins with the sync, and so do the others after this.
-//!     if comm.are_peers_pending()? {
-//!         comm.update_topology()?;
-//!     }
+//!     training.revision += 1;
 //!     Ok(())
 //! }
 //!
@@ -58,8 +78,8 @@
 //! ```
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `scope`, `communicator`,
-// `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `flight`, `backups`, `memory`,
-// `threads`, `error`, `limit`, `world`.
+// `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `summons`, `flight`, `backups`,
+// `memory`, `notice`, `threads`, `error`, `limit`, `world`, `ways`, `tickets`.
 mod backups;
 mod collective;
 mod communicator;
@@ -72,30 +92,36 @@ pub mod guide;
 mod limit;
 #[allow(unsafe_code)]
 mod memory;
+mod notice;
 mod options;
 mod scope;
 mod session;
 mod state;
+mod summons;
 mod threads;
+mod tickets;
 mod topology;
+mod ways;
 mod world;
 
 pub use collective::{
-    calls::{Call, Root},
+    calls::{Call, Clip, ClipReport, PeerNorm, Root},
     op::ReduceInfo,
 };
-pub use communicator::{Builder, Checkpoint, Communicator, Member, Resume};
+pub use communicator::{Builder, Checkpoint, Communicator, DetachedLoan, Member, Resume};
 pub use config::FrameChecksums;
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
-pub use memory::{Source, StateMemory, Target, Tensor};
+pub use memory::{Source, Staged, StateMemory, Target, Tensor};
+pub use notice::{Notice, SIGTERM};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
+pub use pccl_cuda::{CudaError, DeviceMemory, HAS_CUDA, usable as usable_devices};
 pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
-pub use pccl_master::{Master, MasterConfig, MasterError};
+pub use pccl_master::{Master, MasterConfig, MasterError, RunKey, WireMode, doctor};
 pub use pccl_protocol::{
-    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, GroupEpoch, GroupId, GroupUuid, Host,
-    KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status, StatusGroup,
-    StatusPeer, StatusWait, Text, Verdict, WorldSizes,
+    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, FetchProgress, GroupEpoch, GroupId,
+    GroupUuid, Host, KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status,
+    StatusGroup, StatusPeer, StatusWait, Text, Verdict, WorldSizes,
 };
 pub use pccl_quant::{
     DataType, Element, ReduceOp,
@@ -105,6 +131,7 @@ pub use scope::{AsyncReduce, Scope};
 pub use state::{
     SaveInfo, SaveOptions, Saving, SharedState, StateFile, StateFileError, StateSnapshot, SyncInfo,
     SyncProgress, SyncStrategy,
+    ahead::Ahead,
     diff::{Camp, Divergence, StateDiff, TensorDiff},
 };
 pub use topology::{Optimized, RatedEdge};

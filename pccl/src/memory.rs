@@ -7,9 +7,14 @@
 //! scope of asynchronous operations, which does not end before.
 
 mod backup;
+mod content;
+mod staged;
 
 pub(crate) use backup::Backup;
+pub(crate) use content::{LentContent, Piece, RawState, device_error, digests_on_devices};
+pub use staged::Staged;
 
+use pccl_cuda::DeviceMemory;
 use pccl_protocol::PartDescriptor;
 use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, quantise::Quantisation};
 use std::{marker::PhantomData, ops::Range, sync::Arc};
@@ -343,6 +348,13 @@ impl RawTensor {
         unsafe { std::ptr::copy_nonoverlapping(from.start, self.recv.add(at), from.bytes) };
     }
 
+    /// Reads what this peer contributes, before the operation begins.
+    pub(crate) fn contribution<R>(&self, work: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
+        // begun, nobody writes them.
+        work(unsafe { std::slice::from_raw_parts(self.send, self.bytes) })
+    }
+
     /// Whether what is overwritten has to come back after a failure.
     pub(crate) fn is_saved(&self) -> bool {
         self.is_saved
@@ -410,7 +422,7 @@ pub struct StateMemory<'a> {
 impl<'a> StateMemory<'a> {
     /// Borrows `data`.
     pub fn new<T: Element>(data: &'a mut [T]) -> Self {
-        let raw = RawState { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) };
+        let raw = RawState::Host(HostState { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) });
         Self { raw, data_type: T::DATA_TYPE, count: data.len(), lent: PhantomData }
     }
 
@@ -420,33 +432,57 @@ impl<'a> StateMemory<'a> {
     /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them. They
     /// are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
     pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
-        let raw = RawState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
-        Self { raw, data_type, count, lent: PhantomData }
+        let raw = HostState { start, bytes: count.saturating_mul(data_type.size_bytes()) };
+        Self { raw: RawState::Host(raw), data_type, count, lent: PhantomData }
+    }
+
+    /// Content that lies on a device. It is hashed there; what others fetch of it, or what is fetched, goes through
+    /// pinned memory piece by piece. [`SharedState::view`](crate::SharedState::view) does not show it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are not whole elements.
+    pub fn on_device(memory: DeviceMemory, data_type: DataType) -> Result<Self, crate::Error> {
+        let (bytes, size) = (memory.bytes(), data_type.size_bytes());
+        if bytes % size != 0 {
+            let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
+            return Err(crate::Error::InvalidArgument(text));
+        }
+        Ok(Self { raw: RawState::Device(memory), data_type, count: bytes / size, lent: PhantomData })
     }
 }
 
-/// A tensor of the shared state: the caller's memory, borrowed for as long as the state lives.
+/// A tensor of the shared state on the host: the caller's memory, borrowed for as long as the state lives.
 #[derive(Debug)]
-pub(crate) struct RawState {
+pub(crate) struct HostState {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync
-// drains.
-unsafe impl Send for RawState {}
+// SAFETY: the pointer is only used by the thread that owns the state, or through `Lent` behind a gate that the sync or
+// the loan drains.
+unsafe impl Send for HostState {}
 
-impl RawState {
+impl HostState {
     /// The content. Only while nothing of it is lent for writing.
     pub(crate) fn view(&self) -> &[u8] {
         // SAFETY: the exclusive borrow that made `self` covers these bytes; every `Lent` made of it only reads.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
+    /// The content as elements of the type that it was made of; `None` if such elements cannot lie at its address.
+    pub(crate) fn elements<T: Element>(&self) -> Option<&[T]> {
+        if !self.start.cast::<T>().is_aligned() {
+            return None;
+        }
+        // SAFETY: as in `view`; the address is aligned, so many whole elements lie there, and elements are plain
+        // numbers, of which every bit pattern is one.
+        Some(unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<T>()) })
+    }
+
     /// Lends the content for reading behind `gate`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>) -> Lent {
-        // SAFETY: the borrow that made `self` covers these bytes; the sync drains the gate before it writes to them or
-        // returns to the owner of the borrow.
+        // SAFETY: the borrow that made `self` covers these bytes; the sync, or the loan, drains the gate before it
+        // writes to them or returns to the owner of the borrow.
         unsafe { Lent::read_only(self.start, self.bytes, gate.clone()) }
     }
 

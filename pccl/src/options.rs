@@ -138,7 +138,7 @@ impl Default for ManyOptions {
     }
 }
 
-/// How to launch one operation on many tensors, which is not tried again by itself. A tag is enough.
+/// How to launch one operation, which is not tried again by itself. `()` is the default, a tag is enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaunchOptions {
     /// Names the operation among those in flight. Default 0.
@@ -148,6 +148,12 @@ pub struct LaunchOptions {
     /// How long the wait for it may block. Then it is given up for all peers
     /// ([`Error::TimedOut`](crate::Error::TimedOut)). Default: the call time-out of the communicator.
     pub timeout: Option<Duration>,
+}
+
+impl From<()> for LaunchOptions {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
 }
 
 impl From<u64> for LaunchOptions {

@@ -1,7 +1,9 @@
 //! What a caller sees of the run, and what this peer knows of it and of itself.
 
+use crate::{tickets::Wallet, ways::Ways};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupPlan, PeerId, Registered, RunId, WorldSizes};
+use pccl_hash::Tree;
+use pccl_protocol::{GroupPlan, PeerId, Registered, RunId, WireMode, WorldSizes};
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -77,13 +79,16 @@ pub(crate) struct Identity {
     pub(crate) peer: PeerId,
     /// A peer that is silent for this long is dropped.
     pub(crate) peer_timeout: Duration,
+    /// How bulk data travels, in a run with a key.
+    pub(crate) wire: WireMode,
 }
 
 impl Identity {
     /// That of a peer that has been registered.
     pub(crate) fn new(registered: &Registered) -> Self {
         let peer_timeout = Duration::from_millis(registered.peer_timeout_ms.clamp(10, 86_400_000));
-        Self { run: registered.run, peer: registered.peer, peer_timeout }
+        let wire = registered.wire.unwrap_or_default();
+        Self { run: registered.run, peer: registered.peer, peer_timeout, wire }
     }
 }
 
@@ -94,6 +99,12 @@ pub(crate) struct Told {
     world: Mutex<Arc<Known>>,
     /// The world with the answer to the last call that goes alone, until that call takes it.
     answer_world: Mutex<Option<Arc<Known>>>,
+    /// What it gave to connect to others with.
+    pub(crate) wallet: Wallet,
+    /// What has turned out of the addresses that it told.
+    pub(crate) ways: Arc<Ways>,
+    /// By which digests shared state is voted on.
+    tree: OnceLock<Tree>,
 }
 
 impl Told {
@@ -103,8 +114,15 @@ impl Told {
     }
 
     /// This peer has been registered.
-    pub(crate) fn registered(&self, identity: Identity) {
-        let _ = self.identity.set(identity);
+    pub(crate) fn registered(&self, registered: &Registered) {
+        let tree = registered.state_key.as_ref().map_or(Tree::Plain, |key| Tree::keyed(*key.bytes()));
+        let _ = self.tree.set(tree);
+        let _ = self.identity.set(Identity::new(registered));
+    }
+
+    /// By which digests shared state is voted on, in syncs, loans and what newcomers fetch.
+    pub(crate) fn tree(&self) -> Tree {
+        self.tree.get().cloned().unwrap_or_default()
     }
 
     /// The world as the master last described it.

@@ -136,6 +136,8 @@ fn damage_that_comes_before_the_beginning_is_reported_when_it_begins() {
         .bind(address(1))
         .first_ports(port, 0)
         .advertised_host(&address(2).to_string())
+        // Its port for state is not forwarded; the edge is to be dialled through the proxy nevertheless.
+        .outbound_only(false)
         .build()
         .expect("valid settings");
     let reduce = |comm: &Communicator| {

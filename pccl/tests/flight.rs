@@ -6,14 +6,12 @@ use pccl_flight::{
     DEFAULT_CAPACITY, Entry, Event, File, Options, Recorder, Role, Settings, Subject, What, explain,
 };
 use pccl_protocol::GroupId;
+use pccl_testkit::barrier::Barrier;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{
-        Barrier,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };

@@ -2,10 +2,11 @@
 //! alive. What it had half sent must never be taken for data by the others.
 
 use pccl::{Communicator, Error, FrameChecksums, Master, MasterConfig, ReduceOp};
+use pccl_testkit::barrier::Barrier;
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Barrier, mpsc},
+    sync::mpsc,
     time::Duration,
 };
 

@@ -4,7 +4,8 @@ use pccl::{
     CallKind, Cause, Communicator, Error, Master, MasterConfig, PeerStage, ReduceOp, SharedState,
     SyncStrategy,
 };
-use std::{sync::Barrier, thread, time::Duration};
+use pccl_testkit::barrier::Barrier;
+use std::{thread, time::Duration};
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);

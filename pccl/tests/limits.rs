@@ -194,3 +194,26 @@ fn a_drain_that_takes_too_long_may_be_tried_again() {
     assert_eq!(first.drain(PATIENCE), Ok(()));
     assert_eq!(first.close_within(SHORT), Ok(()));
 }
+
+#[test]
+fn tensors_in_flight_are_bounded() {
+    let (_master, first, _second) = pair();
+    let mut numbers = vec![1_f32; 9 * 16_384];
+    let mut rest = &mut numbers[..];
+    first.scope(|scope| {
+        for tag in 0..9 {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(16_384);
+            rest = later;
+            let tensors: Vec<_> = now.chunks_mut(1).map(|one| Tensor::in_place(one, ReduceOp::Sum)).collect();
+            let options = LaunchOptions { tag, timeout: Some(SHORT), ..LaunchOptions::default() };
+            match scope.all_reduce_many(tensors, options) {
+                Ok(_) => assert!(tag < 8),
+                Err(Error::InvalidUsage(text)) => {
+                    assert_eq!(tag, 8);
+                    assert!(text.starts_with("147456 tensors in operations in flight"), "{text}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}

@@ -5,6 +5,7 @@
 mod liar;
 
 use liar::{Liar, Lie};
+use parking_lot::Mutex;
 use pccl::{
     Builder, Cause, Communicator, Error, Master, MasterConfig, Remedy, SharedState, SyncInfo, SyncStrategy,
 };
@@ -14,10 +15,44 @@ const MIB: usize = 1 << 20;
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Hears what the library warns of, beside the log of the test.
+struct Ears(env_logger::Logger);
+
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl log::Log for Ears {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn || self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() <= log::Level::Warn {
+            WARNINGS.lock().push(record.args().to_string());
+        }
+        self.0.log(record);
+    }
+
+    fn flush(&self) {}
+}
+
+/// Whether a receiver said that it leaves this source out.
+fn was_named(liar: &Liar) -> bool {
+    let host = format!("({}:", liar.host());
+    WARNINGS.lock().iter().any(|line| line.starts_with("shared state from peer") && line.contains(&host))
+}
+
 fn master() -> (Master, String) {
-    let _ = env_logger::builder().is_test(true).try_init();
-    let config =
-        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
+    master_with(PATIENCE)
+}
+
+fn master_with(peer_timeout: Duration) -> (Master, String) {
+    static LISTENS: std::sync::Once = std::sync::Once::new();
+    LISTENS.call_once(|| {
+        let logger = env_logger::builder().is_test(true).build();
+        log::set_max_level(logger.filter().max(log::LevelFilter::Warn));
+        log::set_boxed_logger(Box::new(Ears(logger))).expect("the first logger");
+    });
+    let config = MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout, ..MasterConfig::default() };
     let master = Master::launch(config).expect("master starts");
     let address = master.local_addr().to_string();
     (master, address)
@@ -156,6 +191,10 @@ fn the_lies_of_the_only_source_are_noticed_and_everything_is_put_back() {
         (Lie::WrongBytes, 5, "arrived with hash"),
         (Lie::WrongDigests, 0, "do not lead to what was elected"),
         (Lie::EndlessList, 0, "offers 18446744073709551615 bytes"),
+        (Lie::EmptyList, 0, "offers 0 bytes"),
+        (Lie::TooLong, 3, "offers 1048577 bytes"),
+        (Lie::TooShort, 0, "offers 1048575 bytes"),
+        (Lie::OtherPiece, 2, "arrived with hash"),
         (Lie::Nonsense, 0, ""),
         (Lie::Nonsense, 4, ""),
         (Lie::Hangup, 0, ""),
@@ -182,9 +221,53 @@ fn the_lies_of_the_only_source_are_noticed_and_everything_is_put_back() {
     }
 }
 
+/// Over one connection, so that what was verified before the lie is in its place when the lie is found.
+#[test]
+fn what_a_failed_sync_has_fetched_is_not_moved_again() {
+    const BYTES: usize = 9 * MIB + 5;
+    let olds = [content(BYTES, 2), vec![0; BYTES]];
+    for (memory, old) in
+        [0, 256 * MIB].into_iter().flat_map(|memory| olds.iter().map(move |old| (memory, old)))
+    {
+        let (_master, address) = master();
+        let (source, liar) = behind_a_liar(&address, Lie::WrongBytes, 5);
+        let receiver = plain(Communicator::builder(&address)).state_memory(memory).pool_size(1);
+        let peers = world(&address, vec![source, receiver]);
+        let good = content(BYTES, 1);
+        let mut states = vec![(1, good.clone()), (0, old.clone())];
+        assert!(sync(&peers, &mut states).iter().all(Result::is_err));
+        assert!(states[1].1 == *old, "it left something else");
+        liar.repent();
+        let (_, moved) = traffic(&sync(&peers, &mut states))[1];
+        assert!(states[1].1 == good, "{memory} bytes of memory");
+        // A disk that is slow keeps nothing.
+        let least = (BYTES - 5 * MIB) as u64;
+        assert!(
+            moved == least || (memory == 0 && moved > least),
+            "{moved} bytes moved with {memory} of memory"
+        );
+        // Nothing is left that would count once more.
+        states[1] = (0, old.clone());
+        states[0].0 = 2;
+        assert_eq!(traffic(&sync(&peers, &mut states))[1].1, BYTES as u64);
+        drop(peers);
+    }
+}
+
 #[test]
 fn a_liar_among_the_sources_costs_nothing_but_its_pieces() {
-    for lie in [Lie::WrongBytes, Lie::Nonsense, Lie::Hangup] {
+    for lie in [
+        Lie::WrongBytes,
+        Lie::WrongDigests,
+        Lie::EndlessList,
+        Lie::EmptyList,
+        Lie::TooLong,
+        Lie::TooShort,
+        Lie::Nonsense,
+        Lie::Hangup,
+        Lie::SilentPiece,
+        Lie::Drip,
+    ] {
         let (_master, address) = master();
         let (first, liar) = behind_a_liar(&address, lie, 0);
         let (second, honest) = behind_a_liar(&address, Lie::None, 0);
@@ -197,6 +280,63 @@ fn a_liar_among_the_sources_costs_nothing_but_its_pieces() {
         assert_eq!(traffic(&results)[2].1, 40 * MIB as u64);
         assert!(states[2].1 == good, "{lie:?}");
         assert!(liar.lies() > 0);
+        // Who only falls behind is reported when all is there, and not before.
+        let is_slow = matches!(lie, Lie::SilentPiece | Lie::Drip);
+        assert!(is_slow || was_named(&liar), "{lie:?} is not named");
+        drop(peers);
+    }
+}
+
+/// A source that stops in the middle of something is given up after a part of the peer time-out.
+#[test]
+fn the_only_source_that_falls_silent_is_named() {
+    for lie in [Lie::Silence, Lie::SilentPiece] {
+        let (_master, address) = master_with(Duration::from_secs(6));
+        let (source, liar) = behind_a_liar(&address, lie, 3);
+        let peers = world(&address, vec![source, plain(Communicator::builder(&address))]);
+        let old = content(9 * MIB, 2);
+        let mut states = vec![(1, content(9 * MIB, 1)), (0, old.clone())];
+        for result in &sync(&peers, &mut states) {
+            let error = result.as_ref().expect_err("nobody gives the rest");
+            let cause = error.verdict().map(|verdict| verdict.cause);
+            assert_eq!(cause, Some(Cause::NoSource), "{lie:?}: {error}");
+            assert!(error.to_string().contains(&liar.host()), "it is not named: {error}");
+        }
+        assert!(states[1].1 == old, "{lie:?} left something else");
+        drop(peers);
+    }
+}
+
+/// One whose bytes move is only slow: that is for the caller to decide, by a limit.
+#[test]
+fn the_only_source_that_drips_is_named_when_the_limit_passes() {
+    let (_master, address) = master();
+    let (source, liar) = behind_a_liar(&address, Lie::Drip, 2);
+    let limited = plain(Communicator::builder(&address)).call_timeout(Duration::from_secs(4));
+    let peers = world(&address, vec![source, limited]);
+    let old = content(9 * MIB, 2);
+    let mut states = vec![(1, content(9 * MIB, 1)), (0, old.clone())];
+    let results = sync(&peers, &mut states);
+    let error = results[1].as_ref().expect_err("the limit has passed");
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(&liar.host()) && text.contains("of 9.0 MiB"), "{text}");
+    let other = results[0].as_ref().expect_err("the sync failed");
+    assert_eq!(other.verdict().map(|verdict| verdict.cause), Some(Cause::CallTimeout), "{other}");
+    assert!(states[1].1 == old, "it left something else");
+}
+
+/// Each connection ends after one answer: another one is made as long as something comes.
+#[test]
+fn a_source_that_closes_after_each_answer_gives_everything() {
+    for honest in [0, 2] {
+        let (_master, address) = master();
+        let (source, _) = behind_a_liar(&address, Lie::OneAnswer, honest);
+        let peers = world(&address, vec![source, plain(Communicator::builder(&address))]);
+        let good = content(9 * MIB, 1);
+        let mut states = vec![(1, good.clone()), (0, content(9 * MIB, 2))];
+        assert_eq!(traffic(&sync(&peers, &mut states))[1].1, 9 * MIB as u64);
+        assert!(states[1].1 == good);
         drop(peers);
     }
 }

@@ -19,7 +19,7 @@ fn communicator(master: &Master) -> Communicator {
 }
 
 fn two_are_in(master: &Master) -> bool {
-    let status = pccl_master::query_status(&master.local_addr().to_string(), PATIENCE);
+    let status = pccl_master::query_status(&master.local_addr().to_string(), None, PATIENCE);
     status.expect("a status").sizes.global == 2
 }
 

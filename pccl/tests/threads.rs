@@ -4,7 +4,8 @@ use pccl::{
     Algorithm, Communicator, Master, MasterConfig, ReduceOp, ReduceOptions, Schedule, SharedState,
     SyncStrategy,
 };
-use std::{sync::Barrier, time::Duration};
+use pccl_testkit::barrier::Barrier;
+use std::time::Duration;
 
 fn config() -> MasterConfig {
     let _ = env_logger::builder().is_test(true).try_init();

@@ -5,7 +5,10 @@ import os as _os
 from . import cuda
 from ._communicator import Communicator
 from ._descriptors import (
+    Ahead,
+    Clip,
     Optimized,
+    PeerNorm,
     QuantizationOptions,
     ReduceDescriptor,
     ReduceInfo,
@@ -45,6 +48,7 @@ from ._errors import (
     Mismatch,
     NoQuorum,
     NotConnected,
+    NotFinite,
     NotMember,
     OutcomeUnknown,
     PCCLError,
@@ -52,6 +56,7 @@ from ._errors import (
     PendingAsyncOps,
     Refused,
     ResumeWaits,
+    SeederMissing,
     StateFileError,
     StateLost,
     StoreLost,
@@ -64,8 +69,10 @@ from ._files import Saving, load_state, save_state, save_state_while
 from ._iteration import Decision, GlobalIteration, Member, Store
 from ._library import library as _library
 from ._master_node import MasterNode
+from ._notice import Notice
 from ._optimizers import materialise_optimizer
 from ._reduces import AsyncReduceHandle
+from ._sharing import Loan
 from ._state import Box, SharedState, TensorInfo
 
 __version__: str = _library.pcclGetVersion().decode()
@@ -82,13 +89,18 @@ def get_include() -> str:
 
 
 __all__ = [
-    "Aborted", "AsyncReduceHandle", "Attribute", "Box", "Cancelled", "Communicator", "ConnectFailed", "DataType",
+    "Aborted", "Ahead", "AsyncReduceHandle", "Attribute", "Box", "Cancelled", "Clip", "Communicator",
+    "ConnectFailed", "DataType",
     "Decision", "DeviceType", "DistributionHint", "Dropped", "Fenced", "GlobalIteration", "GroupBroken",
-    "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "MasterLost", "MasterNode",
-    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotMember", "Optimized", "OutcomeUnknown", "PCCLError",
-    "PeerLost", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor", "ReduceInfo",
+    "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "Loan", "MasterLost",
+    "MasterNode",
+    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotFinite", "NotMember", "Notice",
+    "Optimized", "OutcomeUnknown",
+    "PCCLError", "PeerLost", "PeerNorm", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor",
+    "ReduceInfo",
     "ReduceOp", "ReduceOpDescriptor",
-    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule", "SharedState",
+    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule",
+    "SeederMissing", "SharedState",
     "SharedStateSyncInfo", "SharedStateSyncStrategy", "StateDiff", "StateFileError", "StateLost", "Store", "StoreLost",
     "StoreUnreachable", "SyncProgress", "System", "TensorDiff", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",
     "load_state", "materialise_optimizer", "pccl_dir", "save_state", "save_state_while", "__version__",

@@ -1,8 +1,9 @@
 """Memory of tensors, arrays, and whatever else has some."""
 
 import ctypes
-from typing import Any
+from typing import Any, Optional
 
+from . import _devices
 from ._enums import DataType
 from ._errors import InvalidBuffer
 
@@ -24,8 +25,26 @@ _WRITABLE = 0x0001
 class Buffer:
     """Address, number and type of elements; keeps the memory alive as long as it lives."""
 
+    #: What has to go back to a device when the operation is over.
+    staged: Optional[_devices.Staged] = None
+
     def __init__(self, pointer: int, count: int, dtype: DataType, owner: Any):
         self.pointer, self.count, self.dtype, self.owner = pointer, count, dtype, owner
+
+    @classmethod
+    def of_device(cls, array: _devices.DeviceArray, writable: bool) -> "Buffer":
+        """Memory of the host in the place of an array on a device."""
+        staged = _devices.Staged(array)
+        buffer = cls(staged.pointer, array.count, array.dtype, array)
+        buffer.staged, buffer._writable = staged, writable
+        return buffer
+
+    _writable = False
+
+    def finish(self, succeeded: bool) -> None:
+        """The operation is over: a device gets its result. After one that failed its memory is as it was."""
+        if self.staged is not None:
+            self.staged.finish(succeeded and self._writable)
 
 
 class _View:
@@ -58,7 +77,13 @@ def buffer_of(source: Any, *, writable: bool) -> Buffer:
         check_tensor(source)
         if not source.is_contiguous():
             raise InvalidBuffer("the tensor is not contiguous: reduce a copy, tensor.contiguous()")
-        return Buffer(source.data_ptr(), source.numel(), DataType.from_torch_dtype(source.dtype), source)
+        dtype = DataType.from_torch_dtype(source.dtype)
+        if _devices.is_on_device(source):
+            return Buffer.of_device(_devices.of_tensor(source), writable)
+        return Buffer(source.data_ptr(), source.numel(), dtype, source)
+    array = _devices.of_object(source, writable)
+    if array is not None:
+        return Buffer.of_device(array, writable)
     source = array_of_dlpack(source, writable)
     view = view_of(source, writable)
     dtype = dtype_of_format(view.format, view.itemsize)
@@ -71,10 +96,10 @@ def is_tensor(source: Any) -> bool:
 
 
 def check_tensor(tensor: Any) -> None:
-    """Refuses tensors whose elements are not in main memory, one after the other."""
+    """Refuses tensors whose elements are not in main memory, or on a device of CUDA, one after the other."""
     if type(tensor).__name__ == "DTensor":
         raise ValueError("a DTensor is in several places: use its local tensor")
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise InvalidBuffer(f"the tensor is on {tensor.device}, not in main memory: use a copy, tensor.cpu()")
     if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
         raise InvalidBuffer(f"the tensor is {tensor.layout}, not dense: use tensor.to_dense()")

@@ -1,16 +1,25 @@
 """Collectives beside all-reduce."""
 
 import math
-from ctypes import byref, c_size_t
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from ctypes import byref, c_bool, c_size_t
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import U32, U64, integer, limit_ms
 from ._buffers import Buffer, buffer_of
-from ._descriptors import QuantizationOptions, ReduceInfo, describe
+from ._calls import GRACE_S, blocking
+from ._descriptors import (
+    Clip,
+    QuantizationOptions,
+    ReduceInfo,
+    ReduceOpDescriptor,
+    ReduceOperandDescriptor,
+    describe,
+    pair,
+)
 from ._enums import ReduceOp
 from ._errors import InvalidBuffer, PCCLError
 from ._library import library, structs
-from ._reduces import AsyncReduceHandle
+from ._reduces import AsyncReduceHandle, finish
 
 _I64 = (1 << 63) - 1
 
@@ -31,6 +40,8 @@ class Collectives:
 
     if TYPE_CHECKING:
         _handle: Any
+
+        def ring(self) -> List[bytes]: ...
 
         def _tag(self, tag: Optional[int]) -> int: ...
 
@@ -101,6 +112,50 @@ class Collectives:
                                quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a ``weighted_average``."""
         return self._weighted(data, weight, tag, quantization_options)
+
+    def clip_to_median(self, data: Any, factor: float, *, tag: Optional[int] = None,
+                       operand_descriptor: Optional[ReduceOperandDescriptor] = None,
+                       timeout: Optional[float] = None) -> Clip:
+        """Before an average: bounds the Euclidean norm of ``data``, floats, by ``factor`` times the median of the norms
+        of all peers. What is beyond that is multiplied by the one number that takes it there, what is not keeps every
+        byte. ``data`` may be a list of buffers, which have one norm together.
+
+        All peers give the same ``factor``, a finite number above 0, such as 3: otherwise all raise ``InvalidArgument``.
+        All raise ``NotFinite`` if an element of anybody is NaN or an infinity. After an error ``data`` is as before. It
+        has no twin: what is contributed depends on its answer. It is against peers that are faulty, not against those
+        that lie about their norm.
+        """
+        limit, number = (None if timeout is None else limit_ms(timeout)), float(factor)
+        if not math.isfinite(number) or number <= 0:
+            raise ValueError(f"a factor of {factor}")
+        sources = data if isinstance(data, (list, tuple)) else [data]
+        buffers = [pair(one, None, operand_descriptor)[0] for one in sources]
+        if not buffers:
+            raise ValueError("there has to be at least one buffer")
+        name = self._tag(tag)
+        described = [describe(one, ReduceOp.SUM, name, operand_descriptor, None) for one in buffers]
+        parts = [ReduceOpDescriptor(one.pointer, one.pointer, it).to_c() for one, it in zip(buffers, described)]
+        array, clip = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.Clip()
+        norms = (structs.PeerNorm * len(self.ring()))()
+        try:
+            # What Ctrl-C leaves behind uses the buffers until it is over.
+            blocking("Communicator.clip_to_median", "pcclClipToMedian", array, len(parts), number, self._handle,
+                     byref(clip), norms, len(norms), on_interrupt=lambda: self._end(name), limit_ms=limit,
+                     keep=(self, buffers, array, clip, norms))
+        except PCCLError:
+            finish(buffers, False)
+            raise
+        finish(buffers, clip.scale < 1)
+        return Clip.from_c(clip, norms)
+
+    def _end(self, tag: int) -> None:
+        """Gives a collective up that another thread is in, or, if that takes too long, the connection."""
+        c_op, done = structs.AsyncReduceOp(self._handle, tag), c_bool()
+        if library.pcclAbortAsyncReduce(byref(c_op)) == 0:
+            code = library.pcclWaitAsyncReduce(byref(c_op), int(GRACE_S * 1000), byref(done))
+            if code != 0 or done.value:
+                return
+        library.pcclClose(self._handle)
 
     def barrier(self, *, tag: Optional[int] = None, timeout: Optional[float] = None) -> ReduceInfo:
         """Returns when all peers of the group have called it."""

@@ -5,31 +5,29 @@ import json
 import threading
 import time
 from ctypes import byref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union, overload
 from uuid import UUID
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
 from ._calls import blocking, text
 from ._collectives import Collectives
 from ._descriptors import (
+    Ahead,
     Optimized,
     QuantizationOptions,
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
-    SharedStateSyncInfo,
-    StateDiff,
-    SyncProgress,
-    TensorDiff,
     World,
     describe,
     pair,
 )
-from ._enums import Attribute, ReduceOp, Result, Schedule, SharedStateSyncStrategy
+from ._enums import Attribute, ReduceOp, Result, Schedule
 from ._errors import ConnectFailed, PCCLError
-from ._library import PROGRESS_CALLBACK, library, structs
+from ._library import library, structs
 from ._log import attach
 from ._reduces import AsyncReduceHandle
+from ._sharing import Progress, Sharing
 from ._state import SharedState
 from ._training import Training
 
@@ -38,7 +36,7 @@ _TAGS = 4096
 _I32 = (1 << 31) - 1
 
 
-class Communicator(Training, Collectives):
+class Communicator(Training, Collectives, Sharing):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
 
     A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call
@@ -51,10 +49,12 @@ class Communicator(Training, Collectives):
                  name: Optional[str] = None, advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
                  first_ports: Optional[Tuple[int, int]] = None, strict_ports: bool = False,
                  connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
-                 dial_timeout: Optional[float] = None, call_timeout: Optional[float] = None,
+                 dial_timeout: Optional[float] = None, master_grace: Optional[float] = None,
+                 call_timeout: Optional[float] = None,
                  frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC,
                  formed_groups: bool = False, world_of_one: bool = False, state_memory: Optional[int] = None,
-                 state_spill_dir: Optional[str] = None):
+                 state_spill_dir: Optional[str] = None, upload_share_pct: Optional[int] = None,
+                 run_key: Optional[str] = None, refuse_non_finite: bool = False, outbound_only: Optional[bool] = None):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
@@ -66,9 +66,14 @@ class Communicator(Training, Collectives):
         - ``first_ports``: first ports that the listeners try, for tensors and for shared state; default 48150 and
           48149. 0 takes any free one.
         - ``strict_ports``: a first port that is taken makes ``connect`` fail, instead of a warning and another port.
+        - ``outbound_only``: whether nobody can dial this peer, because it is behind NAT or a firewall: then it dials all
+          of its connections itself. Default: the environment variable ``PCCL_OUTBOUND_ONLY``; if that is not set, the
+          master tries the ports of this peer.
         - ``connect_timeout``: for as many seconds ``connect`` tries to reach the master; default 60.
         - ``master_timeout``: after as many seconds of silence the master counts as lost; default 30.
         - ``dial_timeout``: seconds for connecting to another peer; default 3.
+        - ``master_grace``: for as many seconds this peer looks for its master again when the connection to it was cut,
+          while calls wait; default 10. 0: ``MasterLost`` at once.
         - ``call_timeout``: limit of all calls that wait for other peers, in seconds; default none. It has to be longer
           than the longest step of the slowest peer.
         - ``frame_checksums``: whether data carry checksums on their way; ``None``: unless both ends are on one host.
@@ -77,7 +82,14 @@ class Communicator(Training, Collectives):
         - ``world_of_one``: reduces succeed while this peer is the only member of its group, with its own contribution
           as the result, instead of raising ``TooFewPeers``.
         - ``state_memory``: bytes of memory that a sync may take beside the tensors; default 256 MiB.
+        - ``run_key``: the key of the run, as ``pccl-master --new-key`` prints it: only who has it takes part, and
+          everything that travels is encrypted; default: that of the address (``pccl://host:port#key``) or of the
+          environment variable ``PCCL_RUN_KEY``.
         - ``state_spill_dir``: where what it replaces goes beyond that; default: the directory for temporary files.
+        - ``upload_share_pct``: how many percent of its uplink this peer gives to newcomers that fetch the state that it
+          lends, 1 to 100; default 50.
+        - ``refuse_non_finite``: reduces raise ``NotFinite`` on all peers if a contribution holds NaN or an infinity;
+          nothing is changed then. All peers of a group have to choose alike.
         """
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
@@ -85,20 +97,25 @@ class Communicator(Training, Collectives):
         self._next_tag = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
-        settings = _settings(name, advertised_host, bind_address, first_ports, strict_ports, frame_checksums)
+        settings = _settings(name, advertised_host, bind_address, run_key, first_ports, strict_ports, frame_checksums,
+                             outbound_only)
         times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
-                 ("dial_timeout", dial_timeout))
+                 ("dial_timeout", dial_timeout), ("master_grace", master_grace))
         for number, (what, seconds) in enumerate(times):
             if seconds is not None:
-                settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=0.001))))
+                least_s = 0.0 if what == "master_grace" else 0.001
+                settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=least_s))))
         for function, value, what in (("pcclSetFormedGroups", formed_groups, "formed_groups"),
-                                      ("pcclSetWorldOfOne", world_of_one, "world_of_one")):
+                                      ("pcclSetWorldOfOne", world_of_one, "world_of_one"),
+                                      ("pcclSetRefuseNonFinite", refuse_non_finite, "refuse_non_finite")):
             if flag(value, what):
                 settings.append((function, (True,)))
         if state_memory is not None or state_spill_dir is not None:
             size = integer(256 << 20 if state_memory is None else state_memory, "state_memory", 0, U64)
             directory = optional_words(state_spill_dir, "state_spill_dir")
             settings.append(("pcclSetStateMemory", (size, directory)))
+        if upload_share_pct is not None:
+            settings.append(("pcclSetUploadShare", (integer(upload_share_pct, "upload_share_pct", 1, 100),)))
         if self._call_limit_ms != NO_TIMEOUT:
             settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
         chosen = Schedule.of(schedule)
@@ -145,19 +162,41 @@ class Communicator(Training, Collectives):
 
     # ---- Membership
 
-    def connect(self, n_attempts: int = 1) -> None:
+    @overload
+    def connect(self, n_attempts: int = 1, *, timeout: Optional[float] = None) -> None: ...
+
+    @overload
+    def connect(self, n_attempts: int = 1, *, state: SharedState, progress: Optional[Progress] = None,
+                timeout: Optional[float] = None) -> Ahead: ...
+
+    def connect(self, n_attempts: int = 1, *, state: Optional[SharedState] = None, progress: Optional[Progress] = None,
+                timeout: Optional[float] = None) -> Optional[Ahead]:
         """Joins the run. Tries to reach the master for ``connect_timeout``, also if nobody listens yet, and returns
         when the others have let this peer in. With ``n_attempts`` it does so as often, if the master was not there.
+
+        With ``state`` this peer fetches the state of its group into it while it waits to be let in, from members that
+        lend it (``lend``). As long as they lend, it is let in when it holds what they committed last, so that the sync
+        that follows moves little or nothing; where nobody lends, as ever. Returns what was fetched. ``progress`` is
+        called as in ``sync_shared_state``. **Until a sync has succeeded the content of the state is unspecified**, also
+        if this fails: some pieces are of one state and some of another one. No sync commits such a mixture.
         """
         attempts = integer(n_attempts, "n_attempts", 1, _I32)
+        if state is None and progress is not None:
+            raise TypeError("progress is that of a state: give state, too")
         for attempt in range(attempts):
             try:
-                self._blocking("connect", "pcclConnect")
-                return self._begin_tags()
+                ahead = None
+                if state is None:
+                    self._blocking("connect", "pcclConnect", timeout=timeout)
+                else:
+                    ahead = self._connect_with_state(state, progress, timeout)
+                self._begin_tags()
+                return ahead
             except ConnectFailed:
                 if attempt + 1 == attempts:
                     raise
             time.sleep(1)
+        return None
 
     def form_group(self, uuid: Union[int, UUID], members: Sequence[Union[str, bytes]],
                    timeout: Optional[float] = None) -> World:
@@ -269,6 +308,13 @@ class Communicator(Training, Collectives):
         status: Dict[str, Any] = json.loads(text("Communicator.status", "pcclGetStatus", self._handle, True))
         return status
 
+    def doctor(self) -> Dict[str, Any]:
+        """Whether this machine could take part in the run: ``passed``, and ``findings`` with what to do about each.
+        Joins nothing. Best before ``connect``; ``python -m pccl.doctor HOST:PORT`` prints it as a table."""
+        self._call("Communicator.doctor", "pcclDoctor", byref(ctypes.c_bool()))
+        report: Dict[str, Any] = json.loads(text("Communicator.doctor", "pcclGetDoctorReport", self._handle, True))
+        return report
+
     @property
     def last_verdict(self) -> Optional[str]:
         """Why the last operation failed on all peers, if one has."""
@@ -287,65 +333,6 @@ class Communicator(Training, Collectives):
         return text("Communicator.dump_flight", "pcclDumpFlight", self._handle, words(str(directory), "directory"))
 
     # ---- Data
-
-    def sync_shared_state(self, shared_state: SharedState,
-                          strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
-                          timeout: Optional[float] = None,
-                          progress: Optional[Callable[[SyncProgress], Any]] = None) -> SharedStateSyncInfo:
-        """Makes tensors, numbers and revision the same on all peers of the group. After a failure they are as before.
-
-        ``progress`` is called about once per second while this peer fetches what differs, and at the end; in another
-        thread than this one if this is the main thread.
-        """
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress is a function, not a {type(progress).__name__}")
-        if not isinstance(shared_state, SharedState):
-            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
-        chosen = SharedStateSyncStrategy.of(strategy)
-        captured, info = shared_state._capture(), structs.SyncInfo()
-        tell = PROGRESS_CALLBACK(0) if progress is None else PROGRESS_CALLBACK(
-            lambda seen, _: progress(SyncProgress(*(getattr(seen.contents, name) for name, _ in seen.contents._fields_))))
-        self._blocking("sync_shared_state", "pcclSynchronizeSharedStateWith", byref(captured.c), chosen.value,
-                       byref(info), tell, None, timeout=timeout, keep=(shared_state, captured, info, tell))
-        if info.rx_bytes > 0:
-            captured.finish()
-        shared_state.revision = captured.c.revision
-        self._begin_tags()
-        return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes)
-
-    def diff_shared_state(self, shared_state: SharedState, timeout: Optional[float] = None) -> StateDiff:
-        """Finds out where the peers of the group differ, and changes nothing: ``if diff := comm.diff_shared_state(state):
-        print(diff)``. All of them call it, with the same tensors; the revision does not matter, and what may differ is
-        left out. All get the same answer. A guard beside any training loop, also beside collectives of another
-        library."""
-        if not isinstance(shared_state, SharedState):
-            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
-        captured, count = shared_state._capture(), ctypes.c_size_t()
-        found = (structs.TensorDiff * max(captured.c.count, 1))()
-        self._blocking("diff_shared_state", "pcclDiffSharedState", byref(captured.c), found, captured.c.count,
-                       byref(count), timeout=timeout, keep=(shared_state, captured, found, count))
-        names = [captured.c.infos[one.tensor].name.decode() for one in found[:count.value]]
-        tensors = [
-            TensorDiff(name, one.first_element if one.is_located else None, one.begin, one.end, one.contents,
-                       self._peers_apart(index, one.peers_apart), one.is_apart)
-            for index, (name, one) in enumerate(zip(names, found))
-        ]
-        return StateDiff(tensors, text("Communicator.diff_shared_state", "pcclGetStateDiffText", self._handle))
-
-    def _peers_apart(self, index: int, count: int) -> List[bytes]:
-        peers, there = ctypes.create_string_buffer(16 * max(count, 1)), ctypes.c_size_t()
-        self._call("Communicator.diff_shared_state", "pcclGetStateDiffPeers", index, peers, count, byref(there))
-        return [peers.raw[16 * at:16 * at + 16] for at in range(min(count, there.value))]
-
-    def offer_resume(self, shared_state: SharedState) -> None:
-        """Before ``connect``: this peer holds the state, for instance from a file, and the run can go on from it.
-
-        Fresh peers wait for it, and the first sync of this peer has to bring exactly this state.
-        """
-        if not isinstance(shared_state, SharedState):
-            raise TypeError(f"shared_state is a SharedState, not a {type(shared_state).__name__}")
-        captured = shared_state._capture()
-        PCCLError.check(library.pcclOfferResume(self._handle, byref(captured.c)), "Communicator.offer_resume")
 
     def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
                    operand_descriptor: Optional[ReduceOperandDescriptor] = None,
@@ -493,12 +480,12 @@ _Setting = Tuple[str, Tuple[Any, ...]]
 
 
 def _settings(name: Optional[str], advertised_host: Optional[str], bind_address: Optional[str],
-              first_ports: Optional[Tuple[int, int]], strict_ports: bool,
-              frame_checksums: Optional[bool]) -> List[_Setting]:
+              run_key: Optional[str], first_ports: Optional[Tuple[int, int]], strict_ports: bool,
+              frame_checksums: Optional[bool], outbound_only: Optional[bool]) -> List[_Setting]:
     """The functions of the library that set what was given, with their arguments."""
     settings: List[_Setting] = []
     texts = (("pcclSetName", name, "name"), ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
-             ("pcclSetBindAddress", bind_address, "bind_address"))
+             ("pcclSetBindAddress", bind_address, "bind_address"), ("pcclSetRunKey", run_key, "run_key"))
     for function, value, what in texts:
         encoded = optional_words(value, what)
         if encoded is not None:
@@ -510,6 +497,8 @@ def _settings(name: Optional[str], advertised_host: Optional[str], bind_address:
         settings.append(("pcclSetFirstPorts", ports))
     if flag(strict_ports, "strict_ports"):
         settings.append(("pcclSetStrictPorts", (True,)))
+    if outbound_only is not None:
+        settings.append(("pcclSetOutboundOnly", (flag(outbound_only, "outbound_only"),)))
     if frame_checksums is not None:
         settings.append(("pcclSetFrameChecksums", (1 if flag(frame_checksums, "frame_checksums") else 2,)))
     return settings

@@ -34,11 +34,66 @@ class ReduceInfo:
 
 
 @dataclass(frozen=True)
+class PeerNorm:
+    """What one peer was about to contribute."""
+
+    #: The peer, as in ``Communicator.ring()``.
+    peer: bytes
+    #: Its Euclidean norm, as it says itself.
+    norm: float
+    #: What its elements are multiplied by: less than 1 if it is clipped.
+    scale: float
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What ``clip_to_median`` has found."""
+
+    #: Euclidean norm of what this peer is to contribute, before the clip.
+    norm: float
+    #: What its elements were multiplied by: less than 1 if it was clipped; at 1 no byte was touched.
+    scale: float
+    #: Of the norms of all peers; of an even number of them the lesser of the two in the middle.
+    median: float
+    #: All peers, by rank.
+    peers: List[PeerNorm]
+
+    @property
+    def outliers(self) -> List[PeerNorm]:
+        """Those that were clipped."""
+        return [one for one in self.peers if one.scale < 1]
+
+    @classmethod
+    def from_c(cls, clip: Any, norms: Any) -> "Clip":
+        """From the structures of C."""
+        known = norms[:min(clip.peers, len(norms))]
+        return cls(clip.norm, clip.scale, clip.median, [PeerNorm(bytes(it.peer), it.norm, it.scale) for it in known])
+
+
+@dataclass(frozen=True)
 class SharedStateSyncInfo:
     """What a sync reports: 0 bytes received prove that this peer had the state before."""
 
     tx_bytes: int
     rx_bytes: int
+    #: This peer has come with the state that its group lent (``Communicator.connect`` with ``state``). The others have
+    #: computed in the meantime, so it had better not compute first. True in its first sync only.
+    came_ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a newcomer had fetched when it was let in."""
+
+    #: The revision that it holds, all of it and verified.
+    revision: Optional[int]
+    #: Bytes that it has fetched.
+    rx_bytes: int
+
+    @classmethod
+    def from_c(cls, ahead: Any) -> "Ahead":
+        """From the structure of C."""
+        return cls(ahead.revision if ahead.has_revision else None, ahead.rx_bytes)
 
 
 @dataclass(frozen=True)
@@ -219,6 +274,8 @@ class ReduceOpDescriptor:
         """From tensors, arrays or anything else that has memory."""
         _instance(reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
         given, taken = pair(send, recv, reduce_descriptor.operand_descriptor)
+        if given.staged is not None or taken.staged is not None:
+            raise InvalidBuffer("buffers on devices are not for descriptors: use all_reduce_many")
         if given.count != reduce_descriptor.count:
             raise InvalidBuffer(f"{given.count} elements, but the descriptor has {reduce_descriptor.count}")
         return cls(given.pointer, taken.pointer, reduce_descriptor, (given, taken))

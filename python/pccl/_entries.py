@@ -4,8 +4,9 @@ import struct
 from functools import partial
 from typing import Any, Callable, Optional, Tuple
 
+from . import _devices
 from ._buffers import array_of_dlpack, check_tensor, dtype_of_format, is_tensor, view_of
-from ._enums import DataType
+from ._enums import DataType, DeviceType
 from ._errors import InvalidBuffer
 
 #: Puts a number in the place of another.
@@ -21,8 +22,15 @@ class Entry:
         #: Carries a copy, or a number, back to where it came from.
         self.finish = finish
         self.allow_content_inequality = False
+        self.device_type = DeviceType.CPU
         #: For files, where it is known.
         self.shape: Optional[Tuple[int, ...]] = None
+
+    def on_device(self, array: _devices.DeviceArray) -> "Entry":
+        """On a device, where all that is queued before on the array's stream is done."""
+        array.settle()
+        self.device_type = DeviceType.CUDA
+        return self
 
     def shaped(self, shape: Any) -> "Entry":
         """With the shape of what it was made of, unless its elements are others."""
@@ -82,6 +90,10 @@ def memory_entry(name: str, source: Any) -> Entry:
         raise ValueError("a tensor of the shared state needs a name")
     if is_tensor(source):
         return _of_tensor(name, source)
+    array = _devices.of_object(source, True)
+    if array is not None:
+        entry = Entry(name, array.pointer, array.count, array.dtype, array)
+        return entry.on_device(array).shaped(array.shape)
     source = array_of_dlpack(source, True)
     if type(source).__module__ == "numpy" or hasattr(source, "__array_interface__"):
         return _of_array(name, source)
@@ -109,7 +121,8 @@ def _of_tensor(name: str, tensor: Any) -> Entry:
     except ValueError:
         dtype, size = DataType.UINT8, plain.numel() * plain.element_size()
         name = f"{name} ({str(plain.dtype).rpartition('.')[2]})"
-    return Entry(name, plain.data_ptr(), size, dtype, plain, finish=finish).shaped(plain.shape)
+    entry = Entry(name, plain.data_ptr(), size, dtype, plain, finish=finish).shaped(plain.shape)
+    return entry.on_device(_devices.of_tensor(plain)) if _devices.is_on_device(plain) else entry
 
 
 def _of_array(name: str, array: Any) -> Entry:

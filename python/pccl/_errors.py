@@ -78,6 +78,14 @@ class StateLost(Aborted):
     """The run has committed a newer revision, and nobody who is there holds it: wait for a peer that does."""
 
 
+class SeederMissing(Aborted):
+    """Shared state may come from trusted seeders only, and none of those who are there holds what was elected."""
+
+
+class NotFinite(Aborted):
+    """A contribution holds NaN or an infinity, and all have asked to refuse that; the verdict names who gives it."""
+
+
 class Mismatch(Aborted):
     """Peers made the same call with different arguments; the verdict names two peers and both values."""
 
@@ -171,9 +179,9 @@ _LOST_PEERS = ("PeerDied", "PeerSilent", "PeerDropped", "PeerLeft")
 _ABORTED = ("WorldChanged", "EdgeBroken", "Corruption", "CallerAbort", "CallTimeout", "NoSource", "LocalFault")
 _CLASSES = {
     kind.__name__: kind
-    for kind in (ResumeWaits, StateLost, StateFileError, TooFewPeers, TimedOut, NotConnected, ConnectFailed, Refused,
-                 MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps, System, InternalError,
-                 Fenced, NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
+    for kind in (ResumeWaits, StateLost, SeederMissing, NotFinite, StateFileError, TooFewPeers, TimedOut, NotConnected,
+                 ConnectFailed, Refused, MasterLost, OutcomeUnknown, InvalidArgument, InvalidUsage, PendingAsyncOps,
+                 System, InternalError, Fenced, NotMember, NoQuorum, StoreUnreachable, StoreLost, Cancelled)
 }
 CLASSES = (PCCLError, Aborted, PeerLost, GroupBroken, Mismatch, Dropped, IterationError, *_CLASSES.values())
 for _kind in CLASSES:

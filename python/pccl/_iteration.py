@@ -2,7 +2,7 @@
 
 import ctypes
 from ctypes import byref
-from typing import Any, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._arguments import NO_TIMEOUT, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
 from ._calls import blocking
@@ -120,9 +120,11 @@ class GlobalIteration:
             raise ValueError(f"policy is {policy!r}, but it is one of {', '.join(map(repr, _POLICIES))}")
         times = (("heartbeat_interval", heartbeat_interval), ("inactive_after", inactive_after),
                  ("no_progress", no_progress), ("poll_interval", poll_interval), ("store_timeout", store_timeout))
-        settings = [("pcclIterationSetPolicy", (_POLICIES[policy],)),
-                    ("pcclIterationSetFirst", (integer(first_iteration, "first_iteration", 0, U64),)),
-                    ("pcclIterationSetMirror", (flag(mirror, "mirror"),))]
+        settings: List[Tuple[str, Tuple[Any, ...]]] = [
+            ("pcclIterationSetPolicy", (_POLICIES[policy],)),
+            ("pcclIterationSetFirst", (integer(first_iteration, "first_iteration", 0, U64),)),
+            ("pcclIterationSetMirror", (flag(mirror, "mirror"),)),
+        ]
         for number, (what, seconds) in enumerate(times):
             settings.append(("pcclIterationSetTime", (number, milliseconds(seconds, what, least_s=0.001))))
         limit = limit_ms(join_timeout, "join_timeout")

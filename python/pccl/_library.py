@@ -26,6 +26,12 @@ class structs:
     class AsyncReduceOp(Structure):
         _fields_ = [("comm", c_void_p), ("tag", c_uint64)]
 
+    class Clip(Structure):
+        _fields_ = [("norm", c_double), ("scale", c_double), ("median", c_double), ("peers", c_uint32)]
+
+    class PeerNorm(Structure):
+        _fields_ = [("peer", c_uint8 * 16), ("norm", c_double), ("scale", c_double)]
+
     class TensorInfo(Structure):
         _fields_ = [
             ("name", c_char_p), ("data", c_void_p), ("count", c_size_t), ("datatype", c_int), ("device_type", c_int),
@@ -33,7 +39,19 @@ class structs:
         ]
 
     class SyncInfo(Structure):
-        _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64)]
+        _fields_ = [("tx_bytes", c_uint64), ("rx_bytes", c_uint64), ("came_ahead", c_bool)]
+
+    class Unchanged(Structure):
+        _fields_ = [("name", c_char_p), ("revision", c_uint64)]
+
+    class SyncOptions(Structure):
+        _fields_ = [
+            ("strategy", c_int), ("unchanged_count", c_size_t), ("unchanged", c_void_p), ("progress", c_void_p),
+            ("user", c_void_p),
+        ]
+
+    class Ahead(Structure):
+        _fields_ = [("has_revision", c_bool), ("revision", c_uint64), ("rx_bytes", c_uint64)]
 
     class SyncProgress(Structure):
         _fields_ = [
@@ -128,14 +146,24 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSendAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclRecvAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclBarrierAsync": [c_uint64, _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclClipToMedian":
+        [POINTER(_ReduceOpDescriptor), c_size_t, c_double, _HANDLE, POINTER(structs.Clip), POINTER(structs.PeerNorm),
+         c_size_t],
     "pcclAwaitAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(structs.ReduceInfo)],
     "pcclAllReduceMultipleWithRetry":
         [POINTER(_ReduceOpDescriptor), c_size_t, _HANDLE, POINTER(structs.ReduceInfo), c_int],
     "pcclSaveSharedState": [POINTER(_SharedState), c_char_p, POINTER(structs.SaveOptions), POINTER(c_uint64)],
     "pcclLoadSharedState": [POINTER(_SharedState), c_char_p],
     "pcclOfferResume": [_HANDLE, POINTER(_SharedState)],
-    "pcclSynchronizeSharedStateWith":
-        [_HANDLE, POINTER(_SharedState), c_int, POINTER(structs.SyncInfo), PROGRESS_CALLBACK, c_void_p],
+    "pcclSyncSharedState":
+        [_HANDLE, POINTER(_SharedState), POINTER(structs.SyncOptions), POINTER(structs.SyncInfo)],
+    "pcclConnectWithState":
+        [_HANDLE, POINTER(_SharedState), c_uint64, PROGRESS_CALLBACK, c_void_p, POINTER(structs.Ahead)],
+    "pcclRecoverWithState": [_HANDLE, c_int, c_uint32, POINTER(_SharedState), POINTER(structs.Ahead)],
+    "pcclLendSharedState": [_HANDLE, POINTER(_SharedState), c_bool, POINTER(c_uint64)],
+    "pcclReclaimSharedState": [_HANDLE, c_uint64],
+    "pcclLendSharedStateSnapshot": [_HANDLE, POINTER(_SharedState), c_bool],
+    "pcclEndSharedStateSnapshot": [_HANDLE],
     "pcclDiffSharedState":
         [_HANDLE, POINTER(_SharedState), POINTER(structs.TensorDiff), c_size_t, POINTER(c_size_t)],
     "pcclGetStateDiffText": [_HANDLE, *_TEXT],
@@ -145,14 +173,20 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclDestroyMaster": [_HANDLE],
     "pcclGetLastVerdict": [_HANDLE, *_TEXT],
     "pcclCreateCommunicatorByName": [c_char_p, c_uint32, c_uint32, POINTER(c_void_p)],
+    "pcclGetDeviceCount": [POINTER(c_uint32)],
+    "pcclStage": [c_void_p, c_size_t, c_void_p, c_bool, POINTER(c_void_p), POINTER(c_void_p)],
+    "pcclUnstage": [c_void_p, c_bool],
     "pcclSetTimeout": [_HANDLE, c_int, c_uint64],
     "pcclSetAdvertisedHost": [_HANDLE, c_char_p],
     "pcclSetBindAddress": [_HANDLE, c_char_p],
+    "pcclSetRunKey": [_HANDLE, c_char_p],
     "pcclGetLastCulprits": [c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclSetFrameChecksums": [_HANDLE, c_int],
     "pcclSetFormedGroups": [_HANDLE, c_bool],
     "pcclSetWorldOfOne": [_HANDLE, c_bool],
     "pcclSetStateMemory": [_HANDLE, c_uint64, c_char_p],
+    "pcclSetUploadShare": [_HANDLE, c_uint32],
+    "pcclSetRefuseNonFinite": [_HANDLE, c_bool],
     "pcclFormGroup": [_HANDLE, c_uint64, c_uint64, POINTER(structs.Member), c_size_t],
     "pcclSetSchedule": [_HANDLE, c_int],
     "pcclSetFirstPorts": [_HANDLE, c_uint16, c_uint16],
@@ -161,6 +195,8 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclGetRing": [_HANDLE, c_void_p, c_size_t, POINTER(c_size_t)],
     "pcclWaitForWorld": [_HANDLE, c_uint32, c_uint64],
     "pcclGetStatus": [_HANDLE, c_bool, *_TEXT],
+    "pcclDoctor": [_HANDLE, POINTER(c_bool)],
+    "pcclGetDoctorReport": [_HANDLE, c_bool, *_TEXT],
     "pcclTestAsyncReduce": [POINTER(structs.AsyncReduceOp), POINTER(c_bool)],
     "pcclWaitAsyncReduce": [POINTER(structs.AsyncReduceOp), c_uint64, POINTER(c_bool)],
     "pcclAbortAsyncReduce": [POINTER(structs.AsyncReduceOp)],
@@ -172,6 +208,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetCallTimeout": [_HANDLE, c_uint64],
     "pcclSetThreadCallTimeout": [c_uint64],
     "pcclSetStrictPorts": [_HANDLE, c_bool],
+    "pcclSetOutboundOnly": [_HANDLE, c_bool],
     "pcclSetName": [_HANDLE, c_char_p],
     "pcclGetName": [_HANDLE, *_TEXT],
     "pcclGetPeerId": [_HANDLE, c_void_p],
@@ -181,6 +218,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclCreateMasterByName": [c_char_p, POINTER(c_void_p)],
     "pcclMasterSetMinWorldSize": [_HANDLE, c_uint32],
     "pcclMasterSetPeerTimeout": [_HANDLE, c_uint64],
+    "pcclMasterSetRunKey": [_HANDLE, c_char_p],
+    "pcclMasterSetWireMode": [_HANDLE, c_char_p],
+    "pcclMasterAddTrustedSeeder": [_HANDLE, c_char_p],
     "pcclMasterSetStragglerTimeout": [_HANDLE, c_uint64],
     "pcclMasterSetEdgeTimeout": [_HANDLE, c_uint64],
     "pcclMasterGetPort": [_HANDLE, POINTER(c_uint16)],

@@ -8,9 +8,9 @@ import time
 import weakref
 from ctypes import byref
 from types import CodeType, FrameType
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
-from ._arguments import U32, integer, limit_ms, milliseconds, words
+from ._arguments import U32, integer, limit_ms, milliseconds, optional_words, words
 from ._enums import Result
 from ._errors import PCCLError
 from ._library import library
@@ -33,7 +33,8 @@ class MasterNode:
 
     def __init__(self, listen_address: str = "0.0.0.0:48148", *, min_world_size: Optional[int] = None,
                  peer_timeout: Optional[float] = None, straggler_timeout: Optional[float] = None,
-                 edge_timeout: Optional[float] = None):
+                 edge_timeout: Optional[float] = None, run_key: Optional[str] = None,
+                 wire: Optional[str] = None, trusted_seeders: Sequence[str] = ()):
         """A master that does not run yet.
 
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
@@ -43,12 +44,18 @@ class MasterNode:
           seconds; default never. It has to be longer than the longest step of the slowest peer.
         - ``edge_timeout``: a connection between two peers on which bytes wait and none has moved for as many seconds is
           built anew; default 4.
+        - ``run_key``: the key of the run, as ``pccl-master --new-key`` prints it: who does not have it is turned away,
+          and everything that travels is encrypted; default: that of the environment variable ``PCCL_RUN_KEY``. Without
+          one a master that other machines reach lets everybody in, and says so in the log.
+        - ``wire``: with a key, how tensors and shared state travel: ``"encrypt"``, which is the default,
+          ``"integrity"`` (readable, and not to be changed), or ``"off"`` (on private wires).
+        - ``trusted_seeders``: with a key, names of the only peers that give shared state to others; default: all do.
         """
         self._handle = ctypes.c_void_p()
         self._main: Optional[FrameType] = None
         self._call_of_owner: Optional[_Place] = None
         address = words(listen_address, "listen_address")
-        settings = []
+        settings: List[Tuple[str, Any]] = []
         if min_world_size is not None:
             settings.append(("pcclMasterSetMinWorldSize", integer(min_world_size, "min_world_size", 1, U32)))
         if peer_timeout is not None:
@@ -57,6 +64,14 @@ class MasterNode:
             settings.append(("pcclMasterSetStragglerTimeout", limit_ms(straggler_timeout, "straggler_timeout")))
         if edge_timeout is not None:
             settings.append(("pcclMasterSetEdgeTimeout", milliseconds(edge_timeout, "edge_timeout", least_s=0.001)))
+        key = optional_words(run_key, "run_key")
+        if key is not None:
+            settings.append(("pcclMasterSetRunKey", key))
+        mode = optional_words(wire, "wire")
+        if mode is not None:
+            settings.append(("pcclMasterSetWireMode", mode))
+        for name in trusted_seeders:
+            settings.append(("pcclMasterAddTrustedSeeder", words(name, "trusted_seeders")))
         attach()
         code = library.pcclCreateMasterByName(address, byref(self._handle))
         if code == Result.INVALID_ARGUMENT.value:
@@ -70,9 +85,13 @@ class MasterNode:
 
     def run(self) -> None:
         """Starts it and returns."""
-        self._call("MasterNode.run", "pcclRunMaster")
+        self._run_embedded()
         self._main, self._call_of_owner = _main_frame(), _place(sys._getframe(1).f_back)
         _running.add(self)
+
+    def _run_embedded(self) -> None:
+        """Starts it for an owner that ends it itself: no script waits for it at its last line."""
+        self._call("MasterNode.run", "pcclRunMaster")
 
     @property
     def port(self) -> int:

@@ -7,6 +7,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from ._arguments import NO_TIMEOUT, limit_ms
+from ._buffers import Buffer
 from ._calls import GRACE_S
 from ._descriptors import ReduceInfo
 from ._errors import PCCLError
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 #: How often a wait for a reduce lets Python look at its signals.
 _SLICE_MS = 50
+
+
+def finish(kept: Any, succeeded: bool) -> None:
+    """Ends the use of all buffers that an operation keeps."""
+    if isinstance(kept, Buffer):
+        kept.finish(succeeded)
+    elif isinstance(kept, (tuple, list)):
+        for one in kept:
+            finish(one, succeeded)
 
 
 class AsyncReduceHandle:
@@ -105,6 +115,11 @@ class AsyncReduceHandle:
         code = library.pcclAwaitAsyncReduceFor(byref(self._op), limit, byref(info))
         if code != 0:
             self.error = PCCLError.of(code, self._call)
+        try:
+            finish(self._keep, code == 0)
+        except PCCLError as error:
+            # The others have the result; the device of this peer has not.
+            self.error, code = error, error.result.value
         self._result = (code == 0, code, ReduceInfo.from_c(info))
         self._keep = None
         self._communicator._is_over(self)

@@ -46,7 +46,7 @@ class TensorInfo:
         the parameter gets other memory.
         """
         entry = memory_entry(words(name, "name").decode(), source)
-        info = cls(name, entry.pointer, numel=entry.count, dtype=entry.dtype, device_type=DeviceType.CPU,
+        info = cls(name, entry.pointer, numel=entry.count, dtype=entry.dtype, device_type=entry.device_type,
                    allow_content_inequality=allow_content_inequality)
         info._source = source
         return info
@@ -58,11 +58,13 @@ class TensorInfo:
         """Where it is now."""
         if self._source is None:
             entry = Entry(self.name, self.data_ptr, self.numel, self.dtype, None)
+            entry.device_type = self.device_type
         else:
             # Held until the next capture: memory that could move away, such as that of a bytearray, does not.
             entry = memory_entry(self.name, self._source)
             self._entry = entry if entry.finish is None else None
             self.data_ptr, self.numel, self.dtype = entry.pointer, entry.count, entry.dtype
+            self.device_type = entry.device_type
         entry.allow_content_inequality = self.allow_content_inequality
         return entry
 
@@ -138,7 +140,7 @@ class Captured:
         self.entries = entries
         self._names = [words(entry.name, "the name of a tensor") for entry in entries]
         self._infos = (structs.TensorInfo * len(entries))(*[
-            structs.TensorInfo(name, entry.pointer, entry.count, entry.dtype.value, DeviceType.CPU.value,
+            structs.TensorInfo(name, entry.pointer, entry.count, entry.dtype.value, entry.device_type.value,
                                entry.allow_content_inequality)
             for name, entry in zip(self._names, entries)
         ])

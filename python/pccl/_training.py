@@ -1,14 +1,18 @@
 """The loop of a training."""
 
+import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
-from ._arguments import U32, integer
+from ._arguments import U32, integer, milliseconds
 from ._descriptors import SharedStateSyncInfo, World
 from ._enums import Remedy, SharedStateSyncStrategy
 from ._errors import PCCLError
 from ._log import LOGGER
+from ._notice import Notice, wait_out
 from ._reduces import AsyncReduceHandle
+from ._sharing import Loan, Progress, Unchanged
 from ._state import SharedState
 
 #: Longest pause between two steps that fail, one after the other.
@@ -24,19 +28,24 @@ class Training:
         @property
         def is_connected(self) -> bool: ...
 
+        def close(self) -> None: ...
         def world(self) -> World: ...
         def wait_for_world(self, peers: int, timeout: Optional[float] = None) -> World: ...
         def are_peers_pending(self, timeout: Optional[float] = None) -> bool: ...
         def update_topology(self, timeout: Optional[float] = None) -> None: ...
         def sync_shared_state(self, shared_state: SharedState, strategy: Union[SharedStateSyncStrategy, str] = ...,
-                              timeout: Optional[float] = None) -> SharedStateSyncInfo: ...
+                              timeout: Optional[float] = None, progress: Optional[Progress] = None, *,
+                              unchanged: Unchanged = ...) -> SharedStateSyncInfo: ...
+        def lend(self, shared_state: SharedState, *, unchanged: bool = ...) -> Loan: ...
+        def _recover_with_state(self, remedy: int, peers: int, state: SharedState) -> None: ...
         def _blocking(self, call: str, name: str, *arguments: Any, timeout: Optional[float] = None,
                       keep: Any = None) -> None: ...
         def _begin_tags(self) -> None: ...
 
-    def run(self, step: Callable[[], Any], *, state: SharedState, steps: Optional[int] = None,
+    def run(self, step: Callable[..., Any], *, state: SharedState, steps: Optional[int] = None,
             more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
-            strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR) -> None:
+            strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
+            compute: Optional[Callable[[], Any]] = None) -> None:
         """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is
         started again. Peers may be started before their master.
 
@@ -48,10 +57,20 @@ class Training:
         A ``step`` computes, reduces, and changes the state at its end, when all its reduces have succeeded: if one of
         them fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked
         before each turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight
-        are given up. Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised.
+        are given up.
+
+        With ``compute``, which all peers have or none, newcomers join without a stop. ``compute()`` does what takes long
+        and returns it; it only reads the state, which is lent meanwhile: newcomers fetch it. Then whoever holds it is
+        let in, and ``step(computed)`` reduces and changes the state. A peer that has just come that way has computed
+        nothing, and nobody waits for it: its first ``step`` gets ``None`` and has to reduce with the weight 0, as in
+        ``comm.weighted_average(gradient, 0 if computed is None else 1)``.
+
+        Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised.
         """
         if not callable(step):
             raise TypeError(f"step is a function, not a {type(step).__name__}")
+        if compute is not None and not callable(compute):
+            raise TypeError(f"compute is a function, not a {type(compute).__name__}")
         if not isinstance(state, SharedState):
             raise TypeError(f"state is a SharedState, not a {type(state).__name__}")
         if (steps is None) == (more is None):
@@ -60,17 +79,22 @@ class Training:
         if not callable(min_world):
             integer(min_world, "min_world", 1, U32)
         goes_on = more if more is not None else _until(state, integer(steps, "steps", 0, (1 << 64) - 1))
+        fetched = None if compute is None else state
         failures = 0
         error: Optional[PCCLError] = None
         while goes_on():
             peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
             try:
                 if error is not None:
-                    self.recover(error, min_world=peers)
+                    self.recover(error, min_world=peers, state=fetched)
                 elif not self.is_connected:
-                    self._recover(Remedy.RECONNECT, peers)
+                    self._recover(Remedy.RECONNECT, peers, fetched)
                 error = None
-                self._turn(step, state, chosen, peers, goes_on)
+                self._wait_for(peers)
+                if compute is None:
+                    self._turn(step, state, chosen, goes_on)
+                else:
+                    self._lent_turn(step, compute, state, chosen, goes_on)
                 failures = 0
             except PCCLError as failed:
                 if failed is error or failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
@@ -81,12 +105,25 @@ class Training:
                     # The first failure has taken its time; a row of them must not keep the machine busy.
                     time.sleep(min(0.1 * 2 ** min(failures - 2, 10), _LONGEST_PAUSE_S))
 
-    def _turn(self, step: Callable[[], Any], state: SharedState, strategy: SharedStateSyncStrategy, peers: int,
-              goes_on: Callable[[], bool]) -> None:
+    def close_on(self, notice: Notice, within: float) -> None:
+        """Sees to it that this peer has left ``within`` so many seconds after the notice was given: what is in flight
+        then is cut off, as by ``close``. It is the net under a loop that asks ``notice.is_given()`` between its steps
+        and calls ``close_within``, and that may be blocked for longer. A peer that has left before is left alone; so is
+        one whose notice was closed."""
+        if not isinstance(notice, Notice):
+            raise TypeError(f"notice is a Notice, not a {type(notice).__name__}")
+        seconds = milliseconds(within, "within") / 1000
+        threading.Thread(target=_leave, args=(weakref.ref(self), notice, seconds), daemon=True,
+                         name="pccl-leave").start()
+
+    def _wait_for(self, peers: int) -> None:
         world = self.world()
         wanted = max(peers, world.min_world_size)
         if world.global_size < wanted:
             self.wait_for_world(wanted)
+
+    def _turn(self, step: Callable[[], Any], state: SharedState, strategy: SharedStateSyncStrategy,
+              goes_on: Callable[[], bool]) -> None:
         self.sync_shared_state(state, strategy)
         # The state of the others may be that of the end.
         if not goes_on():
@@ -98,20 +135,43 @@ class Training:
         if goes_on() and self.are_peers_pending():
             self.update_topology()
 
-    def recover(self, error: PCCLError, *, min_world: int = 2) -> None:
+    def _lent_turn(self, step: Callable[[Any], Any], compute: Callable[[], Any], state: SharedState,
+                   strategy: SharedStateSyncStrategy, goes_on: Callable[[], bool]) -> None:
+        computed, work = False, None
+        came = self.sync_shared_state(state, strategy).came_ahead
+        while goes_on():
+            if not computed and not came:
+                with self.lend(state, unchanged=True):
+                    work = compute()
+                computed = True
+            # Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that of
+            # a newcomer, so that all make the same calls.
+            if not self.are_peers_pending():
+                step(work)
+                state.push_revision()
+                return
+            self.update_topology()
+            if self.sync_shared_state(state, strategy).rx_bytes > 0:
+                # The others have another state: what was computed is of no use.
+                computed, came, work = False, False, None
+
+    def recover(self, error: PCCLError, *, min_world: int = 2, state: Optional[SharedState] = None) -> None:
         """Does what ``error`` asks for, so that the step in which it happened can be made again, from its sync on:
         nothing, a wait until there are ``min_world`` peers, or ``connect`` and a wait for peers. If that fails, what
         that failure asks for is done, for up to ``connect_timeout``. Reduces that are in flight are given up before.
-        Raises ``error`` if nothing can be done about it. For loops of one's own; ``run`` holds the usual one.
+        Raises ``error`` if nothing can be done about it. For loops of one's own; ``run`` holds the usual one. With
+        ``state`` it connects as ``connect(state=state)`` does.
         """
         peers = integer(min_world, "min_world", 1, U32)
         if not isinstance(error, PCCLError):
             raise TypeError(f"error is a PCCLError, not a {type(error).__name__}")
+        if state is not None and not isinstance(state, SharedState):
+            raise TypeError(f"state is a SharedState, not a {type(state).__name__}")
         if error.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
             raise error
-        self._recover(error.remedy, peers)
+        self._recover(error.remedy, peers, state)
 
-    def _recover(self, remedy: Remedy, peers: int) -> None:
+    def _recover(self, remedy: Remedy, peers: int, state: Optional[SharedState]) -> None:
         for handle in list(self._in_flight.values()):
             try:
                 handle.abort()
@@ -119,9 +179,26 @@ class Training:
                 # It is over, and so is the connection that it belonged to.
                 pass
             handle.wait(float("inf"))
-        self._blocking("recover", "pcclRecover", remedy.value, peers)
+        if state is None:
+            self._blocking("recover", "pcclRecover", remedy.value, peers)
+        else:
+            self._recover_with_state(remedy.value, peers, state)
         if remedy is not Remedy.RETRY:
             self._begin_tags()
+
+
+def _leave(training: "weakref.ref[Training]", notice: Notice, within_s: float) -> None:
+    if not wait_out(notice, within_s, lambda: training() is not None):
+        return
+    left = training()
+    try:
+        if left is not None and left.is_connected:
+            LOGGER.warning("%g s after the notice this peer has not left by itself: what is in flight is cut off",
+                           within_s)
+            left.close()
+    except PCCLError:
+        # It was destroyed meanwhile, which is as good.
+        pass
 
 
 def _until(state: SharedState, steps: int) -> Callable[[], bool]:

@@ -1,10 +1,19 @@
 """Whether tensors may be in the memory of a GPU."""
 
+import ctypes
+
 from ._library import library, structs
 
 
 def is_available() -> bool:
-    """Whether the library was built with CUDA."""
+    """Whether the library was built with CUDA. It looks for a driver when a tensor needs one: see ``device_count``."""
     info = structs.BuildInfo()
     library.pcclGetBuildInfo(info)
     return bool(info.has_cuda_support)
+
+
+def device_count() -> int:
+    """How many GPUs this process can use; 0 where there is no driver."""
+    count = ctypes.c_uint32()
+    library.pcclGetDeviceCount(ctypes.byref(count))
+    return count.value

@@ -107,6 +107,7 @@ def test_every_integer(comm, state):
     calls = {
         "peer_group": (lambda value: Communicator("127.0.0.1:1", value), [-1, 1 << 32]),
         "pool size": (lambda value: Communicator("127.0.0.1:1", 0, value), [-1, 65, 1 << 32]),
+        "upload share": (lambda value: Communicator("127.0.0.1:1", upload_share_pct=value), [-1, 0, 101, 306]),
         "first port": (lambda value: Communicator("127.0.0.1:1", first_ports=(value, 0)), [-1, 65536, 70000]),
         "second port": (lambda value: Communicator("127.0.0.1:1", first_ports=(0, value)), [-1, 65536, 70000]),
         "attempts": (lambda value: comm.connect(n_attempts=value), [0, -1, 1 << 31]),
@@ -153,6 +154,7 @@ def test_every_time(comm, state):
         "connect_timeout": (lambda value: Communicator("127.0.0.1:1", connect_timeout=value), [0, math.inf]),
         "master_timeout": (lambda value: Communicator("127.0.0.1:1", master_timeout=value), [0, math.inf]),
         "dial_timeout": (lambda value: Communicator("127.0.0.1:1", dial_timeout=value), [0, math.inf]),
+        "master_grace": (lambda value: Communicator("127.0.0.1:1", master_grace=value), [math.inf]),
         "call_timeout": (lambda value: Communicator("127.0.0.1:1", call_timeout=value), []),
         "wait_for_world": (lambda value: comm.wait_for_world(2, timeout=value), []),
         "update_topology": (lambda value: comm.update_topology(timeout=value), []),

@@ -112,6 +112,64 @@ def test_send_and_receive(fleet, count):
         """)
 
 
+def test_contributions_are_clipped_to_the_median(fleet):
+    fleet(3, """
+        comm = join()
+        rank, ring = comm.world().rank, comm.ring()
+        large = 100.0 if rank == 1 else 1.0
+        first, second = numpy.array([3.0 * large], numpy.float32), numpy.array([[-4.0 * large, 0.0]])
+        clip = comm.clip_to_median([first, second], 10)
+        assert (clip.median, clip.norm) == (5.0, 5.0 * large), clip
+        assert [one.peer for one in clip.peers] == ring and [one.norm for one in clip.peers] == [5.0, 500.0, 5.0]
+        assert [one.peer for one in clip.outliers] == [ring[1]] and clip.scale == (0.1 if rank == 1 else 1.0)
+        if rank == 1:
+            assert first[0] == numpy.float32(300.0 * 0.1) and second[0, 0] == -400.0 * 0.1
+        else:
+            assert first[0] == 3 and second[0, 0] == -4
+        # Then the average.
+        comm.all_reduce_many([first, second], op="avg")
+        assert abs(first[0] - 12) < 1e-5
+
+        data = numpy.full(10, large)
+        before = data.copy()
+        for factor in (0, -1, float("nan"), float("inf")):
+            try:
+                comm.clip_to_median(data, factor)
+                raise SystemExit(f"a factor of {factor}")
+            except ValueError:
+                pass
+        for wrong in ([], numpy.ones(3, numpy.int32), [data, data]):
+            try:
+                comm.clip_to_median(wrong, 3, tag=4)
+                raise SystemExit("not refused")
+            except ValueError:
+                assert (data == before).all()
+        try:
+            comm.clip_to_median(data, 2.0 + (rank == 2), tag=5)
+            raise SystemExit("factors that differ")
+        except InvalidArgument as error:
+            assert "factors that differ: 2 by" in str(error) and (data == before).all(), error
+        if rank == 2:
+            data[7] = numpy.nan
+        try:
+            comm.clip_to_median(data, 2.0, tag=6)
+            raise SystemExit("NaN")
+        except NotFinite as error:
+            assert error.culprits == (ring[2],) and "at element 7" in str(error), error
+        if rank == 0:
+            try:
+                comm.clip_to_median(data, 2.0, tag=7, timeout=0.2)
+                raise SystemExit("nobody else has called it")
+            except TimedOut:
+                assert (data == before).all()
+        comm.barrier(tag=8)
+        # bfloat16, which numpy does not know: 2 and 4096.
+        halves = numpy.full(4, 0x4580 if rank == 1 else 0x4000, numpy.uint16)
+        clip = comm.clip_to_median(halves, 2, tag=9, operand_descriptor=ReduceOperandDescriptor(DataType.BFLOAT16))
+        assert clip.median == 4 and (halves == (0x4080 if rank == 1 else 0x4000)).all(), halves
+        """)
+
+
 def test_several_in_flight(fleet):
     fleet(2, """
         comm = join()
@@ -147,6 +205,9 @@ def test_tensors_of_torch(fleet):
         half = torch.ones(8, dtype=torch.bfloat16) * (rank + 1)
         comm.weighted_average(half, 3 - 2 * rank)
         assert bool((half == 1.25).all())
+        gradient = torch.full((4,), 1.0 if rank else 64.0, dtype=torch.float16)
+        assert comm.clip_to_median([gradient], 2).outliers[0].norm == 128.0
+        assert gradient.tolist() == ([1.0] * 4 if rank else [2.0] * 4)
         """)
 
 

@@ -22,7 +22,7 @@ def alone(master):
 
 
 def test_the_package_says_what_it_is():
-    assert pccl.__version__.count(".") == 2 and not pccl.cuda.is_available()
+    assert pccl.__version__.count(".") == 2 and pccl.cuda.is_available()
     assert os.path.exists(os.path.join(pccl.get_include(), "pccl.h"))
     assert any(name.startswith("libpccl") for name in os.listdir(pccl.pccl_dir()))
     assert DataType.INT16.value == 2 and len(Result) == 13 and len(DataType) == 12
@@ -161,7 +161,12 @@ def test_the_master_program_ends_by_a_signal():
         asked = subprocess.run([sys.executable, "-m", "pccl.master", "--status", f"127.0.0.1:{port}"], timeout=60,
                                stdout=subprocess.PIPE, text=True)
         assert asked.returncode == 0 and "0 peers" in asked.stdout, asked.stdout
+        asked = subprocess.run([sys.executable, "-m", "pccl.doctor", f"127.0.0.1:{port}", "--p2p-port", "0",
+                                "--state-port", "0"], timeout=60, stdout=subprocess.PIPE, text=True)
+        assert asked.returncode == 0 and "nothing failed" in asked.stdout, asked.stdout
         with Communicator(f"127.0.0.1:{port}", first_ports=(0, 0)) as comm:
+            report = comm.doctor()
+            assert report["passed"] and report["findings"][0]["subject"] == "master", report
             comm.connect()
         program.send_signal(number)
         assert program.wait(60) == 0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pccl import Communicator, MasterNode
+from pccl import Communicator, MasterNode, PCCLError
 
 #: A script that does not end is a failure after this time.
 PATIENCE_S = 60
@@ -46,6 +46,16 @@ def test_a_program_that_failed_ends(script, status):
                           text=True)
     assert done.returncode == status, done.stderr
     assert ("caught" in done.stdout) == (status == 0)
+
+
+def test_a_wire_mode_is_checked_and_told():
+    key = "5a" * 32
+    with pytest.raises(PCCLError, match="`integrity`"):
+        MasterNode("127.0.0.1:0", run_key=key, wire="plain")
+    with MasterNode("127.0.0.1:0", run_key=key, wire="integrity") as master:
+        with Communicator(f"127.0.0.1:{master.port}", first_ports=(0, 0), run_key=key) as comm:
+            comm.connect()
+            assert comm.status()["wire"] == "integrity"
 
 
 def test_settings_reach_the_master():

@@ -26,7 +26,7 @@ PEER = """
 import sys, time, numpy, pccl
 from pccl import Attribute, Communicator, PCCLError, Result, SharedState
 
-assert not pccl.HAS_CUDA and len(Result) == 13 and not hasattr(pccl, "World")
+assert pccl.HAS_CUDA and len(Result) == 13 and not hasattr(pccl, "World")
 address, steps, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 weights, momentum = numpy.zeros(1000, numpy.float32), numpy.zeros(1000, numpy.float32)
 state = SharedState(weights=weights, momentum=momentum)

@@ -216,11 +216,13 @@ def test_peers_may_be_started_before_their_master(start, lead):
 def documented():
     """The loops of docs/python.md, with more steps, and told to say each."""
     with open(DOCUMENT) as file:
-        whole, own = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:2]
-    for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error")):
+        whole, own, lending, own_lending = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:4]
+    for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error"), (lending, "compute=compute"),
+                         (own_lending, "comm.lend(")):
         assert wanted in part
-    begin, _, _ = whole.partition("with Communicator(")
-    programs = whole, begin + 'comm = Communicator("master.example:48148")\n' + own
+    begin, compute = (part.partition("with Communicator(")[0] for part in (whole, lending))
+    made = 'comm = Communicator("master.example:48148")\n'
+    programs = whole, begin + made + own, begin + lending, begin + compute + made + own_lending
     changes = (('"master.example:48148"', "address, first_ports=(0, 0)"), ("steps=20", "steps=400"), ("< 20", "< 400"),
                ("weights[:] += change", "weights[:] += change; say(f'step {state.revision}')"))
     for program in programs:
@@ -231,7 +233,7 @@ def documented():
         yield program + "say(f'end {state.revision} {weights.tobytes().hex()[:16]}')\n"
 
 
-@pytest.mark.parametrize("program", list(documented()), ids=["run", "recover"])
+@pytest.mark.parametrize("program", list(documented()), ids=["run", "recover", "run lending", "recover lending"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_the_documented_loops_survive_their_master(start, lead, how, program):
     address = f"127.0.0.1:{free_port()}"

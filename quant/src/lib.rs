@@ -32,15 +32,17 @@
 //! Subnormal numbers count as what they are, if the thread runs in the processor's usual mode (no flush to zero).
 //!
 //! Modules from top to bottom, each of which uses only those below it: `quantise`, `kernels`, `element`, `weigh`,
-//! `copy`, `float16`, `level`, `reciprocal`, `types`.
+//! `norm`, `copy`, `finite`, `float16`, `level`, `reciprocal`, `types`.
 
 #![deny(unsafe_code)]
 
 mod copy;
 mod element;
+mod finite;
 mod float16;
 mod kernels;
 mod level;
+mod norm;
 pub mod quantise;
 mod reciprocal;
 mod types;
@@ -48,7 +50,9 @@ mod weigh;
 
 pub use copy::copy_streaming;
 pub use element::Element;
+pub use finite::first_non_finite;
 pub use kernels::{KernelError, Kernels, finish_average, fold_in_place, fold_in_place_saving, fold_into};
 pub use level::Level;
+pub use norm::{norm, scale, sum_of_squares};
 pub use types::{DataType, ReduceOp};
 pub use weigh::{unweigh, weigh, weighted_type};

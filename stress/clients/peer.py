@@ -10,22 +10,11 @@ import time
 
 import numpy
 import pccl
-from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationAlgorithm, QuantizationOptions,
-                  ReduceDescriptor,
-                  ReduceOp, ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, Schedule, SharedState, TensorInfo)
+from pccl import (Attribute, Communicator, DataType, PCCLError, QuantizationOptions, ReduceDescriptor,
+                  ReduceOpDescriptor, ReduceOperandDescriptor, Remedy, Schedule, SharedState, TensorInfo)
+from workload import COPIES, MASK, MIB, SEND_TAG, Rng, Workload, change_some, checksum, random_buffer
 
-# Wrapping around is what these numbers are for.
-numpy.seterr(over="ignore")
 ORPHANED = 3
-MANY_TAG = 100
-OTHER_TAG = 11
-# What goes to the next rank, and comes from the previous one, in reports. The calls have the first of them.
-SEND_TAG, RECV_TAG = 19, 20
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-QUANTISED = [QuantizationAlgorithm.BLOCK_AFFINE_UINT8, QuantizationAlgorithm.MIN_MAX,
-             QuantizationAlgorithm.CAST_BFLOAT16,
-             QuantizationAlgorithm.NONE]
 
 
 class Leave(Exception):
@@ -38,159 +27,6 @@ class Out(Exception):
 
 class Alone(Exception):
     """All others of the group are gone."""
-
-
-# ---- What is computed: as in stress/src/workload.rs -----------------------------------------------------------------
-
-
-def mix(z):
-    """The end of SplitMix64, for an integer or an array of uint64."""
-    if isinstance(z, int):
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-        return z ^ (z >> 31)
-    z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
-    return z ^ (z >> numpy.uint64(31))
-
-
-class Rng:
-    def __init__(self, *key):
-        state = 0x5EED
-        for part in key:
-            state = mix(((state ^ part) + GOLDEN) & MASK)
-        self.state = state
-
-    def next(self):
-        self.state = (self.state + GOLDEN) & MASK
-        return mix(self.state)
-
-    def between(self, low, high):
-        return low + self.next() % (high - low + 1)
-
-    def many(self, count):
-        steps = numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(GOLDEN)
-        bits = mix(steps + numpy.uint64(self.state))
-        self.state = (self.state + count * GOLDEN) & MASK
-        return bits
-
-
-def floats(bits):
-    fraction = 1.0 + (bits >> numpy.uint64(40)).astype(numpy.float64) / (1 << 24)
-    magnitude = numpy.ldexp(fraction, (bits & numpy.uint64(15)).astype(numpy.int64) - 8)
-    return numpy.where(bits & numpy.uint64(16) == 0, magnitude, -magnitude)
-
-
-def random_buffer(dtype, count, rng):
-    bits = rng.many(count)
-    if dtype == numpy.int64:
-        return bits.view(numpy.int64)
-    if dtype == numpy.uint8:
-        return (bits >> numpy.uint64(7)).astype(numpy.uint8)
-    if dtype == numpy.float16:
-        return floats(bits).astype(numpy.float32).astype(numpy.float16)
-    return floats(bits).astype(dtype)
-
-
-def checksum(buffers):
-    """Each element is mixed with its position, and all are added; the length comes before the elements."""
-    total, position = 0, 1
-    for buffer in buffers:
-        bits = buffer.view(f"uint{8 * buffer.itemsize}").astype(numpy.uint64)
-        bits = numpy.concatenate((numpy.array([buffer.size], numpy.uint64), bits))
-        places = numpy.arange(position, position + bits.size, dtype=numpy.uint64) * numpy.uint64(GOLDEN)
-        total += int(mix(bits + places).sum(dtype=numpy.uint64))
-        position += bits.size
-    return total & MASK
-
-
-class Job:
-    def __init__(self, step, tag, in_place, parts, collective="all_reduce"):
-        """A part is (type, reduction, count, algorithm)."""
-        self.tag, self.in_place, self.parts, self.collective = tag, in_place, parts, collective
-        # Whose turn it is to be root, and to have which count.
-        self.turn = step + tag
-        self.split = collective.startswith(("all_gather", "reduce_scatter"))
-        self.depends_on_ring = self.split or collective in ("broadcast", "reduce")
-        self.is_between_two = collective in ("send", "recv")
-        # Of these each peer has another result.
-        self.is_same_for_all = not collective.startswith("reduce") and not self.is_between_two
-        if collective == "all_reduce":
-            self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
-        elif self.is_between_two:
-            self.schedule = Schedule.AUTOMATIC
-        else:
-            self.schedule = (Schedule.PAIRWISE, Schedule.RING, Schedule.AUTOMATIC)[(step // 4 + tag) % 3]
-
-    def counts(self, ranks):
-        """Elements of each rank, of a tensor that is divided."""
-        count = self.parts[0][2]
-        if not self.collective.endswith("_counts"):
-            return [count] * ranks
-        return [(count * ((rank + self.turn) % 3) + 1) // 2 for rank in range(ranks)]
-
-    def sizes(self, count, rank, ranks):
-        """Elements that go in, and that come out into another buffer; None in place."""
-        if not self.split:
-            return count, None if self.in_place else count
-        counts = self.counts(ranks)
-        both = counts[rank], sum(counts)
-        return both if self.collective.startswith("all_gather") else both[::-1]
-
-
-class Workload:
-    def __init__(self, seed, elements):
-        self.seed, self.elements = seed, elements
-
-    def size(self, rng, share):
-        most = max(self.elements // share, 1)
-        if rng.next() % 8 == 0:
-            return min(rng.between(1, min(most, 9)), most)
-        return min(rng.between(most // 2 + 1, most), most)
-
-    def concurrent_jobs(self, step):
-        rng = Rng(self.seed, 1, step)
-        integer_op = (ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN)[step % 4]
-        even = step % 2 == 0
-        plan = [(1, True, numpy.float32, ReduceOp.SUM, 1), (2, False, numpy.float64, ReduceOp.AVG, 2),
-                (3, True, numpy.int64, integer_op, 4), (4, False, numpy.uint8, integer_op, 4),
-                (5, True, numpy.float16, ReduceOp.AVG if even else ReduceOp.SUM, 8),
-                (6, step % 4 == 0, numpy.float32, ReduceOp.SUM if even else ReduceOp.AVG, 1)]
-        none = QuantizationAlgorithm.NONE
-        return [Job(step, tag, in_place, [(dtype, op, self.size(rng, share),
-                                           QUANTISED[step % 3] if tag == 6 else none)])
-                for tag, in_place, dtype, op, share in plan]
-
-    def many_job(self, step):
-        rng = Rng(self.seed, 2, step, MANY_TAG)
-        plan = [(numpy.float32, ReduceOp.AVG, 2), (numpy.int64, ReduceOp.SUM, 8), (numpy.float64, ReduceOp.MIN, 8)]
-        parts = [(dtype, op, self.size(rng, share), QuantizationAlgorithm.NONE) for dtype, op, share in plan]
-        parts[0] = (*parts[0][:3], QUANTISED[(step + MANY_TAG) % 4])
-        return Job(step, MANY_TAG, (step + MANY_TAG) % 3 == 0, parts)
-
-
-    def other_jobs(self, step):
-        """The collectives beside all-reduces, of which each step has every other one."""
-        rng, turn, none = Rng(self.seed, 8, step), step // 2, QuantizationAlgorithm.NONE
-        op = ReduceOp.AVG if turn % 2 == 0 else ReduceOp.SUM
-        weighted = (numpy.float32, numpy.float64, numpy.float32, numpy.float16, numpy.float32)[turn % 5]
-        plan = [("broadcast", numpy.float32, 4), ("all_gather", numpy.float16, 16),
-                ("all_gather_counts", numpy.float32, 16), ("reduce", numpy.float32, 4),
-                ("reduce_scatter", numpy.float64, 16), ("reduce_scatter_counts", numpy.float32, 16),
-                ("weighted_average", weighted, 4), ("barrier", numpy.uint8, 16)]
-        jobs = []
-        for tag, (collective, dtype, share) in enumerate(plan, OTHER_TAG):
-            coding = QUANTISED[(turn + tag) % 4] if dtype is numpy.float32 else none
-            part = (dtype, op, self.size(rng, share), coding)
-            jobs.append(Job(step, tag, True, [] if collective == "barrier" else [part], collective))
-        return [job for job in jobs if job.turn % 2 == 0]
-
-    def pair_jobs(self, step):
-        """What goes around the ring of the beginning of a step, each between two."""
-        dtype = (numpy.float32, numpy.uint8, numpy.float16, numpy.float64, numpy.int64)[step % 5]
-        part = (dtype, ReduceOp.SUM, self.size(Rng(self.seed, 9, step), 8), QuantizationAlgorithm.NONE)
-        return [Job(step, tag, True, [part], collective)
-                for tag, collective in ((SEND_TAG, "send"), (RECV_TAG, "recv"))]
 
 
 class Task:
@@ -222,8 +58,8 @@ class Task:
         return Task(self.workload, self.me, self.at_step, self.job, ring)
 
     def is_intact(self):
-        """Whether what is sent, or worked on in place, is as before; and of a reduce-scatter the result, too. What was to
-        be received is undefined."""
+        """Whether what is sent, or worked on in place, is as before; and of a reduce-scatter the result, too. What was
+        to be received is undefined."""
         if self.job.collective == "recv":
             return True
         keeps_results = self.job.collective.startswith("reduce_scatter")
@@ -293,20 +129,25 @@ class Peer:
                                                           for n in ("step-ms", "groups", "optimize-every"))
         index = number("--index")
         self.pace = Rng(self.workload.seed, 6, index)
-        shown = arguments.get("--shown")
+        shown, memory = arguments.get("--shown"), arguments.get("--state-memory-mib")
         self.comm = Communicator(value("--master"), number("--group"), index % 3,
                                  bind_address=value("--bind", "127.0.0.1"),
                                  first_ports=(number("--data-port"), number("--state-port")), advertised_host=shown,
                                  # Bits are flipped on the way.
                                  frame_checksums=True if shown else None,
+                                 state_memory=int(memory) << 20 if memory else None,
                                  # The neighbour may be stopped: reaching it takes longer than the master needs to drop
                                  # it.
                                  dial_timeout=number("--peer-timeout-ms") / 1000 + 2)
         initial = Rng(self.workload.seed, 4)
         self.weights = random_buffer(numpy.float32, self.workload.elements, initial)
         self.momentum = random_buffer(numpy.float64, self.workload.elements // 4 + 1, initial)
-        self.state = SharedState([TensorInfo.from_numpy(self.weights, "weights"),
-                                  TensorInfo.from_numpy(self.momentum, "momentum")])
+        # Large, if it is there: each step changes some MiBs of it.
+        self.ballast = random_buffer(numpy.int64, number("--state-mib") * MIB, initial)
+        tensors = {"weights": self.weights, "momentum": self.momentum, "ballast": self.ballast}
+        self.state = SharedState([TensorInfo.from_numpy(tensor, name) for name, tensor in tensors.items()
+                                  if tensor.size > 0])
+        self.lends_copies = index % COPIES == 0
         self.asked_to_leave, self.loss_reported, self.pending, self.me = False, False, None, bytes(16)
 
     def listen(self):
@@ -350,7 +191,7 @@ class Peer:
                 raise Leave
             self.loss_reported = False
             try:
-                self.comm.connect(n_attempts=1)
+                ahead = self.comm.connect(n_attempts=1, state=self.state)
                 break
             except PCCLError as error:
                 self.lost(error)
@@ -358,13 +199,16 @@ class Peer:
         self.me = self.comm.ring()[self.comm.world().rank]
         self.pending = None
         report(f"joined {self.me.hex()}")
+        whole = "-" if ahead.revision is None else f"{ahead.revision} {self.state_hash():016x}"
+        report(f"ahead {whole} {ahead.rx_bytes}")
 
     def admit(self):
-        """Lets in those who wait."""
+        """Lets in those who wait; whether there was anybody."""
         pending = self.call(self.comm.are_peers_pending) if self.pending is None else self.pending
         self.pending = None
         if pending:
             self.call(self.comm.update_topology)
+        return pending
 
     def gather(self):
         """Waits until there is another peer in the group."""
@@ -384,27 +228,35 @@ class Peer:
 
     def train(self):
         self.gather()
-        # Whoever has just been let in goes on with the sync, as those do who let it in.
-        let_in = True
         while True:
             if self.asked_to_leave:
                 raise Leave
-            if not let_in:
-                self.admit()
-            self.sync()
+            # Nobody waits for one that has just come with the state: the others have computed meanwhile.
+            if not self.sync(False):
+                self.call(self.compute)
+            # Before the state changes, so that a newcomer holds it. Each sync is followed by this question.
+            while self.admit():
+                self.sync(True)
             self.optimize()
-            time.sleep(self.pace.between(self.step_ms * 500, self.step_ms * 1000) / 1e6)
             try:
                 self.step()
-                let_in = False
             except Alone:
                 self.gather()
-                let_in = True
+
+    def compute(self):
+        """The time that training spends on other things. Newcomers fetch the state meanwhile."""
+        pause = self.pace.between(self.step_ms * 500, self.step_ms * 1000) / 1e6
+        if self.lends_copies:
+            self.comm.lend_snapshot(self.state, unchanged=True)
+            time.sleep(pause)
+            return
+        with self.comm.lend(self.state, unchanged=True):
+            time.sleep(pause)
 
     # ---- A step
 
     def state_hash(self):
-        return checksum([self.weights, self.momentum])
+        return checksum([self.weights, self.momentum] + ([self.ballast] if self.ballast.size else []))
 
     def failed(self, call, intact, error):
         word = error.cause
@@ -414,12 +266,15 @@ class Peer:
             word = "Kicked"
         report(f"failed {call} {self.state.revision} {int(intact)} {word} {ids(error.culprits)} {one_line(error)}")
 
-    def sync(self):
+    def sync(self, again):
+        """Syncs until that succeeds; ``again``: nothing has changed since the last one. Says whether this peer has just
+        come with the state."""
         while True:
             before = self.state_hash()
             try:
-                info = self.comm.sync_shared_state(self.state)
-                return report(f"synced {self.state.revision} {self.state_hash():016x} {info.rx_bytes}")
+                info = self.comm.sync_shared_state(self.state, unchanged=again)
+                report(f"synced {self.state.revision} {self.state_hash():016x} {info.rx_bytes}")
+                return info.came_ahead
             except PCCLError as error:
                 self.failed("sync", self.state_hash() == before, error)
                 if error.remedy is Remedy.WAIT_FOR_PEERS:
@@ -529,6 +384,7 @@ class Peer:
         self.weights[:] = self.weights * numpy.float32(0.9) + slopes
         turned = [((noise << turn | noise >> (64 - turn)) & MASK) >> 32 for turn in range(64)]
         self.momentum[:] = self.momentum * 0.5 + numpy.resize(numpy.array(turned, numpy.float64), self.momentum.size)
+        change_some(self.ballast, noise ^ self.state.revision)
         self.state.push_revision()
 
 

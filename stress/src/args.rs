@@ -33,9 +33,18 @@ pub(crate) struct Args {
     /// Silence after which the master drops a peer, in milliseconds.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(500..=600_000))]
     pub(crate) peer_timeout_ms: u64,
-    /// Longest pause of a peer between two steps, in milliseconds: the time that training computes.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=60_000))]
-    pub(crate) step_ms: u64,
+    /// Longest pause of a peer in a step, in milliseconds: the time that training computes, while the state is lent to
+    /// newcomers. Default: 20, or 400 with --profile state.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub(crate) step_ms: Option<u64>,
+    /// MiB of shared state beside what the collectives train, of which each step changes a part. Default: 0, or 64
+    /// with --profile state.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=4096))]
+    pub(crate) state_mib: Option<u64>,
+    /// Memory that a fetch of shared state may take beside it, in MiB; what is more goes to a file. Default: 8 with
+    /// --profile state, otherwise that of the library.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=4096))]
+    pub(crate) state_memory_mib: Option<u64>,
     /// Steps between two optimisations of the ring, with probes of new edges; 0: none, as for measurements of
     /// throughput.
     #[arg(long, default_value_t = 40, value_name = "STEPS")]
@@ -47,6 +56,9 @@ pub(crate) struct Args {
     /// port.
     #[arg(long)]
     pub(crate) master_kill: bool,
+    /// No run key: nothing is encrypted. Otherwise each run has a fresh one, and so has each part of it.
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// Peers connect to each other directly, and nothing is done to their connections: for measurements of throughput.
     #[arg(long)]
     pub(crate) no_proxy: bool,
@@ -111,6 +123,9 @@ pub(crate) enum Profile {
     Default,
     /// The faults of the default; each all-reduce of gradients is awaited while the next one is in flight.
     Async,
+    /// Kills, also of peers that fetch, and newcomers, mostly several at once, every 1 to 3 s, in a run with a large
+    /// shared state.
+    State,
     /// Faults every 0.5 to 1 s, often two at the same time, many stopped peers.
     Storm,
 }
@@ -121,6 +136,7 @@ impl fmt::Display for Profile {
             Self::Calm => "calm",
             Self::Default => "default",
             Self::Async => "async",
+            Self::State => "state",
             Self::Storm => "storm",
         })
     }
@@ -166,6 +182,24 @@ impl Args {
         Duration::from_secs(if seconds == 0 { 60 } else { seconds.min(366 * 86_400) })
     }
 
+    /// The longest pause of a peer in a step.
+    pub(crate) fn step_ms(&self) -> u64 {
+        let usual = if self.profile == Profile::State { 400 } else { 20 };
+        self.step_ms.unwrap_or(usual)
+    }
+
+    /// Bytes of shared state that no collective has to do with.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let usual = if self.profile == Profile::State { 64 } else { 0 };
+        (self.state_mib.unwrap_or(usual) as usize) << 20
+    }
+
+    /// Bytes that a fetch of shared state may take beside it, if that is not left to the library.
+    pub(crate) fn state_memory(&self) -> Option<usize> {
+        let usual = (self.profile == Profile::State).then_some(8);
+        self.state_memory_mib.or(usual).map(|mib| (mib as usize) << 20)
+    }
+
     /// Whether there is to be a fault: not in a measurement that asks for the first one after its end.
     pub(crate) fn wants_faults(&self) -> bool {
         self.fault_every.is_none_or(|seconds| seconds < self.duration().as_secs())
@@ -192,10 +226,19 @@ impl Args {
     pub(crate) fn settings(&self) -> String {
         let mut settings = format!(
             "--peers {} --profile {} --elements {} --peer-timeout-ms {} --step-ms {}",
-            self.peers, self.profile, self.elements, self.peer_timeout_ms, self.step_ms
+            self.peers,
+            self.profile,
+            self.elements,
+            self.peer_timeout_ms,
+            self.step_ms()
         );
         if self.groups > 1 {
             settings.push_str(&format!(" --groups {}", self.groups));
+        }
+        for (given, flag) in [(self.state_mib, "state-mib"), (self.state_memory_mib, "state-memory-mib")] {
+            if let Some(mib) = given {
+                settings.push_str(&format!(" --{flag} {mib}"));
+            }
         }
         if self.optimize_every != 40 {
             settings.push_str(&format!(" --optimize-every {}", self.optimize_every));
@@ -208,7 +251,12 @@ impl Args {
         if let Some(seconds) = self.fault_every {
             settings.push_str(&format!(" --fault-every {seconds}"));
         }
-        for (given, flag) in [(self.master_kill, " --master-kill"), (self.no_proxy, " --no-proxy")] {
+        let given = [
+            (self.master_kill, " --master-kill"),
+            (self.insecure, " --insecure"),
+            (self.no_proxy, " --no-proxy"),
+        ];
+        for (given, flag) in given {
             if given {
                 settings.push_str(flag);
             }
@@ -250,7 +298,7 @@ mod tests {
     #[test]
     fn the_replay_command_means_the_same_run() {
         let given = "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill \
-                     --c-peers 1 --python-peers 2 --fault-every 10";
+                     --c-peers 1 --python-peers 2 --fault-every 10 --state-mib 0 --state-memory-mib 3";
         let args = Args::try_parse_from(given.split(' ').filter(|word| !word.is_empty())).expect("valid");
         assert_eq!(args.conflict(), None);
         let again = args.replay_command(5);
@@ -266,5 +314,22 @@ mod tests {
         assert_eq!(conflict("pccl-stress --peers 2..6"), None);
         assert!(conflict("pccl-stress --peers 3..6 --groups 2").is_some());
         assert!(conflict("pccl-stress --profile async --c-peers 1").is_some());
+        assert_eq!(conflict("pccl-stress --profile state --c-peers 1"), None);
+    }
+
+    #[test]
+    fn the_profile_says_how_large_the_state_is_unless_it_is_given() {
+        let sizes = |text: &str| {
+            let args = Args::try_parse_from(text.split(' ')).expect("valid");
+            (args.state_bytes() >> 20, args.state_memory().map(|bytes| bytes >> 20))
+        };
+        assert_eq!(sizes("pccl-stress"), (0, None));
+        assert_eq!(sizes("pccl-stress --profile state"), (64, Some(8)));
+        assert_eq!(sizes("pccl-stress --profile state --state-mib 3 --state-memory-mib 1"), (3, Some(1)));
+        assert_eq!(sizes("pccl-stress --state-mib 3"), (3, None));
+        let step_ms = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid").step_ms();
+        assert_eq!(step_ms("pccl-stress"), 20);
+        assert_eq!(step_ms("pccl-stress --profile state"), 400);
+        assert_eq!(step_ms("pccl-stress --profile state --step-ms 7"), 7);
     }
 }

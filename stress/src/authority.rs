@@ -1,7 +1,7 @@
 //! The master's process, and those that follow it on the same port when it is killed.
 
 use crate::{
-    children::{self, Notice, Who, this_program},
+    children::{Notice, Starter, Who, this_program},
     journal::Journal,
     oracle::{Check, Oracle},
     os,
@@ -12,7 +12,7 @@ use pccl_testkit::process::{Process, Signal};
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::mpsc::{Receiver, SyncSender},
+    sync::mpsc::Receiver,
     thread,
     time::{Duration, Instant},
 };
@@ -31,7 +31,7 @@ pub(crate) struct Authority {
     address: String,
     peer_timeout_ms: u64,
     folder: PathBuf,
-    notices: SyncSender<Notice>,
+    starter: Starter,
     /// Masters that were started.
     started: usize,
     /// Masters that were killed and whose output has not ended yet.
@@ -49,10 +49,10 @@ impl Authority {
     pub(crate) fn start(
         peer_timeout_ms: u64,
         folder: &Path,
-        notices: &SyncSender<Notice>,
+        starter: &Starter,
         heard: &Receiver<Notice>,
     ) -> io::Result<Self> {
-        let process = start("127.0.0.1:0", peer_timeout_ms, &log(folder, 0), notices)?;
+        let process = start("127.0.0.1:0", peer_timeout_ms, &log(folder, 0), starter)?;
         let address = match heard.recv_timeout(Duration::from_micros(PATIENCE_US)) {
             Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
                 line[crate::master::LISTENING.len()..].to_owned()
@@ -69,7 +69,7 @@ impl Authority {
             address,
             peer_timeout_ms,
             folder: folder.to_owned(),
-            notices: notices.clone(),
+            starter: starter.clone(),
             started: 1,
             dying: 0,
             restart_us: None,
@@ -147,7 +147,7 @@ impl Authority {
             return Ok(());
         }
         let log = log(&self.folder, self.started);
-        self.process = start(&self.address, self.peer_timeout_ms, &log, &self.notices)?;
+        self.process = start(&self.address, self.peer_timeout_ms, &log, &self.starter)?;
         self.started += 1;
         if let Some(old) = self.started.checked_sub(LOGS_KEPT).filter(|old| *old > 0) {
             // Somebody else may have tidied up.
@@ -218,13 +218,8 @@ fn log(folder: &Path, number: usize) -> PathBuf {
     folder.join(if number == 0 { "master.log".to_owned() } else { format!("master-{number}.log") })
 }
 
-fn start(
-    address: &str,
-    peer_timeout_ms: u64,
-    log: &Path,
-    notices: &SyncSender<Notice>,
-) -> io::Result<Process> {
+fn start(address: &str, peer_timeout_ms: u64, log: &Path, starter: &Starter) -> io::Result<Process> {
     let timeout = peer_timeout_ms.to_string();
     let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
-    children::start(Who::Master, this_program()?, &words.map(str::to_owned), log, notices)
+    starter.start(Who::Master, this_program()?, &words.map(str::to_owned), log)
 }

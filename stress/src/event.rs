@@ -15,6 +15,8 @@ pub(crate) struct Line {
 pub(crate) enum Event {
     /// It is a member of the run, under this identity.
     Joined { peer: u128 },
+    /// What it had fetched of the shared state when it was let in; with all of it, the revision and the checksum.
+    Ahead { whole: Option<(u64, u64)>, rx_bytes: u64 },
     /// A sync of the shared state was committed.
     Synced { revision: u64, hash: u64, rx_bytes: u64 },
     /// The ring was optimised; whether it is another one now, and how long the call took.
@@ -69,6 +71,10 @@ impl fmt::Display for Line {
         write!(f, "{MARK} {} ", self.at_us)?;
         match &self.event {
             Event::Joined { peer } => write!(f, "joined {peer:032x}"),
+            Event::Ahead { whole: Some((revision, hash)), rx_bytes } => {
+                write!(f, "ahead {revision} {hash:016x} {rx_bytes}")
+            }
+            Event::Ahead { whole: None, rx_bytes } => write!(f, "ahead - {rx_bytes}"),
             Event::Synced { revision, hash, rx_bytes } => {
                 write!(f, "synced {revision} {hash:016x} {rx_bytes}")
             }
@@ -125,6 +131,7 @@ impl Line {
         let at_us = words.number("time")?;
         let event = match words.next("event")? {
             "joined" => Event::Joined { peer: words.id("peer")? },
+            "ahead" => Event::Ahead { whole: words.whole()?, rx_bytes: words.number("bytes")? },
             "synced" => Event::Synced {
                 revision: words.number("revision")?,
                 hash: words.hash()?,
@@ -185,6 +192,17 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// A revision with its checksum, if there is one.
+    fn whole(&mut self) -> Result<Option<(u64, u64)>, String> {
+        match self.next("revision")? {
+            "-" => Ok(None),
+            word => {
+                let revision = word.parse().map_err(|_| format!("revision {word:?} is not a number"))?;
+                Ok(Some((revision, self.hash()?)))
+            }
+        }
+    }
+
     fn completed(&mut self) -> Result<Completed, String> {
         let (step, tag) = (self.number("step")?, self.number("tag")?);
         let world = self.number("world")? as usize;
@@ -231,6 +249,8 @@ mod tests {
         };
         let events = [
             Event::Joined { peer: u128::MAX },
+            Event::Ahead { whole: Some((7, u64::MAX)), rx_bytes: 12 },
+            Event::Ahead { whole: None, rx_bytes: 0 },
             Event::Synced { revision: 7, hash: u64::MAX, rx_bytes: 12 },
             Event::Optimized { changed: true, took_ms: 17 },
             completed(vec![1, 2]),

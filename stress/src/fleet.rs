@@ -3,7 +3,7 @@
 
 use crate::{
     authority::Authority,
-    children::{self, Notice, Who},
+    children::{Starter, Who},
     clients::{Clients, Language},
     fault::Fault,
     journal::Journal,
@@ -14,7 +14,7 @@ use crate::{
     report::{Survivor, keep_longest},
 };
 use pccl_testkit::process::{Process, Signal};
-use std::{collections::BTreeMap, io, sync::mpsc::SyncSender};
+use std::{collections::BTreeMap, io};
 
 struct Peer {
     process: Process,
@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
     peer_args: Vec<String>,
     clients: Clients,
     groups: u32,
-    notices: SyncSender<Notice>,
+    starter: Starter,
     started: usize,
     judged: Vec<Survivor>,
 }
@@ -48,7 +48,7 @@ impl Fleet {
         peer_args: Vec<String>,
         clients: Clients,
         groups: u32,
-        notices: SyncSender<Notice>,
+        starter: Starter,
     ) -> Self {
         Self {
             authority,
@@ -57,7 +57,7 @@ impl Fleet {
             peer_args,
             clients,
             groups,
-            notices,
+            starter,
             started: 0,
             judged: Vec::new(),
         }
@@ -151,7 +151,7 @@ impl Fleet {
         };
         let language = self.clients.next(count);
         let (program, log) = (self.clients.program(language)?, journal.peer_log(number));
-        let process = children::start(Who::Peer(number), program, &args, &log, &self.notices)?;
+        let process = self.starter.start(Who::Peer(number), program, &args, &log)?;
         let pid = process.pid();
         journal
             .event(now_us, &format!("start peer {number} of group {group} in {language:?}, process {pid}"))?;

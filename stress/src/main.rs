@@ -65,6 +65,8 @@ fn main() -> ExitCode {
     match args.role {
         Role::Master => master::run(&args.master, args.peer_timeout_ms),
         Role::Peer => peer::run(peer::Settings {
+            state: (args.state_bytes(), args.state_memory()),
+            step_ms: args.step_ms(),
             workload: workload::Workload { seed: args.seed.unwrap_or(0), elements: args.elements as usize },
             master: args.master,
             index: args.index,
@@ -73,7 +75,6 @@ fn main() -> ExitCode {
             optimize_every: args.optimize_every,
             place: Place { bind: args.bind, shown: args.shown, ports: (args.data_port, args.state_port) },
             pipelined: args.profile == Profile::Async,
-            step_ms: args.step_ms,
             peer_timeout_ms: args.peer_timeout_ms,
         }),
         Role::Supervisor => match supervisor::run(&args) {

@@ -86,6 +86,7 @@ fn weather(profile: Profile) -> Weather {
     match profile {
         Profile::Calm => weather([1, 1, 2, 4, 1], (1_000, 2_000), 0),
         Profile::Default | Profile::Async => weather([4, 2, 1, 5, 3], (500, 2_000), 5),
+        Profile::State => weather([5, 1, 1, 8, 1], (1_000, 3_000), 60),
         Profile::Storm => weather([5, 4, 1, 8, 6], (500, 1_000), 30),
     }
 }
@@ -175,6 +176,12 @@ impl Schedule {
         let mut faults = Vec::new();
         for _ in 0..count {
             faults.extend(self.choose(&mut view));
+        }
+        // Newcomers share the peers that lend them the state.
+        let may_be_more = self.weather.double_percent > 0 && faults.contains(&Fault::Spawn);
+        if may_be_more && self.rng.below(3) == 0 {
+            let more = self.peers.max.saturating_sub(view.alive()).min(2);
+            faults.extend(std::iter::repeat_n(Fault::Spawn, more));
         }
         faults
     }

@@ -73,14 +73,17 @@ pub(crate) fn peer_args(args: &Args, seed: u64, address: &str) -> Vec<String> {
         ("--master", address.to_owned()),
         ("--seed", seed.to_string()),
         ("--elements", args.elements.to_string()),
-        ("--step-ms", args.step_ms.to_string()),
+        ("--step-ms", args.step_ms().to_string()),
         ("--peer-timeout-ms", args.peer_timeout_ms.to_string()),
         ("--profile", args.profile.to_string()),
         ("--optimize-every", args.optimize_every.to_string()),
         ("--groups", args.groups.to_string()),
         ("--peers", args.peers.to_string()),
+        // Programs in other languages do not know what a profile has.
+        ("--state-mib", (args.state_bytes() >> 20).to_string()),
     ]
     .into_iter()
+    .chain(args.state_memory().map(|bytes| ("--state-memory-mib", (bytes >> 20).to_string())))
     .flat_map(|(name, value)| [name.to_owned(), value])
     .collect()
 }

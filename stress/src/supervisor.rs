@@ -4,7 +4,7 @@ use crate::{
     args::Args,
     authority::Authority,
     baseline::{Measurement, Next},
-    children::{Notice, Who},
+    children::{Notice, Starter, Who},
     clients::Clients,
     event::{Event, Line},
     fault::Fault,
@@ -25,6 +25,7 @@ use std::{
     sync::mpsc::{Receiver, sync_channel},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+use tinysockets::key::RunKey;
 
 /// How often the plan is looked at when nobody reports.
 const TICK: Duration = Duration::from_millis(10);
@@ -97,7 +98,9 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     // Whose edges are all cut is found out by one of them after the other, for at least two of its neighbours.
     let edges_us = 2 * pccl::MasterConfig::default().edge_timeout.as_micros() as u64;
     let patience_us = edges_us.max(args.peer_timeout_ms * 1000);
-    let authority = Authority::start(args.peer_timeout_ms, &beginning.logs, &sender, &notices)?;
+    let key = if args.insecure { None } else { Some(RunKey::generate()?) };
+    let starter = Starter { notices: sender, key };
+    let authority = Authority::start(args.peer_timeout_ms, &beginning.logs, &starter, &notices)?;
     let peer_args = peer_args(args, seed, authority.address());
     let links = Links::start(!args.no_proxy)?;
     let duration_us = args.duration().as_micros() as u64;
@@ -106,7 +109,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
         peers: args.peers,
         duration_us,
         master_kill: args.master_kill,
-        step_bytes: workload.step_bytes(),
+        step_bytes: workload.step_bytes() + args.state_bytes() as u64,
     };
     let mut schedule = Schedule::new(seed, plan, began_us);
     if let Some(seconds) = args.fault_every {
@@ -117,7 +120,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
         beginning,
         oracle: Oracle::new(workload, patience_us),
         schedule,
-        fleet: Fleet::new(authority, links, peer_args, clients, args.groups, sender),
+        fleet: Fleet::new(authority, links, peer_args, clients, args.groups, starter),
         journal,
         record: Record::new(began_us),
         notices,

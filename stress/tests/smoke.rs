@@ -60,6 +60,7 @@ fn a_short_run_with_a_fixed_seed_passes() {
         "pairwise_operations",
         "other_operations",
         "joins",
+        "joins_ahead",
         "syncs",
         "newest_revision",
     ] {
@@ -131,10 +132,25 @@ fn peers_in_c_and_python_take_part() {
         assert!(log.contains(&format!(" in {language}, ")), "no peer in {language}:\n{log}");
     }
     let report = fs::read_to_string(folder.join("report.json")).expect("report");
-    for count in ["pairwise_operations", "other_operations", "kill"] {
+    for count in ["pairwise_operations", "other_operations", "kill", "joins_ahead"] {
         assert!(number(&report, count) > 0, "no {count} in {report}");
     }
     assert!(number(&report, "joins") >= 4, "{report}");
+}
+
+#[test]
+fn a_large_state_is_fetched_ahead_and_without_a_key_all_goes_on() {
+    let folder = folder("state");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "20".into());
+    let args =
+        ["--profile", "state", "--state-mib", "8", "--state-memory-mib", "1", "--insecure", "--c-peers", "1"];
+    let output = stress(&folder, &args).args(["--seed", "3", "--seconds", &seconds]).output();
+    let output = output.expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    for count in ["joins_ahead", "joins_unmoved", "ahead_bytes", "kill"] {
+        assert!(number(&report, count) > 0, "no {count} in {report}");
+    }
 }
 
 #[test]

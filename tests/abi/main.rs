@@ -3,6 +3,7 @@
 //! The library is built here. A C compiler is what links Rust programs anyway; without a
 //! C++ compiler the tests in C++ are skipped, and say so.
 
+mod ahead;
 mod build;
 mod examples;
 mod header;

@@ -4,7 +4,7 @@ use crate::{
     build::{Language, compile, library},
     programs::signal,
 };
-use pccl::{Communicator, ReduceOp, ReduceOptions, SharedState, SyncStrategy};
+use pccl::{Communicator, SharedState, SyncStrategy};
 use std::{
     io::{BufRead, BufReader, Read},
     net::TcpListener,
@@ -134,12 +134,11 @@ impl Example {
         };
         comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
         drop(state);
+        assert!(!comm.are_peers_pending()?);
         let elements = if tags.len() == 1 { 2 } else { 4 };
         for tag in tags {
-            let options = ReduceOptions { tag: *tag, ..ReduceOp::Avg.into() };
-            comm.all_reduce(&mut vec![0.0_f32; elements], options)?;
+            comm.weighted_average(&mut vec![0.0_f32; elements], 1.0, *tag)?;
         }
-        assert!(!comm.are_peers_pending()?);
         Ok(())
     }
 }

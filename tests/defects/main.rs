@@ -25,3 +25,10 @@ mod state;
 mod strangers;
 mod support;
 mod table;
+
+use pccl::RunKey;
+
+/// The key of the runs here: that of the environment, if there is one.
+fn run_key() -> Option<RunKey> {
+    RunKey::from_environment().expect("a run key")
+}

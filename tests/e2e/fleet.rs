@@ -2,16 +2,18 @@
 
 use crate::{
     master_process::MasterProcess,
-    peer::{Answer, Peer},
+    peer::{Answer, Peer, WATCHDOG},
 };
-use pccl::{Master, MasterConfig};
+use pccl::{Master, MasterConfig, MasterError, RunKey};
 use pccl_tests::spec::{Spec, StateSpec};
 use std::{
     collections::HashMap,
     ops::{Deref, DerefMut},
     path::PathBuf,
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Whether everything is to be run, however long it takes.
@@ -19,9 +21,9 @@ pub(crate) fn full() -> bool {
     std::env::var_os("PCCL_TEST_FULL").is_some_and(|value| value != "0")
 }
 
-/// Settings of a master for a test.
+/// Settings of a master for a test. Its peers have the key that it has.
 pub(crate) fn config() -> MasterConfig {
-    MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() }
+    MasterConfig { listen: "127.0.0.1:0".into(), run_key: crate::run_key(), ..MasterConfig::default() }
 }
 
 /// A directory of its own for each test; it stays if the test fails, for its logs.
@@ -132,10 +134,29 @@ impl Fleet {
 
     /// Starts a process that does not connect yet. Returns its place in the list.
     pub(crate) fn spawn(&mut self, settings: &[&str]) -> usize {
-        let peer = Peer::spawn(&self.dir.0, self.next_index, &self.address, settings);
+        let key = self.config.run_key.clone();
+        self.spawn_with(key.as_ref(), settings)
+    }
+
+    /// The same, with this key, whatever the master has.
+    pub(crate) fn spawn_with(&mut self, key: Option<&RunKey>, settings: &[&str]) -> usize {
+        let peer = Peer::spawn(&self.dir.0, self.next_index, &self.address, key, settings);
         self.next_index += 1;
         self.peers.push(peer);
         self.peers.len() - 1
+    }
+
+    /// The same, by a command that leads to the peer program.
+    pub(crate) fn spawn_by(&mut self, command: Command, settings: &[&str]) -> usize {
+        let peer = Peer::start(command, &self.dir.0, self.next_index, &self.address, settings);
+        self.next_index += 1;
+        self.peers.push(peer);
+        self.peers.len() - 1
+    }
+
+    /// A file of its own for this peer.
+    pub(crate) fn file_of(&self, place: usize) -> PathBuf {
+        self.dir.0.join(format!("peer-{}.safetensors", self.peers[place].index))
     }
 
     /// Learns who is who and in which rings.
@@ -282,10 +303,28 @@ impl Fleet {
         begun.map(|line| name(line).expect("an algorithm")).collect()
     }
 
+    /// Waits until the status of the run has these words, and the master has tried the ports of all newcomers: it lets
+    /// in nobody before.
+    #[track_caller]
+    pub(crate) fn await_status(&self, words: &str) -> String {
+        let deadline = Instant::now() + WATCHDOG;
+        let key = crate::run_key();
+        loop {
+            let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG)
+                .expect("a status")
+                .to_string();
+            if status.contains(words) && !status.contains("has tried to reach the ports") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{words:?} is not in\n{status}");
+            thread::yield_now();
+        }
+    }
+
     /// Waits until small operations go over the mesh: reduces until one did.
     #[track_caller]
     pub(crate) fn await_mesh(&mut self) {
-        let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
+        let deadline = Instant::now() + WATCHDOG;
         loop {
             self.reduce(Spec::sum(10, 1));
             let last = self.algorithms(0).pop().expect("one has begun");
@@ -293,16 +332,16 @@ impl Fleet {
                 return;
             }
             assert_eq!(last, "all-gather");
-            assert!(std::time::Instant::now() < deadline, "small operations do not go over the mesh");
+            assert!(Instant::now() < deadline, "small operations do not go over the mesh");
         }
     }
 
     /// Waits until pairwise exchange takes place when it is asked for: reduces until one did.
     #[track_caller]
     pub(crate) fn await_pairwise(&mut self) {
-        let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
+        let deadline = Instant::now() + WATCHDOG;
         while self.reduce_by("pairwise", Spec::sum(10, 1))[0].field("algorithm") != "pairwise" {
-            assert!(std::time::Instant::now() < deadline, "the mesh does not stand");
+            assert!(Instant::now() < deadline, "the mesh does not stand");
         }
     }
 
@@ -319,7 +358,17 @@ impl Fleet {
     /// Stops the master and starts another one on the same port.
     pub(crate) fn replace_master(&mut self) {
         drop(self.master.take());
-        self.master = Some(Master::launch(self.config.clone()).expect("the new master starts"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        self.master = loop {
+            match Master::launch(self.config.clone()) {
+                Ok(master) => break Some(master),
+                // For a moment the port may be that of some other test's connection, which the system chose.
+                Err(MasterError::Listen { .. }) if Instant::now() < deadline => {
+                    thread::park_timeout(Duration::from_millis(50));
+                }
+                Err(error) => panic!("the new master does not start: {error}"),
+            }
+        };
     }
 }
 

@@ -59,8 +59,17 @@ fn one_verdict(answers: &[Answer], kind: &str, dead: &str) {
         let answer = answer.clone().bad(kind);
         assert_eq!(answer.field("remedy"), "FormGroup", "{answer:?}");
         assert!(answer.text.contains(&dead[..8]), "the dead one is not named: {answer:?}");
-        assert_eq!(answer.text, answers[0].text, "the verdict is not the same for all");
+        let texts = [&answer.text, &answers[0].text].map(|text| without_epochs(text));
+        assert_eq!(texts[0], texts[1], "the verdict is not the same for all");
     }
+}
+
+/// A text without the numbers of epochs: operations that one break ends may have begun before and after the master has
+/// noticed a change of the ring.
+fn without_epochs(text: &str) -> String {
+    let mut parts = text.split("epoch ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| all + "epoch" + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 #[test]
@@ -86,9 +95,12 @@ fn a_death_at_each_point_of_a_forming() {
             let answers = fleet.all(format!("reduce {} 0 0", Spec::sum(1000, 1)));
             one_verdict(&answers, "Aborted:GroupBroken", &dead);
         } else {
-            // Who calls after the death has been noticed is told that the dead one is not connected.
-            let is_late = answers[0].kind() == "Aborted:GroupBroken" && point == "to master: FormGroup";
-            one_verdict(&answers, if is_late { "Aborted:GroupBroken" } else { "Aborted:PeerDied" }, &dead);
+            // Who calls after the death has been noticed is told that the dead one is not connected, each for itself.
+            let (late, early): (Vec<Answer>, Vec<Answer>) =
+                answers.into_iter().partition(|answer| answer.kind() == "Aborted:GroupBroken");
+            assert!(late.is_empty() || point == "to master: FormGroup", "{late:?}");
+            one_verdict(&late, "Aborted:GroupBroken", &dead);
+            one_verdict(&early, "Aborted:PeerDied", &dead);
         }
         // Those who are left, and then with a process that has come for it.
         form(&mut fleet, uuid + 1);
@@ -163,7 +175,8 @@ fn a_member_that_comes_late_is_waited_for_and_one_that_never_comes_is_named() {
 
 fn newcomer_late(fleet: &mut Fleet, list: &[String]) {
     let waits = |fleet: &Fleet| {
-        let status = pccl_master::query_status(&fleet.address, Duration::from_secs(20)).expect("an answer");
+        let status =
+            pccl_master::query_status(&fleet.address, None, Duration::from_secs(20)).expect("an answer");
         status.waits.iter().any(|wait| wait.text.as_str().contains("w2, which is not connected"))
     };
     let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;

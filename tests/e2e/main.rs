@@ -14,19 +14,34 @@ mod peer;
 mod abort;
 mod accuracy;
 mod collectives;
+mod families;
 mod hostile;
+mod keyed;
 mod kill;
 mod limits;
 mod membership;
 mod mesh;
 mod names;
+mod networks;
 mod optimize;
+mod outbound;
 mod pairs;
 mod pairwise;
 mod quantised;
 mod random_kill;
+mod recorder;
+mod resume;
 mod revisions;
+mod rogue;
 mod scale;
 mod semantics;
 mod state;
+mod tickets;
 mod types;
+
+use pccl::RunKey;
+
+/// The key of the runs here: that of the environment, if there is one.
+fn run_key() -> Option<RunKey> {
+    RunKey::from_environment().expect("a run key")
+}

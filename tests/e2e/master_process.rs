@@ -2,7 +2,7 @@
 
 use crate::{
     fleet::Fleet,
-    peer::{Answer, Peer, await_stop},
+    peer::{Answer, Peer, await_stop, give_key},
 };
 use pccl::MasterConfig;
 use pccl_testkit::process::{Process, Signal};
@@ -21,6 +21,12 @@ pub(crate) struct MasterProcess {
 impl MasterProcess {
     fn start(config: &MasterConfig) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"));
+        give_key(&mut command, config.run_key.as_ref());
+        Self::start_by(command, config)
+    }
+
+    /// The same, by a command that leads to the program.
+    fn start_by(mut command: Command, config: &MasterConfig) -> Self {
         command.args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()]);
         let mut process = Process::start(&mut command).expect("the master process starts");
         let mut address = String::new();
@@ -47,6 +53,14 @@ impl Fleet {
             fleet.peers.iter_mut().flat_map(|peer| [peer.answer(), Peer::answer(peer)]).collect();
         assert!(answers.iter().all(|answer| answer.ok), "{answers:?}");
         fleet.meet();
+        fleet
+    }
+
+    /// Nobody, and a master whose process this command starts; others reach it at `address`.
+    pub(crate) fn with_master_by(command: Command, address: &str, config: MasterConfig) -> Self {
+        let process = MasterProcess::start_by(command, &config);
+        let mut fleet = Self::at(address);
+        (fleet.config, fleet.process) = (config, Some(process));
         fleet
     }
 

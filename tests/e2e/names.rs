@@ -7,7 +7,7 @@ use std::{net::TcpListener, time::Duration};
 #[test]
 fn the_name_of_a_peer_is_in_the_status_in_verdicts_and_in_flight_records() {
     let mut fleet = Fleet::with_each(config(), &[&["name=rack1/gpu-7"], &["name=rack2/gpu-8"], &[]]);
-    let status = pccl_master::query_status(&fleet.address, Duration::from_secs(20)).expect("an answer");
+    let status = pccl_master::query_status(&fleet.address, None, Duration::from_secs(20)).expect("an answer");
     let names: Vec<&str> = status.peers.iter().map(|peer| peer.name.as_str()).collect();
     let own = format!(":{}", fleet[2].pid());
     assert!(names.contains(&"rack1/gpu-7") && names.contains(&"rack2/gpu-8"), "{names:?}");
@@ -45,7 +45,7 @@ fn a_port_that_is_taken_is_a_warning_or_an_error() {
     let place = fleet.spawn(&["bind=127.0.0.1", &ports]);
     fleet[place].ask("connect").good();
     fleet[place].await_log(&format!("port {port} for tensors is taken: this peer listens on "));
-    let status = pccl_master::query_status(&fleet.address, Duration::from_secs(20)).expect("an answer");
+    let status = pccl_master::query_status(&fleet.address, None, Duration::from_secs(20)).expect("an answer");
     let used = status.peers[0].p2p_port;
     assert!(used > port, "{used}");
     let wanted = format!("this peer listens on {used}");

@@ -55,13 +55,13 @@ fn what_was_measured_is_shown() {
     let ask = Duration::from_secs(20);
     let mut fleet = Fleet::with_each(quick(300), &[&["name=a"], &["name=b"], &["name=c"]]);
     let answer = fleet.all("optimize").remove(0).good();
-    let rates = pccl_master::query_rates(&fleet.address, None, ask).expect("an answer");
+    let rates = pccl_master::query_rates(&fleet.address, None, None, ask).expect("an answer");
     let csv = pccl_master::rates_to_csv(&rates).expect("measured");
     let input =
         pccl_master::offline::read(&csv, pccl_master::offline::Kind::Rates, None).expect("as plan reads it");
     assert_eq!((input.names.len(), rates.edges.len(), rates.left_out), (3, 6, 0), "{csv}");
     assert!(csv.starts_with("from,") && csv.lines().any(|line| line.starts_with("a,")), "{csv}");
-    let status = pccl_master::query_status(&fleet.address, ask).expect("an answer");
+    let status = pccl_master::query_status(&fleet.address, None, ask).expect("an answer");
     let slowest = status.groups[0].slowest.expect("all edges of the ring have a rate");
     assert_eq!(answer.field("slowest"), (slowest.kbit_s as f64 / 1000.0).to_string());
     let name = |peer| &status.peers.iter().find(|known| known.peer == peer).expect("a member").name;

@@ -1,5 +1,7 @@
 //! One peer process and the conversation with it.
 
+use pccl::RunKey;
+use pccl_master::KEY_VARIABLE;
 use pccl_testkit::process::{Process, Signal};
 use std::{
     collections::HashMap,
@@ -11,6 +13,11 @@ use std::{
 
 /// How long anything may take: far longer than it should, on any machine.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A process that has this key, whatever the environment says.
+pub(crate) fn give_key(command: &mut Command, key: Option<&RunKey>) {
+    command.env_remove(KEY_VARIABLE).envs(key.map(|key| (KEY_VARIABLE, key.to_text())));
+}
 
 /// What a peer said.
 #[derive(Debug, Clone, Default)]
@@ -89,8 +96,16 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a process; it does not connect yet.
-    pub(crate) fn spawn(dir: &Path, index: usize, master: &str, settings: &[&str]) -> Self {
-        Self::start(Command::new(env!("CARGO_BIN_EXE_pccl-test-peer")), dir, index, master, settings)
+    pub(crate) fn spawn(
+        dir: &Path,
+        index: usize,
+        master: &str,
+        key: Option<&RunKey>,
+        settings: &[&str],
+    ) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"));
+        give_key(&mut command, key);
+        Self::start(command, dir, index, master, settings)
     }
 
     /// As [`Peer::spawn`], by this command, which leads to the peer program.

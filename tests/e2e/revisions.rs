@@ -6,7 +6,7 @@ use crate::{
 };
 use pccl::MasterConfig;
 use pccl_tests::spec::StateSpec;
-use std::{path::PathBuf, time::Instant};
+use std::path::PathBuf;
 
 fn state(seed: u64) -> [StateSpec; 1] {
     [StateSpec::new("weights", 256, seed)]
@@ -22,20 +22,6 @@ fn offer(fleet: &mut Fleet, revision: u64, seed: u64) -> usize {
     fleet.peers[place].ask(format!("offer {revision} {}", state(seed)[0])).good();
     fleet.peers[place].send("connect");
     place
-}
-
-/// Waits until the status of the run has these words.
-#[track_caller]
-fn await_status(fleet: &Fleet, words: &str) -> String {
-    let deadline = Instant::now() + WATCHDOG;
-    loop {
-        let status = pccl_master::query_status(&fleet.address, WATCHDOG).expect("a status").to_string();
-        if status.contains(words) {
-            return status;
-        }
-        assert!(Instant::now() < deadline, "{words:?} is not in\n{status}");
-        std::thread::yield_now();
-    }
 }
 
 /// The members let in who waits, and all of them sync; they commit `revision` with the state of `seed`.
@@ -79,10 +65,10 @@ fn fails(fleet: &mut Fleet, commands: [String; 2], cause: &str) -> Answer {
 fn fresh_peers_wait_for_the_trained_one() {
     let mut fleet = Fleet::new(2);
     let trained = offer(&mut fleet, 1000, 7);
-    await_status(&fleet, "1 not let in yet");
+    fleet.await_status("1 not let in yet");
     let answer = fails(&mut fleet, [command(0, 1), command(0, 1)], "ResumeWaits");
     assert!(answer.text.contains("offers revision 1000"), "{}", answer.text);
-    await_status(&fleet, "offers revision 1000");
+    fleet.await_status("offers revision 1000");
     assert_eq!(trained, 2);
     let_in_and_commit(&mut fleet, 2, &[command(0, 1), command(0, 1), command(1000, 7)], (1000, 7));
 }
@@ -92,7 +78,7 @@ fn fresh_peers_wait_for_the_trained_one() {
 fn an_offer_is_verified() {
     let mut fleet = Fleet::new(2);
     offer(&mut fleet, 1000, 7);
-    await_status(&fleet, "1 not let in yet");
+    fleet.await_status("1 not let in yet");
     for peer in &mut fleet.peers[..2] {
         peer.send("topology");
     }
@@ -124,7 +110,7 @@ fn who_has_synced_offers_that_after_a_restart_of_the_master() {
     fleet.send("world");
     fleet.answers();
     fleet.send("connect");
-    await_status(&fleet, "2 not let in yet");
+    fleet.await_status("2 not let in yet");
     fails(&mut fresh, [command(0, 1), command(0, 1)], "ResumeWaits");
     fresh.send("topology");
     assert!(fresh.answers().iter().chain(&fleet.answers()).all(|answer| answer.ok));
@@ -153,7 +139,7 @@ fn a_state_whose_last_holder_was_killed_is_given_up_by_an_operator_only() {
     for part in ["committed revision 9", "accept-revision 0"] {
         assert!(answer.text.contains(part), "{}", answer.text);
     }
-    await_status(&fleet, "accept-revision 0");
+    fleet.await_status("accept-revision 0");
     let done = pccl_master::accept_revision(&admin, None, 0, WATCHDOG).expect("obeyed");
     assert_eq!(done, "group 0 goes on from revision 0 or a newer one");
     commit(&mut fleet, &[command(0, 1), command(0, 1)], (0, 1));
@@ -167,7 +153,7 @@ fn who_comes_too_late_waits_for_the_operator() {
     let mut fleet = Fleet::with(config, 2, &[]);
     commit(&mut fleet, &[command(0, 1), command(0, 1)], (0, 1));
     offer(&mut fleet, 1000, 7);
-    await_status(&fleet, "accept-revision 1000");
+    fleet.await_status("accept-revision 1000");
     for peer in &mut fleet.peers {
         peer.await_log("has gone on without it");
     }

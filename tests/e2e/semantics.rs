@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use pccl::{Communicator, Element, Error, Master, ReduceOp, ReduceOptions};
-use std::{fmt::Debug, sync::Barrier, time::Duration};
+use pccl_testkit::barrier::Barrier;
+use std::{fmt::Debug, time::Duration};
 
 /// Runs `body` on each of `n` connected peers with its rank; the results are in the order of ranks.
 fn ranks<R: Send>(n: usize, body: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {

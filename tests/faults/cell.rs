@@ -252,11 +252,41 @@ fn judge(fault: Fault, names: &[Option<String>], answers: &[Answer]) -> usize {
     errors.len()
 }
 
+/// A newcomer that stood still before the master had tried its ports: nobody has waited for it. It is let in when it
+/// lives again, at the second attempt if it was dropped meanwhile.
+fn come_in_late(arena: &mut Arena, ghost: Peer, place: usize) {
+    for peer in &mut arena.fleet.peers {
+        peer.send("wait 4 0");
+    }
+    arena.fleet.peers.insert(place, ghost);
+    let answer = arena.fleet[place].answer();
+    if !answer.ok {
+        assert!(answer.kind() == "Kicked" && answer.text.contains("silent"), "{answer:?}");
+        assert_eq!(answer.field("remedy"), "Reconnect");
+        arena.network.expect_newcomer(place);
+        arena.fleet[place].ask("connect").good();
+    }
+    for peer in arena.fleet.peers.iter_mut().filter(|peer| peer.index != place) {
+        peer.answer().good();
+    }
+    take_part(arena);
+}
+
+/// All four are in, and reduce.
+fn take_part(arena: &mut Arena) {
+    arena.meet();
+    let answers = arena.fleet.reduce(Spec::sum(1000, 3));
+    assert!(answers.iter().all(|answer| answer.number("participants") == 4), "{answers:?}");
+}
+
 /// The victim that was dropped learns why, connects again, and takes part.
 fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     let place = scene.victim;
     arena.network.heal();
     ghost.resume();
+    if phase == Phase::Joining {
+        return come_in_late(arena, ghost, place);
+    }
     let mut answer = if phase == Phase::Idle { ghost.ask("pending") } else { ghost.answer() };
     let over = answer.ok;
     if over {
@@ -282,7 +312,5 @@ fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
     for answer in arena.fleet.answers() {
         answer.good();
     }
-    arena.meet();
-    let answers = arena.fleet.reduce(Spec::sum(1000, 3));
-    assert!(answers.iter().all(|answer| answer.number("participants") == 4), "{answers:?}");
+    take_part(arena);
 }

@@ -1,7 +1,11 @@
 //! A laboratory: each peer is a host of its own, in a network namespace, and so is the master. Needs root and the
 //! program `wanlab`, whose path `PCCL_WANLAB` gives; it carries real packets with a delay, at a rate, or not at all.
 
-use crate::{network::Node, peer::Peer};
+use crate::{
+    network::Node,
+    peer::{Peer, give_key},
+};
+use pccl::RunKey;
 use std::{
     io::{BufRead, BufReader, Write},
     path::PathBuf,
@@ -25,6 +29,7 @@ pub(crate) fn program() -> Option<PathBuf> {
 pub(crate) struct Lab {
     prefix: String,
     dir: PathBuf,
+    key: Option<RunKey>,
     wanlab: Child,
     controls: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -33,7 +38,7 @@ pub(crate) struct Lab {
 
 impl Lab {
     /// Hosts for four peers, 2 ms apart, and a master.
-    pub(crate) fn new(program: &PathBuf, peer_timeout: Duration) -> Self {
+    pub(crate) fn new(program: &PathBuf, peer_timeout: Duration, key: Option<&RunKey>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // The name of a namespace's device is short.
         let prefix = format!("f{}x{}h", std::process::id() % 10_000, NEXT.fetch_add(1, Ordering::Relaxed));
@@ -53,7 +58,7 @@ impl Lab {
         let mut answers = BufReader::new(wanlab.stdout.take().expect("piped"));
         let ready = line(&mut answers);
         assert!(ready.contains("ready"), "wanlab says {ready:?}; it needs root");
-        let mut master = inside(&prefix, MASTER_HOST)
+        let mut master = inside(&prefix, MASTER_HOST, key)
             .args(["master", &format!("0.0.0.0:{MASTER_PORT}"), &peer_timeout.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -61,7 +66,7 @@ impl Lab {
             .expect("the master process starts");
         let said = line(&mut BufReader::new(master.stdout.take().expect("piped")));
         assert!(said.contains(':'), "the master did not start");
-        Self { prefix, dir, wanlab, controls, answers, master }
+        Self { prefix, dir, key: key.cloned(), wanlab, controls, answers, master }
     }
 
     /// Where the peers find the master.
@@ -75,7 +80,8 @@ impl Lab {
         let ports = format!("ports={P2P_PORT},{STATE_PORT}");
         let mut settings: Vec<_> = settings.iter().map(String::as_str).collect();
         settings.push(&ports);
-        Peer::start(inside(&self.prefix, node), &self.dir, node, &Self::master_address(), &settings)
+        let command = inside(&self.prefix, node, self.key.as_ref());
+        Peer::start(command, &self.dir, node, &Self::master_address(), &settings)
     }
 
     /// One line of control.
@@ -125,9 +131,10 @@ impl Drop for Lab {
     }
 }
 
-fn inside(prefix: &str, host: usize) -> Command {
+fn inside(prefix: &str, host: usize, key: Option<&RunKey>) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &format!("{prefix}{host}"), env!("CARGO_BIN_EXE_pccl-test-peer")]);
+    give_key(&mut command, key);
     command
 }
 

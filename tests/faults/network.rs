@@ -58,6 +58,11 @@ impl Network {
         }
     }
 
+    /// Nothing passes between this node and the master.
+    pub(crate) fn cut_from_master(&mut self, node: Node) {
+        self.proxies().cut_from_master(node);
+    }
+
     /// 200 kbit/s in both directions.
     pub(crate) fn throttle(&mut self, a: Node, b: Node) {
         match self {

@@ -92,7 +92,8 @@ fn a_newcomer_that_nobody_reaches_is_told_so() {
     let newcomer = arena.spawn();
     (0..3).for_each(|member| arena.network.block(member, newcomer));
     arena.fleet[newcomer].send("connect");
-    arena.fleet[newcomer].await_log("registered as peer");
+    // The master reaches it.
+    arena.fleet[newcomer].await_log("admission waits for the topology vote");
     for member in 0..3 {
         arena.fleet[member].send("topology");
     }

@@ -149,7 +149,8 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
             (scene.victim, scene.next) = (ring[members - 1], arena.spawn());
             arm(arena, &scene, phase);
             arena.fleet[scene.next].send("connect");
-            arena.fleet[scene.next].await_log("registered as peer");
+            // Its ports have been tried: it is let in by the next votes.
+            arena.fleet[scene.next].await_log("admission waits for the topology vote");
             arena.fleet.peers[..members].iter_mut().for_each(|peer| peer.send(admit));
             arena.fleet[scene.victim].await_stop();
         }

@@ -232,6 +232,11 @@ impl Proxies {
         });
     }
 
+    /// Nothing passes between this node and the master any more.
+    pub(crate) fn cut_from_master(&self, node: Node) {
+        self.change(|rules| rules.cut.extend([(node, MASTER), (MASTER, node)]));
+    }
+
     /// What `from` sends to `to` is acknowledged, and does not arrive.
     pub(crate) fn swallow(&self, from: Node, to: Node) {
         self.change(|rules| rules.swallowed.extend([(from, to)]));

@@ -4,11 +4,11 @@
 
 use crate::arena::{Arena, Times};
 use crate::fleet::{Fleet, NEVER, config, sync_command};
-use crate::peer::Answer;
+use crate::peer::{Answer, WATCHDOG};
 use crate::quiet;
-use pccl::MasterConfig;
+use pccl::{FetchProgress, MasterConfig, StatusPeer};
 use pccl_tests::spec::StateSpec;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Four peers, of which the first two have the newer state and stand still when they are asked for it. No time-out is
 /// short enough to matter here.
@@ -53,6 +53,48 @@ fn a_fetch_fails_when_the_run_has_lost_all_sources() {
     assert_eq!(answers[0].text, answers[1].text);
     assert!(answers.iter().all(|answer| answer.field("restored") == "true"), "{answers:?}");
     assert!(answers[0].text.contains("it stands still"), "{answers:?}");
+}
+
+/// What the master knows of the fetch of the peer at `place`, once that is `as_wanted`.
+fn await_fetch(
+    fleet: &Fleet,
+    place: usize,
+    as_wanted: impl Fn(Option<FetchProgress>) -> bool,
+) -> Option<FetchProgress> {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        let status = pccl_master::query_status(&fleet.address, crate::run_key().as_ref(), WATCHDOG)
+            .expect("the master answers");
+        let id = |peer: &StatusPeer| format!("{:#}", peer.peer);
+        let peer = status.peers.iter().find(|peer| fleet[place].id.as_ref() == Some(&id(peer)));
+        let fetch = peer.expect("it is in the run").fetch;
+        if as_wanted(fetch) {
+            return fetch;
+        }
+        assert!(Instant::now() < deadline, "the status says {fetch:?}");
+        // A master bounds how often one network may come.
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_status_says_how_far_a_fetch_is() {
+    let config = MasterConfig { peer_timeout: NEVER, ..config() };
+    let mut fleet = Fleet::with(config, 2, &[]);
+    let state = |seed| vec![StateSpec::new("w", 5 << 18, seed)];
+    // After the list of digests, and at least one MiB of five.
+    fleet[0].ask("trap stop 4 state request for").good();
+    fleet[0].send(sync_command(1, "send", &state(1)));
+    fleet[1].send(sync_command(0, "receive", &state(2)));
+    fleet[0].await_stop();
+    let moves = |fetch: Option<FetchProgress>| fetch.is_some_and(|fetch| fetch.done_bytes >= 1 << 20);
+    let fetch = await_fetch(&fleet, 1, moves).expect("it is under way");
+    assert!((fetch.total_bytes, fetch.sources) == (5 << 20, 1) && fetch.done_bytes < 5 << 20, "{fetch:?}");
+    fleet[0].resume();
+    for place in 0..2 {
+        assert_eq!(fleet[place].answer().good().list("digests"), [state(1)[0].digest()]);
+    }
+    await_fetch(&fleet, 1, |fetch| fetch.is_none());
 }
 
 /// Content of a peer that has trained, and of one that comes.

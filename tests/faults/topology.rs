@@ -16,7 +16,7 @@ fn adjacent(ring: &[usize], a: usize, b: usize) -> bool {
 #[test]
 fn the_ring_goes_around_slow_and_blocked_edges() {
     let _alone = quiet::alone();
-    let mut arena = Arena::on_loopback(Times::new(), 5);
+    let mut arena = Arena::insecure_on_loopback(Times::with_slow_edges(), 5);
     assert_eq!(arena.ring(5), [0, 1, 2, 3, 4]);
     arena.network.throttle(0, 1);
     arena.network.block(3, 4);
@@ -45,7 +45,7 @@ fn probes(arena: &Arena) -> usize {
 #[test]
 fn an_edge_that_becomes_slow_is_left_within_three_operations() {
     let _alone = quiet::alone();
-    let mut arena = Arena::new(Times::new(), 4);
+    let mut arena = Arena::insecure_on_loopback(Times::with_slow_edges(), 4);
     arena.fleet.all("optimize").into_iter().for_each(|answer| drop(answer.good()));
     arena.fleet.meet();
     let measured = probes(&arena);

@@ -8,8 +8,9 @@ Each machine is a network namespace behind a router: a master and three peers, w
 with their default settings and log levels. One peer has a mistake in its firewall or its address. It comes first, or
 it joins a run that goes well. The walk prints each line that the master and the peers print, and passes if
 
-- the peers without a mistake train on, together, and
-- somebody says one sentence that names the machine, the port and what to do about it.
+- the peers without a mistake train on, together,
+- somebody says one sentence that names the machine, the port and what to do about it, and
+- the doctor (pccl-master doctor), asked on that machine before, says the same and fails.
 """
 
 import argparse
@@ -133,8 +134,13 @@ class Program:
 class Mistake:
     """What is wrong with the machine of one peer, and what somebody has to say about it."""
 
-    def __init__(self, name, apply, says, arguments=()):
+    def __init__(self, name, apply, says, arguments=(), needs_others=False):
         self.name, self.apply, self.says, self.arguments = name, apply, says, arguments
+        self.needs_others = needs_others
+
+    def shows_to_doctor(self, is_first):
+        """Whether it can be seen before the machine joins."""
+        return not (self.needs_others and is_first)
 
 
 def drop(culprit, *ports):
@@ -159,7 +165,7 @@ def mistakes(culprit):
                 rf"{host}:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
         Mistake("egress filtered",
                 lambda lab: lab.firewall(f"ip saddr {address(culprit)} tcp dport 48149-48200 ct state new drop"),
-                rf"{host}|10\.88\.\d\.1:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
+                rf"{host}|10\.88\.\d\.1:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}", needs_others=True),
         Mistake("wrong advertised host", lambda lab: None,
                 rf"10\.66\.66\.66:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}", ("--advertised-host", "10.66.66.66")),
         Mistake("NAT without forwarding", lambda lab: lab.hide(culprit),
@@ -197,6 +203,9 @@ class Walk:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             for program in self.programs:
+                # What it says has been looked at.
+                if program.name == "doctor":
+                    continue
                 for line in program.said():
                     if re.search(self.mistake.says, line):
                         return f"{program.name}: {line}"
@@ -211,10 +220,11 @@ class Walk:
         began = time.monotonic()
         try:
             self.mistake.apply(lab)
-            master = Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}")
+            master = Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}", "--insecure")
             self.programs.append(master)
             healthy = [host for host in (1, 2, 3) if host != self.culprit]
             if self.first:
+                problems += self.ask_doctor(lab)
                 self.peer(lab, self.culprit)
                 self.await_registration(master)
                 peers = [self.peer(lab, host) for host in healthy]
@@ -222,6 +232,7 @@ class Walk:
                 peers = [self.peer(lab, host) for host in healthy]
                 if not self.await_steps(peers, [0, 0]):
                     problems.append("the healthy peers do not train even before the mistake")
+                problems += self.ask_doctor(lab)
                 self.peer(lab, self.culprit)
             sentence = self.await_sentence()
             if sentence is None:
@@ -232,6 +243,24 @@ class Walk:
         finally:
             lab.close()
         return problems, self.report(problems, sentence, took_s)
+
+    def ask_doctor(self, lab):
+        """What the doctor says on the machine with the mistake; returns what is wrong with that, or nothing."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any("listening on" in line for line in self.programs[0].lines()):
+            if time.monotonic() > deadline:
+                return ["the master does not say that it listens"]
+            time.sleep(0.1)
+        doctor = Program(lab, self.culprit, "doctor", MASTER_PROGRAM, "doctor", f"{address(0)}:{MASTER_PORT}",
+                         *self.mistake.arguments)
+        self.programs.append(doctor)
+        status = doctor.process.wait(PATIENCE_S)
+        said = re.sub(r"\s+", " ", " ".join(doctor.said()))
+        if self.mistake.shows_to_doctor(self.first) and (status == 0 or not re.search(self.mistake.says, said)):
+            return [f"the doctor ends with status {status} and does not say {self.mistake.says!r}"]
+        if not self.mistake.shows_to_doctor(self.first) and status != 0:
+            return [f"the doctor ends with status {status}, where there is nothing to be seen"]
+        return []
 
     def await_registration(self, master):
         """The culprit is to be there first."""
@@ -303,7 +332,8 @@ def closed_master(number):
         problems, began = [], time.monotonic()
         try:
             lab.firewall(drop(0, MASTER_PORT))
-            walk.programs.append(Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}"))
+            walk.programs.append(Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}", "--insecure"))
+            problems += walk.ask_doctor(lab)
             peers = [walk.peer(lab, host) for host in (1, 2, 3)]
             sentence = walk.await_sentence()
             if sentence is None:

@@ -1,6 +1,6 @@
 //! Whether the master notices in time: bounds of virtual time for everything that must not last.
 
-use crate::blame::{Deed, Fetch, PEER_TIMEOUT, RING_TIMEOUT, Scene};
+use crate::blame::{BEAT, Deed, Fetch, PEER_TIMEOUT, RING_TIMEOUT, Scene};
 use crate::client::{EdgeKey, Power, TagStage};
 use crate::swarm::MS;
 use crate::world::World;
@@ -11,11 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Time between two looks.
 const LOOK: u64 = 500 * MS;
 /// Three beats that did not come.
-const SUSPICION: u64 = 3 * limits::DEFAULT_BEAT_INTERVAL_MS * MS;
+const SUSPICION: u64 = 3 * BEAT;
 /// A standstill of 4 s, two beats to tell it, a sign of life of the other end, the grace; and slow packets on top.
 const STUCK: u64 = 8_000 * MS;
 /// Who asks for pairwise exchange waits for a mesh that is being connected.
 const MESH_PATIENCE: u64 = 2_000 * MS;
+
+/// What the master says only to those whom nobody can dial: nobody whom they could dial holds the state, or there are
+/// too few who separate them in a ring.
+const ONLY_FOR_HIDDEN: [&str; 2] =
+    ["so are all who hold the shared state", "a ring takes no more of them than of others"];
 
 /// Something that must not last. With the life of the group: one that was empty counts its epochs from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +62,20 @@ impl Audit {
 }
 
 impl World {
+    /// Before a packet of a registered client is taken in: whether the failure of its fetch counts depends on when its
+    /// sources were last heard.
+    pub(crate) fn audit_packet(&mut self, client: u64, packet: &C2m) {
+        if let (C2m::SyncComplete(complete), Some(peer)) = (packet, self.checker.peer_of(client)) {
+            let at = |source| self.audit.heard.get(&self.checker.connection_of(source)?);
+            let late = |source| at(source).is_some_and(|at| self.now.saturating_sub(*at) > 2 * BEAT);
+            if complete.failures.iter().any(|one| late(one.peer)) {
+                let (request, _) = self.checker.fetch_of(peer);
+                self.ledger.source_was_late(peer, request);
+            }
+        }
+        self.audit.heard(client, self.now);
+    }
+
     /// After every input.
     pub(crate) fn audit_input(&mut self) {
         self.checker.nothing_owed();
@@ -183,6 +202,12 @@ impl World {
                     .judge_kick(Some(peer), self.slots[&peer], &[], reason, self.now)
                     .and_then(|()| self.checker.judge_shape(client, peer))
             }
+            M2c::Kicked(reason)
+                if ONLY_FOR_HIDDEN.iter().any(|words| reason.detail.as_str().contains(words)) =>
+            {
+                self.ledger.note_kick(self.checker.peer_of(client), reason);
+                self.judge_hidden(self.conns[&client].slot)
+            }
             M2c::Kicked(reason) if reason.detail.as_str().contains("the shared state") => {
                 let peer = self.checker.peer_of(client).expect("only a voter fetches");
                 self.ledger.judge_end_of_fetch(&self.fetch_of(peer), reason, self.now)
@@ -207,6 +232,17 @@ impl World {
         };
         if let Err(text) = judged {
             panic!("seed {}: c{client} is told {packet:?}\nbut {text}", self.seed);
+        }
+    }
+
+    /// Nobody can dial it, nor somebody else of its group.
+    fn judge_hidden(&self, slot: usize) -> Result<(), String> {
+        let group = self.clients[slot].group;
+        let mut others =
+            self.hidden.iter().filter(|other| **other != slot && self.clients[**other].group == group);
+        match self.hidden.contains(&slot) && others.next().is_some() {
+            true => Ok(()),
+            false => Err("it can be dialed, or all others of its group".into()),
         }
     }
 

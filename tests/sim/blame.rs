@@ -81,6 +81,9 @@ pub(crate) enum LookAlike {
     /// A fetch needs both of its ends. If one source fails one receiver, or several that can fetch from nobody, either
     /// end may be the one that goes.
     EitherEndOfAFetch,
+    /// The beats of a healthy source come so late that it might have stopped, which would show nothing about the fetch:
+    /// the failure does not count.
+    LateBeats,
     /// Two peers that wait for each other in different calls: whoever was waited for first is the straggler.
     WaitedForEachOther,
 }
@@ -100,6 +103,8 @@ pub(crate) struct Ledger {
     acts: BTreeSet<(OpId, PeerId, Act)>,
     /// Fetches that failed because that was injected.
     fetches: BTreeSet<(PeerId, RequestId)>,
+    /// Fetches that had failed when one of the sources had not been heard for two beats.
+    late_sources: BTreeSet<(PeerId, RequestId)>,
     /// Peers that gave a sync up.
     sync_quitters: BTreeSet<PeerId>,
     /// How often in a row a sync failed because of the fetch of this peer, although nothing kept its sources silent.
@@ -154,6 +159,10 @@ impl Ledger {
 
     pub(crate) fn fetch_failed(&mut self, peer: PeerId, request: RequestId) {
         self.fetches.insert((peer, request));
+    }
+
+    pub(crate) fn source_was_late(&mut self, receiver: PeerId, request: RequestId) {
+        self.late_sources.insert((receiver, request));
     }
 
     pub(crate) fn gave_up_sync(&mut self, peer: PeerId) {
@@ -322,6 +331,14 @@ impl Ledger {
         *self.look_alikes.entry(kind).or_insert(0) += 1;
     }
 
+    /// A peer is dropped for this reason.
+    pub(crate) fn note_kick(&mut self, peer: Option<PeerId>, reason: &KickReason) {
+        *self.judged.entry(format!("drop: {}", reason.code)).or_insert(0) += 1;
+        if let Some(peer) = peer {
+            self.kicks.insert(peer, reason.clone());
+        }
+    }
+
     /// Judges that a peer is dropped; `ring` are the others in its ring, as far as it knows.
     pub(crate) fn judge_kick(
         &mut self,
@@ -331,10 +348,7 @@ impl Ledger {
         reason: &KickReason,
         now: u64,
     ) -> Result<(), String> {
-        *self.judged.entry(format!("drop: {}", reason.code)).or_insert(0) += 1;
-        if let Some(peer) = peer {
-            self.kicks.insert(peer, reason.clone());
-        }
+        self.note_kick(peer, reason);
         if self.had(who, &[Deed::Hostile], 0, now) {
             return Ok(());
         }
@@ -393,14 +407,20 @@ impl Ledger {
         if fetch.others.iter().any(|other| self.was_absent(*other, now)) {
             return Ok(());
         }
+        if !self.cannot_fetch(fetch) {
+            return Err("its sources could have answered".into());
+        }
+        // Only slow packets keep a source that beats from being heard for two beats.
+        let is_late = fetch.requests.iter().any(|one| one.0 == fetch.peer && self.late_sources.contains(one));
+        if is_late && self.slowest >= BEAT {
+            self.count(LookAlike::LateBeats);
+            return Ok(());
+        }
         let times = self.vain.entry(fetch.peer).or_insert(0);
         *times += 1;
-        if *times > 1 {
-            return Err("it was given a second chance already, and the others with it".into());
-        }
-        match self.cannot_fetch(fetch) {
-            true => Ok(()),
-            false => Err("its sources could have answered".into()),
+        match *times {
+            1 => Ok(()),
+            _ => Err("it was given a second chance already, and the others with it".into()),
         }
     }
 
@@ -462,6 +482,7 @@ pub(crate) struct Fetch {
 
 /// A registered peer that is silent for this long is dropped.
 pub(crate) const PEER_TIMEOUT: u64 = limits::DEFAULT_PEER_TIMEOUT_MS * MS;
+pub(crate) const BEAT: u64 = limits::DEFAULT_BEAT_INTERVAL_MS * MS;
 pub(crate) const RING_TIMEOUT: u64 = limits::DEFAULT_RING_TIMEOUT_MS * MS;
 const MARK_EXPIRY: u64 = 60_000 * MS;
 /// Longest time for which a run stops a process or a direction of a control connection.

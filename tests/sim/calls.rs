@@ -32,6 +32,8 @@ impl World {
             Wake::Probed(round, to) => self.probed(slot, round, to),
             Wake::Found(plan, reached) => self.found(slot, &plan, &reached),
             Wake::Fetch(sync, tries) => self.fetch(slot, sync, tries),
+            Wake::FetchAhead(number) => self.fetch_ahead(slot, number),
+            Wake::Loan(sync) => self.loan(slot, sync),
             Wake::Continue => self.next_step(slot),
             Wake::Deadline(request) => self.deadline(slot, request),
             Wake::GiveUp(op) => self.give_up(slot, op),
@@ -74,8 +76,9 @@ impl World {
                 !slow || me.is_some_and(|me| self.is_swallowed((me, bytes.peer, bytes.generation)))
             });
         }
-        let moved_bytes = sequence;
-        let beat = Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received };
+        let moved_bytes = self.moved_bytes(slot);
+        let beat =
+            Beat { sequence, call, call_ms: 0, operation, moved_bytes, stalled, sent, received, fetch: None };
         let client = &self.clients[slot];
         if client.peer.is_some() && client.call != Call::Leaving {
             self.send(slot, C2m::Beat(beat));
@@ -165,7 +168,10 @@ impl World {
             return;
         }
         match packet {
-            M2c::Registered(answer) => self.clients[slot].peer = Some(answer.peer),
+            M2c::Registered(answer) => {
+                self.clients[slot].peer = Some(answer.peer);
+                self.want_ahead(slot);
+            }
             M2c::Kicked(KickReason { code: KickCode::Operator, .. }) => {
                 // It does not come back.
                 self.clients[slot].told = true;
@@ -195,13 +201,16 @@ impl World {
             }
             M2c::VoteWithdrawn(answer) => self.taken_back(slot, answer.request),
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
-            M2c::Rates(_) => {}
+            M2c::Rates(_) | M2c::Examined(_) | M2c::Returned(_) | M2c::Received(_) => {}
             M2c::PendingAnswer(answer) => {
                 if self.clients[slot].call == Call::Pending(answer.request) && !self.optimizes(slot, answer) {
                     self.after_query(slot, answer.pending);
                 }
             }
+            M2c::StateAhead(plan) => self.state_ahead(slot, plan),
             M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("seed {}: nobody forms groups", self.seed),
+            M2c::Keys(_) | M2c::Tickets(_) => panic!("seed {}: the state knows no keys", self.seed),
+            M2c::Call(_) => panic!("seed {}: nobody asks to be dialed", self.seed),
             M2c::ProbePlan(plan) => self.probe(slot, plan),
             M2c::OptimizeDone(done) => self.optimized(slot, &done),
             M2c::Stale(stale) => self.stale(slot, stale),
@@ -271,6 +280,7 @@ impl World {
         let request = client.request();
         client.call = Call::SyncVoting(request);
         client.serving = None;
+        client.lent = None;
         client.sync_plan = None;
         client.staged.clear();
         if diverges {
@@ -290,7 +300,7 @@ impl World {
         };
         let entries = KEYS.iter().map(entry).collect();
         let (epoch, revision) = (client.epoch(), Revision(client.revision));
-        let mut vote = SyncInitiate { request, epoch, revision, strategy, entries };
+        let mut vote = SyncInitiate { request, epoch, revision, strategy, entries, offered: None };
         if mismatch {
             self.make_odd(&mut vote);
         }
@@ -319,6 +329,7 @@ impl World {
             Call::Syncing { request, .. } | Call::SyncVoting(request) if request == answer.request => {}
             _ => panic!("seed {}: an outcome for nothing: {answer:?}", self.seed),
         }
+        let synced = client.sync_plan.as_ref().map(|plan| plan.sync);
         client.serving = None;
         match answer.outcome {
             SyncOutcome::Committed(revision) => {
@@ -332,6 +343,7 @@ impl World {
                 let conn = client.conn.expect("answers come over a connection");
                 let content = client.strict_content();
                 self.checker.committed(conn, answer.request, revision, content);
+                synced.into_iter().for_each(|sync| self.committed_here(slot, sync));
                 self.begin_collectives(slot);
             }
             SyncOutcome::Failed(Verdict { cause: Cause::ResumeWaits | Cause::StateLost, .. }) => {

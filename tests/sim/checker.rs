@@ -1,6 +1,12 @@
 //! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
+mod attempts;
+mod judge;
+mod rings;
+mod syncs;
+
 use crate::client::EdgeKey;
+use crate::loans::Loans;
 use crate::revisions::Known;
 use pccl_master::state::{ClientKey, Input, MasterState};
 use pccl_protocol::*;
@@ -15,6 +21,8 @@ struct Seen {
     in_ring: bool,
     /// It was dropped for its ports before, and has to wait.
     told_to_wait: bool,
+    /// It is known that others can dial it.
+    surely_dialed: bool,
     /// Edges of which it said that they stand.
     up: BTreeSet<EdgeKey>,
 }
@@ -39,7 +47,7 @@ struct Mesh {
 type OpKey = (GroupId, u64, OpId);
 
 /// A sync in one life of the world.
-type SyncKey = (u64, SyncId);
+pub(crate) type SyncKey = (u64, SyncId);
 
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
@@ -71,7 +79,9 @@ pub(crate) struct Checker {
     decided: BTreeMap<OpKey, Outcome>,
     attempts: BTreeMap<(GroupId, u64, GroupEpoch, Tag), u32>,
     /// How often the world was empty: numbers of syncs begin anew then.
-    worlds: u64,
+    pub(crate) worlds: u64,
+    pub(crate) loans: Loans,
+    min_world: u32,
     syncs: BTreeMap<(u64, RequestId), SyncKey>,
     ready: BTreeSet<(u64, SyncKey)>,
     sync_outcomes: BTreeMap<SyncKey, SyncOutcome>,
@@ -97,6 +107,58 @@ fn is_told_to_wait(text: &str) -> bool {
 }
 
 impl Checker {
+    /// Of a run in which nothing happens in a smaller world than this.
+    pub(crate) fn new(min_world: u32) -> Self {
+        Self { min_world, ..Self::default() }
+    }
+
+    /// The place of a client, and whether it is a newcomer that waits.
+    pub(crate) fn newcomer(&self, client: u64) -> ((GroupId, u64), bool) {
+        let seen = &self.clients[&client];
+        ((seen.group, self.life(seen.group)), seen.peer.is_some() && !seen.in_ring && !seen.accepted)
+    }
+
+    /// What a sync has committed, once somebody has put it in place.
+    pub(crate) fn content_of(&self, sync: SyncKey) -> Option<(Revision, &[(String, u128)])> {
+        self.contents.get(&sync).map(|(revision, content)| (*revision, &content[..]))
+    }
+
+    pub(crate) fn any_accepted(&self, group: GroupId) -> bool {
+        self.members(group).any(|(_, seen)| seen.accepted)
+    }
+
+    /// Whether one is left of those who held what a group has committed last.
+    pub(crate) fn any_holder(&self, place: (GroupId, u64)) -> bool {
+        self.holders
+            .get(&place)
+            .is_some_and(|(_, held)| held.iter().any(|one| self.clients.contains_key(one)))
+    }
+
+    pub(crate) fn is_too_small(&self) -> bool {
+        let accepted = self.clients.values().filter(|seen| seen.accepted).count();
+        accepted < self.min_world as usize
+    }
+
+    /// Whether a newcomer offers what is as new as what its group has committed.
+    pub(crate) fn offers_as_new(&self, client: u64, place: (GroupId, u64)) -> bool {
+        let committed = self.committed_last(place);
+        let offered = self.known.offer_of(client);
+        committed.zip(offered).is_some_and(|(committed, offered)| offered >= committed)
+    }
+
+    pub(crate) fn place_of(&self, client: u64) -> Option<(GroupId, u64)> {
+        self.clients.get(&client).map(|seen| (seen.group, self.life(seen.group)))
+    }
+
+    /// The last committed sync of a group, and who took part.
+    pub(crate) fn holders_of(&self, place: (GroupId, u64)) -> Option<&(SyncKey, BTreeSet<u64>)> {
+        self.holders.get(&place)
+    }
+
+    pub(crate) const fn now(&self) -> u64 {
+        self.now
+    }
+
     pub(crate) fn life(&self, group: GroupId) -> u64 {
         self.lives.get(&group).copied().unwrap_or(0)
     }
@@ -121,6 +183,7 @@ impl Checker {
                     accepted: false,
                     in_ring: false,
                     told_to_wait: false,
+                    surely_dialed: false,
                     up: BTreeSet::new(),
                 };
                 self.clients.insert(*key, fresh);
@@ -129,22 +192,33 @@ impl Checker {
             Input::Packet { client: ClientKey(key), packet } => self.packet(*key, packet),
             Input::Malformed { .. }
             | Input::SlowReader { .. }
+            | Input::Unread { .. }
             | Input::Tick
             | Input::LoopGap(_)
             | Input::Kick { .. }
             | Input::AcceptRevision { .. }
             | Input::Planned { .. }
-            | Input::Reached { .. }
+            | Input::Away { .. }
+            | Input::Returned { .. }
+            | Input::Refused { .. }
             | Input::Stop => {}
+            Input::Reached { peer, closed, .. } => {
+                let seen = self.clients.values_mut().find(|seen| seen.peer == Some(*peer));
+                seen.into_iter().for_each(|seen| seen.surely_dialed |= closed.is_empty());
+            }
         }
     }
 
     fn packet(&mut self, client: u64, packet: &C2m) {
+        if self.may_say(client, packet) {
+            self.loans.packet(client, self.now, self.worlds, packet);
+        }
         match packet {
             C2m::Register(register) => {
                 self.known.registered(client, register);
                 if let Some(seen) = self.clients.get_mut(&client).filter(|seen| seen.peer.is_none()) {
                     seen.group = register.group;
+                    seen.surely_dialed = register.outbound_only == Some(false);
                 }
             }
             C2m::Leave(_) => {
@@ -203,6 +277,7 @@ impl Checker {
     /// A connection has ended, by whichever side.
     pub(crate) fn closed(&mut self, client: u64) {
         let gone = self.clients.remove(&client);
+        self.loans.closed(client);
         for (key, members) in &mut self.begun {
             if members.remove(&client) && !self.outcomes.contains_key(key) {
                 self.owed.insert(*key);
@@ -237,13 +312,13 @@ impl Checker {
                 assert_eq!(self.latest.get(&(group, self.life(group))), Some(&stale.epoch), "not the latest");
             }
             M2c::PendingAnswer(answer) => {
-                let waits = || self.clients.values().filter(|seen| seen.peer.is_some() && !seen.in_ring);
-                // Who was told to wait longer may or may not count by now.
-                let must = waits().any(|seen| !seen.told_to_wait);
-                assert!(
-                    if answer.pending { waits().next().is_some() } else { !must },
-                    "the pending query was answered wrongly"
-                );
+                let waits = || self.clients.iter().filter(|(_, seen)| seen.peer.is_some() && !seen.in_ring);
+                // Who was told to wait longer may or may not count by now, and who fetches ahead mostly not.
+                // For who cannot be dialed there may be no room, and of others it has to be known.
+                let counts = |seen: &Seen| seen.surely_dialed && !seen.told_to_wait;
+                let must = waits().any(|(one, seen)| counts(seen) && self.surely_counts(*one));
+                let may = waits().any(|(one, _)| self.may_be_let_in(*one).is_some());
+                assert!(if answer.pending { may } else { !must }, "the pending query was answered wrongly");
             }
             M2c::SyncPlan(plan) => {
                 self.syncs.insert((client, plan.request), (self.worlds, plan.plan.sync));
@@ -254,19 +329,32 @@ impl Checker {
             }
             M2c::SyncOutcome(outcome) => self.sync_outcome(client, outcome),
             M2c::ProbePlan(plan) => self.probe(client, plan),
+            M2c::StateAhead(plan) => self.told_ahead(client, plan),
+            M2c::TopologyDone(_) | M2c::VoteWithdrawn(_) => self.loans.answered_topology(client),
             M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody of this model forms groups"),
+            M2c::Keys(_) | M2c::Tickets(_) => panic!("the state knows no keys"),
+            M2c::TooFewPeers(few) => {
+                // This answers its vote, which counts no more.
+                if let VoteRef::Collective(op) = few.vote
+                    && let Some(key) = self.key(client, op)
+                    && let Some(votes) = self.votes.get_mut(&key)
+                {
+                    votes.remove(&client);
+                }
+            }
+            M2c::Call(_) => panic!("nobody asks to be dialed"),
             M2c::OptimizeDone(_)
             | M2c::Kicked(_)
             | M2c::ReachPlan(_)
             | M2c::Warning(_)
             | M2c::Sizes(_)
-            | M2c::TopologyDone(_)
             | M2c::TopologyProgress(_)
-            | M2c::VoteWithdrawn(_)
-            | M2c::TooFewPeers(_)
             | M2c::Echo(_)
             | M2c::Goodbye(_)
             | M2c::Rates(_)
+            | M2c::Examined(_)
+            | M2c::Returned(_)
+            | M2c::Received(_)
             | M2c::Status(_) => {}
         }
     }
@@ -282,236 +370,6 @@ impl Checker {
         }
         let (senders, receivers) = self.probes.entry(round).or_default();
         assert!(senders.insert(client) && receivers.insert(plan.to), "two probes at once in round {round:?}");
-    }
-
-    fn ring(&mut self, client: u64, plan: &GroupPlan) {
-        self.clients.get_mut(&client).expect("a known client").in_ring = true;
-        let place = (plan.group, self.life(plan.group));
-        let edge = |rank: usize| {
-            let mut edges = plan.edges.iter().filter(|edge| edge.purpose == Purpose::Ring);
-            edges.find(|edge| (usize::from(edge.from), usize::from(edge.to)) == (rank, plan.next_of(rank)))
-        };
-        let member = |(rank, member): (usize, &Member)| {
-            let edge = edge(rank).map_or((LinkGeneration(0), 0), |edge| (edge.generation, edge.connections));
-            assert!(edge.0.0 > 0 || plan.members.len() == 1, "a ring with a hole: {plan:?}");
-            (member.peer, edge.0, edge.1)
-        };
-        let ring: Ring = plan.members.iter().enumerate().map(member).collect();
-        let known = self.rings.entry((place.0, place.1, plan.epoch)).or_insert_with(|| ring.clone());
-        assert_eq!(*known, ring, "two rings in epoch {}", plan.epoch);
-        let counted = self.counted.entry((place.0, place.1, plan.epoch)).or_insert(plan.counted_since);
-        assert_eq!(*counted, plan.counted_since, "two ways to count in epoch {}", plan.epoch);
-        let latest = self.latest.entry(place).or_insert(plan.epoch);
-        assert!(*latest <= plan.epoch, "epochs run backwards");
-        *latest = plan.epoch;
-        let me = self.clients[&client].peer;
-        assert!(plan.members.iter().any(|m| Some(m.peer) == me), "a ring for somebody outside it");
-        self.mesh(place, plan);
-    }
-
-    /// Ring and mesh together connect everybody with everybody, without an edge that has failed; or there is no mesh.
-    fn mesh(&mut self, place: (GroupId, u64), plan: &GroupPlan) {
-        let edges: BTreeSet<EdgeKey> =
-            plan.edges_for(Purpose::Mesh).map(|e| (e.from, e.to, e.generation)).collect();
-        if let Some(known) = self.meshes.get(&place).filter(|mesh| mesh.epoch == plan.epoch) {
-            let told = (&edges, plan.paths, &plan.shares());
-            let known = (&known.edges, known.paths, &known.shares);
-            assert_eq!(known, told, "two meshes in epoch {}", plan.epoch);
-            return;
-        }
-        let n = plan.members.len();
-        let next = (0..n).map(|rank| (plan.members[rank].peer, plan.members[plan.next_of(rank)].peer));
-        let pairs: BTreeSet<_> = edges.iter().map(|edge| (edge.0, edge.1)).chain(next).collect();
-        assert!(edges.is_empty() || pairs.len() == n * (n - 1), "a mesh with holes: {plan:?}");
-        assert!(edges.len() <= n * n.saturating_sub(2), "a mesh with edges of the ring: {plan:?}");
-        // A plan that continues the one before has the ring and the mesh of the one before, an edge that failed
-        // included; then it is not used.
-        let ring_of = |epoch| self.rings.get(&(place.0, place.1, GroupEpoch(epoch)));
-        let is_same_ring = ring_of(plan.epoch.0 - 1) == ring_of(plan.epoch.0);
-        let continued = self.meshes.get(&place).filter(|mesh| is_same_ring && mesh.edges == edges);
-        let has_failed = continued.is_some_and(|mesh| mesh.failed);
-        let failed = self.failed.get(&place).filter(|_| !has_failed);
-        assert!(failed.is_none_or(|failed| failed.is_disjoint(&edges)), "an edge that failed: {plan:?}");
-        let (epoch, paths) = (plan.epoch, plan.paths);
-        if paths.mesh {
-            assert!(!edges.is_empty() && !has_failed, "a mesh that does not stand: {plan:?}");
-            let told = self.members(place.0).all(|(_, seen)| {
-                let mine = |edge: &&EdgeKey| seen.peer == Some(edge.0) || seen.peer == Some(edge.1);
-                edges.iter().filter(mine).all(|edge| seen.up.contains(edge))
-            });
-            assert!(told, "not all have said that the mesh stands: {plan:?}");
-        }
-        let before = self.meshes.get(&place).is_some_and(|mesh| mesh.failed || mesh.edges.is_empty());
-        let is_same =
-            |before: &Ring| before.iter().map(|one| one.0).eq(plan.members.iter().map(|one| one.peer));
-        let last = self.rings.get(&(place.0, place.1, GroupEpoch(plan.epoch.0 - 1)));
-        self.renewed_meshes +=
-            u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
-        let shares = plan.shares();
-        assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
-        self.shared_plans += u64::from(paths.pairwise && !shares.is_empty());
-        self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, paths, shares });
-    }
-
-    fn mesh_failed(&mut self, group: GroupId, edge: EdgeKey) {
-        let place = (group, self.life(group));
-        if let Some(mesh) = self.meshes.get_mut(&place).filter(|mesh| mesh.edges.contains(&edge)) {
-            mesh.failed = true;
-            self.failed.entry(place).or_default().insert(edge);
-        }
-    }
-
-    fn commence(&mut self, client: u64, commence: &Commence) {
-        let op = commence.op;
-        let key = self.key(client, op).expect("a known client");
-        if let Some(members) = self.begun.get(&key) {
-            assert!(members.contains(&client), "{op} began for somebody who is no participant");
-            assert_eq!(self.named.get(&key), Some(&commence.algorithm), "{op} began in two ways");
-            return;
-        }
-        assert_eq!(self.latest[&(key.0, key.1)], op.epoch, "{op} began in an old epoch");
-        let ring: BTreeSet<PeerId> =
-            self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
-        let votes = &self.votes[&key];
-        // A vote by somebody who has gone since counts for nothing.
-        let first = self.members(key.0).find_map(|(number, _)| votes.get(number));
-        let mut members = BTreeSet::new();
-        for (number, seen) in self.members(key.0) {
-            assert!(seen.accepted, "{op} began although a newcomer is in the ring");
-            assert!(votes.contains_key(number), "{op} began without the vote of c{number}");
-            assert_eq!(votes.get(number), first, "{op} began with different arguments");
-            assert!(self.stands_at(seen, &key), "{op} began on a ring that c{number} did not confirm");
-            assert!(seen.peer.is_some_and(|peer| ring.contains(&peer)));
-            members.insert(*number);
-        }
-        assert_eq!(members.len(), ring.len(), "{op} began with a dead member in its ring");
-        let vote = first.expect("votes").clone();
-        let order: Vec<PeerId> =
-            self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
-        assert_eq!(vote.collective.misfit(&order), None, "{op} began for other members");
-        *self.begun_kinds.entry(vote.kind().text()).or_insert(0) += 1;
-        self.algorithm(&key, commence.algorithm, &vote, ring.len());
-        self.begun.insert(key, members);
-        self.begun_at.insert(key, self.now);
-    }
-
-    /// Whether a member has said of its edges of the ring of an attempt that they stand.
-    fn stands_at(&self, seen: &Seen, key: &OpKey) -> bool {
-        let ring = &self.rings[&(key.0, key.1, key.2.epoch)];
-        let edges = (0..ring.len()).map(|rank| (ring[rank].0, ring[(rank + 1) % ring.len()].0, ring[rank].1));
-        let mut mine = edges.filter(|edge| seen.peer == Some(edge.0) || seen.peer == Some(edge.1));
-        ring.len() == 1 || mine.all(|edge| seen.up.contains(&edge))
-    }
-
-    /// What is named follows from the plan, and a mesh is used only as long as it has no fault.
-    fn algorithm(&mut self, key: &OpKey, named: Algorithm, vote: &Descriptor, ranks: usize) {
-        let (mesh, op) = (&self.meshes[&(key.0, key.1)], key.2);
-        assert_eq!(named, vote.algorithm_for(ranks, mesh.paths), "{op} does not go as its plan says");
-        assert!(!named.uses_mesh() || !mesh.failed, "{op} uses a mesh that does not stand");
-        let wished = vote.algorithm_for(ranks, Paths { mesh: true, ..mesh.paths });
-        let is_instead = (wished, named) == (Algorithm::Pairwise, Algorithm::Ring);
-        let name = if is_instead { INSTEAD_OF_PAIRWISE.to_owned() } else { named.to_string() };
-        *self.begun_by.entry(name).or_insert(0) += 1;
-        self.named.insert(*key, named);
-    }
-
-    fn outcome(&mut self, client: u64, packet: &OpOutcome) {
-        let key = self.key(client, packet.op).expect("a known client");
-        if let Some(known) = self.outcomes.get(&key) {
-            assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
-            return;
-        }
-        // Who votes for it in a later epoch that counts on is told what it came to.
-        let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
-        let decided = (key.0, key.1, OpId { epoch: counted, ..packet.op });
-        if let Some(known) = self.decided.get(&decided) {
-            assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
-            return;
-        }
-        self.decided.insert(decided, packet.outcome.clone());
-        if matches!(packet.outcome, Outcome::Done(_)) {
-            let members = self.begun.get(&key).expect("only what began can be done");
-            let clean = self.clean.get(&key);
-            assert!(
-                members.iter().all(|member| clean.is_some_and(|clean| clean.contains(member))),
-                "{} is done although a participant is not",
-                packet.op
-            );
-        }
-        self.done += u64::from(matches!(packet.outcome, Outcome::Done(_)));
-        let next = self.attempts.entry((key.0, key.1, counted, packet.op.tag)).or_insert(0);
-        assert_eq!(*next, packet.op.attempt, "an attempt of {} was skipped", packet.op);
-        *next += 1;
-        self.outcomes.insert(key, packet.outcome.clone());
-    }
-
-    fn sync_outcome(&mut self, client: u64, packet: &SyncOutcomeFor) {
-        let planned = self.syncs.get(&(client, packet.request)).copied();
-        let sync = match &packet.outcome {
-            SyncOutcome::Committed(_) => planned.expect("committed without a plan"),
-            SyncOutcome::Failed(Verdict { operation: Operation::Sync(sync), .. }) => (self.worlds, *sync),
-            SyncOutcome::Failed(verdict) => panic!("a sync failed as {}", verdict.operation),
-        };
-        assert!(planned.is_none_or(|planned| planned == sync), "the outcome of another sync");
-        if let (SyncOutcome::Committed(revision), None) = (&packet.outcome, self.sync_outcomes.get(&sync)) {
-            self.revision_committed(client, sync, *revision);
-        }
-        let known = self.sync_outcomes.entry(sync).or_insert_with(|| packet.outcome.clone());
-        assert_eq!(*known, packet.outcome, "two outcomes of sync {}", sync.1);
-        if matches!(packet.outcome, SyncOutcome::Committed(_)) {
-            let group = self.clients[&client].group;
-            let place = (group, self.life(group));
-            let holders = self.holders.entry(place).or_insert_with(|| (sync, BTreeSet::new()));
-            if holders.0 != sync {
-                *holders = (sync, BTreeSet::new());
-            }
-            holders.1.insert(client);
-            assert!(
-                self.ready.contains(&(client, sync)),
-                "sync {} committed for somebody who is not ready",
-                sync.1
-            );
-        }
-    }
-
-    fn revision_committed(&mut self, client: u64, sync: SyncKey, revision: Revision) {
-        let group = self.clients[&client].group;
-        let held = self.holders.get(&(group, self.life(group))).map(|(_, holders)| holders.clone());
-        let voters = self.syncs.iter().filter(|(_, of)| **of == sync).map(|((voter, _), _)| *voter);
-        let voters: Vec<u64> = voters.collect();
-        let votes: Vec<Revision> = voters
-            .iter()
-            .filter_map(|voter| Some(self.sync_votes.get(&self.peer_of(*voter)?)?.revision))
-            .collect();
-        let is_held = held.is_some_and(|held| voters.iter().any(|voter| held.contains(voter)));
-        self.known.committed(group, revision, |newest| is_held || votes.iter().any(|vote| *vote >= newest));
-    }
-
-    /// The group of a client, and what its members voted for last.
-    pub(crate) fn votes_near(&self, client: u64) -> (GroupId, Vec<Revision>) {
-        let group = self.clients[&client].group;
-        let votes = self.ring_of(client);
-        (group, votes.iter().filter_map(|peer| Some(self.sync_votes.get(peer)?.revision)).collect())
-    }
-
-    /// An operator has chosen the revision from which a group goes on.
-    pub(crate) fn chosen(&mut self, group: GroupId, revision: Revision) {
-        self.known.chosen(group, revision);
-        self.committed.remove(&(group, self.life(group)));
-    }
-
-    /// A client has put the result of a sync in place. That may be after the master has begun anew.
-    pub(crate) fn committed(
-        &mut self,
-        client: u64,
-        request: RequestId,
-        revision: Revision,
-        content: Vec<(String, u128)>,
-    ) {
-        let sync = self.syncs[&(client, request)];
-        let result = (revision, content);
-        let known = self.contents.entry(sync).or_insert_with(|| result.clone());
-        assert_eq!(*known, result, "contents differ after sync {}", sync.1);
     }
 
     pub(crate) fn after(&mut self, master: &MasterState) {
@@ -531,27 +389,6 @@ impl Checker {
         }
     }
 
-    /// Operations that had to be decided by now: somebody in them was lost, or said what only ends in an abort.
-    pub(crate) fn nothing_owed(&mut self) {
-        for key in std::mem::take(&mut self.owed) {
-            let over =
-                self.outcomes.contains_key(&key) || self.begun.get(&key).is_none_or(BTreeSet::is_empty);
-            assert!(over, "{} of group {} should have been decided", key.2, key.0);
-        }
-    }
-
-    /// If the attempt has no outcome yet: when it began, if it did.
-    pub(crate) fn undecided(&self, client: u64, op: OpId) -> Option<Option<u64>> {
-        let key = self.key(client, op)?;
-        (!self.outcomes.contains_key(&key)).then(|| self.begun_at.get(&key).copied())
-    }
-
-    /// Whether nobody has been told of the end of this sync.
-    pub(crate) fn first_of_sync(&self, verdict: &Verdict) -> bool {
-        let Operation::Sync(sync) = verdict.operation else { return false };
-        !self.sync_outcomes.contains_key(&(self.worlds, sync))
-    }
-
     pub(crate) fn peer_of(&self, client: u64) -> Option<PeerId> {
         self.clients.get(&client)?.peer
     }
@@ -563,14 +400,6 @@ impl Checker {
     /// The connection of a peer.
     pub(crate) fn connection_of(&self, peer: PeerId) -> Option<u64> {
         self.client_of(peer).map(|(client, _)| client)
-    }
-
-    /// Members of the latest ring of a client's group.
-    pub(crate) fn ring_of(&self, client: u64) -> Vec<PeerId> {
-        let place = self.clients.get(&client).map(|seen| (seen.group, self.life(seen.group)));
-        let epoch = place.and_then(|place| Some((place, *self.latest.get(&place)?)));
-        let ring = epoch.and_then(|((group, life), epoch)| self.rings.get(&(group, life, epoch)));
-        ring.into_iter().flatten().map(|member| member.0).collect()
     }
 
     /// The last sync vote of a peer, and those of the peers that were to fetch from it.
@@ -585,90 +414,5 @@ impl Checker {
     /// The sources that a peer was given last.
     pub(crate) fn sources_of(&self, peer: PeerId) -> Vec<PeerId> {
         self.sources.get(&peer).cloned().unwrap_or_default()
-    }
-
-    /// Who is dropped for its tensors has others than somebody in its group, and of those who hold the committed state
-    /// only who has others than another one of them.
-    pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
-        let shape = |peer: PeerId| {
-            let entries = &self.sync_votes.get(&peer)?.entries;
-            let of = |e: &StateEntry| (e.key.clone(), e.count, e.data_type, e.allow_inequality);
-            Some(entries.iter().map(of).collect::<Vec<_>>())
-        };
-        let group = self.clients[&client].group;
-        let holders = self.holders.get(&(group, self.life(group)));
-        let holds = |client: &u64| holders.is_some_and(|(_, holders)| holders.contains(client));
-        let any = self.members(group).any(|(number, _)| holds(number));
-        let other = self.members(group).any(|(number, seen)| {
-            (!any || holds(number)) && seen.peer.is_some_and(|other| shape(other) != shape(peer))
-        });
-        if other { Ok(()) } else { Err("its tensors are those of the others".into()) }
-    }
-
-    /// For each vote of a collective that is open: who has not voted.
-    pub(crate) fn missing_votes(&self, master: &MasterState) -> Vec<(GroupId, OpId, Vec<PeerId>)> {
-        let mut all = Vec::new();
-        for group in master.snapshot().groups {
-            for op in group.voting {
-                let votes = self.votes.get(&(group.group, self.life(group.group), op));
-                let voted = |peer: &PeerId| {
-                    let client = self.client_of(*peer).map(|(client, _)| client);
-                    client.is_some_and(|client| votes.is_some_and(|votes| votes.contains_key(&client)))
-                };
-                all.push((group.group, op, group.ring.iter().filter(|peer| !voted(peer)).copied().collect()));
-            }
-        }
-        all
-    }
-
-    /// What was called for other members must have been: by all, in that ring.
-    fn judge_members(&self, verdict: &Verdict, named: &[PeerId]) -> Result<(), String> {
-        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
-            return Err("of no collective".into());
-        };
-        let misfit = self.votes.iter().filter(|((.., id), _)| *id == op).any(|((group, life, _), votes)| {
-            let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
-            let ring: Vec<PeerId> = ring.map(|member| member.0).collect();
-            // A group that has been empty counts anew: votes of those who were there before are of no account.
-            let is_member = |client: &u64| {
-                self.clients.get(client).and_then(|seen| seen.peer).is_some_and(|peer| ring.contains(&peer))
-            };
-            let votes = votes.iter().filter(|(client, _)| is_member(client));
-            let mut misfits = votes.map(|(_, vote)| vote.collective.misfit(&ring));
-            misfits.all(|misfit| misfit.is_some_and(|misfit| misfit.missing == named))
-        });
-        if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
-    }
-
-    /// A mismatch must be one: the two that are named voted differently.
-    pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
-        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
-        match verdict.cause {
-            Cause::MismatchedCall => {}
-            Cause::WorldChanged => return self.judge_members(verdict, &named),
-            _ => return Ok(()),
-        }
-        let differ = match (verdict.operation, &named[..]) {
-            (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
-                let vote = |peer: PeerId| {
-                    let (client, seen) = self.client_of(peer)?;
-                    self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)
-                };
-                vote(*a).zip(vote(*b)).is_some_and(|(x, y)| x != y)
-            }
-            (Operation::Sync(_), [a, b]) => {
-                let votes = self.sync_votes.get(a).zip(self.sync_votes.get(b));
-                let receives = |vote: &SyncInitiate| vote.strategy == SyncStrategy::ReceiveOnly;
-                votes.is_some_and(|(x, y)| {
-                    let same = (&x.entries, x.strategy, x.revision) == (&y.entries, y.strategy, y.revision);
-                    !same || receives(x)
-                })
-            }
-            (Operation::Sync(_), [a]) => {
-                self.sync_votes.get(a).is_some_and(|vote| vote.strategy == SyncStrategy::ReceiveOnly)
-            }
-            _ => false,
-        };
-        if differ { Ok(()) } else { Err("the two did not call it differently".into()) }
     }
 }

@@ -1,5 +1,6 @@
 //! The model of a client process: what it knows. How it acts is in `calls` and `links`.
 
+use crate::ahead::{Fetching, Lent};
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,6 +129,10 @@ pub(crate) struct Client {
     pub(crate) slow_until: u64,
     /// Its caller is going to make another call than the others, or is in it.
     pub(crate) wrong_call: WrongCall,
+    /// What the last sync has committed, if it has voted for no other one since, and whether it lends that.
+    pub(crate) lent: Option<Lent>,
+    /// It fetches the shared state before it is let in.
+    pub(crate) fetching: Option<Fetching>,
     /// The probe that it makes.
     pub(crate) probes: Vec<ProbePlan>,
 }
@@ -171,6 +176,8 @@ impl Client {
             stuck: BTreeMap::new(),
             slow_until: 0,
             wrong_call: WrongCall::No,
+            lent: None,
+            fetching: None,
             probes: Vec::new(),
         }
     }

@@ -4,42 +4,15 @@
 //! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was
 //! sent before its sender could know of the death arrives after it in some of the orders.
 
+mod ahead;
+mod choices;
+
+use choices::Choices;
 use pccl_hash::Digest128;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, Timestamp};
 use pccl_protocol::*;
 use pccl_quant::{DataType, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Enumerates all sequences of choices, whatever their lengths: each run follows a prefix and takes first choices after
-/// it; then the last choice that has an alternative is changed.
-#[derive(Debug, Default)]
-struct Choices {
-    taken: Vec<(usize, usize)>,
-    at: usize,
-}
-
-impl Choices {
-    fn pick(&mut self, count: usize) -> usize {
-        if self.at == self.taken.len() {
-            self.taken.push((0, count));
-        }
-        let (choice, known) = self.taken[self.at];
-        assert_eq!(known, count, "a run is not a function of its choices");
-        self.at += 1;
-        choice
-    }
-
-    fn next(&mut self) -> bool {
-        self.at = 0;
-        while let Some((choice, count)) = self.taken.pop() {
-            if choice + 1 < count {
-                self.taken.push((choice + 1, count));
-                return true;
-            }
-        }
-        false
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Vote {
@@ -76,6 +49,24 @@ struct Peer {
     named: Option<Algorithm>,
     admitted: bool,
     dead: bool,
+}
+
+/// How all of them register.
+fn register() -> Register {
+    Register {
+        group: GroupId(0),
+        advertised_host: None,
+        addresses: Vec::new(),
+        p2p_port: 1,
+        state_port: 1,
+        pool_connections: 1,
+        name: Name::default(),
+        previous: None,
+        formed: false,
+        alone: false,
+        resume: None,
+        outbound_only: Some(false),
+    }
 }
 
 struct Counter(u128);
@@ -175,19 +166,7 @@ impl Table {
         self.peers.insert(key, Peer::default());
         let address = core::net::IpAddr::from([10, 0, 0, key as u8]);
         self.input(Input::Connected { client: ClientKey(key), remote: address, local: address });
-        let register = Register {
-            group: GroupId(0),
-            advertised_host: None,
-            p2p_port: 1,
-            state_port: 1,
-            pool_connections: 1,
-            name: Name::default(),
-            previous: None,
-            formed: false,
-            alone: false,
-            resume: None,
-        };
-        self.send(key, C2m::Register(register));
+        self.send(key, C2m::Register(register()));
     }
 
     fn drain(&mut self) {
@@ -280,6 +259,7 @@ impl Table {
                 request,
                 epoch: self.peers[&key].epoch,
                 revision: Revision(3),
+                offered: None,
                 strategy: SyncStrategy::EnforcePopular,
                 entries: vec![StateEntry {
                     key: Key::new("w"),
@@ -332,13 +312,19 @@ impl Table {
                 assert_eq!(peer.answer.replace(packet), None, "answered twice");
             }
             M2c::TooFewPeers(_) => panic!("there are enough peers"),
+            M2c::StateAhead(_) => panic!("nobody fetches ahead"),
             M2c::GroupFormed(_) | M2c::FormFailed(_) => panic!("nobody forms groups"),
+            M2c::Keys(_) | M2c::Tickets(_) => panic!("the state knows no keys"),
+            M2c::Call(_) => panic!("nobody asks to be dialed"),
             M2c::Kicked(reason) => panic!("client {key} was kicked: {reason}"),
             M2c::Sizes(_)
             | M2c::Commence(_)
             | M2c::TopologyProgress(_)
             | M2c::VoteWithdrawn(_)
             | M2c::Rates(_)
+            | M2c::Examined(_)
+            | M2c::Returned(_)
+            | M2c::Received(_)
             | M2c::ProbePlan(_)
             | M2c::ReachPlan(_)
             | M2c::Warning(_)

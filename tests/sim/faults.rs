@@ -106,9 +106,18 @@ impl World {
         self.blame(slot, Deed::Unheard, time);
         self.blame(slot, Deed::Deaf, time);
         let until = self.now + time;
+        // It may be that the connection has ended, and that the process makes another one.
+        let another = self.clients[slot].conn.filter(|_| self.ends.percent(self.swarm.away));
+        if let Some(key) = another {
+            self.blame(slot, Deed::Ended, 0);
+            self.send_later(key, 0, Event::AwayAtMaster(key));
+        }
         if let Some(conn) = self.clients[slot].conn.and_then(|key| self.conns.get_mut(&key)) {
             conn.up_stalled_until = until;
             conn.down_stalled_until = until;
+        }
+        if let Some(key) = another {
+            self.send_later(key, 0, Event::BackAtMaster(key));
         }
     }
 
@@ -193,6 +202,7 @@ impl World {
                 revision: Revision([0, 1, u64::MAX, b][c as usize]),
                 strategy: SyncStrategy::ALL[a as usize % 3],
                 entries: vec![],
+                offered: None,
             }),
             10 => {
                 let report = SyncReport::Failed(Text::new("mischief"));
@@ -219,9 +229,11 @@ impl World {
                 stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
                 sent: vec![],
                 received: vec![],
+                fetch: None,
             }),
         };
         let packet = self.mesh_mischief(slot, epoch).unwrap_or(packet);
+        let packet = self.ahead_mischief().unwrap_or(packet);
         self.send(slot, packet);
     }
 

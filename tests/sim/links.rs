@@ -15,7 +15,7 @@ impl World {
     /// A new process in a free slot connects.
     pub(crate) fn start(&mut self, slot: usize, keeps_state: bool) {
         let client = &mut self.clients[slot];
-        let before = client.peer.map(|peer| PreviousIdentity { run: RunId(1), peer });
+        let before = client.peer.map(|peer| PreviousIdentity { run: RunId(1), peer, proof: None });
         *client = client.reborn(keeps_state);
         client.before = before.filter(|_| keeps_state);
         if client.returned {
@@ -45,6 +45,7 @@ impl World {
             down_stalled_until: 0,
             closed_at_master: false,
             closed_at_client: false,
+            away: false,
         };
         self.conns.insert(key, conn);
         self.note(format_args!("+ s{slot} life {life} c{key}"));
@@ -59,6 +60,7 @@ impl World {
         Register {
             group: client.group,
             advertised_host: None,
+            addresses: Vec::new(),
             p2p_port: slot as u16,
             state_port: slot as u16,
             pool_connections: 1,
@@ -69,6 +71,11 @@ impl World {
             resume: client
                 .returned
                 .then_some(ResumeOffer { revision: Revision(client.revision), digest: None }),
+            outbound_only: match self.hidden.contains(&slot) {
+                _ if !self.swarm.is_tested => Some(false),
+                true if slot.is_multiple_of(2) => Some(true),
+                _ => None,
+            },
         }
     }
 
@@ -86,11 +93,13 @@ impl World {
         client.said.retain(|edge, _| planned.contains(edge));
         let Some((inbound, outbound)) = client.edges() else { return };
         let running: Vec<OpId> = client.work.values().map(|work| work.op).collect();
-        if !self.edges_up.contains(&outbound) {
-            let delay = self.delay();
-            self.wake(slot, delay, Wake::Dialed(outbound));
+        for edge in [outbound, inbound] {
+            if self.dials(slot, edge) && !self.edges_up.contains(&edge) {
+                let delay = self.delay();
+                self.wake(slot, delay, Wake::Dialed(edge));
+            }
         }
-        if self.swarm.inbound_reports && !self.edges_up.contains(&inbound) {
+        if self.swarm.inbound_reports && !self.dials(slot, inbound) && !self.edges_up.contains(&inbound) {
             self.wake(slot, INBOUND_TIMEOUT, Wake::InboundDue(epoch));
         }
         self.close_unused(slot);
@@ -142,9 +151,19 @@ impl World {
         blocked || self.is_cut(from, to) || self.is_cut(to, from)
     }
 
-    /// Whether a process has yet to connect an edge from itself.
+    /// Whether a process makes the connections of an edge of its plan: who sends, or who receives if the plan says so.
+    pub(crate) fn dials(&self, slot: usize, (from, to, generation): EdgeKey) -> bool {
+        let client = &self.clients[slot];
+        let Some(plan) = &client.plan else { return false };
+        let name = EdgeName { from, to, generation };
+        let back =
+            plan.edges.iter().find(|edge| plan.name_of(edge) == Some(name)).is_some_and(|edge| edge.back);
+        client.peer == Some(if back { to } else { from })
+    }
+
+    /// Whether a process has yet to connect an edge that it dials.
     fn is_dialing(&self, slot: usize, edge: EdgeKey) -> bool {
-        self.clients[slot].peer == Some(edge.0)
+        self.dials(slot, edge)
             && self.all_edges(slot).contains(&edge)
             && !self.edges_up.contains(&edge)
             && !self.clients[slot].said.contains_key(&edge)
@@ -154,7 +173,11 @@ impl World {
         if !self.is_dialing(slot, edge) {
             return;
         }
-        match self.alive(edge.1) {
+        let me = self.clients[slot].peer;
+        let other = if me == Some(edge.0) { edge.1 } else { edge.0 };
+        let alive = self.alive(other);
+        assert!(!alive.is_some_and(|to| self.hidden.contains(&to)), "seed {}: nobody can dial it", self.seed);
+        match alive {
             None => self.edge_failed(slot, edge, "connection refused"),
             Some(to) if self.is_blocked(slot, to) && self.rng.percent(50) => {
                 self.edge_failed(slot, edge, "no route to host");

@@ -12,6 +12,7 @@
 //! `! fault sS` a fault strikes slot S; `sS -> sT gG up` a data connection of generation G stands; indented lines are
 //! the master's own log.
 
+mod ahead;
 mod audit;
 mod blame;
 mod calls;
@@ -23,6 +24,7 @@ mod faults;
 mod fetches;
 mod forming;
 mod links;
+mod loans;
 mod mesh;
 mod probes;
 mod reach;
@@ -100,7 +102,8 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         world.die(slot);
         assert!(world.clients[slot].power == Power::Down && world.clients[slot].call != Call::Leaving);
     }
-    let end = world.now + 5_000 * MS;
+    // Of some nothing tells but that they do not come back.
+    let end = world.now + 12_000 * MS;
     world.run_until(end, |_| false);
     assert_eq!(
         world.master.snapshot(),
@@ -114,6 +117,12 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
         optimizations: world.optimizations,
         withdrawals: world.withdrawals,
         choices: world.choices,
+        told_ahead: world.told_ahead,
+        held_ahead: world.held_ahead,
+        away: world.returns.0,
+        back: world.returns.1,
+        let_in_with: world.checker.loans.with,
+        let_in_without: world.checker.loans.without,
         rings_changed: world.rings_changed,
         begun: world.checker.begun_by,
         begun_kinds: world.checker.begun_kinds,
@@ -148,6 +157,12 @@ struct Sums {
     optimizations: u64,
     withdrawals: u64,
     choices: u64,
+    told_ahead: u64,
+    held_ahead: u64,
+    away: u64,
+    back: u64,
+    let_in_with: u64,
+    let_in_without: u64,
     rings_changed: u64,
     begun: BTreeMap<String, u64>,
     begun_kinds: BTreeMap<&'static str, u64>,
@@ -165,6 +180,12 @@ impl Sums {
         self.optimizations += other.optimizations;
         self.withdrawals += other.withdrawals;
         self.choices += other.choices;
+        self.told_ahead += other.told_ahead;
+        self.held_ahead += other.held_ahead;
+        self.away += other.away;
+        self.back += other.back;
+        self.let_in_with += other.let_in_with;
+        self.let_in_without += other.let_in_without;
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
         self.shared_plans += other.shared_plans;
@@ -227,14 +248,17 @@ fn seeds() {
             () if without("PCCL_SIM_LIMITS") => Model::Large,
             () if without("PCCL_SIM_STATE") => Model::Limits,
             () if without("PCCL_SIM_KINDS") => Model::State,
-            () => Model::Kinds,
+            () if without("PCCL_SIM_AHEAD") => Model::Kinds,
+            () if without("PCCL_SIM_AWAY") => Model::Ahead,
+            () if without("PCCL_SIM_OUTBOUND") => Model::Away,
+            () => Model::Outbound,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Kinds);
+    let sums = run_all(first..first + count, Model::Outbound);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with \
          another ring",
@@ -252,6 +276,17 @@ fn seeds() {
     println!("begun by kind: {:?}", sums.begun_kinds);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     println!("{} votes taken back, {} revisions accepted by an operator", sums.withdrawals, sums.choices);
+    println!(
+        "ahead: newcomers were told of lenders {} times, and held the state {} times; let in {} with it, {} without",
+        sums.told_ahead, sums.held_ahead, sums.let_in_with, sums.let_in_without
+    );
+    println!(
+        "{} ends of connections of which the master waited for another one, which came {} times",
+        sums.away, sums.back
+    );
+    assert!(sums.away > count && sums.back > count / 20, "hardly anybody was away");
+    assert!(sums.told_ahead > count / 4 && sums.held_ahead > count / 10, "hardly anybody fetched ahead");
+    assert!(sums.let_in_with > count / 50 && sums.let_in_without > count / 50, "newcomers all went one way");
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
@@ -285,9 +320,9 @@ fn seeds_that_failed_before() {
         .collect();
     // Many of them failed before there were strikes, or a mesh, or large operations, or limits, or closed ports of
     // shared state.
-    for model in
-        [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State, Model::Kinds]
-    {
+    let models =
+        [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State, Model::Kinds];
+    for model in models.into_iter().chain([Model::Ahead, Model::Away, Model::Outbound]) {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -295,8 +330,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Kinds, Logging::Hashed);
+        let once = || run(seed, Model::Outbound, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Kinds, Logging::Hashed).hash, run(2, Model::Kinds, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Outbound, Logging::Hashed).hash, run(2, Model::Outbound, Logging::Hashed).hash);
 }

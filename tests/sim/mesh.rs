@@ -32,9 +32,8 @@ impl World {
 
     /// Dials what is new in a plan.
     pub(crate) fn dial_mesh(&mut self, slot: usize) {
-        let me = self.clients[slot].peer;
         for edge in self.mesh_edges(slot) {
-            if me == Some(edge.0) && !self.edges_up.contains(&edge) {
+            if self.dials(slot, edge) && !self.edges_up.contains(&edge) {
                 let delay = self.mesh_delay();
                 self.wake(slot, delay, Wake::Dialed(edge));
             }

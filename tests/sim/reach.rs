@@ -20,6 +20,9 @@ impl World {
 
     /// A process tries all ports at the same time.
     pub(crate) fn try_to_reach(&mut self, slot: usize, plan: ReachPlan) {
+        let is_hidden =
+            |peer: &PeerId| self.slots.get(peer).is_some_and(|(slot, _)| self.hidden.contains(slot));
+        assert!(!plan.targets.iter().any(|target| is_hidden(&target.peer)), "seed {}: nobody can", self.seed);
         let reached: BTreeSet<PeerId> = plan
             .targets
             .iter()

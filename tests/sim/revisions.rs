@@ -40,6 +40,11 @@ impl Known {
         }
     }
 
+    /// What a newcomer said that it brings.
+    pub(crate) fn offer_of(&self, client: u64) -> Option<Revision> {
+        self.offers.get(&client).copied()
+    }
+
     pub(crate) fn chosen(&mut self, group: GroupId, revision: Revision) {
         self.newest.insert(group, revision);
     }

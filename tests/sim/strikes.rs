@@ -110,6 +110,10 @@ impl World {
         };
         let of = &self.clients[original];
         let (peer, revision, content, group) = (of.peer, of.revision, of.content.clone(), of.group);
+        // A group with another process may have more that nobody can dial than a ring can separate.
+        if !self.hidden.is_empty() && group != self.clients[slot].group {
+            return;
+        }
         let client = &mut self.clients[slot];
         (client.peer, client.revision, client.content, client.group) = (peer, revision, content, group);
         client.life = client.life.max(1);

@@ -22,8 +22,14 @@ pub(crate) enum Model {
     Limits,
     /// Shared state cannot be fetched from some processes, or by some.
     State,
-    /// Everything: there are collectives of all kinds.
+    /// There are collectives of all kinds.
     Kinds,
+    /// Members lend their state, and newcomers fetch it before they are let in.
+    Ahead,
+    /// When the connection of a peer ends, the master keeps its place for a while.
+    Away,
+    /// Everything: nobody can dial some processes.
+    Outbound,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -161,6 +167,15 @@ pub(crate) struct Swarm {
     pub(crate) state_faults: u64,
     /// Percentage of operations that are no all-reduces.
     pub(crate) kinds: u64,
+    /// Percentage of committed syncs after which a client lends, and of newcomers that want it; 0 for never.
+    pub(crate) lend: u64,
+    pub(crate) ahead: u64,
+    /// How many ends of connections, in percent, may be followed by another one, for all that the master knows.
+    pub(crate) away: u64,
+    /// Percentage of processes that nobody can dial.
+    pub(crate) hidden: u64,
+    /// Processes let the master find out whether others can dial them.
+    pub(crate) is_tested: bool,
 }
 
 impl Swarm {
@@ -219,6 +234,11 @@ impl Swarm {
             large: 0,
             state_faults: 0,
             kinds: 0,
+            lend: 0,
+            ahead: 0,
+            away: 0,
+            hidden: 0,
+            is_tested: false,
         }
     }
 

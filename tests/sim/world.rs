@@ -21,6 +21,10 @@ pub(crate) enum Event {
     ToMaster(u64, C2m),
     /// The master sees the end of a connection.
     EndAtMaster(u64),
+    /// The master sees the end of a connection of a process that goes on and connects again.
+    AwayAtMaster(u64),
+    /// It has connected again.
+    BackAtMaster(u64),
     /// A packet reaches a client.
     ToClient(u64, M2c),
     /// A client sees the end of its connection.
@@ -54,6 +58,10 @@ pub(crate) enum Wake {
     EdgeLost(EdgeKey),
     Progress(OpId),
     Fetch(SyncId, u32),
+    /// What came of the plan with this number, of a newcomer that fetches ahead.
+    FetchAhead(u32),
+    /// A loan begins or ends.
+    Loan(SyncId),
     /// A probe of this round is over.
     Probed(ProbeRound, PeerId),
     /// All ports of a check were tried; these peers were reached when it began.
@@ -83,6 +91,8 @@ pub(crate) struct Conn {
     /// The master has closed it or has seen its end.
     pub(crate) closed_at_master: bool,
     pub(crate) closed_at_client: bool,
+    /// The master has seen its end and keeps its place.
+    pub(crate) away: bool,
 }
 
 struct Ids(Rng);
@@ -104,8 +114,14 @@ pub(crate) struct World {
     pub(crate) mesh: Rng,
     /// Choices of what is found about who reaches whom.
     pub(crate) reach: Rng,
+    /// Choices of lenders, and of newcomers that fetch ahead.
+    pub(crate) ahead: Rng,
     /// Lengths of the turns of the master's loop.
     turns: Rng,
+    /// Whether places are kept when connections end.
+    pub(crate) ends: Rng,
+    /// How often somebody was away, and came back.
+    pub(crate) returns: (u64, u64),
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -120,6 +136,8 @@ pub(crate) struct World {
     /// What waits for stopped processes.
     backlogs: BTreeMap<usize, Vec<Event>>,
     pub(crate) clients: Vec<Client>,
+    /// Processes that nobody can dial.
+    pub(crate) hidden: BTreeSet<usize>,
     pub(crate) conns: BTreeMap<u64, Conn>,
     /// Slot and life of every peer that ever was.
     pub(crate) slots: BTreeMap<PeerId, Who>,
@@ -155,6 +173,9 @@ pub(crate) struct World {
     /// Groups that wait for the choice of an operator, since when, and how often one was made.
     pub(crate) undecided: BTreeMap<GroupId, u64>,
     pub(crate) choices: u64,
+    /// How often newcomers were told of lenders, and held the state before they were let in.
+    pub(crate) told_ahead: u64,
+    pub(crate) held_ahead: u64,
 }
 
 /// What becomes of the log of a run.
@@ -202,6 +223,22 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
     options
 }
 
+/// Processes that nobody can dial: of each group no more than a ring can separate.
+fn hidden_slots(clients: &[Client], percent: u64, rng: &mut Rng) -> BTreeSet<usize> {
+    let mut hidden: BTreeSet<usize> = BTreeSet::new();
+    for (slot, client) in clients.iter().enumerate() {
+        let of_group = |slot: &&usize| clients[**slot].group == client.group;
+        let (all, so_far) = (
+            clients.iter().filter(|other| other.group == client.group).count(),
+            hidden.iter().filter(of_group).count(),
+        );
+        if rng.percent(percent) && 2 * (so_far + 1) <= all {
+            hidden.insert(slot);
+        }
+    }
+    hidden
+}
+
 impl World {
     /// A world of this seed.
     pub(crate) fn new(seed: u64, model: Model, logging: Logging) -> Self {
@@ -243,14 +280,28 @@ impl World {
         if model >= Model::Kinds && of_kinds.percent(50) {
             swarm.kinds = of_kinds.range(10, 100);
         }
+        let mut of_ahead = Rng::new(seed ^ 0x5eed_000f);
+        if model >= Model::Ahead && of_ahead.percent(60) {
+            (swarm.lend, swarm.ahead) = (of_ahead.range(20, 100), of_ahead.range(30, 100));
+        }
+        let mut ends = Rng::new(seed ^ 0x5eed_0010);
+        if model >= Model::Away && ends.percent(60) {
+            swarm.away = ends.range(20, 100);
+        }
         let mut of_turns = Rng::new(seed ^ 0x5eed_000d);
         if of_turns.percent(60) {
             swarm.turn = [200, 5 * MS, 60 * MS][of_turns.below(3) as usize];
         }
+        let mut of_outbound = Rng::new(seed ^ 0x5eed_0011);
+        swarm.is_tested = model >= Model::Outbound;
+        if swarm.is_tested && of_outbound.percent(50) {
+            swarm.hidden = of_outbound.range(20, 80);
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
-        let clients =
+        let clients: Vec<Client> =
             (0..swarm.slots).map(|_| Client::new(GroupId(rng.below(swarm.groups) as u32))).collect();
+        let hidden = hidden_slots(&clients, swarm.hidden, &mut of_outbound);
         let mut world = Self {
             seed,
             now: 1_000 * MS,
@@ -263,6 +314,7 @@ impl World {
             master_backlog: Vec::new(),
             backlogs: BTreeMap::new(),
             clients,
+            hidden,
             conns: BTreeMap::new(),
             slots: BTreeMap::new(),
             edges_up: BTreeSet::new(),
@@ -273,7 +325,7 @@ impl World {
             owed: BTreeMap::new(),
             started: BTreeSet::new(),
             healing: false,
-            checker: Checker::default(),
+            checker: Checker::new(swarm.min_world),
             ledger: Ledger::new(slowest),
             audit: Audit::default(),
             log: Log { logging, hash: 0xcbf2_9ce4_8422_2325, lines: 0 },
@@ -286,12 +338,17 @@ impl World {
             rings_changed: 0,
             undecided: BTreeMap::new(),
             choices: 0,
+            told_ahead: 0,
+            held_ahead: 0,
+            ahead: of_ahead,
             rng,
             strikes: of_strikes,
             probes: of_probes,
             mesh: of_mesh,
             reach: Rng::new(seed ^ 0x5eed_000c),
             turns: of_turns,
+            ends,
+            returns: (0, 0),
             swarm,
         };
         if logging == Logging::Printed {
@@ -384,8 +441,8 @@ impl World {
         }
         self.checker.before(self.now, &input);
         match &input {
-            Input::Packet { client: ClientKey(key), .. } if self.checker.peer_of(*key).is_some() => {
-                self.audit.heard(*key, self.now);
+            Input::Packet { client: ClientKey(key), packet } if self.checker.peer_of(*key).is_some() => {
+                self.audit_packet(*key, packet);
             }
             Input::Disconnected { client: ClientKey(key), .. } => self.audit.forget(*key),
             _ => {}
@@ -448,6 +505,11 @@ impl World {
                     self.audit.forget(key);
                     if let Some(conn) = self.conns.get_mut(&key) {
                         conn.closed_at_master = true;
+                        if conn.away {
+                            // What it hears when it comes back.
+                            let reason = KickReason::new(KickCode::Silent, "did not come back in time");
+                            self.tell(key, Event::ToClient(key, M2c::Kicked(reason)));
+                        }
                     }
                     self.tell(key, Event::EndAtClient(key));
                 }
@@ -515,8 +577,16 @@ impl World {
             }
             Event::Planned(plan, result) => self.input(Input::Planned { plan, result }),
             // Whether the listeners of a peer are reached says nothing about the faults of a run.
-            Event::Tried(peer) => self.input(Input::Reached { peer, closed: Vec::new() }),
-            Event::Connected(key) | Event::ToMaster(key, _) | Event::EndAtMaster(key)
+            Event::Tried(peer) => {
+                let is_hidden = self.slots.get(&peer).is_some_and(|(slot, _)| self.hidden.contains(slot));
+                let closed = is_hidden.then(|| (false, "no answer".to_owned())).into_iter().collect();
+                self.input(Input::Reached { peer, closed, unix_us: 0 });
+            }
+            Event::Connected(key)
+            | Event::ToMaster(key, _)
+            | Event::EndAtMaster(key)
+            | Event::AwayAtMaster(key)
+            | Event::BackAtMaster(key)
                 if self.master_busy_until > self.now =>
             {
                 self.note(format_args!("c{key} waits for the master"));
@@ -533,6 +603,19 @@ impl World {
                     self.input(Input::Packet { client: ClientKey(key), packet });
                 }
             }
+            Event::AwayAtMaster(key) => drop(self.away(key)),
+            Event::BackAtMaster(key) => {
+                if let Some(conn) =
+                    self.conns.get_mut(&key).filter(|conn| conn.away && !conn.closed_at_master)
+                {
+                    conn.away = false;
+                    self.returns.1 += 1;
+                    self.audit.heard(key, self.now);
+                    self.input(Input::Returned { client: ClientKey(key) });
+                }
+            }
+            // The master does not know whether it comes back.
+            Event::EndAtMaster(key) if self.ends.percent(self.swarm.away) && self.away(key) => {}
             Event::EndAtMaster(key) => {
                 if let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.closed_at_master) {
                     conn.closed_at_master = true;
@@ -582,6 +665,18 @@ impl World {
             Event::Inject => self.inject(),
             Event::Strike => self.strike(),
         }
+    }
+
+    /// The master sees the end of a connection. Whether it keeps the place.
+    fn away(&mut self, key: u64) -> bool {
+        let client = ClientKey(key);
+        let conn = self.conns.get_mut(&key).filter(|conn| !conn.closed_at_master);
+        let Some(conn) = conn.filter(|_| self.master.may_return(client)) else { return false };
+        self.returns.0 += 1;
+        if !std::mem::replace(&mut conn.away, true) {
+            self.input(Input::Away { client, text: "connection reset".to_owned() });
+        }
+        true
     }
 
     /// The slot that takes an event of a connection now.

@@ -143,7 +143,8 @@ fn launch(listen: &str) -> pccl::Master {
 /// Waits until the master says of a peer that it is in this call.
 fn await_call(master: &str, call: &str) {
     loop {
-        let status = pccl_master::query_status(master, std::time::Duration::from_secs(20)).expect("a status");
+        let status =
+            pccl_master::query_status(master, None, std::time::Duration::from_secs(20)).expect("a status");
         if status.waits.iter().any(|wait| wait.text.as_str().contains(call)) {
             return;
         }
@@ -209,6 +210,7 @@ fn the_example_of_the_readme_goes_on_with_its_step_at_another_master() {
                 state.tensor("step", &mut training.step).expect("a tensor");
                 second.sync_shared_state(&mut state, pccl::SyncStrategy::EnforcePopular).expect("a sync");
                 training.revision = state.revision() + 1;
+                assert!(!second.are_peers_pending().expect("an answer"), "nobody else");
             }
             await_call(address, call);
             drop(master);

@@ -1,6 +1,8 @@
-use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
+use pccl::{Communicator, Error, SharedState, SyncStrategy};
 
 const STEPS: u64 = 20;
+/// A weight that counts for nothing beside any other.
+const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
 
 /// What makes up the state of the training: the same on every peer, and handed to newcomers.
 pub struct Training {
@@ -16,24 +18,42 @@ fn main() -> Result<(), Error> {
 
 pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
-    comm.run(training, 2, |training| training.step[0] < STEPS, outer_step)
+    comm.run_with_state(
+        training,
+        2,
+        |it| shared(&mut it.weights, &mut it.step, it.revision),
+        |it| it.step[0] < STEPS,
+        outer_step,
+    )
+}
+
+fn shared<'a>(weights: &'a mut [f32], step: &'a mut [u64], revision: u64) -> Result<SharedState<'a>, Error> {
+    let mut state = SharedState::new(revision);
+    state.tensor("weights", weights)?.tensor("step", step)?;
+    Ok(state)
 }
 
 fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    let mut state = SharedState::new(training.revision);
-    state.tensor("weights", &mut training.weights)?.tensor("step", &mut training.step)?;
-    comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-    training.revision = state.revision() + 1;
+    let Training { weights, step, revision } = training;
+    let mut state = shared(weights, step, *revision)?;
+    let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+    *revision = synced.revision;
 
-    let mut change = train_locally(&training.weights);
-    comm.all_reduce(&mut change, ReduceOp::Avg)?;
+    // Newcomers fetch the state from here while this peer computes. For who comes with it nobody waits.
+    let weights = || state.view("weights").unwrap_or_default();
+    let (mut change, weight) = match synced.came_ahead {
+        true => (vec![0.0; weights().len()], NEXT_TO_NOTHING),
+        false => (comm.lend_state(&state, || train_locally(weights()))?, 1.0),
+    };
+    // Before the state changes: nothing is moved to newcomers that hold it already, and what was computed stays.
+    while comm.are_peers_pending()? {
+        comm.update_topology()?;
+        comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+    }
+    comm.weighted_average(&mut change, weight, ())?;
     training.weights.iter_mut().zip(&change).for_each(|(weight, change)| *weight += change);
     training.step[0] += 1;
-
-    // At the end of the step: a newcomer begins with the sync, and so do the others after this.
-    if comm.are_peers_pending()? {
-        comm.update_topology()?;
-    }
+    training.revision += 1;
     Ok(())
 }
 

@@ -11,13 +11,20 @@ const MAX_LINES: usize = 700;
 
 /// Files with `unsafe`, and what for. Everything else is safe Rust.
 const UNSAFE: &[(&str, &str)] = &[
+    ("cuda/src/driver.rs", "calls the driver"),
+    ("cuda/src/hash.rs", "launches kernels"),
+    ("cuda/src/lane.rs", "copies between pinned memory and a device, and what belongs to that"),
+    ("cuda/src/memory.rs", "memory of a device that a program lends"),
     ("hash/src/kernels.rs", "calls a kernel after the processor was asked for it"),
     ("hash/src/kernels/avx2.rs", "intrinsics"),
     ("hash/src/kernels/sse42.rs", "intrinsics"),
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
+    ("pccl/capi/src/ahead.rs", "the functions of the C interface"),
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
     ("pccl/capi/src/files.rs", "the functions of the C interface"),
+    ("pccl/capi/src/clip.rs", "the functions of the C interface"),
     ("pccl/capi/src/collectives.rs", "the functions of the C interface"),
+    ("pccl/capi/src/device.rs", "the functions of the C interface"),
     ("pccl/capi/src/diagnosis.rs", "the functions of the C interface"),
     ("pccl/capi/src/diff.rs", "the functions of the C interface"),
     ("pccl/capi/src/fork.rs", "handlers of fork"),
@@ -29,9 +36,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/raw.rs", "what the pointers of a C program point to"),
     ("pccl/capi/src/reduce.rs", "the functions of the C interface"),
     ("pccl/capi/src/settings.rs", "the functions of the C interface"),
+    ("pccl/capi/src/types.rs", "names the type of a function of a C program"),
     ("pccl/capi/src/world.rs", "the functions of the C interface"),
     ("pccl/src/memory.rs", "the caller's memory"),
     ("pccl/src/memory/backup.rs", "memory of the library that is lent as the caller's is"),
+    ("pccl/src/memory/staged.rs", "words as elements"),
+    ("pccl/src/notice/signals.rs", "handlers of signals, for programs that ask for them"),
     ("quant/src/copy.rs", "stores that go by the caches"),
     ("quant/src/kernels/mod.rs", "calls a kernel after the processor was asked for it; bytes as elements"),
     ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),
@@ -42,9 +52,14 @@ const UNSAFE: &[(&str, &str)] = &[
 
 /// The same for tests, benches, examples, and programs that test.
 const UNSAFE_IN_TESTS: &[(&str, &str)] = &[
+    ("cuda/tests/common/mod.rs", "lends device memory"),
+    ("cuda/tests/order.rs", "names memory of the host as that of a device"),
     ("pccl/protocol/tests/allocation.rs", "an allocator that counts"),
     ("stress/src/os.rs", "signals and clocks"),
+    ("tests/cuda/collectives.rs", "lends device memory"),
+    ("tests/cuda/main.rs", "lends device memory"),
     ("tests/kit/src/process.rs", "signals"),
+    ("tests/kit/src/standin.rs", "loads the stand-in driver and calls it"),
     ("tests/src/bin/pccl-test-peer/buffer.rs", "memory that no slice stands for"),
     ("tests/src/bin/pccl-test-peer/trap.rs", "kills its own process"),
     ("threadpark/tests/loom.rs", "loom's cells"),

@@ -1,10 +1,11 @@
-//! One thread that takes the connections of all listeners of a peer and reads their preambles.
+//! One thread that takes the connections of all listeners of a peer and finds out who they are.
 //!
-//! A connection costs nothing but a descriptor and a hundred bytes until it has shown a valid preamble, and it has only
-//! so long to do that. Nobody can hold up the thread: it never waits for one connection, only in `poll` for all.
+//! A connection costs nothing but a descriptor and a few hundred bytes until it has shown a valid preamble and, in a
+//! run with a key, has proven that it has that; and it has only so long to do so. Nobody can hold up the thread: it
+//! never waits for one connection, only in `poll` for all.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     os::fd::AsFd,
@@ -21,11 +22,15 @@ use parking_lot::Mutex;
 
 use crate::{
     address::canonical,
+    bucket::Lines,
     conn::Conn,
+    handshake::{Door, Visit},
     listener::Listener,
-    preamble::{PREAMBLE_BYTES, Preamble, PreambleError, Refusal, Reply, Role, could_be_preamble},
+    preamble::{Preamble, Refusal, Reply, Role},
     sys::{self, Interest, PollEntry, Waker},
     threads,
+    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
+    ticket::Lock,
 };
 
 /// Connections taken from one listener before the others have their turn.
@@ -36,8 +41,11 @@ const LONGEST_PREAMBLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// What connections may take from us before they have shown a preamble.
 #[derive(Debug, Clone)]
 pub struct AcceptLimits {
-    /// Connections that may be without a complete preamble at once; the oldest is dropped for the next one.
+    /// Connections that may be without a complete preamble at once; for the next one the oldest is dropped of the
+    /// network that most of them come from.
     pub half_open_max: usize,
+    /// The same of one network; the oldest of them is dropped.
+    pub half_open_of_network_max: usize,
     /// Time for a preamble to arrive, from when the connection was taken.
     pub preamble_timeout: Duration,
     /// How long to leave the listeners alone when the system has no descriptor or memory for another connection.
@@ -47,14 +55,16 @@ pub struct AcceptLimits {
 impl Default for AcceptLimits {
     fn default() -> Self {
         Self {
-            half_open_max: 256,
+            half_open_max: MAX_HALF_OPEN,
+            half_open_of_network_max: MAX_HALF_OPEN_OF_NETWORK,
             preamble_timeout: Duration::from_secs(5),
             pause: Duration::from_millis(100),
         }
     }
 }
 
-/// A connection with a valid preamble of the role that its listener serves. Dropping it closes it without an answer.
+/// A connection with a valid preamble of the role that its listener serves, from somebody who has the run key if there
+/// is one. Dropping it closes it without an answer.
 #[derive(Debug)]
 pub struct Incoming {
     /// What the other side said about itself.
@@ -69,8 +79,9 @@ pub struct Incoming {
 
 impl Incoming {
     /// Tells the other side that the connection is taken. Never blocks.
-    pub fn accept(self) -> io::Result<Conn> {
+    pub fn accept(mut self) -> io::Result<Conn> {
         send_reply(&self.conn, Reply::Accepted)?;
+        self.conn.replied();
         Ok(self.conn)
     }
 
@@ -96,12 +107,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to take connections from `listeners`, each of which serves one role and checks; that for data takes
-    /// probes, too. A connection of another role is refused, and what is no preamble is closed, without `handler`
-    /// seeing it.
+    /// Starts to take connections from `listeners`, each of which serves one role, from whichever side it is dialed,
+    /// and checks; that for data takes probes, too. A connection of another role is refused, and what is no preamble is
+    /// closed, without `handler` seeing it; nor does it see whoever does not have what the lock wants, if there is one.
     pub fn spawn(
         listeners: Vec<(Role, Listener)>,
         limits: AcceptLimits,
+        lock: Option<Lock>,
         handler: Handler,
     ) -> io::Result<Self> {
         let ports = listeners.iter().map(|(_, listener)| listener.local_port()).collect();
@@ -110,10 +122,15 @@ impl Acceptor {
         let mut work = Work {
             listeners,
             limits,
+            lock,
             handler,
             waker: waker.clone(),
             stop: Arc::clone(&stop),
-            half_open: VecDeque::new(),
+            half_open: BTreeMap::new(),
+            next_key: 0,
+            crowd: Crowd::default(),
+            throttle: Throttle::new(Instant::now()),
+            lines: Lines::new(LINES_ABOUT_STRANGERS, Instant::now()),
             paused_until: None,
         };
         let thread = threads::spawn("acceptor", move || work.run())?;
@@ -149,30 +166,35 @@ impl Drop for Acceptor {
     }
 }
 
-/// A connection whose preamble is not complete.
+/// A connection of which it is not known yet whose it is.
 struct HalfOpen {
     conn: Conn,
     remote_addr: SocketAddr,
     role: Role,
     deadline: Instant,
-    bytes: [u8; PREAMBLE_BYTES],
-    have: usize,
+    door: Door,
 }
 
 enum Progress {
     Waiting,
-    Complete,
-    Hopeless(&'static str),
+    Known(Preamble),
+    Unwanted(Option<Refusal>, String),
 }
 
 struct Work {
     listeners: Vec<(Role, Listener)>,
     limits: AcceptLimits,
+    lock: Option<Lock>,
     handler: Handler,
     waker: Waker,
     stop: Arc<AtomicBool>,
     /// In the order in which they came, which is also the order of their deadlines.
-    half_open: VecDeque<HalfOpen>,
+    half_open: BTreeMap<u64, HalfOpen>,
+    next_key: u64,
+    crowd: Crowd<u64>,
+    throttle: Throttle,
+    /// About strangers that a limit turns away.
+    lines: Lines<Instant>,
     paused_until: Option<Instant>,
 }
 
@@ -191,7 +213,7 @@ impl Work {
             if ready.woken {
                 self.waker.clear();
             }
-            self.read_preambles(&ready.half_open);
+            self.read_half_open(&ready.half_open);
             self.drop_expired();
             if self.paused_until.is_some_and(|until| until <= Instant::now()) {
                 self.paused_until = None;
@@ -210,8 +232,8 @@ impl Work {
         entries.push(PollEntry::new(self.waker.as_fd(), Interest::Read));
         entries
             .extend(listening.iter().map(|(_, listener)| PollEntry::new(listener.as_fd(), Interest::Read)));
-        entries.extend(self.half_open.iter().map(|half| half.conn.poll_entry(Interest::Read)));
-        let first_to_expire = self.half_open.front().map(|half| half.deadline);
+        entries.extend(self.half_open.values().map(|half| half.conn.poll_entry(Interest::Read)));
+        let first_to_expire = self.half_open.values().next().map(|half| half.deadline);
         let deadline = [first_to_expire, self.paused_until].into_iter().flatten().min();
         sys::poll_many(&mut entries, deadline)?;
         let mut flags = entries.iter().map(|entry| entry.readiness().any());
@@ -222,27 +244,31 @@ impl Work {
     }
 
     /// Reads from those half-open connections for which `ready` is set.
-    fn read_preambles(&mut self, ready: &[bool]) {
-        let mut waiting = VecDeque::with_capacity(self.half_open.len());
-        for (i, mut half) in std::mem::take(&mut self.half_open).into_iter().enumerate() {
-            if !ready.get(i).copied().unwrap_or(false) {
-                waiting.push_back(half);
+    fn read_half_open(&mut self, ready: &[bool]) {
+        let keys = self.half_open.keys().copied().zip(ready).filter(|(_, ready)| **ready);
+        let keys: Vec<u64> = keys.map(|(key, _)| key).collect();
+        for key in keys {
+            let progress = self.half_open.get_mut(&key).map_or(Progress::Waiting, HalfOpen::read);
+            if matches!(progress, Progress::Waiting) {
                 continue;
             }
-            match half.read() {
-                Progress::Waiting => waiting.push_back(half),
-                Progress::Complete => self.finish(half),
-                Progress::Hopeless(why) => log::debug!("closing connection from {}: {why}", half.remote_addr),
+            let Some(half) = self.forget(key) else { continue };
+            match progress {
+                Progress::Waiting => {}
+                Progress::Known(preamble) => self.finish(half, preamble),
+                Progress::Unwanted(answer, why) => self.reject(&half, answer, &why),
             }
         }
-        self.half_open = waiting;
     }
 
     fn drop_expired(&mut self) {
         let now = Instant::now();
-        while self.half_open.front().is_some_and(|half| half.deadline <= now) {
-            if let Some(half) = self.half_open.pop_front() {
-                log::debug!("closing connection from {}: no complete preamble in time", half.remote_addr);
+        while let Some((key, _)) = self.half_open.first_key_value().filter(|(_, half)| half.deadline <= now) {
+            if let Some(half) = self.forget(*key) {
+                log::debug!(
+                    "closing connection from {}: no complete preamble or proof in time",
+                    half.remote_addr
+                );
             }
         }
     }
@@ -269,31 +295,65 @@ impl Work {
     }
 
     fn admit(&mut self, conn: Conn, remote_addr: SocketAddr, role: Role) {
-        let deadline = Instant::now() + self.limits.preamble_timeout.min(LONGEST_PREAMBLE_TIMEOUT);
-        let mut half = HalfOpen { conn, remote_addr, role, deadline, bytes: [0; PREAMBLE_BYTES], have: 0 };
+        let now = Instant::now();
+        if !self.throttle.take(Network::of(remote_addr.ip()), now) {
+            return self.say(remote_addr, "its network begins connections too often");
+        }
+        let deadline = now + self.limits.preamble_timeout.min(LONGEST_PREAMBLE_TIMEOUT);
+        let mut half = HalfOpen { conn, remote_addr, role, deadline, door: Door::new(self.lock.clone()) };
         // Often the preamble has come along with the connection.
         match half.read() {
             Progress::Waiting => {}
-            Progress::Complete => return self.finish(half),
-            Progress::Hopeless(why) => return log::debug!("closing connection from {remote_addr}: {why}"),
+            Progress::Known(preamble) => return self.finish(half, preamble),
+            Progress::Unwanted(answer, why) => return self.reject(&half, answer, &why),
         }
-        if self.half_open.len() >= self.limits.half_open_max.max(1)
-            && let Some(oldest) = self.half_open.pop_front()
+        self.next_key += 1;
+        self.half_open.insert(self.next_key, half);
+        self.crowd.add(self.next_key, Network::of(remote_addr.ip()));
+        let (total, network) = (self.limits.half_open_max, self.limits.half_open_of_network_max);
+        if let Some(key) = self.crowd.one_too_many(total.max(1), network.max(1))
+            && let Some(dropped) = self.forget(key)
         {
-            log::debug!("closing connection from {}: too many without a preamble", oldest.remote_addr);
+            self.say(dropped.remote_addr, "too many that have not said whose they are");
         }
-        self.half_open.push_back(half);
     }
 
-    fn finish(&mut self, half: HalfOpen) {
+    fn forget(&mut self, key: u64) -> Option<HalfOpen> {
+        self.crowd.remove(key);
+        self.half_open.remove(&key)
+    }
+
+    /// Says that a limit turned somebody away.
+    fn say(&mut self, remote_addr: SocketAddr, why: &str) {
+        if let Some(more) = self.lines.next(Instant::now()) {
+            log::info!("closing connection from {remote_addr}: {why}{more}");
+        }
+    }
+
+    /// Closes a connection to nobody; with an answer, if it is to have one.
+    fn reject(&mut self, half: &HalfOpen, answer: Option<Refusal>, why: &str) {
+        let remote = half.remote_addr;
+        match answer {
+            Some(reason) => {
+                if reason == Refusal::WrongTicket
+                    && let Some(more) = self.lines.next(Instant::now())
+                {
+                    log::warn!("refusing connection from {remote}: {why}{more}");
+                }
+                refuse(&half.conn, remote, reason);
+            }
+            None => log::debug!("closing connection from {remote}: {why}"),
+        }
+    }
+
+    fn finish(&mut self, half: HalfOpen, preamble: Preamble) {
+        self.throttle.give_back(Network::of(half.remote_addr.ip()));
         if self.stop.load(Ordering::Acquire) {
             return refuse(&half.conn, half.remote_addr, Refusal::ShuttingDown);
         }
-        let preamble = match Preamble::decode(&half.bytes) {
-            Ok(preamble) if serves(half.role, preamble.role) => preamble,
-            Ok(_) => return refuse(&half.conn, half.remote_addr, Refusal::WrongRole),
-            Err(error) => return half.reject(error),
-        };
+        if !serves(half.role, preamble.role) {
+            return refuse(&half.conn, half.remote_addr, Refusal::WrongRole);
+        }
         let Ok(local_addr) = half.conn.local_addr() else { return };
         let HalfOpen { conn, remote_addr, .. } = half;
         let incoming = Incoming { preamble, conn, remote_addr, local_addr: canonical(local_addr) };
@@ -304,9 +364,16 @@ impl Work {
     }
 }
 
-/// Probes measure the way that data takes, so they come to the same port. Every port tells who listens there.
+/// Probes measure the way that data takes, so they come to the same port. What is dialed back comes to the port of
+/// its kind. Every port tells who listens there.
 fn serves(listener: Role, role: Role) -> bool {
-    role == listener || role == Role::Check || (listener, role) == (Role::Data, Role::Probe)
+    role == listener
+        || match role {
+            Role::Check => true,
+            Role::Probe | Role::DataBack | Role::ProbeBack => listener == Role::Data,
+            Role::StateBack => listener == Role::State,
+            Role::Control | Role::Data | Role::State => false,
+        }
 }
 
 struct Ready {
@@ -316,28 +383,32 @@ struct Ready {
 }
 
 impl HalfOpen {
-    /// Reads what has arrived, never more than the preamble.
+    /// Reads what has arrived, never more than what is needed to know whose it is.
     fn read(&mut self) -> Progress {
+        let hopeless = |why: &str| Progress::Unwanted(None, why.to_owned());
         loop {
-            match self.conn.try_recv(&mut self.bytes[self.have..]) {
-                Ok(0) => return Progress::Hopeless("it ended inside the preamble"),
-                Ok(n) => self.have += n,
+            let visit = match self.conn.try_recv(self.door.missing()) {
+                Ok(0) => return hopeless("it ended before it was known whose it is"),
+                Ok(count) => self.door.received(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
-                Err(_) => return Progress::Hopeless("it broke inside the preamble"),
+                Err(_) => return hopeless("it broke before it was known whose it is"),
+            };
+            match visit {
+                Visit::Nothing => {}
+                Visit::Answer(bytes) => {
+                    // Few bytes, as those of a reply.
+                    if let Err(error) = self.conn.send_all(&bytes, Some(Instant::now())) {
+                        return hopeless(&format!("it could not be answered: {error}"));
+                    }
+                }
+                Visit::Known(preamble, seal) => {
+                    if let Some(seal) = seal {
+                        self.conn.protect(*seal);
+                    }
+                    return Progress::Known(preamble);
+                }
+                Visit::Unwanted(answer, why) => return Progress::Unwanted(answer, why),
             }
-            if !could_be_preamble(&self.bytes[..self.have]) {
-                return Progress::Hopeless("it does not speak this protocol");
-            }
-            if self.have == PREAMBLE_BYTES {
-                return Progress::Complete;
-            }
-        }
-    }
-
-    fn reject(&self, error: PreambleError) {
-        match error.refusal() {
-            Some(reason) => refuse(&self.conn, self.remote_addr, reason),
-            None => log::debug!("closing connection from {}: {error}", self.remote_addr),
         }
     }
 }

@@ -1,38 +1,157 @@
 //! One connection between two processes of a run.
 //!
 //! [`dial`](crate::dial), [`listener`](crate::listener), [`acceptor`](crate::acceptor) and event loops hand out a
-//! [`Conn`]; nobody above this crate names a socket or a descriptor. Today the bytes travel as they are. What seals
-//! them will be another kind of `Conn`, with the same methods.
+//! [`Conn`]; nobody above this crate names a socket or a descriptor. In a run with a key its bytes travel in
+//! [records](crate::seal), otherwise as they are; the methods are the same, and only authentic bytes come out of them.
 //!
 //! Methods whose names begin with `try_` never wait: where the socket has no room or no bytes, they fail with
 //! `WouldBlock`. All others wait in `poll` until a deadline of the monotonic clock; `None` waits for ever.
+//!
+//! Bytes that a sealed connection takes may wait in it, as a part of a record for which the socket has no room yet.
+//! Methods that wait see to it that they leave. Whoever uses those that do not calls [`Conn::try_flush`] in the end,
+//! until it succeeds; more is taken only then.
 
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use mio::{Interest as MioInterest, Registry, Token, event::Source, unix::SourceFd};
+use parking_lot::Mutex;
 use socket2::SockRef;
 
-use crate::sys::{self, Interest, PollEntry, Readiness, TcpInfo};
+use crate::{
+    mode::WireMode,
+    seal::{Opener, Seal, Sealer, Suite},
+    sys::{self, Interest, PollEntry, Readiness, TcpInfo},
+};
+
+/// What [`Conn::keep_little_unsent`] leaves to the system.
+const UNSENT_BYTES: u32 = 64 << 10;
 
 /// A connection. Dropping it closes it.
 #[derive(Debug)]
 pub struct Conn {
     stream: TcpStream,
+    /// Missing if bytes travel as they are.
+    sealed: Option<Box<Sealed>>,
+}
+
+/// Both directions of a connection with records. Nobody waits under one of the locks but for one who receives without
+/// a limit in time, and a connection has one receiver.
+struct Sealed {
+    suite: Suite,
+    mode: WireMode,
+    sealer: Mutex<Sealer>,
+    opener: Mutex<Opener>,
+    /// There are bytes for the receiver of which the kernel does not know any more.
+    has_bytes: AtomicBool,
+    /// Records wait for room in the socket.
+    is_waiting: AtomicBool,
+}
+
+impl std::fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sealed({}, {})", self.suite, self.mode)
+    }
+}
+
+impl Sealed {
+    /// Makes records of what `fill` gives, unless earlier ones still wait, and sends what the socket takes; returns how
+    /// many bytes have been taken. `fill` is as for [`Sealer::seal`].
+    fn try_send(
+        &self,
+        fd: BorrowedFd<'_>,
+        at_most: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> io::Result<usize> {
+        let mut sealer = self.sealer.lock();
+        self.flush(fd, &mut sealer)?;
+        let taken = sealer.seal(at_most, fill)?;
+        match self.flush(fd, &mut sealer) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Sends the records that wait.
+    fn flush(&self, fd: BorrowedFd<'_>, sealer: &mut Sealer) -> io::Result<()> {
+        while !sealer.waiting().is_empty() {
+            match sys::send(fd, sealer.waiting(), true) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => sealer.sent(count),
+                Err(error) => {
+                    self.is_waiting.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+        self.is_waiting.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Hands authentic bytes to `take`, which says how many of them it has taken. `Ok(0)` without a call of it: the end
+    /// of the stream. An end within a record is one as well: its bytes never come out.
+    fn recv(
+        &self,
+        fd: BorrowedFd<'_>,
+        dont_wait: bool,
+        take: impl FnOnce(&[u8]) -> Option<usize>,
+    ) -> io::Result<Option<usize>> {
+        let mut opener = self.opener.lock();
+        while opener.plain().is_empty() {
+            if !opener.open()? {
+                match sys::recv(fd, opener.room(), dont_wait)? {
+                    0 => return Ok(Some(0)),
+                    count => opener.received(count),
+                }
+            }
+        }
+        let taken = take(opener.plain());
+        opener.take(taken.unwrap_or(0));
+        self.has_bytes.store(opener.is_ready(), Ordering::Relaxed);
+        Ok(taken)
+    }
 }
 
 impl From<TcpStream> for Conn {
     /// A connection whose bytes travel as they are.
     fn from(stream: TcpStream) -> Self {
-        Self { stream }
+        Self { stream, sealed: None }
     }
 }
 
 impl Conn {
+    /// From here on the bytes of both directions travel in records.
+    pub fn protect(&mut self, seal: Seal) {
+        let Seal { suite, mode, sealer, opener } = seal;
+        let has_bytes = AtomicBool::new(opener.is_ready());
+        self.sealed = Some(Box::new(Sealed {
+            suite,
+            mode,
+            sealer: Mutex::new(sealer),
+            opener: Mutex::new(opener),
+            has_bytes,
+            is_waiting: AtomicBool::new(false),
+        }));
+    }
+
+    /// The reply to the preamble has been sent, or received: what follows travels as the [mode](WireMode) says, which
+    /// may be as it is.
+    pub(crate) fn replied(&mut self) {
+        // Whoever sends a reply does so at once, and who receives it has read nothing behind it.
+        self.sealed.take_if(|sealed| sealed.mode == WireMode::Off);
+    }
+
+    /// How its records are sealed; `None` if there are none.
+    #[must_use]
+    pub fn suite(&self) -> Option<Suite> {
+        self.sealed.as_ref().map(|sealed| sealed.suite)
+    }
+
     /// Address of the other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
@@ -45,35 +164,108 @@ impl Conn {
 
     /// Sends what the socket takes at once; returns how many bytes that is.
     pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
-        sys::send(self.fd(), bytes, true)
+        match &self.sealed {
+            None => sys::send(self.fd(), bytes, true),
+            Some(_) => self.try_send_many(&[io::IoSlice::new(bytes)]),
+        }
     }
 
     /// As [`Conn::try_send`], from several places in a row.
     pub fn try_send_many(&self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        sys::send_many(self.fd(), parts, true)
+        let Some(sealed) = &self.sealed else { return sys::send_many(self.fd(), parts, true) };
+        let total = parts.iter().map(|part| part.len()).sum();
+        if total == 0 {
+            return Ok(0);
+        }
+        sealed.try_send(self.fd(), total, |mut given, room| {
+            let mut filled = 0;
+            for part in parts {
+                let from = given.min(part.len());
+                let count = (part.len() - from).min(room.len() - filled);
+                room[filled..filled + count].copy_from_slice(&part[from..from + count]);
+                (given, filled) = (given - from, filled + count);
+            }
+        })
+    }
+
+    /// As [`Conn::try_send`] of at most `at_most` bytes that `fill` puts into records, on a connection that has them:
+    /// `None` on another one. `fill` is told how many it has given, and fills its place with those that follow.
+    pub(crate) fn try_send_with(
+        &self,
+        at_most: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Option<io::Result<usize>> {
+        self.sealed.as_ref().map(|sealed| sealed.try_send(self.fd(), at_most, fill))
+    }
+
+    /// As [`Conn::try_recv`], with authentic bytes handed to `take` where they lie, on a connection that has records:
+    /// `None` on another one. `take` says how many it has taken, or `None` if it does not want any.
+    pub(crate) fn try_recv_with(
+        &self,
+        take: impl FnOnce(&[u8]) -> Option<usize>,
+    ) -> Option<io::Result<Option<usize>>> {
+        self.sealed.as_ref().map(|sealed| sealed.recv(self.fd(), true, take))
+    }
+
+    /// Sends what was taken and has not left. `WouldBlock`: there is some, and the socket has no room.
+    pub fn try_flush(&self) -> io::Result<()> {
+        match &self.sealed {
+            Some(sealed) if sealed.is_waiting.load(Ordering::Relaxed) => {
+                sealed.flush(self.fd(), &mut sealed.sealer.lock())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether something was taken that has not left: what is sent next stands behind it.
+    #[must_use]
+    pub fn is_within_record(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.is_waiting.load(Ordering::Relaxed))
+    }
+
+    /// Whether there are bytes to be received of which the kernel does not know any more, so that nobody may wait for
+    /// them in `poll`.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.has_bytes.load(Ordering::Relaxed))
     }
 
     /// Receives what has arrived; 0 is the end of the stream.
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        sys::recv(self.fd(), buffer, true)
+        self.receive(buffer, true)
+    }
+
+    fn receive(&self, buffer: &mut [u8], dont_wait: bool) -> io::Result<usize> {
+        let Some(sealed) = &self.sealed else { return sys::recv(self.fd(), buffer, dont_wait) };
+        let copied = sealed.recv(self.fd(), dont_wait, |bytes| {
+            let count = bytes.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&bytes[..count]);
+            Some(count)
+        });
+        copied.map(|count| count.unwrap_or(0))
     }
 
     /// Receives what arrives next, without a limit: one system call where the bytes are there already. 0 is the end of
     /// the stream.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        sys::recv(self.fd(), buffer, false)
+        self.receive(buffer, false)
     }
 
-    /// Sends at least one byte from `bytes`; returns how many were taken.
+    /// Sends at least one byte from `bytes`; returns how many were taken. None of them waits in the connection then.
     pub fn send_some(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
+        let mut taken = None;
         loop {
-            match self.try_send(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let result = match taken {
+                None => self.try_send(bytes).map(|count| taken = Some(count)).and_then(|()| self.try_flush()),
+                Some(_) => self.try_flush(),
+            };
+            match (result, taken) {
+                (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !self.wait(Interest::Write, deadline)?.any() {
                         return Err(timed_out("sending", bytes.len()));
                     }
                 }
-                result => return result,
+                (Err(error), _) => return Err(error),
+                (Ok(()), taken) => return Ok(taken.unwrap_or(0)),
             }
         }
     }
@@ -115,6 +307,9 @@ impl Conn {
 
     /// Waits until the connection is ready for `interest`; [`Readiness::any`] tells that from a deadline that passed.
     pub fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {
+        if matches!(interest, Interest::Read | Interest::ReadWrite) && self.has_bytes() {
+            return Ok(Readiness { readable: true, ..Readiness::default() });
+        }
         sys::poll_fd(self.fd(), interest, deadline)
     }
 
@@ -126,6 +321,13 @@ impl Conn {
     /// What the kernel knows about the connection.
     pub fn info(&self) -> io::Result<TcpInfo> {
         sys::tcp_info(self.fd())
+    }
+
+    /// The congestion control by which it sends, such as `cubic`; `None` if the system does not tell.
+    #[must_use]
+    pub fn congestion_control(&self) -> Option<String> {
+        let name = SockRef::from(&self.stream).tcp_congestion().ok()?;
+        Some(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
     }
 
     /// The round trip of the path as the kernel knows it, which is not delayed by busy programs at either end; 0 if it
@@ -144,6 +346,19 @@ impl Conn {
     /// What has not been sent when the connection is closed is thrown away.
     pub fn discard_on_close(&self) -> io::Result<()> {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
+    }
+
+    /// The system takes little that it cannot send at once, so that whoever sends can stop at any time. Fails where the
+    /// system does not know how.
+    pub fn keep_little_unsent(&self) -> io::Result<()> {
+        sys::set_notsent_lowat(self.fd(), UNSENT_BYTES)
+    }
+
+    /// The system keeps no more than about this for each direction, however large its own settings are.
+    pub fn bound_system_buffers(&self, bytes: usize) -> io::Result<()> {
+        let socket = SockRef::from(&self.stream);
+        socket.set_send_buffer_size(bytes)?;
+        socket.set_recv_buffer_size(bytes)
     }
 
     /// Nothing waits for acknowledgements before it is sent.

@@ -5,11 +5,15 @@
 //! | to | use |
 //! |---|---|
 //! | hold a connection, whoever made it | [`conn`] |
-//! | find and reach somebody | [`address`], [`dial`] |
+//! | find and reach somebody | [`address`], [`place`], [`dial`] |
 //! | be reached | [`listener`], [`acceptor`] |
 //! | be reached by many, on one thread | [`listeners`], [`reactor`], [`write_queue`] |
 //! | know who can be reached, of many at once | [`reach`] |
+//! | know how fast a path is | [`probe`] |
 //! | say who one is when a connection starts | [`preamble`] |
+//! | take no more from strangers than one can bear | [`throttle`], [`bucket`] |
+//! | prove that one has the key of the run, or a ticket | [`key`], [`ticket`], [`handshake`] |
+//! | keep what travels secret and unchanged | [`seal`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
 //! | move the frames of collective operations | [`link`] |
@@ -17,27 +21,38 @@
 //! | call what the standard library lacks | [`sys`] |
 //!
 //! Modules from top to bottom, each of which uses only those below it: `acceptor`, `reach`, `dial`, `queued`,
-//! `reactor`, `link`, `listener`, `listeners`, `stream`, `conn`, `ledger`, `preamble`, `address`, `primitive`, `sys`,
-//! `threads`, `wire`, `write_queue`.
+//! `reactor`, `link`, `listener`, `listeners`, `probe`, `stream`, `conn`, `handshake`, `seal`, `ticket`, `key`,
+//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `sys`, `threads`, `throttle`, `bucket`,
+//! `wire`, `write_queue`.
 
 #![deny(unsafe_code)]
 
 pub mod acceptor;
 pub mod address;
+pub mod bucket;
+mod cipher;
 pub mod conn;
 pub mod dial;
+pub mod handshake;
+pub mod key;
 pub mod ledger;
 pub mod link;
 pub mod listener;
 pub mod listeners;
+pub mod mode;
+pub mod place;
 pub mod preamble;
 mod primitive;
+pub mod probe;
 pub mod queued;
 pub mod reach;
 pub mod reactor;
+pub mod seal;
 pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;
 mod threads;
+pub mod throttle;
+pub mod ticket;
 pub mod wire;
 pub mod write_queue;

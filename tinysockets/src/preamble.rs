@@ -27,11 +27,20 @@ pub const PREAMBLE_BYTES: usize = 92;
 pub const REPLY_BYTES: usize = 16;
 /// Version of the protocol that this build speaks.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// The security mode of a connection that is neither authenticated nor encrypted, the only one there is for now.
+/// The security mode of a connection that is neither authenticated nor encrypted.
 pub const SECURITY_NONE: u8 = 0;
+/// The security mode of a connection whose ends prove that they hold the run key, and whose bytes travel in records
+/// from then on, see [`handshake`](crate::handshake).
+pub const SECURITY_KEY: u8 = 1;
+/// As [`SECURITY_KEY`], with records that are authenticated and not encrypted. For bulk data only.
+pub const SECURITY_INTEGRITY: u8 = 2;
+/// As [`SECURITY_KEY`] up to the reply to the preamble; what follows is not protected. For bulk data only.
+pub const SECURITY_OFF: u8 = 3;
 
 /// Not text, and with both kinds of line end: neither a terminal nor another protocol sends it by accident.
 const MAGIC: [u8; 8] = *b"\xffPCCL\r\n\0";
+/// The code of [`Reply::GoOn`].
+const GO_ON: u16 = 256;
 const REPLY_MAGIC: [u8; 4] = *b"\xffPCR";
 
 /// What a connection is for.
@@ -48,9 +57,25 @@ pub enum Role {
     Probe = 4,
     /// Whether the one that is meant can be reached here: the reply is all that flows.
     Check = 5,
+    /// As [`Role::Data`], dialed by the one that receives, since it cannot be dialed itself.
+    DataBack = 6,
+    /// As [`Role::State`], dialed by the one that has the state.
+    StateBack = 7,
+    /// As [`Role::Probe`], dialed by the one that is measured.
+    ProbeBack = 8,
 }
 
 impl Role {
+    /// Whether bulk data travels over such a connection, which the run may protect less than others.
+    fn is_bulk(self) -> bool {
+        match self {
+            Self::Data | Self::State | Self::Probe | Self::DataBack | Self::StateBack | Self::ProbeBack => {
+                true
+            }
+            Self::Control | Self::Check => false,
+        }
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Control),
@@ -58,6 +83,9 @@ impl Role {
             3 => Some(Self::State),
             4 => Some(Self::Probe),
             5 => Some(Self::Check),
+            6 => Some(Self::DataBack),
+            7 => Some(Self::StateBack),
+            8 => Some(Self::ProbeBack),
             _ => None,
         }
     }
@@ -70,7 +98,8 @@ pub struct Preamble {
     pub version: u16,
     /// What the connection is for.
     pub role: Role,
-    /// Security mode; what is not [`SECURITY_NONE`] is refused.
+    /// Security mode, such as [`SECURITY_KEY`]. Whoever dials sets it by whether it has a key; with one and
+    /// [`SECURITY_NONE`] here it is [`SECURITY_KEY`].
     pub security: u8,
     /// Optional abilities of the sender; bits that the receiver does not know are to be ignored.
     pub features: u32,
@@ -88,7 +117,8 @@ pub struct Preamble {
     pub connection_index: u16,
     /// Number of connections in the pool.
     pub connection_count: u16,
-    /// Which incarnation of the link between the two peers this connection belongs to.
+    /// Which incarnation of the link between the two peers this connection belongs to. Of state and probe connections
+    /// in a run with a key: until when its ticket is good, in milliseconds of the master's life.
     pub link_generation: u64,
 }
 
@@ -108,7 +138,7 @@ pub enum PreambleError {
     #[error("undefined role {0}")]
     Role(u8),
     /// A security mode that this build does not have.
-    #[error("security mode {0} is not supported")]
+    #[error("security mode {0} is not supported, or not for this role")]
     Security(u8),
 }
 
@@ -179,7 +209,7 @@ impl Preamble {
             return Err(PreambleError::Check);
         }
         let role = Role::from_byte(bytes[10]).ok_or(PreambleError::Role(bytes[10]))?;
-        if bytes[11] != SECURITY_NONE {
+        if bytes[11] > if role.is_bulk() { SECURITY_OFF } else { SECURITY_KEY } {
             return Err(PreambleError::Security(bytes[11]));
         }
         let security = bytes[11];
@@ -245,11 +275,25 @@ pub enum Refusal {
     /// The other side is going away.
     #[error("the other side is shutting down")]
     ShuttingDown = 8,
+    /// The other side has a run key, and this connection comes without.
+    #[error("it wants a run key: set PCCL_RUN_KEY to the key of the run")]
+    KeyWanted = 9,
+    /// The other side has no run key, and this connection comes with one.
+    #[error(
+        "it has no run key, and this side has one: give the key to both, or to none (PCCL_RUN_KEY, --key-file)"
+    )]
+    NoKey = 10,
+    /// Both have a run key, and not the same one.
+    #[error("it has another run key: compare PCCL_RUN_KEY of both sides")]
+    WrongKey = 11,
+    /// The master has not given this connection a ticket, or that is over.
+    #[error("it does not take the ticket of this connection: the master has not given it, or it is over")]
+    WrongTicket = 12,
 }
 
 impl Refusal {
     /// All refusals, in the order of their codes from 1.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::WrongDestination,
         Self::WrongRole,
         Self::WrongRun,
@@ -258,15 +302,22 @@ impl Refusal {
         Self::NotExpected,
         Self::Full,
         Self::ShuttingDown,
+        Self::KeyWanted,
+        Self::NoKey,
+        Self::WrongKey,
+        Self::WrongTicket,
     ];
 }
 
-/// The answer to a preamble: magic (4 bytes), version `u16`, code `u16` (0 = accepted, else the refusal), four bytes
+/// The answer to a preamble: magic (4 bytes), version `u16`, code `u16` (0 = accepted, 256 = go on with the
+/// handshake, else the refusal), four bytes
 /// of 0, CRC-32C of the bytes before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// The connection is taken; what its role prescribes comes next.
     Accepted,
+    /// The first message of the handshake is good; the second one follows.
+    GoOn,
     /// It is not; the connection is closed.
     Refused(Refusal),
 }
@@ -288,6 +339,7 @@ impl Reply {
     pub fn encode(self) -> [u8; REPLY_BYTES] {
         let code = match self {
             Self::Accepted => 0,
+            Self::GoOn => GO_ON,
             Self::Refused(refusal) => refusal as u16,
         };
         let mut out = Vec::with_capacity(REPLY_BYTES);
@@ -305,6 +357,7 @@ impl Reply {
         }
         match u16::from_be_bytes([bytes[6], bytes[7]]) {
             0 => Ok(Self::Accepted),
+            GO_ON => Ok(Self::GoOn),
             code => Refusal::ALL
                 .get(usize::from(code) - 1)
                 .map(|refusal| Self::Refused(*refusal))
@@ -340,7 +393,7 @@ mod tests {
     fn preamble() -> impl Strategy<Value = Preamble> {
         let ids = (any::<u128>(), any::<u128>(), any::<u128>());
         let rest = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u16>(), any::<u64>());
-        (1u8..=5, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
+        (1u8..=8, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
             features: rest.0,
             run,
             from,
@@ -423,12 +476,22 @@ mod tests {
         let error = Preamble::decode(&wrong_version).unwrap_err();
         assert_eq!((error, error.refusal()), (PreambleError::Version(7), Some(Refusal::UnsupportedVersion)));
 
-        let secured = Preamble { security: 1, ..Preamble::new(Role::Data) }.encode();
-        let error = Preamble::decode(&secured).unwrap_err();
-        assert_eq!(
-            (error, error.refusal()),
-            (PreambleError::Security(1), Some(Refusal::UnsupportedSecurity))
-        );
+        for (role, security) in
+            [(Role::Data, SECURITY_OFF + 1), (Role::Control, SECURITY_INTEGRITY), (Role::Check, SECURITY_OFF)]
+        {
+            let secured = Preamble { security, ..Preamble::new(role) }.encode();
+            let error = Preamble::decode(&secured).unwrap_err();
+            assert_eq!(
+                (error, error.refusal()),
+                (PreambleError::Security(security), Some(Refusal::UnsupportedSecurity))
+            );
+        }
+        for role in [Role::Data, Role::State, Role::Probe] {
+            assert!(
+                Preamble::decode(&Preamble { security: SECURITY_OFF, ..Preamble::new(role) }.encode())
+                    .is_ok()
+            );
+        }
 
         let mut bytes = Preamble::new(Role::Data).encode();
         bytes[10] = 9;
@@ -439,13 +502,15 @@ mod tests {
 
     #[test]
     fn every_reply_survives_its_encoding_and_unknown_codes_are_named() {
-        assert_eq!(Reply::decode(&Reply::Accepted.encode()), Ok(Reply::Accepted));
+        for reply in [Reply::Accepted, Reply::GoOn] {
+            assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        }
         for refusal in Refusal::ALL {
             assert_eq!(Reply::decode(&Reply::Refused(refusal).encode()), Ok(Reply::Refused(refusal)));
         }
         let mut bytes = Reply::Accepted.encode();
-        bytes[7] = 9;
+        bytes[7] = 13;
         let unknown: [u8; REPLY_BYTES] = seal(&bytes[..REPLY_BYTES - 4]);
-        assert_eq!(Reply::decode(&unknown), Err(ReplyError::Code(9)));
+        assert_eq!(Reply::decode(&unknown), Err(ReplyError::Code(13)));
     }
 }

@@ -187,6 +187,21 @@ impl Reactor {
         let _ = self.registry().deregister(source);
     }
 
+    /// A connection goes on under another key: that of one which was removed.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn rekey(&mut self, from: u64, to: u64, source: &mut impl Source) -> io::Result<()> {
+        self.readable.remove(&from);
+        self.dirty.remove(&from);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.registry().reregister(source, Token(to as usize), interest)?;
+        // Edges that came under the old key are over.
+        self.readable.insert(to);
+        self.dirty.insert(to);
+        Ok(())
+    }
+
     fn registry(&self) -> &Registry {
         self.poll.registry()
     }

@@ -20,7 +20,7 @@ use crate::{
 /// A body is given memory in steps of this size as its bytes arrive, so that a length field alone takes none.
 const GROWTH_BYTES: usize = 256 * 1024;
 
-/// Packets and raw bytes over one connection. Dropping it closes the connection.
+/// Packets and raw bytes over one connection. Dropping it ends the connection, also while there are breakers of it.
 ///
 /// A failure in the middle of a packet or of raw bytes leaves both sides at different places of the stream; all calls
 /// afterwards fail with `NotConnected`. A timeout before the first byte moved is no such failure: the call can be
@@ -37,6 +37,13 @@ pub struct PacketStream {
 #[derive(Debug, Clone)]
 pub struct StreamBreaker {
     conn: Arc<Conn>,
+}
+
+impl Drop for PacketStream {
+    fn drop(&mut self) {
+        // The descriptor stays open as long as there is a breaker; the other side must not wait for that.
+        let _ = self.conn.shutdown(Shutdown::Both);
+    }
 }
 
 impl StreamBreaker {
@@ -83,6 +90,19 @@ impl PacketStream {
     /// The address of the other side.
     pub fn remote_addr(&self) -> io::Result<SocketAddr> {
         self.conn.peer_addr()
+    }
+
+    /// The connection beneath, to look at.
+    #[must_use]
+    pub fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
+    /// What is sent from now on stays with the sender until it can go, as far as the system knows how.
+    pub fn keep_little_unsent(&self) {
+        if let Err(error) = self.conn.keep_little_unsent() {
+            log::debug!("the bytes that wait in the system are not bounded: {error}");
+        }
     }
 
     /// Sends one packet before `deadline` (`None`: no limit).
@@ -136,8 +156,11 @@ impl PacketStream {
     ) -> io::Result<bool> {
         self.check_in_step()?;
         let mut done = 0;
-        while done < len {
-            let sent = view(done, &mut |bytes| self.conn.try_send(bytes));
+        while done < len || self.conn.is_within_record() {
+            let sent = match done < len {
+                true => view(done, &mut |bytes| self.conn.try_send(bytes)),
+                false => Some(self.conn.try_flush().map(|()| 0)),
+            };
             let failure = match sent {
                 None => {
                     self.out_of_step = true;
@@ -214,7 +237,7 @@ impl PacketStream {
     }
 
     fn note_failure(&mut self, error: io::Error, moved_bytes: usize) -> io::Error {
-        if error.kind() != io::ErrorKind::TimedOut || moved_bytes > 0 {
+        if error.kind() != io::ErrorKind::TimedOut || moved_bytes > 0 || self.conn.is_within_record() {
             self.out_of_step = true;
         }
         error

@@ -17,6 +17,13 @@ use std::{
 use libc::{c_int, c_short, c_void, pollfd};
 use socket2::SockRef;
 
+/// The flag with which a file is opened whose writes go past the page cache; `None` where there is no such flag.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub const PAST_PAGE_CACHE: Option<i32> = Some(libc::O_DIRECT);
+/// The flag with which a file is opened whose writes go past the page cache; `None` where there is no such flag.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub const PAST_PAGE_CACHE: Option<i32> = None;
+
 /// What to wait for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
@@ -305,6 +312,11 @@ pub fn set_send_buffer_bytes(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()>
     SockRef::from(&fd).set_send_buffer_size(bytes)
 }
 
+/// Bounds the bytes in the send buffer that are not on their way yet.
+pub fn set_notsent_lowat(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    SockRef::from(&fd).set_tcp_notsent_lowat(bytes)
+}
+
 /// What the kernel knows about a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpInfo {
@@ -320,6 +332,10 @@ pub struct TcpInfo {
     pub notsent_bytes: u32,
     /// Segments sent again over the life of the connection.
     pub retransmitted_segments: u32,
+    /// Largest packet that the path takes, as far as the kernel has learnt, in bytes.
+    pub path_mtu: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
 }
 
 /// Asks the kernel about a TCP connection. Fields that an old kernel does not report are 0.
@@ -344,6 +360,8 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         vain_retransmits: info.tcpi_retransmits,
         notsent_bytes: info.tcpi_notsent_bytes,
         retransmitted_segments: info.tcpi_total_retrans,
+        path_mtu: info.tcpi_pmtu,
+        segment_bytes: info.tcpi_snd_mss,
     })
 }
 

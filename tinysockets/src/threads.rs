@@ -3,7 +3,7 @@
 use std::{io, thread};
 
 /// Stack of a socket thread. Nothing here recurses or keeps buffers on the stack.
-const STACK_BYTES: usize = 256 * 1024;
+pub(crate) const STACK_BYTES: usize = 256 * 1024;
 
 /// Starts a thread; its `name` is what tools show (Linux cuts it to 15 bytes).
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {

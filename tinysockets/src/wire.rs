@@ -283,6 +283,19 @@ impl FrameParser {
         Ok(Some((BigEndian::read_u16(&whole[4..6]), &whole[FRAME_HEADER_BYTES..])))
     }
 
+    /// Lets go of memory that is not needed for what is held back.
+    pub fn give_memory_back(&mut self) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        self.buffer.shrink_to_fit();
+    }
+
+    /// Bytes that the next frame takes with its length field, as far as that has arrived.
+    pub fn next_bytes(&self) -> Option<usize> {
+        let prefix = self.buffer[self.start..].first_chunk::<4>()?;
+        Some(4 + u32::from_be_bytes(*prefix) as usize)
+    }
+
     /// Bytes held back because their frame is incomplete.
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start

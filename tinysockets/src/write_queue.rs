@@ -3,31 +3,72 @@
 use std::{
     collections::VecDeque,
     io::{self, IoSlice},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// Frames that one system call writes at most.
 const FRAMES_PER_WRITE: usize = 64;
 
+/// Counts the bytes of frames that wait in any queue, each frame once.
+#[derive(Debug, Clone, Default)]
+pub struct Gauge(Arc<AtomicUsize>);
+
+impl Gauge {
+    /// Bytes that it has counted and that still are in memory.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a gauge has counted of one frame; the last queue that lets go of the frame takes it back.
+#[derive(Debug)]
+struct Counted(Gauge, usize);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
 /// Bytes that leave whole or not at all. The queues of all clients that get them share them.
 #[derive(Debug, Clone)]
 pub struct Frame {
     bytes: Arc<Vec<u8>>,
+    counted: Option<Arc<Counted>>,
     /// Of a frame that a later one takes the place of: the key that both have, and what is left of this one then.
     replaced: Option<(u64, Arc<Vec<u8>>)>,
+    /// Both ends count it, see [`Kept`].
+    numbered: bool,
 }
 
 impl Frame {
     /// A frame that stays whatever comes behind it.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes: Arc::new(bytes), replaced: None }
+        Self { bytes: Arc::new(bytes), counted: None, replaced: None, numbered: false }
+    }
+
+    /// The same, counted as long as it is in memory.
+    #[must_use]
+    pub fn counted(mut self, gauge: &Gauge) -> Self {
+        gauge.0.fetch_add(self.len(), Ordering::Relaxed);
+        self.counted = Some(Arc::new(Counted(gauge.clone(), self.len())));
+        self
     }
 
     /// A frame that says nothing to whoever gets a later one with the same `key`. It waits until there is such a one;
     /// then
     /// `rest` stands in its place, if anything came between the two.
     pub fn replaced_by_later(bytes: Vec<u8>, key: u64, rest: Vec<u8>) -> Self {
-        Self { bytes: Arc::new(bytes), replaced: Some((key, Arc::new(rest))) }
+        Self { bytes: Arc::new(bytes), counted: None, replaced: Some((key, Arc::new(rest))), numbered: false }
+    }
+
+    /// The same, as one that is kept when it has left, until the other end says that it has come.
+    #[must_use]
+    pub fn numbered(self) -> Self {
+        Self { numbered: true, ..self }
     }
 
     /// Bytes in it.
@@ -41,14 +82,50 @@ impl Frame {
     }
 }
 
+/// Numbered frames that have left, and of which it is not known that they have come. They are counted from 1.
+#[derive(Debug, Default)]
+struct Kept {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    /// The number of the last frame in front of these.
+    before: u64,
+    /// Most bytes; of more, the oldest are let go.
+    limit_bytes: usize,
+}
+
+impl Kept {
+    fn push(&mut self, frame: Frame) {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+        while self.bytes > self.limit_bytes {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(frame) = self.frames.pop_front() {
+            self.bytes -= frame.len();
+            self.before += 1;
+        }
+    }
+
+    /// The number of the last frame that has left.
+    fn last(&self) -> u64 {
+        self.before + self.frames.len() as u64
+    }
+}
+
 /// Whole frames in the order in which they leave, and how much of the first one has left already.
 #[derive(Debug, Default)]
 pub struct WriteQueue {
     frames: VecDeque<Frame>,
+    kept: Kept,
     /// Bytes of the first frame that are written.
     written: usize,
     /// Bytes of all frames that are not written.
     waiting_bytes: usize,
+    /// Bytes that have been written since the queue was made.
+    left_bytes: u64,
 }
 
 impl WriteQueue {
@@ -74,7 +151,8 @@ impl WriteQueue {
         let old = &mut self.frames[at];
         let Some((_, rest)) = old.replaced.take() else { return };
         self.waiting_bytes = self.waiting_bytes - old.len() + rest.len();
-        old.bytes = rest;
+        // What is left is small, and is not counted.
+        (old.bytes, old.counted) = (rest, None);
         // Nothing has come between the two, or there is no rest.
         if at + 1 == self.frames.len() || self.frames[at].is_empty() {
             self.waiting_bytes -= self.frames.remove(at).map_or(0, |frame| frame.len());
@@ -84,6 +162,11 @@ impl WriteQueue {
     /// Bytes that wait.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
+    }
+
+    /// Bytes that have left.
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
     }
 
     /// Whether nothing waits.
@@ -124,10 +207,63 @@ impl WriteQueue {
     fn has_left(&mut self, bytes: usize) {
         self.waiting_bytes -= bytes;
         self.written += bytes;
+        self.left_bytes += bytes as u64;
         while let Some(frame) = self.frames.front().filter(|frame| frame.len() <= self.written) {
             self.written -= frame.len();
-            self.frames.pop_front();
+            if let Some(frame) = self.frames.pop_front().filter(|frame| frame.numbered) {
+                self.kept.push(frame);
+            }
         }
+    }
+
+    /// Numbered frames that have left are kept from now on, up to so many bytes. Unless this is called, none is.
+    pub fn keep(&mut self, limit_bytes: usize) {
+        self.kept.limit_bytes = limit_bytes;
+    }
+
+    /// The other end has so many of the numbered frames: they need not be kept. `false`: so many have not left.
+    pub fn acknowledge(&mut self, count: u64) -> bool {
+        let is_possible = count <= self.kept.last();
+        while is_possible && self.kept.before < count {
+            self.kept.drop_first();
+        }
+        is_possible
+    }
+
+    /// Nothing that has left is kept for another connection, up to now.
+    pub fn let_go(&mut self) {
+        while !self.kept.frames.is_empty() {
+            self.kept.drop_first();
+        }
+    }
+
+    /// Whether [`WriteQueue::rewind`] would succeed.
+    pub fn can_rewind(&self, count: u64) -> bool {
+        (self.kept.before..=self.kept.last()).contains(&count)
+    }
+
+    /// Another connection takes the place of the one before, by which so many numbered frames have come: those behind
+    /// them leave again. `false`: they are not kept any more, or have not left; then nothing changes.
+    pub fn rewind(&mut self, count: u64) -> bool {
+        if !self.can_rewind(count) {
+            return false;
+        }
+        self.acknowledge(count);
+        // What is not numbered belongs to the connection before.
+        self.frames.retain(|frame| frame.numbered);
+        let again = std::mem::take(&mut self.kept.frames);
+        self.kept.bytes = 0;
+        self.frames = again.into_iter().chain(self.frames.drain(..)).collect();
+        self.written = 0;
+        self.waiting_bytes = self.frames.iter().map(Frame::len).sum();
+        true
+    }
+
+    /// Puts a frame in front of everything else. Only while nothing of what waits has begun to leave.
+    pub fn push_first(&mut self, frame: Frame) {
+        debug_assert_eq!(self.written, 0, "in the middle of a frame");
+        self.waiting_bytes += frame.len();
+        self.frames.push_front(frame);
     }
 
     /// After a rush a queue is not to be kept as long as it was.
@@ -178,6 +314,24 @@ mod tests {
         assert_eq!(stream.taken, b"hello world");
         assert!(queue.is_empty());
         assert_eq!(queue.waiting_bytes(), 0);
+    }
+
+    #[test]
+    fn a_gauge_counts_a_frame_once_and_until_nobody_has_it() {
+        let (gauge, mut one, mut other) = (Gauge::default(), WriteQueue::default(), WriteQueue::default());
+        let shared = frame("hello ").counted(&gauge);
+        one.push(shared.clone());
+        other.push(shared);
+        one.push(Frame::replaced_by_later(vec![0; 100], 1, vec![0; 2]).counted(&gauge));
+        assert_eq!(gauge.bytes(), 106);
+        one.push(frame("x"));
+        one.push(Frame::replaced_by_later(vec![0; 50], 1, vec![0; 2]).counted(&gauge));
+        assert_eq!(gauge.bytes(), 56);
+        let mut stream = Narrow { taken: Vec::new(), room: 1000 };
+        one.write_to(|parts| stream.send(parts)).unwrap();
+        assert_eq!((gauge.bytes(), one.left_bytes()), (6, 59));
+        drop(other);
+        assert_eq!(gauge.bytes(), 0);
     }
 
     #[test]
@@ -239,6 +393,56 @@ mod tests {
         assert_eq!(leaves("aa1 bb1", 2), "aa1bb1");
         assert_eq!(leaves("aa1 x bb1 cc1", 3), "axbb1cc1");
         assert_eq!(leaves("aa1 x bb1 cc1", 2), "axcc1");
+    }
+
+    /// A queue of numbered frames of which the first bytes have left.
+    fn kept(words: &[&str], left: usize, limit_bytes: usize) -> WriteQueue {
+        let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: left });
+        queue.keep(limit_bytes);
+        words.iter().for_each(|word| queue.push(frame(word).numbered()));
+        queue.write_to(|parts| stream.send(parts)).unwrap();
+        queue
+    }
+
+    fn rest(queue: &mut WriteQueue) -> String {
+        let mut stream = Narrow { taken: Vec::new(), room: 1000 };
+        queue.write_to(|parts| stream.send(parts)).unwrap();
+        String::from_utf8(stream.taken).unwrap()
+    }
+
+    #[test]
+    fn another_connection_goes_on_behind_what_has_come() {
+        let words = ["aa", "bb", "cc", "dd"];
+        for left in 0..=8 {
+            for come in 0..=left / 2 {
+                let mut queue = kept(&words, left, 1000);
+                assert!(queue.rewind(come as u64), "{left} {come}");
+                assert_eq!(queue.waiting_bytes(), 8 - 2 * come);
+                queue.push_first(frame("!"));
+                assert_eq!(rest(&mut queue), format!("!{}", words[come..].concat()));
+                // And once more.
+                assert!(queue.acknowledge(come as u64) && queue.rewind(4) && rest(&mut queue).is_empty());
+            }
+            let mut queue = kept(&words, left, 1000);
+            assert!(!queue.rewind(left as u64 / 2 + 1) && !queue.acknowledge(left as u64 / 2 + 1));
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_does_not_leave_again() {
+        let words = ["aa", "bb", "cc", "dd"];
+        let mut queue = kept(&words, 8, 5);
+        assert!(!queue.can_rewind(1) && queue.can_rewind(2));
+        assert!(queue.acknowledge(3) && !queue.rewind(2) && queue.rewind(3));
+        assert_eq!(rest(&mut queue), "dd");
+        queue.let_go();
+        assert!(!queue.can_rewind(3) && queue.can_rewind(4));
+        // What is not numbered is of one connection.
+        let mut queue = kept(&words, 2, 1000);
+        queue.push_first(frame("x"));
+        queue.push(frame("y"));
+        assert!(queue.rewind(0));
+        assert_eq!(rest(&mut queue), "aabbccdd");
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn accepting(limits: AcceptLimits) -> (Acceptor, HostPort, Receiver<(Preamble, C
             let _ = sender.send((preamble, conn));
         }
     };
-    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits, Box::new(handler)).unwrap();
+    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits, None, Box::new(handler)).unwrap();
     let target = HostPort::new("127.0.0.1", acceptor.local_port(0).unwrap());
     (acceptor, target, accepted)
 }
@@ -63,7 +63,7 @@ fn until_closed(mut stream: &TcpStream) -> Vec<u8> {
 
 fn assert_still_serving(target: &HostPort, accepted: &Receiver<(Preamble, Conn)>) {
     let mine = Preamble { from: 77, ..Preamble::new(Role::Data) };
-    let conn = dial_with_preamble(target, &mine, soon()).unwrap();
+    let conn = dial_with_preamble(target, &mine, None, soon()).unwrap();
     assert!(conn.round_trip() < PATIENCE);
     let (seen, other) = accepted.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seen, mine);
@@ -88,7 +88,7 @@ fn a_preamble_arrives_as_it_was_sent_and_the_stream_works() {
         features: 9,
         ..Preamble::new(Role::Data)
     };
-    let _conn = dial_with_preamble(&target, &mine, soon()).unwrap();
+    let _conn = dial_with_preamble(&target, &mine, None, soon()).unwrap();
     let (seen, _other) = accepted.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seen, mine);
     assert_still_serving(&target, &accepted);
@@ -110,7 +110,8 @@ fn the_addresses_shown_are_those_of_the_connection() {
     let listener = Listener::bind(None, 0, 1).unwrap();
     let port = listener.local_port();
     let handler = move |incoming: Incoming| sender.send((incoming.remote_addr, incoming.local_addr)).unwrap();
-    let _acceptor = Acceptor::spawn(vec![(Role::State, listener)], limits(8), Box::new(handler)).unwrap();
+    let _acceptor =
+        Acceptor::spawn(vec![(Role::State, listener)], limits(8), None, Box::new(handler)).unwrap();
     let mut stream = raw(&HostPort::new("127.0.0.1", port));
     stream.write_all(&Preamble::new(Role::State).encode()).unwrap();
     let (remote, local) = seen.recv_timeout(PATIENCE).unwrap();
@@ -127,12 +128,12 @@ fn one_acceptor_serves_several_roles_and_refuses_the_wrong_one() {
         sender.send(incoming.preamble.role).unwrap();
         let _ = incoming.accept();
     };
-    let acceptor = Acceptor::spawn(listeners, limits(8), Box::new(handler)).unwrap();
+    let acceptor = Acceptor::spawn(listeners, limits(8), None, Box::new(handler)).unwrap();
     for (i, role) in roles.into_iter().enumerate() {
         let target = HostPort::new("127.0.0.1", acceptor.local_port(i).unwrap());
-        dial_with_preamble(&target, &Preamble::new(role), soon()).unwrap();
+        dial_with_preamble(&target, &Preamble::new(role), None, soon()).unwrap();
         assert_eq!(seen.recv_timeout(PATIENCE).unwrap(), role);
-        let error = dial_with_preamble(&target, &Preamble::new(Role::Control), soon()).unwrap_err();
+        let error = dial_with_preamble(&target, &Preamble::new(Role::Control), None, soon()).unwrap_err();
         assert!(matches!(error, DialError::Refused { reason: Refusal::WrongRole, .. }), "{error}");
     }
     assert_eq!(acceptor.local_port(3), None);
@@ -144,9 +145,10 @@ fn the_reason_of_a_refusal_reaches_the_other_side() {
     for reason in Refusal::ALL {
         let listener = Listener::bind(None, 0, 1).unwrap();
         let handler = move |incoming: Incoming| incoming.refuse(reason);
-        let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits(8), Box::new(handler)).unwrap();
+        let acceptor =
+            Acceptor::spawn(vec![(Role::Data, listener)], limits(8), None, Box::new(handler)).unwrap();
         let target = HostPort::new("127.0.0.1", acceptor.local_port(0).unwrap());
-        match dial_with_preamble(&target, &Preamble::new(Role::Data), soon()) {
+        match dial_with_preamble(&target, &Preamble::new(Role::Data), None, soon()) {
             Err(DialError::Refused { reason: told, .. }) => assert_eq!(told, reason),
             Err(DialError::Version { .. }) => assert_eq!(reason, Refusal::UnsupportedVersion),
             other => panic!("{other:?}"),
@@ -158,7 +160,7 @@ fn the_reason_of_a_refusal_reaches_the_other_side() {
 fn a_refusal_also_reaches_those_who_do_not_wait_for_an_answer() {
     let listener = Listener::bind(None, 0, 1).unwrap();
     let handler = |incoming: Incoming| incoming.refuse(Refusal::NotExpected);
-    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits(8), Box::new(handler)).unwrap();
+    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits(8), None, Box::new(handler)).unwrap();
     let mut stream = raw(&HostPort::new("127.0.0.1", acceptor.local_port(0).unwrap()));
     let mut bytes = Preamble::new(Role::Data).encode().to_vec();
     bytes.extend([7; 500]);
@@ -173,14 +175,15 @@ fn a_refusal_also_reaches_those_who_do_not_wait_for_an_answer() {
 fn other_versions_and_security_modes_are_refused_with_their_reason() {
     let (_acceptor, target, accepted) = accepting(AcceptLimits::default());
     let good = Preamble::new(Role::Data);
-    match dial_with_preamble(&target, &Preamble { version: 2, ..good }, soon()) {
+    match dial_with_preamble(&target, &Preamble { version: 2, ..good }, None, soon()) {
         Err(error @ DialError::Version { .. }) => assert!(error.to_string().contains("version"), "{error}"),
         other => panic!("{other:?}"),
     }
-    match dial_with_preamble(&target, &Preamble { security: 1, ..good }, soon()) {
-        Err(DialError::Refused { reason, .. }) => assert_eq!(reason, Refusal::UnsupportedSecurity),
-        other => panic!("{other:?}"),
-    }
+    let mut stream = raw(&target);
+    stream.write_all(&Preamble { security: 4, ..good }.encode()).unwrap();
+    let mut answer = [0; REPLY_BYTES];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(Reply::decode(&answer), Ok(Reply::Refused(Refusal::UnsupportedSecurity)));
     assert_still_serving(&target, &accepted);
 }
 
@@ -282,7 +285,7 @@ fn many_clients_at_once_are_all_accepted() {
             thread::spawn(move || {
                 for i in 0..10 {
                     let mine = Preamble { from: client * 10 + i, ..Preamble::new(Role::Data) };
-                    dial_with_preamble(&target, &mine, soon()).unwrap();
+                    dial_with_preamble(&target, &mine, None, soon()).unwrap();
                 }
             })
         })
@@ -318,9 +321,9 @@ fn shutdown_from_within_the_handler_does_not_wait_for_itself() {
         done_sender.send(()).unwrap();
     };
     sender
-        .send(Acceptor::spawn(vec![(Role::Data, listener)], limits(8), Box::new(handler)).unwrap())
+        .send(Acceptor::spawn(vec![(Role::Data, listener)], limits(8), None, Box::new(handler)).unwrap())
         .unwrap();
-    let error = dial_with_preamble(&target, &Preamble::new(Role::Data), soon()).unwrap_err();
+    let error = dial_with_preamble(&target, &Preamble::new(Role::Data), None, soon()).unwrap_err();
     assert!(matches!(error, DialError::Refused { reason: Refusal::ShuttingDown, .. }), "{error}");
     done.recv_timeout(PATIENCE).unwrap();
 }
@@ -332,11 +335,11 @@ fn a_handler_that_panics_over_one_connection_still_gets_the_next() {
         1 => panic!("this panic belongs to the test"),
         _ => incoming.refuse(Refusal::Full),
     };
-    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits(8), Box::new(handler)).unwrap();
+    let acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits(8), None, Box::new(handler)).unwrap();
     let target = HostPort::new("127.0.0.1", acceptor.local_port(0).unwrap());
     let first = Preamble { from: 1, ..Preamble::new(Role::Data) };
-    let error = dial_with_preamble(&target, &first, soon()).unwrap_err();
+    let error = dial_with_preamble(&target, &first, None, soon()).unwrap_err();
     assert!(matches!(error, DialError::NoAnswer { .. }), "{error}");
-    let error = dial_with_preamble(&target, &Preamble::new(Role::Data), soon()).unwrap_err();
+    let error = dial_with_preamble(&target, &Preamble::new(Role::Data), None, soon()).unwrap_err();
     assert!(matches!(error, DialError::Refused { reason: Refusal::Full, .. }), "{error}");
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    net::TcpStream,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -252,10 +251,9 @@ struct Node {
     events: [Arc<Events>; 2],
 }
 
-/// A ring of `nodes`, each joined to the next by `connections`.
-fn ring(nodes: usize, connections: usize, with_checksum: bool) -> Vec<Node> {
-    let (outs, mut ins): (Vec<Vec<TcpStream>>, Vec<_>) =
-        (0..nodes).map(|_| socket_pairs(connections)).unzip();
+/// A ring of `nodes`, each joined to the next by `connections`, with records or without.
+fn ring(nodes: usize, connections: usize, with_checksum: bool, sealed: bool) -> Vec<Node> {
+    let (outs, mut ins): (Vec<_>, Vec<_>) = (0..nodes).map(|_| conn_pairs(connections, sealed)).unzip();
     ins.rotate_right(1);
     let node = |(out, into)| {
         let book = Arc::new(Book::default());
@@ -300,8 +298,8 @@ fn close(nodes: &[Node]) {
 #[test]
 fn every_node_gets_the_exact_sum() {
     for (nodes, connections) in [(2, 1), (2, 4), (3, 1), (3, 4)] {
-        for with_checksum in [false, true] {
-            let ring = ring(nodes, connections, with_checksum);
+        for (with_checksum, sealed) in [(false, false), (true, false), (false, true), (true, true)] {
+            let ring = ring(nodes, connections, with_checksum, sealed);
             for (tag, elements) in [(1, 1), (2, 2), (3, 7_001), (4, 300_000)] {
                 let ops = start(&ring, op(tag), elements, 0);
                 let expected = expected_sum(op(tag), ops[0].shape);
@@ -320,7 +318,13 @@ fn every_node_gets_the_exact_sum() {
 
 #[test]
 fn many_operations_share_the_links() {
-    let ring = ring(3, 2, false);
+    for sealed in [false, true] {
+        many_operations(sealed);
+    }
+}
+
+fn many_operations(sealed: bool) {
+    let ring = ring(3, 2, false, sealed);
     let running: Vec<_> = (0..24).map(|tag| start(&ring, op(tag), 20_000 + tag as usize * 777, 0)).collect();
     for ops in &running {
         let expected = expected_sum(ops[0].op, ops[0].shape);
@@ -344,8 +348,9 @@ proptest! {
         connections in prop::sample::select(vec![1usize, 4]),
         abort_in in 1usize..200,
         with_checksum: bool,
+        sealed: bool,
     ) {
-        let ring = ring(nodes, connections, with_checksum);
+        let ring = ring(nodes, connections, with_checksum, sealed);
         let doomed = start(&ring, op(1), 400_000, abort_in);
         let steady = start(&ring, op(2), 200_000, 0);
         let victim = &doomed[0];

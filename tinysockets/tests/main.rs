@@ -7,4 +7,6 @@ mod link_ring;
 mod link_send;
 mod link_support;
 mod queued;
+mod secure;
 mod stream;
+mod tickets;

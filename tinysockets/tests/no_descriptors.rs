@@ -55,7 +55,7 @@ fn without_descriptors_it_pauses_and_then_goes_on() {
     let port = listener.local_port();
     let handler = move |incoming: Incoming| sender.send(incoming.accept().is_ok()).unwrap();
     let limits = AcceptLimits { pause: PAUSE, ..AcceptLimits::default() };
-    let _acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits, Box::new(handler)).unwrap();
+    let _acceptor = Acceptor::spawn(vec![(Role::Data, listener)], limits, None, Box::new(handler)).unwrap();
 
     let null = File::open("/dev/null").unwrap();
     let mut all: Vec<File> = std::iter::from_fn(|| null.try_clone().ok()).collect();

@@ -177,3 +177,12 @@ fn memory_that_is_taken_back_ends_the_transfer() {
     other.recv_exact(&mut [0; 40], soon()).unwrap();
     assert_eq!(one.send_bytes(b"more", soon()).unwrap_err().kind(), ErrorKind::NotConnected);
 }
+
+#[test]
+fn a_stream_that_is_dropped_ends_for_the_other_side_though_there_is_a_breaker() {
+    let (one, mut other) = pair();
+    let breaker = one.breaker();
+    drop(one);
+    assert_eq!(other.recv_packet(soon()).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    breaker.break_off();
+}

@@ -88,6 +88,7 @@ fn world() -> Bench {
         let register = Register {
             group,
             advertised_host,
+            addresses: Vec::new(),
             p2p_port,
             state_port,
             pool_connections: 1,
@@ -96,6 +97,7 @@ fn world() -> Bench {
             formed: false,
             alone: false,
             resume: None,
+            outbound_only: Some(false),
         };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };

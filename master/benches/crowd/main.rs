@@ -36,9 +36,16 @@ fn main() {
     }
 }
 
+/// A master that takes no busy machine for silence.
+fn launch() -> Process {
+    Process::launch(|command| {
+        command.args(["--peer-timeout", "600"]);
+    })
+}
+
 /// `some` of `all` peers of one group leave or die at once.
 fn gone(some: usize, all: usize, politely: bool) {
-    let master = Process::launch();
+    let master = launch();
     let mut crowd = Crowd::new(master.address);
     let began = Instant::now();
     crowd.admit(all);
@@ -78,7 +85,7 @@ fn gone(some: usize, all: usize, politely: bool) {
 
 /// Peers come and go one after another, beside sixteen that stay, and each departure ends an operation.
 fn storm(seconds: usize) {
-    let master = Process::launch();
+    let master = launch();
     let mut crowd = Crowd::new(master.address);
     crowd.admit(16);
     let mut next = Instant::now();

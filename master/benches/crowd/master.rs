@@ -14,19 +14,22 @@ pub(crate) struct Process {
 /// What a process has used.
 pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
+    /// Now.
+    #[allow(dead_code, reason = "not every bench looks at it")]
     pub(crate) resident_mb: f64,
     pub(crate) most_mb: f64,
 }
 
 impl Process {
-    pub(crate) fn launch() -> Self {
+    /// Starts one. `change` adds to its arguments and surroundings.
+    pub(crate) fn launch(change: impl FnOnce(&mut Command)) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
         // Another build of the program can be measured with the same crowd.
         let program = std::env::var("PCCL_CROWD_MASTER").unwrap_or(env!("CARGO_BIN_EXE_pccl-master").into());
-        let child = Command::new(program)
-            .args(["--listen", &free.to_string(), "--peer-timeout", "600", "--admin", "off"])
-            .spawn()
-            .expect("the program starts");
+        let mut command = Command::new(program);
+        command.args(["--listen", &free.to_string(), "--admin", "off"]);
+        change(&mut command);
+        let child = command.spawn().expect("the program starts");
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(free).is_err() {
             assert!(Instant::now() < deadline, "the master does not listen");

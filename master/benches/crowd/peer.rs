@@ -65,6 +65,7 @@ impl Peer {
         peer.send(&C2m::Register(Register {
             group: GroupId(0),
             advertised_host: None,
+            addresses: Vec::new(),
             p2p_port: 1,
             state_port: 2,
             pool_connections: 1,
@@ -73,6 +74,7 @@ impl Peer {
             formed: false,
             alone: false,
             resume: None,
+            outbound_only: Some(false),
         }));
         peer
     }
@@ -106,6 +108,7 @@ impl Peer {
             stalled: Vec::new(),
             sent: Vec::new(),
             received: Vec::new(),
+            fetch: None,
         }));
     }
 

@@ -1,6 +1,6 @@
 //! Two peers with unique tags in batches, beside an operation that never ends: the group is never quiet.
 
-use super::{PATIENCE, crowd::Crowd, master::Process, peer::Peer};
+use super::{PATIENCE, crowd::Crowd, launch, peer::Peer};
 use pccl_protocol::{Algorithm, C2m, Complete, Descriptor, Initiate, M2c, OpId, PartDescriptor, VoteRef};
 use pccl_quant::{DataType, ReduceOp};
 use std::{
@@ -32,7 +32,7 @@ pub(crate) fn begin(crowd: &mut Crowd, tag: u64) {
 }
 
 pub(crate) fn run(seconds: usize) {
-    let master = Process::launch();
+    let master = launch();
     let mut crowd = Crowd::new(master.address);
     crowd.admit(2);
     crowd.forget_measures();

@@ -6,9 +6,19 @@ use super::{
     frame::frame,
 };
 use crate::state::{Action, ClientKey, Input, MasterState};
-use pccl_protocol::M2c;
-use std::{mem, time::Instant};
-use tinysockets::preamble::Refusal;
+use log::Level;
+use pccl_protocol::{
+    M2c,
+    limits::{MAX_QUEUES_BYTES, MAX_WAITING_QUEUE_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},
+};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+use tinysockets::{preamble::Refusal, throttle::Network};
+
+/// How often it is looked at whether clients read.
+const LOOK_AT_READERS: Duration = Duration::from_secs(1);
 
 impl EventLoop {
     /// Hands one input to the state and has it settle.
@@ -51,40 +61,121 @@ impl EventLoop {
     /// Carries out one action. Notes clients that have not read for too long.
     fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
         match action {
-            Action::Send { client, packet } => self.send(&[client], &packet, slow),
+            Action::Send { client, mut packet } => {
+                if let (M2c::Status(status), Some(office)) = (&mut packet, &self.tickets) {
+                    status.run_keys = 1 + u8::from(office.accepted().second.is_some());
+                }
+                self.send(&[client], &packet, slow);
+            }
             Action::SendAll { clients, packet } => self.send(&clients, &packet, slow),
             Action::Close { client } => {
                 self.observer.closed(client);
                 self.close(client.0);
             }
             Action::Plan { plan, job, background } => self.planner.plan(plan, *job, background),
-            Action::Reach { target, group, limit } => self.reacher.reach(target, group, limit),
+            Action::Reach { target, group, limit } => {
+                let opener = self.tickets.as_ref().map(|office| office.opener_of(target.peer));
+                self.reacher.reach(target, (group, limit), opener);
+            }
             Action::DropPlan { plan } => self.planner.drop_plan(plan),
-            Action::Log { level, text } => log::log!(target: "pccl_master", level, "{text}"),
+            Action::Log { level, text } => self.log(level, &text),
         }
     }
 
     /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know
     /// yet.
-    fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
-        let frame = frame(packet);
+    pub(super) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
+        let encoded = frame(packet).counted(&self.queued);
+        let now_ms = self.now_ms();
         for client in clients {
             let is_client = |conn: &&mut Conn| matches!(conn.phase, Phase::Client(_));
             let Some(conn) = self.conns.get_mut(&client.0).filter(is_client) else { continue };
             self.reactor.mark_dirty(client.0);
             self.observer.output(*client, packet);
-            if !conn.queue(packet, frame.clone(), self.queue_limit_bytes) {
+            // Only who is in a ring is sent much.
+            let is_full = conn.is_full(&encoded, self.queue_limit_bytes)
+                || conn.is_full(&encoded, MAX_WAITING_QUEUE_BYTES) && self.state.is_outside(*client);
+            if is_full && !matches!(packet, M2c::Kicked(_)) {
+                conn.overflow();
                 slow.push(*client);
+                continue;
             }
+            if let Some(office) = &mut self.tickets {
+                for front in office.in_front_of(*client, packet, now_ms) {
+                    conn.queue(&front, frame(&front).counted(&self.queued));
+                }
+            }
+            conn.queue(packet, encoded.clone());
+            if let M2c::Registered(_) = packet {
+                self.throttle.give_back(Network::of(conn.remote.ip()));
+            }
+        }
+        drop(encoded);
+        if self.queued.bytes() > MAX_QUEUES_BYTES {
+            self.conns.values_mut().for_each(|conn| conn.queue.let_go());
+        }
+        if self.queued.bytes() > MAX_QUEUES_BYTES {
+            slow.extend(self.drop_longest_queue());
+        }
+    }
+
+    /// All queues together are too long: the client goes for which most waits.
+    fn drop_longest_queue(&mut self) -> Option<ClientKey> {
+        let (key, conn) = self.conns.iter_mut().max_by_key(|(_, conn)| conn.waiting_bytes())?;
+        log::warn!(
+            "{}: {} bytes wait for it, and {MAX_QUEUES_BYTES} for all together are the limit",
+            conn.remote,
+            conn.waiting_bytes()
+        );
+        conn.overflow();
+        Some(ClientKey(*key))
+    }
+
+    /// Clients that have not read what waits for them for too long are a fact for the state.
+    pub(super) fn judge_readers(&mut self) {
+        let now = Instant::now();
+        if now < self.next_look_at_readers {
+            return;
+        }
+        self.next_look_at_readers = now + LOOK_AT_READERS;
+        let mut slow = Vec::new();
+        for (key, conn) in &mut self.conns {
+            if conn.reads_too_slowly(now) {
+                log::info!(
+                    "{}: took less than {MIN_READ_BYTES} bytes in {READER_WINDOW_MS} ms, and {} wait",
+                    conn.remote,
+                    conn.waiting_bytes()
+                );
+                conn.overflow();
+                slow.push(ClientKey(*key));
+            }
+        }
+        for client in slow {
+            self.take(Input::SlowReader { client });
+        }
+        self.settle();
+    }
+
+    /// A line of the state. Errors are always written, and of the others not more than anybody can read.
+    fn log(&mut self, level: Level, text: &str) {
+        let counts = matches!(level, Level::Warn | Level::Info);
+        let more = if counts { self.lines.next(Instant::now()) } else { Some(String::new()) };
+        if let Some(more) = more {
+            log::log!(target: "pccl_master", level, "{text}{more}");
         }
     }
 
     /// Begins to close a connection: what is queued is flushed first.
     pub(super) fn close(&mut self, key: u64) {
-        if let Some(conn) = self.conns.get_mut(&key) {
+        if self.conns.get(&key).is_some_and(|conn| conn.away) {
+            self.remove(key);
+        } else if let Some(conn) = self.conns.get_mut(&key) {
             conn.close(Instant::now());
             self.closing.insert(key);
             self.reactor.mark_dirty(key);
+            self.give_room(key);
+            // One that was not read is read and thrown away from now on.
+            self.reactor.mark_readable(key);
         }
     }
 
@@ -119,7 +210,8 @@ impl EventLoop {
         log::info!("stopping, {} connections are closed", self.conns.len());
         self.stop_deadline = Some(Instant::now() + STOP_TIMEOUT);
         self.reactor.stop_listening();
-        for key in mem::take(&mut self.half_open) {
+        let strangers: Vec<u64> = self.half_open.keys().collect();
+        for key in strangers {
             self.turn_away(key, Some(Refusal::ShuttingDown), "the master is stopping");
         }
         self.input(Input::Stop);

@@ -1,7 +1,10 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
 use super::{half_open::HalfOpen, inbox::Inbox};
-use pccl_protocol::M2c;
+use pccl_protocol::{
+    M2c,
+    limits::{CONTROL_BUFFER_BYTES, MAX_KEPT_BYTES, MAX_THROWN_AWAY_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},
+};
 use std::{
     io,
     net::{Shutdown, SocketAddr},
@@ -9,6 +12,7 @@ use std::{
 };
 use tinysockets::{
     conn::Conn as Stream,
+    ticket::Lock,
     write_queue::{Frame, WriteQueue},
 };
 
@@ -19,10 +23,13 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// instance, so what arrives in this time is read and thrown away.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time in which a client has to take some of what waits for it.
+const READER_WINDOW: Duration = Duration::from_millis(READER_WINDOW_MS);
+
 /// Where a connection stands.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The preamble has not arrived completely; it must before the deadline.
+    /// It is not known yet whose it is; it must be before the deadline.
     HalfOpen(HalfOpen, Instant),
     /// A client that the state knows.
     Client(Inbox),
@@ -32,6 +39,8 @@ pub(super) enum Phase {
         deadline: Instant,
         /// Everything is written and the writing half is shut.
         flushed: bool,
+        /// What has arrived meanwhile.
+        thrown_away_bytes: usize,
     },
 }
 
@@ -54,7 +63,13 @@ pub(super) struct Conn {
     pub(super) phase: Phase,
     /// The queue grew beyond its limit; the state has been told.
     pub(super) overflowed: bool,
-    queue: WriteQueue,
+    /// The connection has ended, and another one may take its place.
+    pub(super) away: bool,
+    /// Numbered packets of the client that have come.
+    pub(super) received: u64,
+    pub(super) queue: WriteQueue,
+    /// Since when the client has been watched that does not read all: what had left then, and what it has to take.
+    reader: Option<(Instant, u64, u64)>,
     /// The first write error. The connection lives on until it is read empty: a last packet may lie in front of the
     /// end of the stream.
     write_error: Option<String>,
@@ -62,20 +77,32 @@ pub(super) struct Conn {
 
 impl Conn {
     /// A connection of which nothing is known yet.
-    pub(super) fn new(stream: Stream, remote: SocketAddr, preamble_deadline: Instant) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        remote: SocketAddr,
+        lock: Option<Lock>,
+        preamble_deadline: Instant,
+    ) -> Self {
         Self {
             stream,
             remote,
-            phase: Phase::HalfOpen(HalfOpen::default(), preamble_deadline),
+            phase: Phase::HalfOpen(HalfOpen::new(lock), preamble_deadline),
             overflowed: false,
+            away: false,
+            received: 0,
             queue: WriteQueue::default(),
+            reader: None,
             write_error: None,
         }
     }
 
-    /// Reads once.
+    /// Reads once: into `buffer`, or, as long as it is not known whose the connection is, no more than that takes.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
-        match self.stream.try_recv(buffer) {
+        let place = match &mut self.phase {
+            Phase::HalfOpen(half_open, _) => half_open.missing(),
+            Phase::Client(_) | Phase::Closing { .. } => buffer,
+        };
+        match self.stream.try_recv(place) {
             Ok(0) => {
                 Received::End(self.write_error.take().unwrap_or_else(|| "closed by the other end".into()))
             }
@@ -88,19 +115,68 @@ impl Conn {
         }
     }
 
-    /// Queues a packet, encoded in `frame`. `false`: more than `limit_bytes` would wait then. Everything that has not
-    /// begun to leave is thrown away, since the state is about to drop this client; only a kick is queued from then on.
-    pub(super) fn queue(&mut self, packet: &M2c, frame: Frame, limit_bytes: usize) -> bool {
-        if self.overflowed && !matches!(packet, M2c::Kicked(_)) {
-            return true;
+    /// Whether one more frame is more than may wait. One alone always may.
+    pub(super) fn is_full(&self, frame: &Frame, limit_bytes: usize) -> bool {
+        !self.overflowed && !self.queue.is_empty() && self.queue.waiting_bytes() + frame.len() > limit_bytes
+    }
+
+    /// Queues a packet, encoded in `frame`.
+    pub(super) fn queue(&mut self, packet: &M2c, frame: Frame) {
+        if !self.overflowed || matches!(packet, M2c::Kicked(_)) {
+            self.queue.push(frame);
         }
-        if !self.overflowed && self.queue.waiting_bytes() + frame.len() > limit_bytes {
-            self.overflowed = true;
-            self.queue.drop_unsent();
-            return false;
+    }
+
+    /// Throws everything away that has not begun to leave, since the state is about to drop this client; only a kick
+    /// is queued from then on.
+    pub(super) fn overflow(&mut self) {
+        self.overflowed = true;
+        self.queue.drop_unsent();
+    }
+
+    /// Bytes that wait for a client; none for one that is about to be dropped.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        if self.overflowed { 0 } else { self.queue.waiting_bytes() }
+    }
+
+    /// Whether the client has taken too little of what waits for it for too long. To be asked from time to time.
+    pub(super) fn reads_too_slowly(&mut self, now: Instant) -> bool {
+        let waits = !self.away
+            && matches!(self.phase, Phase::Client(_))
+            && !self.overflowed
+            && !self.queue.is_empty();
+        let left = self.queue.left_bytes();
+        let wanted = (self.queue.waiting_bytes().min(MIN_READ_BYTES)) as u64;
+        match self.reader {
+            Some((since, then, has_to)) if waits && left - then < has_to => now - since >= READER_WINDOW,
+            _ => {
+                self.reader = waits.then_some((now, left, wanted));
+                false
+            }
         }
-        self.queue.push(frame);
-        true
+    }
+
+    /// It is a client from now on. The system is not to keep more for it than is good for a connection with few bytes.
+    pub(super) fn begin(&mut self) {
+        self.phase = Phase::Client(Inbox::new());
+        self.queue.keep(MAX_KEPT_BYTES);
+        if let Err(error) = self.stream.bound_system_buffers(CONTROL_BUFFER_BYTES) {
+            log::debug!("{}: what the system keeps for it is not bounded: {error}", self.remote);
+        }
+    }
+
+    /// Goes on over the connection of another one.
+    pub(super) fn take_over(&mut self, other: Self) {
+        let Self { stream, remote, phase, .. } = other;
+        (self.stream, self.remote, self.phase) = (stream, remote, phase);
+        (self.away, self.reader, self.write_error) = (false, None, None);
+    }
+
+    /// Whether so many more bytes may be thrown away of a connection that is being closed.
+    pub(super) fn throw_away(&mut self, bytes: usize) -> bool {
+        let Phase::Closing { thrown_away_bytes, .. } = &mut self.phase else { return true };
+        *thrown_away_bytes += bytes;
+        *thrown_away_bytes <= MAX_THROWN_AWAY_BYTES
     }
 
     /// Queues bytes that are no packet.
@@ -111,16 +187,23 @@ impl Conn {
     /// Writes what the socket takes. `true`: the connection is to be read, since writing failed.
     #[must_use]
     pub(super) fn flush(&mut self, now: Instant) -> bool {
+        if self.away {
+            return false;
+        }
         if self.write_error.is_some() {
             return true;
         }
-        if let Err(error) = self.queue.write_to(|parts| self.stream.try_send_many(parts)) {
+        let written = self.queue.write_to(|parts| self.stream.try_send_many(parts));
+        if let Err(error) = written.and_then(|()| self.stream.try_flush())
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
             self.write_error = Some(format!("write failed: {error}"));
             return true;
         }
-        if let Phase::Closing { deadline, flushed } = &mut self.phase
+        if let Phase::Closing { deadline, flushed, .. } = &mut self.phase
             && !*flushed
             && self.queue.is_empty()
+            && !self.stream.is_within_record()
         {
             *flushed = true;
             *deadline = (*deadline).min(now + LINGER_TIMEOUT);
@@ -135,7 +218,8 @@ impl Conn {
     /// Begins to close: flush, then wait a little for the other end.
     pub(super) fn close(&mut self, now: Instant) {
         if !matches!(self.phase, Phase::Closing { .. }) {
-            self.phase = Phase::Closing { deadline: now + FLUSH_TIMEOUT, flushed: false };
+            self.phase =
+                Phase::Closing { deadline: now + FLUSH_TIMEOUT, flushed: false, thrown_away_bytes: 0 };
         }
     }
 
@@ -154,6 +238,7 @@ impl Conn {
 
     /// Moves the deadline by a time in which the whole loop stood still.
     pub(super) fn extend_deadline(&mut self, gap: Duration) {
+        self.reader = None;
         if let Phase::HalfOpen(_, deadline) | Phase::Closing { deadline, .. } = &mut self.phase {
             *deadline += gap;
         }

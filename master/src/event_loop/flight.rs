@@ -24,6 +24,8 @@ struct Known {
     host: Option<String>,
     name: Name,
     peer: Option<PeerId>,
+    /// How its connection ended.
+    away: Option<String>,
 }
 
 /// Watches what goes in and out.
@@ -50,15 +52,23 @@ impl Observer {
                     host: None,
                     name: Name::default(),
                     peer: None,
+                    away: None,
                 };
                 self.clients.insert(*client, known);
             }
             Input::Packet { client, packet } => self.packet(*client, packet),
             Input::Disconnected { client, text } => {
                 let peer = self.clients.remove(client).and_then(|known| known.peer);
-                if let Some(peer) = peer {
-                    self.recorder.record_with(|| Event::new(What::PeerLost).peer(peer).text(text.as_str()));
-                    self.recorder.fail(|| format!("lost peer {peer}: {text}"));
+                self.lost(peer, text);
+            }
+            Input::Away { client, text } => {
+                if let Some(known) = self.clients.get_mut(client) {
+                    known.away = Some(text.clone());
+                }
+            }
+            Input::Returned { client } => {
+                if let Some(known) = self.clients.get_mut(client) {
+                    known.away = None;
                 }
             }
             Input::LoopGap(gap) => {
@@ -67,6 +77,13 @@ impl Observer {
             }
             Input::Stop => self.recorder.record_with(|| Event::new(What::Note).text("told to stop")),
             _ => {}
+        }
+    }
+
+    fn lost(&self, peer: Option<PeerId>, text: &str) {
+        if let Some(peer) = peer {
+            self.recorder.record_with(|| Event::new(What::PeerLost).peer(peer).text(text));
+            self.recorder.fail(|| format!("lost peer {peer}: {text}"));
         }
     }
 
@@ -162,7 +179,10 @@ impl Observer {
 
     /// The connection of a client is being closed.
     pub(super) fn closed(&mut self, client: ClientKey) {
-        self.clients.remove(&client);
+        let known = self.clients.remove(&client);
+        if let Some(Known { peer, away: Some(text), .. }) = known {
+            self.lost(peer, &text);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
     let packet = C2m::Register(Register {
         group: GroupId(4),
         advertised_host: host.map(Host::new),
+        addresses: Vec::new(),
         p2p_port: 1,
         state_port: 2,
         pool_connections: 0,
@@ -26,10 +27,18 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         formed: false,
         alone: false,
         resume: None,
+        outbound_only: Some(false),
     });
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));
-    let registered = Registered { run: RunId(1), peer, beat_interval_ms: 1, peer_timeout_ms: 1 };
+    let registered = Registered {
+        run: RunId(1),
+        peer,
+        beat_interval_ms: 1,
+        peer_timeout_ms: 1,
+        wire: None,
+        state_key: None,
+    };
     observer.output(client, &M2c::Registered(registered));
     peer
 }

@@ -3,15 +3,16 @@
 use pccl_protocol::M2c;
 use tinysockets::write_queue::Frame;
 
-/// Encodes a packet. Of the plans of a group a client that does not read gets only the newest one: whoever has not
-/// heard of the others can do nothing with them.
+/// Encodes a packet. Those that both ends count are kept until they have come. Of the plans of a group a client that
+/// does not read gets only the newest one: whoever has not heard of the others can do nothing with them.
 pub(super) fn frame(packet: &M2c) -> Frame {
     match packet {
         // Between a plan and the next one there may be answers, and their receiver sees the world as it was then.
         M2c::GroupPlan(plan) => {
             let sizes = M2c::Sizes(plan.sizes).to_frame();
-            Frame::replaced_by_later(packet.to_frame(), plan.group.0.into(), sizes)
+            Frame::replaced_by_later(packet.to_frame(), plan.group.0.into(), sizes).numbered()
         }
+        packet if packet.is_numbered() => Frame::new(packet.to_frame()).numbered(),
         _ => Frame::new(packet.to_frame()),
     }
 }

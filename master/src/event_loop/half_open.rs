@@ -1,40 +1,51 @@
 //! Judges the first bytes of a connection.
 
 use pccl_protocol::RunId;
-use tinysockets::preamble::{PREAMBLE_BYTES, Preamble, PreambleError, Refusal, Role, could_be_preamble};
+use tinysockets::{
+    handshake::{ANSWER_BYTES, Door, Visit},
+    preamble::{Preamble, Refusal, Role},
+    seal::Seal,
+    ticket::Lock,
+};
 
 /// What is to be done with a connection after some more of its bytes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Judgement {
-    /// The preamble is not complete yet.
+    /// It is not known yet whose it is.
     Incomplete,
-    /// Not a client of this master. `None`: it does not even speak the protocol and gets no answer.
+    /// The same, and this is to be sent at once.
+    Answer([u8; ANSWER_BYTES]),
+    /// Nobody to talk to. `None`: it does not even speak the protocol and gets no answer.
     Unwanted(Option<Refusal>, String),
-    /// A client. These bytes followed the preamble.
-    Client(Vec<u8>),
+    /// Somebody with the key of the run, if there is one: whose bytes travel under this seal from now on. It is a
+    /// client, unless there is something against that.
+    Known(Option<Box<Seal>>, Option<(Refusal, String)>),
 }
 
-/// The preamble of one connection as far as it has arrived.
-#[derive(Debug, Default)]
+/// The first bytes of one connection as far as they have arrived.
+#[derive(Debug)]
 pub(super) struct HalfOpen {
-    bytes: Vec<u8>,
+    door: Door,
 }
 
 impl HalfOpen {
-    /// Takes received bytes and judges. What is kept is never more than `bytes` and one incomplete preamble.
-    pub(super) fn feed(&mut self, bytes: &[u8], run: RunId) -> Judgement {
-        self.bytes.extend_from_slice(bytes);
-        let seen = self.bytes.len().min(PREAMBLE_BYTES);
-        if !could_be_preamble(&self.bytes[..seen]) {
-            return Judgement::Unwanted(None, PreambleError::Magic.to_string());
-        }
-        let Some(preamble) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else { return Judgement::Incomplete };
-        match Preamble::decode(preamble) {
-            Err(error) => Judgement::Unwanted(error.refusal(), error.to_string()),
-            Ok(preamble) => match check(&preamble, run) {
-                Some((refusal, why)) => Judgement::Unwanted(Some(refusal), why),
-                None => Judgement::Client(self.bytes.split_off(PREAMBLE_BYTES)),
-            },
+    /// Of a connection to a run with this lock, or without one.
+    pub(super) fn new(lock: Option<Lock>) -> Self {
+        Self { door: Door::new(lock) }
+    }
+
+    /// Where the next bytes are to be put.
+    pub(super) fn missing(&mut self) -> &mut [u8] {
+        self.door.missing()
+    }
+
+    /// Judges when so many bytes were put there.
+    pub(super) fn received(&mut self, bytes: usize, run: RunId) -> Judgement {
+        match self.door.received(bytes) {
+            Visit::Nothing => Judgement::Incomplete,
+            Visit::Answer(bytes) => Judgement::Answer(bytes),
+            Visit::Unwanted(refusal, why) => Judgement::Unwanted(refusal, why),
+            Visit::Known(preamble, seal) => Judgement::Known(seal, check(&preamble, run)),
         }
     }
 }
@@ -65,16 +76,32 @@ fn check(preamble: &Preamble, run: RunId) -> Option<(Refusal, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tinysockets::key::RunKey;
 
     const RUN: RunId = RunId(77);
 
+    /// Feeds bytes as far as they are wanted, and says what the last of them led to.
+    fn feed(half_open: &mut HalfOpen, bytes: &[u8]) -> Judgement {
+        let mut judgement = Judgement::Incomplete;
+        let mut rest = bytes;
+        while !rest.is_empty() && matches!(judgement, Judgement::Incomplete) {
+            let place = half_open.missing();
+            let count = place.len().min(rest.len());
+            place[..count].copy_from_slice(&rest[..count]);
+            rest = &rest[count..];
+            judgement = half_open.received(count, RUN);
+        }
+        judgement
+    }
+
     fn judge(preamble: Preamble) -> Judgement {
-        HalfOpen::default().feed(&preamble.encode(), RUN)
+        feed(&mut HalfOpen::new(None), &preamble.encode())
     }
 
     fn refusal(judgement: Judgement) -> Option<Refusal> {
         match judgement {
             Judgement::Unwanted(refusal, _) => refusal,
+            Judgement::Known(_, Some((refusal, _))) => Some(refusal),
             other => panic!("{other:?}"),
         }
     }
@@ -82,29 +109,33 @@ mod tests {
     #[test]
     fn only_control_connections_to_this_run_are_clients() {
         let good = Preamble::new(Role::Control);
-        assert_eq!(judge(good), Judgement::Client(Vec::new()));
-        assert_eq!(judge(Preamble { run: RUN.0, ..good }), Judgement::Client(Vec::new()));
+        assert!(matches!(judge(good), Judgement::Known(None, None)));
+        assert!(matches!(judge(Preamble { run: RUN.0, ..good }), Judgement::Known(None, None)));
         assert_eq!(refusal(judge(Preamble { run: 78, ..good })), Some(Refusal::WrongRun));
         assert_eq!(refusal(judge(Preamble { to: 1, ..good })), Some(Refusal::WrongDestination));
         assert_eq!(refusal(judge(Preamble::new(Role::Data))), Some(Refusal::WrongRole));
         assert_eq!(refusal(judge(Preamble { version: 9, ..good })), Some(Refusal::UnsupportedVersion));
-        assert_eq!(refusal(judge(Preamble { security: 1, ..good })), Some(Refusal::UnsupportedSecurity));
+        assert_eq!(refusal(judge(Preamble { security: 2, ..good })), Some(Refusal::UnsupportedSecurity));
+        assert_eq!(refusal(judge(Preamble { security: 1, ..good })), Some(Refusal::NoKey));
+        let mut keyed = HalfOpen::new(Some(RunKey::from_bytes([1; 32]).into()));
+        assert_eq!(refusal(feed(&mut keyed, &good.encode())), Some(Refusal::KeyWanted));
     }
 
     #[test]
-    fn byte_by_byte_with_packets_behind() {
-        let mut stream = Preamble::new(Role::Control).encode().to_vec();
-        let mut half_open = HalfOpen::default();
-        let last = stream.pop().unwrap();
-        for byte in stream {
-            assert_eq!(half_open.feed(&[byte], RUN), Judgement::Incomplete);
+    fn nothing_behind_a_preamble_is_taken() {
+        let mut half_open = HalfOpen::new(None);
+        for byte in &Preamble::new(Role::Control).encode()[..91] {
+            assert!(matches!(feed(&mut half_open, &[*byte]), Judgement::Incomplete));
         }
-        assert_eq!(half_open.feed(&[last, 1, 2, 3], RUN), Judgement::Client(vec![1, 2, 3]));
+        assert_eq!(half_open.missing().len(), 1);
+        let last = Preamble::new(Role::Control).encode()[91];
+        assert!(matches!(feed(&mut half_open, &[last]), Judgement::Known(None, None)));
+        assert!(half_open.missing().is_empty());
     }
 
     #[test]
     fn garbage_is_known_at_its_first_byte() {
-        assert_eq!(refusal(HalfOpen::default().feed(b"G", RUN)), None);
-        assert_eq!(refusal(HalfOpen::default().feed(&[0; 8], RUN)), None);
+        assert_eq!(refusal(feed(&mut HalfOpen::new(None), b"G")), None);
+        assert_eq!(refusal(feed(&mut HalfOpen::new(None), &[0; 8])), None);
     }
 }

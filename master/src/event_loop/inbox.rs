@@ -2,18 +2,15 @@
 
 use pccl_protocol::{
     C2m, WireError,
-    limits::{MAX_FIRST_PACKET_BYTES, MAX_PACKET_BYTES},
+    limits::{MAX_FIRST_PACKET_BYTES, MAX_PACKET_BYTES, MAX_SMALL_PACKET_BYTES},
 };
 use tinysockets::wire::{FRAME_HEADER_BYTES, FrameParser, check_frame_length};
 
 /// Bytes in front of kind and body: the length field.
-const LENGTH_BYTES: usize = 4;
-
-/// After a packet larger than this the memory that held it is given back: large packets are rare, clients are many.
-const KEPT_BYTES: usize = 64 << 10;
+pub(super) const LENGTH_BYTES: usize = 4;
 
 /// Received bytes that are not a whole packet yet. A client that has not sent its first packet, or nothing but
-/// questions for the status, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
+/// questions, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
 #[derive(Debug)]
 pub(super) enum Inbox {
     /// Before the first packet.
@@ -36,6 +33,14 @@ impl Inbox {
         }
     }
 
+    /// Bytes of the next packet, as far as that is known, behind the first one.
+    pub(super) fn next_bytes(&self) -> Option<usize> {
+        match self {
+            Self::First(_) => None,
+            Self::Registered(parser) => parser.next_bytes(),
+        }
+    }
+
     /// Takes the next packet; `Ok(None)` means that more bytes are needed.
     pub(super) fn next_packet(&mut self) -> Result<Option<C2m>, WireError> {
         match self {
@@ -43,7 +48,7 @@ impl Inbox {
                 let Some(end) = first_frame_end(held)? else { return Ok(None) };
                 let kind = u16::from_be_bytes([held[LENGTH_BYTES], held[LENGTH_BYTES + 1]]);
                 let packet = C2m::from_frame(kind, &held[FRAME_HEADER_BYTES..end])?;
-                if let C2m::StatusRequest(_) = packet {
+                if let C2m::StatusRequest(_) | C2m::Examine(_) = packet {
                     held.drain(..end);
                     return Ok(Some(packet));
                 }
@@ -55,9 +60,8 @@ impl Inbox {
             Self::Registered(parser) => {
                 let Some((kind, body)) = parser.next_frame()? else { return Ok(None) };
                 let packet = C2m::from_frame(kind, body)?;
-                let is_large = body.len() > KEPT_BYTES;
-                if is_large && parser.pending_bytes() == 0 {
-                    *parser = FrameParser::new(MAX_PACKET_BYTES);
+                if body.len() > MAX_SMALL_PACKET_BYTES {
+                    parser.give_memory_back();
                 }
                 Ok(Some(packet))
             }
@@ -89,6 +93,7 @@ mod tests {
             stalled: Vec::new(),
             sent: Vec::new(),
             received: Vec::new(),
+            fetch: None,
         })
     }
 

@@ -1,8 +1,10 @@
 //! The loop that moves bytes between clients and the state machine, on one thread. It decides nothing about the run: it
 //! reads, decodes, hands over, writes, and tells the time.
 //!
-//! No client can stop it: every socket is non-blocking, each is read for a bounded number of bytes per turn, what waits
-//! for one is bounded, and a preamble has a deadline of its own.
+//! No client can stop it: every socket is non-blocking, each has a bounded number of bytes and packets per turn, and a
+//! turn has a bounded time; what arrives from one, what waits for one, and both of all together are bounded; whoever
+//! does not read is dropped; and a preamble has a deadline of its own. The bounds are in [`pccl_protocol::limits`],
+//! how often a client may do what in the state, and what strangers may take in [`tinysockets::throttle`].
 
 mod admin;
 mod apply;
@@ -11,15 +13,19 @@ mod flight;
 mod frame;
 mod half_open;
 mod inbox;
+mod large;
 mod planner;
 mod reach;
 mod read;
+mod returning;
+mod tickets;
 
 pub(crate) use admin::AdminSocket;
 
-use crate::state::{Action, Input, MasterState, Timestamp};
+use crate::state::{Action, ClientKey, Input, MasterState, Timestamp};
 use admin::Admin;
 use conn::Conn;
+use large::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
     RunId,
@@ -33,17 +39,27 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tinysockets::reactor::{Reactor, Stopper};
+use tickets::TicketOffice;
+use tinysockets::{
+    bucket::{Bucket, Lines, Rate},
+    key::RunKeys,
+    reactor::{Reactor, Stopper},
+    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
+    ticket::Lock,
+    write_queue::Gauge,
+};
 
-/// Connections whose preamble is incomplete; one more and the oldest is dropped.
-const MAX_HALF_OPEN: usize = 256;
 /// Connections whose preamble is complete. Room for clients that are being refused beside a full run.
 const MAX_CLIENTS: usize = MAX_PEERS + MAX_PENDING_PEERS + 256;
 /// A wake-up that is later than this is a gap: the clients' silence in that time says nothing about them.
 const GAP: Duration = Duration::from_secs(1);
-/// Rounds of reading before silence is judged. One would do for all that is in the socket buffers of well-behaved
-/// clients; a client that sends without end must not hold up the judgement of others.
-const DRAIN_ROUNDS: usize = 64;
+/// Rounds of reading before silence is judged. In each of them every connection has one turn, and one turn would do
+/// for what is in the socket buffers of well-behaved clients.
+const DRAIN_ROUNDS: usize = 2;
+/// How often it is looked at whether connections that are being closed are through.
+const LOOK_AT_CLOSING: Duration = Duration::from_millis(20);
+/// Lines of the log about those who have registered.
+const LINES: Rate = Rate { burst: 4096.0, per_second: 32.0 };
 /// Time that a stopping loop spends on telling its clients.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time that they have to close once all has been written to them.
@@ -56,6 +72,8 @@ pub(crate) struct Setup {
     pub(crate) admin: Option<AdminSocket>,
     pub(crate) state: MasterState,
     pub(crate) run: RunId,
+    /// All clients have to prove that they have one of these, if there are any.
+    pub(crate) keys: Option<RunKeys>,
     /// Keeps the last events.
     pub(crate) recorder: Arc<Recorder>,
     /// Time for a preamble.
@@ -73,6 +91,10 @@ pub(crate) struct EventLoop {
     planner: Planner,
     reacher: Reacher,
     run: RunId,
+    /// What clients have to prove that they have.
+    lock: Option<Lock>,
+    /// In a run with a key.
+    tickets: Option<TicketOffice>,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
     started: Instant,
@@ -80,7 +102,18 @@ pub(crate) struct EventLoop {
     last_turn: Instant,
     stop_deadline: Option<Instant>,
     conns: BTreeMap<u64, Conn>,
-    half_open: BTreeSet<u64>,
+    half_open: Crowd<u64>,
+    throttle: Throttle,
+    /// The connection that was read last.
+    last_read: u64,
+    large: LargePackets,
+    thrown_away: Bucket<Instant>,
+    /// Bytes that wait for clients.
+    queued: Gauge,
+    next_look_at_readers: Instant,
+    next_look_at_closing: Instant,
+    lines: Lines<Instant>,
+    stranger_lines: Lines<Instant>,
     /// Connections that are being closed.
     closing: BTreeSet<u64>,
     /// The state has taken facts in whose consequences it has not drawn.
@@ -104,13 +137,24 @@ impl EventLoop {
             planner: Planner::new(Arc::clone(&waker)),
             reacher: Reacher::new(setup.run, waker),
             run: setup.run,
+            lock: setup.keys.clone().map(Lock::of_master),
+            tickets: setup.keys.map(|keys| TicketOffice::open(setup.run, keys)).transpose()?,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,
             last_turn: now,
             stop_deadline: None,
             conns: BTreeMap::new(),
-            half_open: BTreeSet::new(),
+            half_open: Crowd::default(),
+            throttle: Throttle::new(now),
+            last_read: 0,
+            large: LargePackets::default(),
+            thrown_away: Bucket::full(&read::THROWN_AWAY, now),
+            queued: Gauge::default(),
+            next_look_at_readers: now,
+            next_look_at_closing: now,
+            lines: Lines::new(LINES, now),
+            stranger_lines: Lines::new(LINES_ABOUT_STRANGERS, now),
             closing: BTreeSet::new(),
             unsettled: false,
             actions: Vec::new(),
@@ -134,6 +178,7 @@ impl EventLoop {
             self.admin_turn();
             self.settle();
             self.tick()?;
+            self.judge_readers();
             self.expire();
             self.flush_dirty();
             if self.has_stopped() {
@@ -145,7 +190,9 @@ impl EventLoop {
     /// How long to wait for events at most.
     fn wait(&self) -> Duration {
         let of_state = self.state.next_deadline().map(|deadline| self.instant(deadline));
-        let of_conns = self.limited().filter_map(|(_, conn)| conn.deadline());
+        let of_half_open = self.half_open.first().and_then(|key| self.conns.get(&key)?.deadline());
+        let of_closing = (!self.closing.is_empty()).then_some(self.next_look_at_closing);
+        let of_conns = of_half_open.into_iter().chain(of_closing);
         let of_admin = self.admin.as_ref().and_then(Admin::deadline);
         let earliest = of_conns.chain(of_state).chain(of_admin).chain(self.stop_deadline).min();
         self.reactor.time_to_wait(earliest)
@@ -175,11 +222,10 @@ impl EventLoop {
         }
         for _ in 0..DRAIN_ROUNDS {
             self.reactor.wait(Duration::ZERO)?;
-            if !self.reactor.has_readable() {
-                break;
-            }
-            self.read_turn();
+            self.read_all();
         }
+        let unread: Vec<u64> = self.large.waiting().collect();
+        unread.into_iter().for_each(|key| self.take(Input::Unread { client: ClientKey(key) }));
         self.settle();
         // Packets may have moved the deadline.
         if self.tick_is_due() {
@@ -192,50 +238,67 @@ impl EventLoop {
         self.state.next_deadline().is_some_and(|deadline| deadline <= self.now())
     }
 
-    /// Connections whose time is limited: before they are clients, and after.
-    fn limited(&self) -> impl Iterator<Item = (u64, &Conn)> {
-        let keys = self.half_open.iter().chain(&self.closing);
-        keys.filter_map(|key| Some((*key, self.conns.get(key)?)))
-    }
-
     /// Drops connections whose time is over.
     fn expire(&mut self) {
         let now = Instant::now();
-        let over = |conn: &Conn| conn.deadline().is_some_and(|deadline| deadline <= now);
-        let keys: Vec<u64> = self.limited().filter(|(_, conn)| over(conn)).map(|(key, _)| key).collect();
-        for key in keys {
-            if self.half_open.contains(&key) {
-                log::info!("{}: no complete preamble in time, dropped", self.conns[&key].remote);
-            }
+        let is_over = |conn: &Conn| conn.deadline().is_some_and(|deadline| deadline <= now);
+        // All have the same time, so the oldest is over first.
+        while let Some(key) = self.half_open.first().filter(|key| self.conns.get(key).is_none_or(is_over)) {
+            self.log_stranger(key, "no complete preamble or proof of the run key in time, dropped");
             self.remove(key);
+        }
+        if now >= self.next_look_at_closing {
+            self.next_look_at_closing = now + LOOK_AT_CLOSING;
+            let over = self.closing.iter().filter(|key| self.conns.get(key).is_none_or(is_over));
+            let over: Vec<u64> = over.copied().collect();
+            over.into_iter().for_each(|key| drop(self.remove(key)));
         }
     }
 
     /// Accepts new connections.
     fn accept_turn(&mut self) {
         let now = Instant::now();
-        for (key, stream, remote) in self.reactor.accept(now) {
-            self.conns.insert(key, Conn::new(stream, remote, now + self.preamble_timeout));
-            self.half_open.insert(key);
-            if self.half_open.len() > MAX_HALF_OPEN
-                && let Some(oldest) = self.half_open.first().copied()
-            {
-                log::info!(
-                    "{}: dropped, too many connections without a preamble",
-                    self.conns[&oldest].remote
-                );
-                self.remove(oldest);
+        for (key, mut stream, remote) in self.reactor.accept(now) {
+            if !self.throttle.take(Network::of(remote.ip()), now) {
+                if let Some(more) = self.stranger_lines.next(now) {
+                    log::info!("{remote}: dropped, its network begins connections too often{more}");
+                }
+                self.reactor.remove(key, &mut stream);
+                continue;
             }
+            let conn = Conn::new(stream, remote, self.lock.clone(), now + self.preamble_timeout);
+            self.conns.insert(key, conn);
+            self.half_open.add(key, Network::of(remote.ip()));
+            if let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
+                self.log_stranger(key, "dropped, too many connections have not said whose they are");
+                self.remove(key);
+            }
+        }
+    }
+
+    /// A line about somebody of whom it is not known whose connection it is.
+    fn log_stranger(&mut self, key: u64, what: &str) {
+        if let (Some(more), Some(conn)) = (self.stranger_lines.next(Instant::now()), self.conns.get(&key)) {
+            log::info!("{}: {what}{more}", conn.remote);
         }
     }
 
     /// Forgets a connection; its socket closes.
     fn remove(&mut self, key: u64) -> Option<Conn> {
-        self.half_open.remove(&key);
+        self.half_open.remove(key);
         self.closing.remove(&key);
+        if let Some(office) = &mut self.tickets {
+            office.forget(ClientKey(key));
+        }
+        self.give_room(key);
         let mut conn = self.conns.remove(&key)?;
         self.reactor.remove(key, &mut conn.stream);
         Some(conn)
+    }
+
+    /// How long the loop has been running, in milliseconds.
+    fn now_ms(&self) -> u64 {
+        self.now().as_micros() / 1000
     }
 
     /// The state's time.

@@ -1,6 +1,7 @@
-//! A thread that tries the listeners of peers, so that the loop never waits for one. Those who register while it is at
-//! work are tried together when it is done.
+//! Threads that try the listeners of peers, so that the loop never waits for one. A newcomer waits for what is found,
+//! so each peer has a thread of its own, as long as there are few; the others are tried together by one more.
 
+use super::tickets::Opener;
 use crate::state::Input;
 use mio::Waker;
 use parking_lot::Mutex;
@@ -9,90 +10,146 @@ use std::{
     mem,
     sync::{
         Arc,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tinysockets::{
-    address::HostPort,
     preamble::{Preamble, Role},
     reach::{Reach, Target, reach_all},
 };
 
 /// Most peers that are tried together.
 const BATCH_MAX: usize = 128;
+/// Most peers that are tried each by a thread of its own.
+const THREADS_MAX: usize = 64;
 
 struct Task {
     target: ReachTarget,
     group: GroupId,
     limit: Duration,
+    /// In a run with a key.
+    opener: Option<Opener>,
 }
 
-/// See the module's documentation. The thread is started with the first peer. It ends by itself when this is dropped:
-/// a connection that is being tried holds nothing of the master.
+/// See the module's documentation. Threads end by themselves when this is dropped: a connection that is being tried
+/// holds nothing of the master.
 pub(super) struct Reacher {
+    desk: Desk,
+    /// Of the thread for those who have none of their own.
+    tasks: Option<Sender<Task>>,
+}
+
+/// What the threads share.
+#[derive(Clone)]
+struct Desk {
     run: RunId,
     waker: Arc<Waker>,
     answers: Arc<Mutex<Vec<Input>>>,
-    tasks: Option<Sender<Task>>,
+    /// Threads that try one peer each.
+    busy: Arc<AtomicUsize>,
 }
 
 impl Reacher {
     pub(super) fn new(run: RunId, waker: Arc<Waker>) -> Self {
-        Self { run, waker, answers: Arc::default(), tasks: None }
+        Self { desk: Desk { run, waker, answers: Arc::default(), busy: Arc::default() }, tasks: None }
     }
 
-    /// Has both listeners of a peer tried.
-    pub(super) fn reach(&mut self, target: ReachTarget, group: GroupId, limit: Duration) {
+    /// Has both listeners of a peer tried, with what opens its door if that takes something.
+    pub(super) fn reach(
+        &mut self,
+        target: ReachTarget,
+        (group, limit): (GroupId, Duration),
+        opener: Option<Opener>,
+    ) {
+        let peer = target.peer;
+        let task = Task { target, group, limit, opener };
+        let Err(task) = self.alone(task) else { return };
         if self.tasks.is_none() {
             let (tasks, queue) = channel();
-            let (run, answers, waker) = (self.run, Arc::clone(&self.answers), Arc::clone(&self.waker));
-            let spawned = thread::Builder::new()
-                .name("pccl-reach".into())
-                .spawn(move || work(run, &queue, &answers, &waker));
-            match spawned {
+            let desk = self.desk.clone();
+            match thread::Builder::new().name("pccl-reach".into()).spawn(move || desk.work(&queue)) {
                 Ok(_) => self.tasks = Some(tasks),
                 // What it finds is a hint: rings do without.
-                Err(error) => return log::error!("cannot start a thread that tries listeners: {error}"),
+                Err(error) => {
+                    log::error!("cannot start a thread that tries listeners: {error}");
+                    return self.desk.answer(vec![Input::Reached { peer, closed: Vec::new(), unix_us: 0 }]);
+                }
             }
         }
         if let Some(tasks) = &self.tasks {
-            let _ = tasks.send(Task { target, group, limit });
+            let _ = tasks.send(task);
         }
+    }
+
+    /// Has one peer tried by a thread of its own, if there may be one more.
+    fn alone(&self, task: Task) -> Result<(), Task> {
+        let desk = self.desk.clone();
+        if desk.busy.load(Ordering::Relaxed) >= THREADS_MAX {
+            return Err(task);
+        }
+        desk.busy.fetch_add(1, Ordering::Relaxed);
+        // The thread takes the task over once it runs, so that it is not lost with one that cannot be started.
+        let shared = Arc::new(Mutex::new(Some(task)));
+        let taken = Arc::clone(&shared);
+        let spawned = thread::Builder::new().name("pccl-reach".into()).spawn(move || {
+            let task = taken.lock().take();
+            desk.try_all(task.as_slice());
+            desk.busy.fetch_sub(1, Ordering::Relaxed);
+        });
+        if spawned.is_err() {
+            self.desk.busy.fetch_sub(1, Ordering::Relaxed);
+            return shared.lock().take().map_or(Ok(()), Err);
+        }
+        Ok(())
     }
 
     /// What was found since the last call.
     pub(super) fn take_answers(&mut self) -> Vec<Input> {
-        mem::take(&mut *self.answers.lock())
+        mem::take(&mut *self.desk.answers.lock())
     }
 }
 
-fn work(run: RunId, queue: &Receiver<Task>, answers: &Mutex<Vec<Input>>, waker: &Waker) {
-    while let Ok(first) = queue.recv() {
-        let tasks: Vec<Task> = std::iter::once(first).chain(queue.try_iter()).take(BATCH_MAX).collect();
+impl Desk {
+    fn work(&self, queue: &Receiver<Task>) {
+        while let Ok(first) = queue.recv() {
+            let tasks: Vec<Task> = std::iter::once(first).chain(queue.try_iter()).take(BATCH_MAX).collect();
+            self.try_all(&tasks);
+        }
+    }
+
+    fn try_all(&self, tasks: &[Task]) {
         let limit = tasks.iter().map(|task| task.limit).max().unwrap_or_default();
-        let targets: Vec<Target> = tasks.iter().flat_map(|task| ports(run, task)).collect();
+        let targets: Vec<Target> = tasks.iter().flat_map(|task| ports(self.run, task)).collect();
         let results = reach_all(&targets, limit);
+        let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
         let mut found = Vec::with_capacity(tasks.len());
         for (task, results) in tasks.iter().zip(results.chunks_exact(2)) {
             let why = |(at, result): (usize, &Reach)| match result {
                 Reach::Failed(text) => Some((at == 1, text.clone())),
-                Reach::Reached | Reach::Unknown(_) => None,
+                Reach::Reached(_) | Reach::Unknown(_) => None,
             };
             let closed = results.iter().enumerate().filter_map(why).collect();
-            found.push(Input::Reached { peer: task.target.peer, closed });
+            found.push(Input::Reached { peer: task.target.peer, closed, unix_us });
         }
-        answers.lock().extend(found);
-        let _ = waker.wake();
+        self.answer(found);
+    }
+
+    fn answer(&self, found: Vec<Input>) {
+        self.answers.lock().extend(found);
+        let _ = self.waker.wake();
     }
 }
 
 /// The listeners for data and for state.
 fn ports(run: RunId, task: &Task) -> [Target; 2] {
-    let ReachTarget { peer, host, p2p_port, state_port } = &task.target;
+    let ReachTarget { peer, hosts, p2p_port, state_port } = &task.target;
+    let preamble = Preamble { run: run.0, to: peer.0, group: task.group.0, ..Preamble::new(Role::Check) };
     [*p2p_port, *state_port].map(|port| Target {
-        address: HostPort::new(host.as_str(), port),
-        preamble: Preamble { run: run.0, to: peer.0, group: task.group.0, ..Preamble::new(Role::Check) },
+        place: hosts.at(port),
+        preamble,
+        key: task.opener.as_ref().map(|opener| opener.key(&preamble)),
     })
 }

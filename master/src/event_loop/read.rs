@@ -2,83 +2,130 @@
 
 use super::{
     EventLoop, MAX_CLIENTS,
-    conn::{Phase, Received},
+    conn::{Conn, Phase, Received},
     half_open::Judgement,
-    inbox::Inbox,
+    inbox::LENGTH_BYTES as FRAME_LENGTH_BYTES,
 };
 use crate::state::{ClientKey, Input};
-use pccl_protocol::{C2m, WireError};
-use std::time::Instant;
-use tinysockets::preamble::{Refusal, Reply};
+use pccl_protocol::{
+    C2m, WireError,
+    limits::{MAX_SMALL_PACKET_BYTES, MAX_WAITING_PACKET_BYTES, TURN_BYTES, TURN_MS, TURN_PACKETS},
+};
+use std::time::{Duration, Instant};
+use tinysockets::{
+    bucket::Rate,
+    preamble::{Refusal, Reply},
+    seal::Seal,
+};
 
 /// Bytes read by one system call.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes read from one connection in one turn; then it is the next one's turn.
-const TURN_BYTES: usize = 256 << 10;
-/// Bytes read at once from a connection whose preamble is incomplete; all that it can make the master hold.
-const HALF_OPEN_BYTES: usize = 1 << 10;
+/// Bytes that are read and thrown away, of all clients that were dropped and go on sending.
+pub(super) const THROWN_AWAY: Rate = Rate { burst: (64 << 20) as f64, per_second: (64 << 20) as f64 };
+/// Time for one turn through all connections.
+const TURN: Duration = Duration::from_millis(TURN_MS);
 
-/// What reading from one connection led to.
-enum Progress {
-    /// Read more.
-    More(usize),
-    /// Nothing left to read, or nobody left to read from.
+/// What one connection has left of its turn.
+struct Share {
+    bytes: usize,
+    packets: usize,
+}
+
+/// What looking at one connection led to.
+pub(super) enum Progress {
+    /// Go on.
+    More,
+    /// Nothing is left for now, or nobody.
     Drained,
+    /// It has used up its turn.
+    Over,
 }
 
 impl EventLoop {
-    /// Gives every connection that may have bytes one turn.
+    /// Gives connections that may have bytes one turn each, as far as there is time; the next turn begins with those
+    /// that it was not enough for.
     pub(super) fn read_turn(&mut self) {
-        for key in self.reactor.take_readable() {
-            if !self.read_from(key) {
+        let until = Instant::now() + TURN;
+        let readable = self.reactor.take_readable();
+        let (behind, before): (Vec<u64>, Vec<u64>) =
+            readable.into_iter().partition(|key| *key > self.last_read);
+        for key in behind.into_iter().chain(before) {
+            if Instant::now() < until {
+                self.last_read = key;
+                self.read_and_remember(key);
+            } else {
                 self.reactor.mark_readable(key);
             }
         }
     }
 
-    /// Reads from one connection until nothing is left (`true`) or its turn is over (`false`).
-    fn read_from(&mut self, key: u64) -> bool {
-        let mut left = TURN_BYTES;
-        while left > 0 {
-            match self.read_once(key) {
-                Progress::More(bytes) => left = left.saturating_sub(bytes),
-                Progress::Drained => return true,
-            }
+    /// Gives every connection that may have bytes one turn.
+    pub(super) fn read_all(&mut self) {
+        for key in self.reactor.take_readable() {
+            self.read_and_remember(key);
         }
-        false
     }
 
-    fn read_once(&mut self, key: u64) -> Progress {
-        let Some(conn) = self.conns.get_mut(&key) else { return Progress::Drained };
-        let limit = if matches!(conn.phase, Phase::HalfOpen(..)) { HALF_OPEN_BYTES } else { BUFFER_BYTES };
-        match conn.receive(&mut self.buffer[..limit]) {
-            Received::Nothing => Progress::Drained,
-            Received::End(text) => {
-                self.ended(key, text);
-                Progress::Drained
+    fn read_and_remember(&mut self, key: u64) {
+        if !self.read_from(key) {
+            self.reactor.mark_readable(key);
+        }
+    }
+
+    /// Reads from one connection until nothing is left (`true`) or its turn is over (`false`).
+    fn read_from(&mut self, key: u64) -> bool {
+        let mut share = Share { bytes: TURN_BYTES, packets: TURN_PACKETS };
+        loop {
+            // What was read before and not looked at comes first; as long as there is some, nothing is read.
+            let mut progress = self.hand_over_packets(key, &mut share);
+            if let Progress::More = progress {
+                progress = if share.bytes == 0 { Progress::Over } else { self.read_once(key, &mut share) };
             }
-            Received::Bytes(n) => {
-                match &mut conn.phase {
-                    Phase::HalfOpen(half_open, _) => {
-                        let judgement = half_open.feed(&self.buffer[..n], self.run);
-                        self.judged(key, judgement);
-                    }
-                    Phase::Client(inbox) => {
-                        inbox.feed(&self.buffer[..n]);
-                        self.hand_over_packets(key);
-                    }
-                    Phase::Closing { .. } => {}
-                }
-                Progress::More(n)
+            match progress {
+                Progress::More => {}
+                Progress::Drained => return true,
+                Progress::Over => return false,
             }
         }
+    }
+
+    fn read_once(&mut self, key: u64, share: &mut Share) -> Progress {
+        let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.away) else { return Progress::Drained };
+        let bytes = match conn.receive(&mut self.buffer) {
+            Received::Nothing => return Progress::Drained,
+            Received::End(text) => {
+                self.ended(key, text);
+                return Progress::Drained;
+            }
+            Received::Bytes(bytes) => bytes,
+        };
+        share.bytes = share.bytes.saturating_sub(bytes);
+        let may_go_on = conn.throw_away(bytes)
+            && (!self.closing.contains(&key)
+                || self.thrown_away.take(&THROWN_AWAY, Instant::now(), bytes as f64));
+        match &mut conn.phase {
+            Phase::HalfOpen(half_open, _) => {
+                let judgement = half_open.received(bytes, self.run);
+                self.judged(key, judgement);
+            }
+            Phase::Client(inbox) => inbox.feed(&self.buffer[..bytes]),
+            Phase::Closing { .. } if may_go_on => {}
+            Phase::Closing { .. } => {
+                log::debug!("{}: goes on sending although it was dropped", conn.remote);
+                self.remove(key);
+            }
+        }
+        Progress::More
     }
 
     /// The stream of a connection has ended.
     fn ended(&mut self, key: u64, text: String) {
+        if self.keep_place(key, &text) {
+            return;
+        }
         let Some(conn) = self.remove(key) else { return };
         match conn.phase {
-            Phase::HalfOpen(..) => log::debug!("{}: {text} before its preamble was complete", conn.remote),
+            Phase::HalfOpen(..) => log::debug!("{}: {text} before it was known whose it is", conn.remote),
             Phase::Client(_) => self.take(Input::Disconnected { client: ClientKey(key), text }),
             Phase::Closing { .. } => {}
         }
@@ -88,21 +135,44 @@ impl EventLoop {
     fn judged(&mut self, key: u64, judgement: Judgement) {
         match judgement {
             Judgement::Incomplete => {}
+            Judgement::Answer(bytes) => {
+                if let Some(conn) = self.conns.get_mut(&key) {
+                    conn.queue_raw(&bytes);
+                    self.reactor.mark_dirty(key);
+                }
+            }
             Judgement::Unwanted(refusal, why) => self.turn_away(key, refusal, &why),
-            Judgement::Client(rest) => self.connected(key, &rest),
+            Judgement::Known(seal, objection) => {
+                self.protect(key, seal);
+                match objection {
+                    Some((refusal, why)) => self.turn_away(key, Some(refusal), &why),
+                    None => self.connected(key),
+                }
+            }
+        }
+    }
+
+    /// From here on the bytes of a connection travel under this seal, if there is one. Everything that was queued
+    /// before has left, since the other end has answered it.
+    fn protect(&mut self, key: u64, seal: Option<Box<Seal>>) {
+        if let (Some(conn), Some(seal)) = (self.conns.get_mut(&key), seal) {
+            log::debug!("{}: has the run key, {seal:?}", conn.remote);
+            conn.stream.protect(*seal);
         }
     }
 
     /// Closes a connection that is not a client, with an answer if it speaks the protocol.
     pub(super) fn turn_away(&mut self, key: u64, refusal: Option<Refusal>, why: &str) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        log::info!("{}: connection refused: {why}", conn.remote);
+        if let Some(more) = self.stranger_lines.next(Instant::now()) {
+            log::info!("{}: connection refused: {why}{more}", conn.remote);
+        }
         match refusal {
             Some(refusal) => {
                 conn.queue_raw(&Reply::Refused(refusal).encode());
                 conn.close(Instant::now());
                 self.closing.insert(key);
-                self.half_open.remove(&key);
+                self.half_open.remove(key);
                 self.reactor.mark_dirty(key);
             }
             None => {
@@ -111,8 +181,8 @@ impl EventLoop {
         }
     }
 
-    /// A preamble is complete and good.
-    fn connected(&mut self, key: u64, rest: &[u8]) {
+    /// It is known whose a connection is, and that it is for this master.
+    fn connected(&mut self, key: u64) {
         if self.conns.len() - self.half_open.len() >= MAX_CLIENTS {
             self.turn_away(key, Some(Refusal::Full), "this master has as many clients as it can serve");
             return;
@@ -127,34 +197,87 @@ impl EventLoop {
         };
         let remote = conn.remote.ip();
         conn.queue_raw(&Reply::Accepted.encode());
-        let mut inbox = Inbox::new();
-        inbox.feed(rest);
-        conn.phase = Phase::Client(inbox);
-        self.half_open.remove(&key);
+        conn.begin();
+        self.half_open.remove(key);
         self.reactor.mark_dirty(key);
         self.take(Input::Connected { client: ClientKey(key), remote, local });
-        self.hand_over_packets(key);
     }
 
-    /// Hands all whole packets of a client to the state, as long as it is one.
-    fn hand_over_packets(&mut self, key: u64) {
-        while let Some(next) = self.next_packet(key) {
-            let client = ClientKey(key);
-            match next {
-                Ok(packet) => self.take(Input::Packet { client, packet }),
-                Err(error) => {
+    /// Hands whole packets of a client to the state, as long as it is one and has not used up its turn.
+    fn hand_over_packets(&mut self, key: u64, share: &mut Share) -> Progress {
+        let client = ClientKey(key);
+        loop {
+            match self.next_packet(key) {
+                Next::Packet(packet) => {
+                    let packet = match self.take_about_connection(key, packet) {
+                        Ok(packet) => packet,
+                        Err(Progress::More) => continue,
+                        Err(over) => return over,
+                    };
+                    let objection = self.tickets.as_ref().and_then(|office| office.objection(&packet));
+                    self.take(match objection {
+                        Some(error) => Input::Malformed { client, error },
+                        None => Input::Packet { client, packet },
+                    });
+                }
+                Next::Malformed(error) => {
                     self.take(Input::Malformed { client, error: error.to_string() });
                     // Its stream has no frame boundaries any more, whatever the state thinks of it.
                     self.close(key);
                 }
+                Next::Missing => return Progress::More,
+                Next::NoMemory => return Progress::Drained,
+            }
+            share.packets -= 1;
+            if share.packets == 0 {
+                return Progress::Over;
             }
         }
     }
 
-    fn next_packet(&mut self, key: u64) -> Option<Result<C2m, WireError>> {
-        match &mut self.conns.get_mut(&key)?.phase {
-            Phase::Client(inbox) => inbox.next_packet().transpose(),
-            Phase::HalfOpen(..) | Phase::Closing { .. } => None,
+    fn next_packet(&mut self, key: u64) -> Next {
+        let Some(Conn { phase: Phase::Client(inbox), .. }) = self.conns.get_mut(&key) else {
+            return Next::Missing;
+        };
+        let bytes = inbox.next_bytes().unwrap_or(0);
+        if bytes > MAX_WAITING_PACKET_BYTES {
+            let max = self.state.largest_packet_bytes(ClientKey(key));
+            if bytes > FRAME_LENGTH_BYTES + max {
+                let len = (bytes - FRAME_LENGTH_BYTES) as u64;
+                return Next::Malformed(WireError::TooLong { what: "packet", len, max });
+            }
+            if bytes > MAX_SMALL_PACKET_BYTES && !self.large.grant(key, bytes) {
+                return Next::NoMemory;
+            }
+        }
+        match inbox.next_packet() {
+            Ok(None) => Next::Missing,
+            Ok(Some(packet)) => {
+                if bytes > MAX_SMALL_PACKET_BYTES {
+                    self.give_room(key);
+                }
+                Next::Packet(packet)
+            }
+            Err(error) => Next::Malformed(error),
         }
     }
+
+    /// A large packet of this connection has arrived, or will not: others may have its memory.
+    pub(super) fn give_room(&mut self, key: u64) {
+        if self.large.release(key)
+            && let Some(next) = self.large.next()
+        {
+            self.reactor.mark_readable(next);
+        }
+    }
+}
+
+/// What is in front of a connection's bytes.
+enum Next {
+    Packet(C2m),
+    Malformed(WireError),
+    /// No whole packet, or nobody whose packets count.
+    Missing,
+    /// A large packet, for which there is no memory now.
+    NoMemory,
 }

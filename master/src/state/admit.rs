@@ -33,7 +33,7 @@ impl Standing {
     }
 }
 
-fn protocol(text: impl Into<String>) -> KickReason {
+pub(super) fn protocol(text: impl Into<String>) -> KickReason {
     KickReason::new(KickCode::Protocol, text)
 }
 
@@ -52,16 +52,24 @@ impl MasterState {
             (C2m::Register(info), Stranger(_)) => self.roll.admit_registration(&self.groups, info),
             (C2m::Register(_), Known(..)) => Err(protocol("registered twice on one connection")),
 
+            // Of use to whoever has the connection, and for nobody else.
+            (C2m::Return(_) | C2m::Received(_), _) => illegal(),
+
             (C2m::Beat(_) | C2m::Leave(_), Known(..)) => Ok(()),
             (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
 
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Known(..)) => Ok(()),
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked))
+            (C2m::StatusRequest(_), Known(id, ..)) => self.roll.admit_question(id),
+            (C2m::RatesRequest(_), Known(..)) => Ok(()),
+            (C2m::Examine(_), Known(..)) => illegal(),
+            (C2m::Examine(examine), Stranger(_)) if self.roll.is_taken(examine.peer) => {
+                Err(protocol("an examination as somebody who is there already"))
+            }
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_), Stranger(asked))
                 if asked < limits::MAX_STRANGER_REQUESTS =>
             {
                 Ok(())
             }
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_), Stranger(asked)) => {
+            (C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_), Stranger(asked)) => {
                 Err(protocol(format!("asked for the status {asked} times without registering")))
             }
 
@@ -70,6 +78,10 @@ impl MasterState {
             }
             (C2m::ReachReport(_), Known(_, _, Connecting | Accepted)) => Ok(()),
             (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Known(_, _, Pending)) => illegal(),
+
+            // It crosses the loss of a plan, or of who is to dial.
+            (C2m::CallMe(wish), Known(..)) => self.admit_call(wish),
+            (C2m::CallMe(_), Stranger(_)) => illegal(),
 
             (C2m::VoteTopology(_), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())
@@ -91,7 +103,7 @@ impl MasterState {
             }
 
             (C2m::Initiate(initiate), Known(id, group, Accepted)) => {
-                admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate.op))
+                admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate))
             }
             (C2m::Complete(complete), Known(id, group, Accepted)) => {
                 self.groups.get(&group).map_or(Ok(()), |group| group.work.admit_complete(id, complete.op))
@@ -101,6 +113,12 @@ impl MasterState {
             }
 
             (C2m::FormGroup(_), _) => illegal(),
+
+            (C2m::Loan(loan), Known(_, group, Accepted)) => self.admit_loan(group, *loan),
+            (C2m::Loan(_), Stranger(_) | Known(_, _, Pending | Connecting)) => illegal(),
+            // Steps cross the admission.
+            (C2m::Ahead(step), Known(id, ..)) => self.admit_ahead(id, step),
+            (C2m::Ahead(_), Stranger(_)) => illegal(),
 
             (C2m::SyncInitiate(vote), Known(id, group, Accepted)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
@@ -132,6 +150,8 @@ impl MasterState {
             (C2m::VoteTopology(_) | C2m::VotePending(_) | C2m::VoteOptimize(_) | C2m::WithdrawVote(_), _) => {
                 Err(protocol(format!("{} from a peer whose groups are formed of lists", packet.name())))
             }
+            (C2m::Ahead(_), _) => Err(protocol("Ahead from a peer whose groups are formed of lists")),
+            (C2m::Loan(loan), _) => self.admit_loan(group, *loan),
             (
                 C2m::GiveUp(_) | C2m::Complete(_) | C2m::SyncComplete(_),
                 Phase::Pending | Phase::Connecting,
@@ -167,7 +187,8 @@ impl MasterState {
         }
     }
 
-    fn admit_initiate(&self, id: PeerId, group: GroupId, op: OpId) -> Result<(), KickReason> {
+    fn admit_initiate(&self, id: PeerId, group: GroupId, vote: &Initiate) -> Result<(), KickReason> {
+        let op = vote.op;
         if self.roll.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
             return Err(protocol("Initiate while its topology vote waits"));
         }
@@ -184,7 +205,8 @@ impl MasterState {
         if op.epoch < group.epoch {
             return Ok(());
         }
-        group.work.admit_initiate(id, op, self.roll.options.max_tags_in_flight)
+        group.work.admit_initiate(id, op, self.roll.options.max_tags_in_flight)?;
+        group.work.admit_parts(id, vote.descriptor.parts.len())
     }
 }
 
@@ -194,6 +216,8 @@ impl Roll {
         let waits = |peer: &&Peer| peer.phase == Phase::Pending && !peer.info.formed;
         let pending = self.peers.values().filter(waits).count();
         self.admit_kind(groups, info)?;
+        self.admit_name(info)?;
+        self.admit_outbound(info.outbound_only)?;
         if self.peers.len() >= self.options.max_peers {
             return full(format!("the run has {} peers, its limit", self.peers.len()));
         }
@@ -243,6 +267,26 @@ impl Work {
                 Err(protocol(format!("more than {most} collectives in flight")))
             }
             None => Ok(()),
+        }
+    }
+
+    /// What is kept of the votes of one member is bounded.
+    fn admit_parts(&self, id: PeerId, parts: usize) -> Result<(), KickReason> {
+        if parts <= limits::FEW_PARTS {
+            return Ok(());
+        }
+        let kept = self.ops.values().filter_map(|op| match op {
+            Op::Voting { votes, .. } => votes.get(&id).map(|vote| vote.parts.len()),
+            Op::Running { .. } => None,
+        });
+        let kept: usize = kept.filter(|kept| *kept > limits::FEW_PARTS).sum();
+        match kept + parts > limits::MAX_VOTED_PARTS {
+            true => Err(protocol(format!(
+                "votes for {} tensors that wait, at most {} may",
+                kept + parts,
+                limits::MAX_VOTED_PARTS
+            ))),
+            false => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use super::groups::Groups;
 use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
+use std::collections::BTreeSet;
 
 impl MasterState {
     /// What something that `id` voted for waits for, if anything does.
@@ -32,8 +33,10 @@ impl MasterState {
             (Phase::Pending, _) => {
                 let probation = self.admission.probation.blocks(&self.roll, peer);
                 let history = || self.blocked_by_history(id);
+                let ahead = || self.groups.ahead_sentence(&self.roll, peer);
+                let outside = || self.roll.why_outside(id);
                 let waits = || format!("admission waits for {}", self.roll.missing_for_world());
-                Some(probation.or_else(history).unwrap_or_else(waits))
+                Some(probation.or_else(history).or_else(outside).or_else(ahead).unwrap_or_else(waits))
             }
             (Phase::Connecting, _) => Some(self.groups.ring_sentences(&self.roll).join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
@@ -78,7 +81,9 @@ impl MasterState {
         all.extend(first.map(|since| (since, roll.pending_sentence())));
         all.extend(self.formings.waits(roll));
         all.extend(roll.closed_waits());
+        all.extend(roll.outside_waits());
         all.extend(self.revision_waits());
+        all.extend(self.ahead_waits());
         for (id, group) in groups.iter() {
             let sync = group.shared.sync.as_ref().map(|sync| match sync {
                 Sync::Voting { since, .. } | Sync::Running { since, .. } => *since,
@@ -105,7 +110,9 @@ impl Roll {
     /// Who or what keeps the next round from beginning.
     pub(super) fn missing_for_world(&self) -> String {
         if self.voters().all(|(_, peer)| peer.topology.is_some()) {
-            return "more peers to connect".to_owned();
+            let outside = self.outside_waits().into_iter().next();
+            let outside = outside.map_or(String::new(), |(_, text)| format!(" ({text})"));
+            return format!("more peers to connect{outside}");
         }
         format!("the topology vote of {}", self.list_voters_without(|peer| peer.topology.is_some()))
     }
@@ -152,7 +159,19 @@ impl Group {
             }
             Sync::Running { sync, voters, .. } => {
                 let open = voters.iter().filter(|(_, v)| v.report == VoterReport::Awaited).map(|(id, _)| *id);
-                format!("shared-state sync {sync} waits for the end at {}", roll.list_peers(open))
+                let open: Vec<PeerId> = open.collect();
+                if open.is_empty() {
+                    let unheard: BTreeSet<PeerId> =
+                        voters.values().flat_map(|voter| roll.unheard_sources(&voter.report)).collect();
+                    if unheard.is_empty() {
+                        return Some(format!("shared-state sync {sync} failed and is about to be judged"));
+                    }
+                    let unheard = roll.list_peers(unheard.into_iter());
+                    return Some(format!(
+                        "shared-state sync {sync} failed and waits for a sign of life of {unheard}"
+                    ));
+                }
+                format!("shared-state sync {sync} waits for the end at {}", roll.list_peers(open.into_iter()))
             }
         })
     }

@@ -1,10 +1,16 @@
 //! A connection and the peer behind it.
 
+use super::ahead::Ahead;
+use super::allowance::Allowance;
 use super::formed::Past;
 use super::ports::Closed;
 use super::types::{ClientKey, Timestamp};
-use core::net::IpAddr;
-use pccl_protocol::{Beat, Culprit, GroupId, Host, Named, PeerId, Register, RequestId, WorldSizes};
+use core::{net::IpAddr, time::Duration};
+use pccl_protocol::{
+    Address, Beat, Culprit, Examine, GroupId, Host, Hosts, Named, PeerId, Register, RequestId, WorldSizes,
+};
+use std::collections::VecDeque;
+use tinysockets::place::{is_private, may_be_told};
 
 /// One control connection.
 #[derive(Debug)]
@@ -19,6 +25,25 @@ pub(super) struct Client {
     pub(super) peer: Option<PeerId>,
     /// How often it has asked for the status without being registered.
     pub(super) requests: u32,
+    /// The question whose answer waits until its ports have been tried.
+    pub(super) examined: Option<Examine>,
+    /// What it has used of what it may do.
+    pub(super) allowance: Allowance,
+    /// Its questions for the status that are not answered.
+    pub(super) questions: VecDeque<RequestId>,
+}
+
+impl Client {
+    /// A fresh connection from the first of these addresses to the second.
+    pub(super) fn new((remote, local): (IpAddr, IpAddr), connected_at: Timestamp) -> Self {
+        let (allowance, questions) = (Allowance::default(), VecDeque::new());
+        Self { remote, local, connected_at, peer: None, requests: 0, examined: None, allowance, questions }
+    }
+
+    /// When its time to register is over, of which it has as much again while it waits for an answer.
+    pub(super) fn registration_due(&self, timeout: Duration) -> Timestamp {
+        self.connected_at + timeout * (1 + u32::from(self.examined.is_some()))
+    }
 }
 
 /// How far a peer has come.
@@ -59,6 +84,14 @@ pub(super) struct PendingVote {
     pub(super) since: Timestamp,
 }
 
+/// The connection of a peer has ended, and it may come back over another one.
+#[derive(Debug)]
+pub(super) struct Away {
+    pub(super) since: Timestamp,
+    /// How the connection ended.
+    pub(super) text: String,
+}
+
 /// A registered peer.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -71,15 +104,25 @@ pub(super) struct Peer {
     pub(super) order: u64,
     /// When the last packet came.
     pub(super) heard_at: Timestamp,
+    /// Its connection has ended.
+    pub(super) away: Option<Away>,
+    /// When somebody else has last said that an edge to or from it broke.
+    pub(super) edge_broke: Option<Timestamp>,
     /// The last beat and when it came.
     pub(super) beat: Option<(Beat, Timestamp)>,
     pub(super) topology: Option<TopologyVote>,
     pub(super) pending: Option<PendingVote>,
     pub(super) optimize: Option<OptimizeVote>,
+    /// How far it is with the state that it fetches before it is let in, if it wants to.
+    pub(super) ahead: Option<Ahead>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.
     pub(super) closed: Vec<Closed>,
     /// The master has tried its ports.
     pub(super) tried: bool,
+    /// Nobody can dial it.
+    pub(super) outbound_only: bool,
+    /// When it came.
+    pub(super) registered_at: Timestamp,
     /// The sizes that this peer was told last.
     pub(super) sizes_told: Option<WorldSizes>,
     /// The group of given members that it is in.
@@ -125,25 +168,69 @@ impl Peer {
         Named(id, &self.info.name, &self.remote.to_canonical().to_string()).to_string()
     }
 
-    /// Whether others reach this peer under different hosts, see [`Peer::host_for`].
+    /// Whether others reach this peer under different hosts, see [`Peer::hosts_for`].
     pub(super) fn host_depends_on_viewer(&self) -> bool {
         self.info.advertised_host.is_none() && self.remote.to_canonical().is_loopback()
     }
 
-    /// What [`Peer::host_for`] makes of this peer as the viewer.
+    /// What [`Peer::hosts_for`] makes of this peer as the viewer.
     pub(super) fn view(&self) -> Option<IpAddr> {
-        (!self.remote.to_canonical().is_loopback()).then(|| self.local.to_canonical())
+        view((self.remote, self.local))
     }
 
-    /// Host under which `viewer` reaches this peer.
+    /// Where `viewer` reaches this peer.
     ///
     /// A peer that reached the master over loopback lives on the master's machine. Others reach that machine under the
     /// address under which they reach the master.
-    pub(super) fn host_for(&self, viewer: &Self) -> Host {
+    pub(super) fn hosts_for(&self, viewer: &Self) -> Hosts {
+        self.hosts_in(viewer.view())
+    }
+
+    /// As [`Peer::hosts_for`], for who has this [`view`].
+    pub(super) fn hosts_in(&self, view: Option<IpAddr>) -> Hosts {
         if let Some(host) = &self.info.advertised_host {
-            return host.clone();
+            return host.clone().into();
         }
-        let seen = viewer.view().filter(|_| self.host_depends_on_viewer());
-        Host::new(seen.unwrap_or(self.remote.to_canonical()).to_string())
+        let seen = view.filter(|_| self.host_depends_on_viewer()).unwrap_or(self.remote.to_canonical());
+        let others = self.info.addresses.iter().filter(|address| address.ip() != seen);
+        Hosts { host: Host::new(seen.to_string()), others: others.copied().collect() }
+    }
+}
+
+/// The address under which a viewer with a connection from the first of these addresses to the second reaches the
+/// machine of the master; `None` if it is on that machine itself.
+pub(super) fn view((remote, local): (IpAddr, IpAddr)) -> Option<IpAddr> {
+    (!remote.to_canonical().is_loopback()).then(|| local.to_canonical())
+}
+
+/// Of the addresses that a peer announces, those under which others may dial it, beside the one from which the master
+/// sees it come.
+///
+/// Who comes through a private network, or from this machine, is in a run that relies on its network: others leave it
+/// only if everything that travels is encrypted. The private addresses of who comes from elsewhere mean other machines
+/// to most.
+pub(super) fn candidates(announced: &[Address], remote: IpAddr, is_encrypted: bool) -> Vec<Address> {
+    let remote = remote.to_canonical();
+    let is_near = is_private(remote) || !may_be_told(remote);
+    let may = |address: &&Address| if is_near { is_encrypted } else { !is_private(address.ip()) };
+    announced.iter().filter(may).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_network_is_left_only_by_what_is_encrypted() {
+        let all = ["10.0.0.9", "fd00::9", "8.8.8.8", "2a00::9"]
+            .map(|ip| Address::new(ip.parse().expect("an address")).expect("may be told"));
+        let of =
+            |remote: &str, is_encrypted| candidates(&all, remote.parse().expect("an address"), is_encrypted);
+        for near in ["10.0.0.1", "127.0.0.1", "::1", "fd00::1", "fe80::1", "::ffff:192.168.1.1"] {
+            assert_eq!((of(near, false), of(near, true)), (vec![], all.to_vec()), "{near}");
+        }
+        for far in ["8.8.4.4", "2a00::1"] {
+            assert_eq!((of(far, false), of(far, true)), (all[2..].to_vec(), all[2..].to_vec()), "{far}");
+        }
     }
 }

@@ -8,9 +8,9 @@ use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{
-    Algorithm, C2m, Cause, CollectiveId, Commence, Descriptor, GroupId, Initiate, M2c, Misfit, Nothing,
-    OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale, TooFewPeers, Verdict,
-    VoteRef,
+    Algorithm, C2m, Cause, CollectiveId, Commence, Descriptor, Finite, GroupId, Initiate, M2c, Misfit,
+    NotFinite, Nothing, OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale,
+    TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ impl Group {
         let (now, op) = (roll.now, initiate.op);
         if let Some(pair) = op.tag.pair {
             // Whoever comes first has the edge built.
-            out.changed |= self.want_pair(pair, now);
+            out.changed |= roll.may_meet((pair.from, pair.to)) && self.want_pair(pair, now);
         }
         let history = &self.work.history;
         if op.epoch == self.epoch && op.attempt == history.attempts(op.tag) {
@@ -71,18 +71,27 @@ impl Group {
 
     fn begin_or_mismatch(&self, roll: &Roll, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Step {
         let Some((first, descriptor)) = votes.first_key_value() else { return Step::Wait };
+        let refuse = |kind, cause, culprits: &[PeerId], text: &str| {
+            Step::Decide(roll.refused(CollectiveId { kind, op: id }, cause, culprits, text))
+        };
+        // A death between two callers' looks at the world makes their calls differ. That is no mistake of theirs, and
+        // whoever called for the present members is to try again as well.
+        let misfit = |other: &Descriptor| Some((other.kind(), other.collective.misfit(&self.ring)?));
+        if let Some((kind, Misfit { missing, text })) =
+            votes.values().filter(|_| id.tag.pair.is_none()).find_map(misfit)
+        {
+            return refuse(kind, Cause::WorldChanged, &missing, &text);
+        }
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         if let Some((other, (a, b))) = odd {
             let detail = format!("{} called it {a}, {} {b}", roll.name_of(*first), roll.name_of(*other));
-            let id = CollectiveId { kind: descriptor.kind(), op: id };
-            return Step::Decide(roll.refused(id, Cause::MismatchedCall, &[*first, *other], &detail));
+            return refuse(descriptor.kind(), Cause::MismatchedCall, &[*first, *other], &detail);
+        }
+        if let Some(refusal) = refuse_values(roll, id, votes) {
+            return Step::Decide(refusal);
         }
         if let Some(pair) = id.tag.pair {
             return self.begin_between(roll, id, pair);
-        }
-        if let Some(Misfit { missing, text }) = descriptor.collective.misfit(&self.ring) {
-            let id = CollectiveId { kind: descriptor.kind(), op: id };
-            return Step::Decide(roll.refused(id, Cause::WorldChanged, &missing, &text));
         }
         if self.mesh_wait(roll.tick, descriptor).is_some() {
             return Step::Wait;
@@ -324,6 +333,27 @@ impl Groups {
         }
         out.send_peers(roll, &voters, packet);
     }
+}
+
+/// All have asked that contributions are finite, and some say that theirs is not: nothing begins, and all of these are
+/// named.
+fn refuse_values(roll: &Roll, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Option<Outcome> {
+    let place = |(peer, vote): (&PeerId, &Descriptor)| match vote.finite {
+        Finite::Not(place) => Some((*peer, vote.kind(), place)),
+        Finite::NotAsked(_) | Finite::All(_) => None,
+    };
+    let bad: Vec<_> = votes.iter().filter_map(place).collect();
+    let (_, kind, _) = bad.first()?;
+    let texts = bad.iter().map(|(peer, _, NotFinite { tensor, element })| {
+        format!(
+            "{} gives NaN or an infinity, first in tensor {tensor} at element {element}",
+            roll.name_of(*peer)
+        )
+    });
+    let text = texts.collect::<Vec<_>>().join(", ");
+    let peers: Vec<PeerId> = bad.iter().map(|(peer, ..)| *peer).collect();
+    let id = CollectiveId { kind: *kind, op: id };
+    Some(roll.refused(id, Cause::NotFinite, &peers, &text))
 }
 
 /// Whether a broken edge has been held back long enough, and its other end is not about to be found dead.

@@ -64,6 +64,8 @@ pub(super) struct Edge {
     pub(super) purpose: Purpose,
     pub(super) generation: LinkGeneration,
     pub(super) connections: u16,
+    /// The receiving end dials.
+    back: bool,
     /// Whether its sending end and its receiving end have said that it stands.
     up: (bool, bool),
     /// It is to have new connections in the next plan.
@@ -75,11 +77,13 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    const fn new(purpose: Purpose, connections: u16, epoch: GroupEpoch) -> Self {
+    const fn new(wanted: &Wanted, epoch: GroupEpoch) -> Self {
+        let Wanted { purpose, connections, back, .. } = *wanted;
         Self {
             purpose,
             generation: LinkGeneration(epoch.0),
             connections,
+            back,
             up: (false, false),
             rebuild: false,
             held: None,
@@ -113,6 +117,8 @@ pub(super) struct Wanted {
     pub(super) ends: EdgeEnds,
     pub(super) purpose: Purpose,
     pub(super) connections: u16,
+    /// The receiving end dials.
+    pub(super) back: bool,
 }
 
 /// See the module's documentation.
@@ -128,12 +134,16 @@ impl Edges {
     pub(super) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
         let mut old = std::mem::take(&mut self.planned);
         let (before, mut kept) = (old.len(), 0);
-        for Wanted { ends, purpose, connections } in wanted {
-            let same =
-                |edge: &Edge| !edge.rebuild && (edge.purpose, edge.connections) == (purpose, connections);
+        for wanted in wanted {
+            let Wanted { ends, purpose, connections, back } = wanted;
+            // Who dialed does not matter any more to one that stands.
+            let same = |edge: &Edge| {
+                let is_wanted = (edge.purpose, edge.connections) == (purpose, connections);
+                !edge.rebuild && is_wanted && (edge.back == back || edge.is_up())
+            };
             let known = old.remove(&ends).filter(same);
             kept += usize::from(known.is_some());
-            self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(purpose, connections, epoch)));
+            self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(&wanted, epoch)));
         }
         (before, self.planned.len()) != (kept, kept)
     }
@@ -147,8 +157,8 @@ impl Edges {
         epoch: GroupEpoch,
     ) {
         self.planned.retain(|ends, edge| edge.purpose != Purpose::Pair || !over(*ends));
-        for Wanted { ends, purpose, connections } in more {
-            self.planned.insert(ends, Edge::new(purpose, connections, epoch));
+        for wanted in more {
+            self.planned.insert(wanted.ends, Edge::new(&wanted, epoch));
         }
     }
 
@@ -156,8 +166,9 @@ impl Edges {
     pub(super) fn listed(&self, order: &[PeerId]) -> Vec<PlanEdge> {
         let ranks: BTreeMap<PeerId, u16> = order.iter().copied().zip(0..).collect();
         let listed = self.planned.iter().filter_map(|((from, to), edge)| {
-            let Edge { purpose, generation, connections, .. } = *edge;
-            Some(PlanEdge { from: *ranks.get(from)?, to: *ranks.get(to)?, generation, connections, purpose })
+            let Edge { purpose, generation, connections, back, .. } = *edge;
+            let (from, to) = (*ranks.get(from)?, *ranks.get(to)?);
+            Some(PlanEdge { from, to, generation, connections, purpose, back })
         });
         listed.collect()
     }
@@ -262,7 +273,7 @@ mod tests {
     #[test]
     fn an_edge_keeps_what_is_known_of_it_as_long_as_it_is_planned_for_the_same() {
         let (a, b) = (PeerId(1), PeerId(2));
-        let wanted = |ends, purpose| Wanted { ends, purpose, connections: 1 };
+        let wanted = |ends, purpose| Wanted { ends, purpose, connections: 1, back: false };
         let mut edges = Edges::default();
         assert!(edges.plan([wanted((a, b), Purpose::Mesh)], GroupEpoch(1)));
         let name = EdgeName { from: a, to: b, generation: LinkGeneration(1) };

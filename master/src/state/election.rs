@@ -18,12 +18,23 @@ pub(super) struct Conflict {
 pub(super) struct Part {
     pub(super) fetch: Vec<FetchItem>,
     pub(super) sources: Vec<PeerId>,
+    /// It lacks something, and cannot connect to any of those who may give that.
+    pub(super) is_apart: bool,
+}
+
+impl Part {
+    /// Whether it lacks something, and nobody may give that.
+    pub(super) fn is_unserved(&self) -> bool {
+        !self.fetch.is_empty() && self.sources.is_empty()
+    }
 }
 
 /// The result of an election.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Election {
     pub(super) revision: Revision,
+    /// One of those who hold the elected content.
+    pub(super) winner: PeerId,
     pub(super) parts: BTreeMap<PeerId, Part>,
 }
 
@@ -84,10 +95,14 @@ fn shape(entry: &StateEntry) -> Shape<'_> {
 /// revision it claims: newcomers never outvote, by chance or by number, a peer that holds what the group has trained.
 ///
 /// `in_vain` tells how often somebody failed to fetch from a peer since somebody last succeeded: others come first.
+/// `None` if nobody may fetch from it: it has its vote all the same, see [`Part::is_unserved`]. `may_meet` tells
+/// whether the first can fetch from the second: who has something to fetch, and cannot do so from anybody who may give
+/// it, is [apart](Part::is_apart).
 pub(super) fn elect(
     votes: &Votes,
     holders: &BTreeSet<PeerId>,
-    in_vain: impl Fn(PeerId) -> u32,
+    in_vain: impl Fn(PeerId) -> Option<u32>,
+    may_meet: impl Fn(PeerId, PeerId) -> bool,
 ) -> Result<Election, Conflict> {
     let highest = check_strategies(votes)?;
     let known = |peer: &PeerId, vote: &SyncVote| holders.contains(peer) && gives(vote);
@@ -102,12 +117,18 @@ pub(super) fn elect(
     for (peer, vote) in votes {
         // Each receiver begins with another source, so that the load spreads.
         let mut sources: Vec<_> = (0..winners.len()).map(|i| winners[(turn + i) % winners.len()]).collect();
-        sources.sort_by_key(|(id, _)| in_vain(*id));
-        let part = part_of(*peer, vote, !current(peer, vote), &sources);
+        sources.sort_by_key(|(id, _)| (!may_meet(*peer, *id), in_vain(*id).unwrap_or(u32::MAX)));
+        let mut part = part_of(*peer, vote, !current(peer, vote), &sources);
+        part.sources.retain(|id| in_vain(*id).is_some());
+        let is_served = !part.sources.is_empty();
+        part.sources.retain(|id| may_meet(*peer, *id));
+        part.is_apart = is_served && part.is_unserved();
+        part.sources.truncate(limits::MAX_SYNC_SOURCES);
         turn += usize::from(!part.fetch.is_empty());
         parts.insert(*peer, part);
     }
-    Ok(Election { revision, parts })
+    let winner = winners.first().map_or(PeerId::default(), |(id, _)| *id);
+    Ok(Election { revision, winner, parts })
 }
 
 fn gives(vote: &SyncVote) -> bool {
@@ -203,7 +224,7 @@ fn winners(votes: &Votes, current: impl Fn(&PeerId, &SyncVote) -> bool) -> Vec<(
 
 /// `sources` hold the elected content and may give it, best first.
 fn part_of(peer: PeerId, vote: &SyncVote, outdated: bool, sources: &[(PeerId, &SyncVote)]) -> Part {
-    let nothing = Part { fetch: Vec::new(), sources: Vec::new() };
+    let nothing = Part { fetch: Vec::new(), sources: Vec::new(), is_apart: false };
     let Some((_, first)) = sources.first() else { return nothing };
     if vote.strategy == SyncStrategy::SendOnly || sources.iter().any(|(id, _)| *id == peer) {
         return nothing;
@@ -222,5 +243,5 @@ fn part_of(peer: PeerId, vote: &SyncVote, outdated: bool, sources: &[(PeerId, &S
         pairs.filter(|((mine, theirs), _)| differs(&(*mine, *theirs))).all(|((_, a), b)| a.digest == b.digest)
     };
     let able = sources.iter().filter(|(_, source)| holds_all(source)).map(|(id, _)| *id);
-    Part { fetch, sources: able.take(limits::MAX_SYNC_SOURCES).collect() }
+    Part { fetch, sources: able.collect(), is_apart: false }
 }

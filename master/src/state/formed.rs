@@ -317,7 +317,9 @@ impl MasterState {
         self.roll.leave_group(group_id, &group, broken);
         let verdict = broken.forming_verdict(formed.uuid);
         if formed.votes.is_empty() {
-            self.out.warn(format!("group {group_id}: broken up: {verdict}"));
+            let text = format!("group {group_id}: broken up: {verdict}");
+            // So ends every group whose members are done; whoever still waited in it has a verdict that says so.
+            if broken.cause == Cause::PeerLeft { self.out.info(text) } else { self.out.warn(text) }
         } else {
             self.formings.fail(&self.roll, &mut self.out, formed.pool, &formed.votes, verdict);
         }

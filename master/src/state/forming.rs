@@ -6,6 +6,7 @@
 
 use super::MasterState;
 use super::client::Peer;
+use super::edges::ring_of;
 use super::group::{GivenUp, Loss};
 use super::groups::Groups;
 use super::outbox::Outbox;
@@ -266,11 +267,28 @@ impl Forming {
         let absent: Vec<Name> = absent.into_iter().filter_map(|one| one.clone().err()).collect();
         let silent: Vec<PeerId> = members.iter().copied().filter(|id| !self.votes.contains_key(id)).collect();
         if absent.is_empty() && silent.is_empty() {
-            return Step::Form(members);
+            return self.connectable(roll, uuid, members);
         }
         self.given_up.map_or(Step::Wait, |given_up| {
             Step::Fail(roll.verdict_of_missing(uuid, given_up, &silent, &absent))
         })
+    }
+}
+
+impl Forming {
+    /// All members have called: they are to be connected in the order of the list, if two neighbours can meet.
+    fn connectable(&self, roll: &Roll, uuid: GroupUuid, members: Vec<PeerId>) -> Step {
+        let is_open = |id: &PeerId| {
+            roll.peers.get(id).is_some_and(|peer| peer.is_to_be_tested(roll.options.require_reachable))
+        };
+        if members.len() > 1 && members.iter().any(is_open) {
+            return Step::Wait;
+        }
+        let apart = ring_of(&members).find_map(|ends| Some((ends, roll.why_apart(ends)?)));
+        let Some((ends, why)) = apart else { return Step::Form(members) };
+        let text = format!("{} cannot be built: {why}, or list others between them", roll.name_of_edge(ends));
+        let culprits = vec![roll.culprit_of(ends.0), roll.culprit_of(ends.1)];
+        Step::Fail(roll.forming_verdict(uuid, Cause::EdgeBroken, culprits, text))
     }
 }
 

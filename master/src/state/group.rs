@@ -3,6 +3,7 @@
 use super::edges::{EdgeEnds, ring_of};
 use super::fetches::Fetches;
 use super::formed::Formed;
+use super::loans::{Agreed, Content};
 use super::net::Net;
 use super::plans::Better;
 use super::reach::Check;
@@ -142,6 +143,8 @@ pub(super) enum Sync {
         since: Timestamp,
         sync: SyncId,
         revision: Revision,
+        /// What its voters will hold. Nothing in a formed group, which lends nothing.
+        content: Content,
         voters: BTreeMap<PeerId, SyncVoter>,
         lost: Vec<Loss>,
         /// A voter gave it up.
@@ -173,9 +176,20 @@ pub(super) enum VoterReport {
         at: Timestamp,
         /// Sources that failed it, as far as they were alive then.
         failures: Vec<(PeerId, SourceFault)>,
-        /// A source was silent then, which explains the failure.
-        excused: bool,
+        /// Sources that were silent then, which explains the failure.
+        silent: Vec<PeerId>,
     },
+}
+
+impl VoterReport {
+    /// The sources that failed it, whether they were silent then or not.
+    pub(super) fn failed_sources(&self) -> impl Iterator<Item = PeerId> {
+        let (failures, silent) = match self {
+            Self::Failed { failures, silent, .. } => (&failures[..], &silent[..]),
+            Self::Awaited | Self::Ready => (&[][..], &[][..]),
+        };
+        failures.iter().map(|one| one.0).chain(silent.iter().copied())
+    }
 }
 
 impl SyncVoter {
@@ -187,8 +201,9 @@ impl SyncVoter {
 
 impl Sync {
     /// One that is about to fail without a plan.
-    pub(super) const fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
-        Self::Running { since, sync, revision: Revision(0), voters, lost: Vec::new(), given_up: None }
+    pub(super) fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
+        let (revision, content, lost) = (Revision(0), Content::default(), Vec::new());
+        Self::Running { since, sync, revision, content, voters, lost, given_up: None }
     }
 
     /// Whether `peer` waits for this sync.
@@ -245,9 +260,24 @@ pub(super) struct SharedState {
     /// Those who held it when it was committed, as far as they live.
     pub(super) holders: BTreeSet<PeerId>,
     pub(super) fetches: Fetches,
+    /// What the last committed sync has agreed on, and who lends it.
+    pub(super) agreed: Option<Agreed>,
 }
 
 impl SharedState {
+    /// The sync that runs after its election.
+    pub(super) const fn running(&self) -> Option<SyncId> {
+        match &self.sync {
+            Some(Sync::Running { sync, .. }) => Some(*sync),
+            Some(Sync::Voting { .. }) | None => None,
+        }
+    }
+
+    /// Whatever was committed does not count any more.
+    pub(super) fn void(&mut self) {
+        (self.committed, self.holders, self.agreed) = (None, BTreeSet::new(), None);
+    }
+
     /// Whether a sync waits for a sign of life of sources that failed somebody.
     pub(super) fn has_failed_fetches(&self) -> bool {
         let failed = |voter: &SyncVoter| matches!(voter.report, VoterReport::Failed { .. });

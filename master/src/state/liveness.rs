@@ -41,7 +41,7 @@ impl MasterState {
             .iter()
             .filter(|(_, client)| client.peer.is_none())
             .filter(|(_, client)| {
-                client.connected_at + self.roll.options.registration_timeout <= self.roll.now
+                client.registration_due(self.roll.options.registration_timeout) <= self.roll.now
             })
             .map(|(key, _)| *key)
             .collect();
@@ -54,6 +54,8 @@ impl MasterState {
             .roll
             .peers
             .iter()
+            // Of who is away it is known why nothing is heard.
+            .filter(|(_, peer)| peer.away.is_none())
             .filter(|(_, peer)| peer.heard_at + self.roll.options.peer_timeout <= self.roll.now)
             .map(|(id, _)| *id)
             .collect();
@@ -147,7 +149,7 @@ impl MasterState {
     }
 
     /// Forgets a peer. What follows from that is left to the rules.
-    fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
+    pub(super) fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);
         self.note_lost_holder(peer.group(), id, loss);

@@ -12,6 +12,7 @@ use super::net::Net;
 use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
+use crate::topology::Dials;
 use pccl_protocol::{Descriptor, EdgeFault, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,10 +73,10 @@ impl Mesh {
 }
 
 impl Net {
-    /// The edges of the mesh for a ring in this order: none while a fault between two of its members is remembered. An
-    /// edge that failed is built anew: its connections are not to be used again, even if one of its ends has not
-    /// noticed.
-    pub(super) fn plan_mesh(&mut self, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
+    /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
+    /// two of its members is remembered. An edge that failed is built anew: its connections are not to be used again,
+    /// even if one of its ends has not noticed.
+    pub(super) fn plan_mesh(&mut self, dials: &Dials, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
         for ends in self.mesh.faults.keys() {
             if let Some(edge) = self.edges.get_mut(*ends).filter(|edge| edge.purpose == Purpose::Mesh) {
                 edge.rebuild = true;
@@ -85,8 +86,9 @@ impl Net {
         let is_here = |ends: &EdgeEnds| order.contains(&ends.0) && order.contains(&ends.1);
         self.mesh.faults.retain(|ends, until| *until > now && is_here(ends));
         // One connection: what goes over it is small, or one of many at the same time.
-        let wanted = |ends| Wanted { ends, purpose: Purpose::Mesh, connections: 1 };
-        if is_possible { mesh_of(order).map(wanted).collect() } else { Vec::new() }
+        let wanted = |ends| Wanted { ends, purpose: Purpose::Mesh, connections: 1, back: false };
+        let may_meet = |ends: &EdgeEnds| dials.dialer(ends.0, ends.1).is_some();
+        if is_possible { mesh_of(order).filter(may_meet).map(wanted).collect() } else { Vec::new() }
     }
 
     /// Whether the present plan has a mesh.

@@ -9,11 +9,16 @@
 //! recorded: the loss of a peer is fewer facts, not another path through the code.
 
 mod admit;
+mod ahead;
+mod allowance;
+mod away;
 mod blocked;
+mod calls;
 mod client;
 mod collective;
 mod edges;
 mod election;
+mod examine;
 mod faults;
 mod fetches;
 mod flow;
@@ -24,11 +29,13 @@ mod group;
 mod groups;
 mod history;
 mod liveness;
+mod loans;
 mod measured;
 mod mesh;
 mod net;
 mod ops;
 mod optimize;
+mod outbound;
 mod outbox;
 mod pairs;
 mod plans;
@@ -42,6 +49,7 @@ mod ring;
 mod roll;
 mod round;
 mod schedule;
+mod seeders;
 mod snapshot;
 mod status;
 mod straggler;
@@ -89,6 +97,7 @@ pub struct MasterState {
     last_sync: SyncId,
     stragglers: straggler::Stragglers,
     asked: status::StatusRequests,
+    joins: allowance::Joins,
     revisions: revisions::Revisions,
 }
 
@@ -103,6 +112,7 @@ const ABOUT_OPERATIONS: &[Rule] = &[
 
 /// All rules, in their order.
 const RULES: &[Rule] = &[
+    ("lose_the_away", MasterState::lose_the_away),
     ("judge_faults", |it| it.groups.judge_faults(&it.roll, &mut it.out)),
     ("judge_checks", MasterState::judge_checks),
     ("begin_checks", |it| it.checks.begin(&mut it.groups, &mut it.roll, &mut it.out)),
@@ -114,7 +124,7 @@ const RULES: &[Rule] = &[
         let (optimizer, in_round, means) = it.for_optimizer();
         optimizer.advance(in_round, means)
     }),
-    ("begin_round", |it| it.admission.begin_round(&mut it.roll, &it.groups)),
+    ("begin_round", |it| it.admission.begin_round(&mut it.roll, &it.groups, &mut it.out)),
     ("adopt_better_rings", |it| {
         !it.optimizer.is_running() && it.groups.adopt_better_rings(it.admission.round.is_some())
     }),
@@ -133,6 +143,7 @@ const RULES: &[Rule] = &[
     ("settle_syncs", MasterState::settle_syncs),
     ("break_up_groups", MasterState::break_up_groups),
     ("tell_of_late_offers", MasterState::tell_of_late_offers),
+    ("tell_what_is_lent", MasterState::tell_what_is_lent),
     ("answer_pending_queries", |it| {
         it.admission.answer_pending_queries(&it.groups, &mut it.roll, &mut it.out)
     }),
@@ -157,7 +168,8 @@ impl MasterState {
             checks: reach::Checks::default(),
             last_sync: SyncId(0),
             stragglers: straggler::Stragglers::default(),
-            asked: status::StatusRequests::new(),
+            asked: status::StatusRequests::default(),
+            joins: allowance::Joins::default(),
             revisions,
         }
     }
@@ -177,7 +189,7 @@ impl MasterState {
         self.out.changed |= !is_packet;
         match input {
             Input::Connected { client, remote, local } => {
-                let fresh = Client { remote, local, connected_at: self.roll.now, peer: None, requests: 0 };
+                let fresh = Client::new((remote, local), self.roll.now);
                 self.roll.clients.entry(client).or_insert(fresh);
             }
             Input::Packet { client, packet } => self.take_packet(client, packet),
@@ -188,7 +200,15 @@ impl MasterState {
                 let text = "did not read what the master sent";
                 self.refuse(client, KickReason::new(KickCode::SlowReader, text));
             }
+            Input::Unread { client } => {
+                if let Some(Standing::Peer(id, group, _)) = self.roll.standing(client) {
+                    self.hear(id, group);
+                }
+            }
             Input::Disconnected { client, text } => self.lose_client(client, &text),
+            Input::Away { client, text } => self.note_away(client, text),
+            Input::Returned { client } => self.note_returned(client),
+            Input::Refused { client, reason } => self.refuse(client, reason),
             Input::Tick => {
                 self.roll.tick = self.roll.now;
                 self.groups.values_mut().for_each(|group| group.work.ops.change_timed());
@@ -198,7 +218,13 @@ impl MasterState {
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
             Input::AcceptRevision { group, revision } => self.accept_revision(group, revision),
             Input::Planned { plan, result } => self.record_plan((plan, result)),
-            Input::Reached { peer, closed } => {
+            Input::Reached { peer, closed, unix_us } if self.roll.examines(peer) => {
+                self.answer_examination(peer, closed, unix_us);
+            }
+            Input::Reached { peer, closed, .. } if self.roll.is_dead_away(peer, &closed) => {
+                self.roll.note_sign_of_death(peer);
+            }
+            Input::Reached { peer, closed, .. } => {
                 self.roll.record_reached(&self.groups, &mut self.out, peer, closed);
             }
             Input::Stop => self.stop(),
@@ -256,13 +282,20 @@ impl MasterState {
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.roll.standing(client) else { return };
         // What these change is noted where it is recorded.
-        let is_small =
-            matches!(packet, C2m::Initiate(_) | C2m::Complete(_) | C2m::Beat(_) | C2m::StatusRequest(_));
+        let is_small = matches!(
+            packet,
+            C2m::Initiate(_)
+                | C2m::Complete(_)
+                | C2m::Beat(_)
+                | C2m::StatusRequest(_)
+                | C2m::Examine(_)
+                | C2m::CallMe(_)
+        );
         self.out.changed |= !is_small;
         if let Standing::Peer(id, group, _) = who {
             self.hear(id, group);
         }
-        match self.admit(who, &packet) {
+        match self.count(client, &packet).and_then(|()| self.admit(who, &packet)) {
             Ok(()) => self.record(client, who, packet),
             Err(reason) => {
                 self.out.changed = true;
@@ -288,8 +321,9 @@ impl MasterState {
     /// Records the fact that an admitted packet states.
     fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
         match (who, packet) {
-            (who, C2m::StatusRequest(request)) => self.record_status_request(client, who, request),
+            (who, C2m::StatusRequest(request)) => self.record_question(client, who, request),
             (who, C2m::RatesRequest(asked)) => self.record_rates_request(client, who, asked),
+            (Standing::Stranger(_), C2m::Examine(asked)) => self.record_examination(client, who, asked),
             (Standing::Stranger(_), C2m::Register(register)) => self.register(client, register),
             // The table admits nothing else from a stranger.
             (Standing::Stranger(_), _) => {}
@@ -310,7 +344,11 @@ impl MasterState {
             }
             C2m::SyncInitiate(vote) if is_apart => self.refuse_sync(id, vote.request),
             // Recorded before.
-            C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) => {}
+            C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_) => {}
+            // About connections, and not admitted here.
+            C2m::Return(_) | C2m::Received(_) => {}
+            C2m::Loan(loan) => self.record_loan(id, group_id, loan),
+            C2m::Ahead(step) => self.record_ahead(id, step),
             C2m::Beat(beat) => self.record_beat(id, group_id, beat),
             C2m::VoteTopology(vote) => roll.record_topology_vote(id, vote),
             C2m::WithdrawVote(request) => {
@@ -329,8 +367,12 @@ impl MasterState {
             C2m::ProbeReport(report) => {
                 self.optimizer.record_probe(roll, &mut self.measured, out, id, report);
             }
+            C2m::CallMe(wish) => roll.hand_on_call(out, id, wish),
             C2m::Leave(_) => self.leave(id),
             C2m::EdgeReport(_) | C2m::ReachReport(_) | C2m::Initiate(_) | C2m::Complete(_) => {
+                if let C2m::EdgeReport(report) = &packet {
+                    roll.note_broken_edges(groups.get(&group_id), id, report);
+                }
                 if let Some(group) = groups.get_mut(&group_id) {
                     group.record(roll, out, id, packet);
                 }
@@ -338,9 +380,11 @@ impl MasterState {
         }
     }
 
-    fn register(&mut self, client: ClientKey, info: Register) {
+    fn register(&mut self, client: ClientKey, mut info: Register) {
         let id = self.ids.peer_id();
+        let is_encrypted = self.roll.options.is_encrypted();
         let Some(known) = self.roll.clients.get_mut(&client) else { return };
+        info.addresses = client::candidates(&info.addresses, known.remote, is_encrypted);
         known.peer = Some(id);
         self.roll.registrations += 1;
         let peer = Peer {
@@ -350,12 +394,17 @@ impl MasterState {
             phase: Phase::Pending,
             order: self.roll.registrations,
             heard_at: self.roll.now,
+            away: None,
+            edge_broke: None,
             beat: None,
             topology: None,
             pending: None,
             optimize: None,
+            ahead: None,
             closed: Vec::new(),
             tried: false,
+            outbound_only: false,
+            registered_at: self.roll.now,
             sizes_told: None,
             formed: None,
             past: formed::Past::default(),
@@ -366,6 +415,10 @@ impl MasterState {
             None => String::new(),
         };
         self.out.info(format!("{} registered for group {}{before}", peer.name(id), peer.group()));
+        let before = peer.info.previous.as_ref().filter(|before| before.run == self.roll.options.run);
+        if let Some(before) = before.map(|before| before.peer) {
+            self.roll.note_sign_of_death(before);
+        }
         self.roll.peers.insert(id, peer);
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let answer = Registered {
@@ -373,9 +426,11 @@ impl MasterState {
             peer: id,
             beat_interval_ms: millis(self.roll.options.beat_interval),
             peer_timeout_ms: millis(self.roll.options.peer_timeout),
+            wire: self.roll.options.wire,
+            state_key: self.roll.options.state_key.clone(),
         };
         self.out.send(client, M2c::Registered(answer));
-        self.roll.try_listeners(&mut self.out, id);
+        self.roll.begin_to_dial(&mut self.out, id);
         if !self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed) {
             self.admission.probation.warn(&self.roll, &mut self.out, id);
         }
@@ -384,6 +439,9 @@ impl MasterState {
     fn record_beat(&mut self, id: PeerId, group_id: GroupId, beat: Beat) {
         let (sequence, stalled, received) = (beat.sequence, beat.stalled.clone(), beat.received.clone());
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
+        if beat.moved_bytes > peer.moved_bytes() {
+            peer.note_progress(self.roll.now);
+        }
         let before = peer.beat.replace((beat, self.roll.now)).map(|(_, at)| at);
         let blocked_on = self.blocked_for(id);
         self.out.send_peer(&self.roll, id, M2c::Echo(Echo { sequence, blocked_on }));

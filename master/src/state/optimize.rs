@@ -216,11 +216,12 @@ impl Roll {
         let plan = ProbePlan {
             round,
             to,
-            host: target.host_for(source),
+            hosts: target.hosts_for(source),
             port: target.info.p2p_port,
             connections: source.info.pool_connections.min(limits::MAX_POOL_CONNECTIONS),
             limit_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
             crowded,
+            back: target.outbound_only,
         };
         out.send(source.client, M2c::ProbePlan(plan));
     }
@@ -232,7 +233,8 @@ fn rounds_of_probes(groups: &Groups, roll: &Roll, measured: &Measured) -> VecDeq
     for group in groups.values().filter(|group| group.can_be_ordered()) {
         let members = &group.ring;
         let wanted = |from: usize, to: usize| {
-            measured.wants_probe((members[from], members[to]), roll.now, &roll.options)
+            let ends = (members[from], members[to]);
+            roll.may_meet(ends) && measured.wants_probe(ends, roll.now, &roll.options)
         };
         let rounds = probe_rounds(members.len(), wanted);
         for (at, round) in rounds.into_iter().enumerate() {
@@ -252,7 +254,7 @@ fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -> BTreeSet<
     for group in groups.values().filter(is_small) {
         let members = &group.ring;
         let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-        let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1).collect();
+        let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1 && roll.may_meet(*ends)).collect();
         let places = roll.places(members);
         let is_known = edges.iter().all(|ends| measured.rate(*ends).is_some());
         let wants = |ends: &EdgeEnds| measured.wants_crowd(*ends, roll.now, &roll.options);

@@ -47,6 +47,7 @@ impl Net {
                 ends,
                 purpose: Purpose::Pair,
                 connections: edge.connections,
+                back: false,
             })
         };
         self.edges.all_for(Purpose::Pair).filter_map(stays).collect()
@@ -124,7 +125,8 @@ impl Group {
             let text = format!("{gone} is no member of the group");
             return Step::Decide(roll.refused(id, Cause::WorldChanged, &[gone], &text));
         }
-        match self.pair_state(ends, roll.now) {
+        let apart = roll.why_apart(ends).map(|why| PairState::Failed(Text::new(why)));
+        match apart.unwrap_or_else(|| self.pair_state(ends, roll.now)) {
             PairState::Stands => Step::Commence(Algorithm::Ring),
             PairState::Coming => Step::Wait,
             PairState::Failed(text) => {
@@ -162,11 +164,12 @@ impl Group {
         !self.next.is_due && (!pairs.wanted.is_empty() || edges.all_for(Purpose::Pair).any(has_failed))
     }
 
-    fn change_pairs(&mut self) {
+    fn change_pairs(&mut self, roll: &Roll) {
         self.begin_epoch();
         let Net { edges, pairs, .. } = &mut self.net;
         // One connection, as in the mesh.
-        let wanted = |ends| Wanted { ends, purpose: Purpose::Pair, connections: 1 };
+        let wanted =
+            |ends| Wanted { ends, purpose: Purpose::Pair, connections: 1, back: roll.dials_back(ends) };
         let is_over = |ends| pairs.failed.contains_key(&ends) || pairs.unused.contains(&ends);
         edges.change_pairs(pairs.wanted.iter().copied().map(wanted), is_over, self.epoch);
         pairs.wanted.clear();
@@ -182,7 +185,7 @@ impl Groups {
         let mut fired = false;
         for (id, group) in self.iter_mut() {
             if group.look_at_pairs() {
-                group.change_pairs();
+                group.change_pairs(roll);
                 group.push_ring(*id, roll, out);
                 fired = true;
             }

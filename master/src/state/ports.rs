@@ -1,11 +1,12 @@
 //! What the master itself finds out about the ports of peers, and what is said of them.
 
-use super::client::Peer;
+use super::client::{Peer, Phase};
 use super::edges::EdgeEnds;
 use super::groups::Groups;
 use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::{Action, Timestamp};
+use core::net::IpAddr;
 use pccl_protocol::{M2c, PeerId, ReachTarget, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,16 @@ pub(super) struct Closed {
 }
 
 impl Roll {
-    /// Has the listeners of a peer tried that has just registered.
+    /// Has the listeners of a peer tried that has just registered, unless it says that nobody can reach them.
+    pub(super) fn begin_to_dial(&mut self, out: &mut Outbox, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if peer.info.outbound_only == Some(true) {
+            return self.note_outbound_only(out, id, None);
+        }
+        self.try_listeners(out, id);
+    }
+
+    /// Has the listeners of a peer tried.
     pub(super) fn try_listeners(&self, out: &mut Outbox, id: PeerId) {
         let Some(peer) = self.peers.get(&id) else { return };
         let target = peer.reach_target(id, peer);
@@ -43,7 +53,15 @@ impl Roll {
         let closed = closed.into_iter().map(|(is_state, why)| Closed { is_state, since, why, asked });
         peer.closed = closed.collect();
         peer.tried = true;
-        let client = peer.client;
+        let (client, may_be_hidden) = (peer.client, peer.info.outbound_only.is_none());
+        // Whoever is in a ring already is dialed: the others find out.
+        let is_outside = peer.phase == Phase::Pending && !self.options.require_reachable;
+        if may_be_hidden
+            && is_outside
+            && let [why, ..] = &self.closed_ports(id, "it")[..]
+        {
+            return self.note_outbound_only(out, id, Some(why));
+        }
         for text in self.closed_ports(id, "you") {
             out.send(client, M2c::Warning(Text::new(text)));
         }
@@ -67,12 +85,12 @@ impl Roll {
     pub(super) fn nobody_reaches(&self, id: PeerId, who: &str, is_state: bool) -> String {
         let Some(peer) = self.peers.get(&id) else { return format!("nobody reaches {who}") };
         let target = peer.reach_target(id, peer);
-        let host = &target.host;
+        let [data, state] = [target.p2p_port, target.state_port].map(|port| target.hosts.listed(port));
         let both = !is_state && peer.closed.iter().any(|closed| closed.is_state);
         let ports = match (is_state, both) {
-            (true, _) => format!("{host}:{}", target.state_port),
-            (false, false) => format!("{host}:{}", target.p2p_port),
-            (false, true) => format!("{host}:{} and {host}:{}", target.p2p_port, target.state_port),
+            (true, _) => state,
+            (false, false) => data,
+            (false, true) => format!("{data} and {state}"),
         };
         format!("nobody reaches {who} at {ports}: open it or set advertised_host")
     }
@@ -101,7 +119,7 @@ impl Roll {
             self.peers.get(id).is_some_and(|peer| peer.closed.iter().any(|closed| !closed.is_state))
         };
         let mut blame = BTreeMap::new();
-        for (from, to) in forbidden {
+        for (from, to) in &forbidden.iter().map(|ends| self.dialed(*ends)).collect::<Vec<_>>() {
             let was_tried = self.peers.get(to).is_some_and(|peer| peer.tried);
             if was_tried {
                 *blame.entry(if is_closed(to) { *to } else { *from }).or_insert(0) += 1;
@@ -114,9 +132,14 @@ impl Roll {
 impl Peer {
     /// Where `viewer` reaches this peer.
     pub(super) fn reach_target(&self, id: PeerId, viewer: &Self) -> ReachTarget {
+        self.reach_target_in(id, viewer.view())
+    }
+
+    /// Where who has this [`view`](super::client::view) reaches this peer.
+    pub(super) fn reach_target_in(&self, id: PeerId, view: Option<IpAddr>) -> ReachTarget {
         ReachTarget {
             peer: id,
-            host: self.host_for(viewer),
+            hosts: self.hosts_in(view),
             p2p_port: self.info.p2p_port,
             state_port: self.info.state_port,
         }

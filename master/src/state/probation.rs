@@ -103,8 +103,9 @@ impl Probation {
                 && !peer.info.formed
                 && self.waits_until(roll, peer).is_none()
                 && groups.lateness(roll, peer).is_none()
+                && !groups.fetches_ahead(roll, peer)
         };
-        roll.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect()
+        roll.with_room(roll.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect())
     }
 
     /// When the next newcomer may be let in that has to wait.

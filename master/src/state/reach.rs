@@ -156,6 +156,9 @@ impl Checks {
         targets: BTreeSet<PeerId>,
     ) {
         let Some(group) = groups.get_mut(&group_id) else { return };
+        // Nobody dials the others.
+        let targets: BTreeSet<PeerId> =
+            targets.into_iter().filter(|id| !roll.is_outbound_only(*id)).collect();
         self.asked += 1;
         let number = self.asked;
         group.begin_check(roll, number, reason, targets.clone());
@@ -269,11 +272,15 @@ impl Group {
         }
         for ((ends, is_state), text) in &check.failed {
             if !is_state {
-                let mark = Mark { until, severity: Severity::Forbidden, text: text.clone() };
-                self.net.edges.marks.insert(*ends, mark);
+                let mark = || Mark { until, severity: Severity::Forbidden, text: text.clone() };
+                self.net.edges.marks.insert(*ends, mark());
+                let (dialer, dialed) = *ends;
+                if roll.dials_back((dialed, dialer)) {
+                    self.net.edges.marks.insert((dialed, dialer), mark());
+                }
             }
         }
-        let broken = |ends: &EdgeEnds| check.failed.contains_key(&(*ends, false));
+        let broken = |ends: &EdgeEnds| check.failed.contains_key(&(roll.dialed(*ends), false));
         // An edge of a ring that stands stays, whatever a new connection came to.
         if self.net.stands_since.is_none() && self.ring_ends().any(|ends| broken(&ends)) {
             self.next.is_due = true;
@@ -326,9 +333,10 @@ impl Group {
         let target =
             roll.peers.get(&ends.0).zip(roll.peers.get(&ends.1)).map_or(String::new(), |(from, to)| {
                 let target = to.reach_target(ends.1, from);
-                format!(" at {}:{}", target.host, target.p2p_port)
+                format!(" at {}", target.hosts.listed(target.p2p_port))
             });
-        format!("the edge {} -> {}{target}{why}", roll.name_of(ends.0), roll.name_of(ends.1))
+        let apart = roll.why_apart(ends).map_or(String::new(), |why| format!(": {why}"));
+        format!("the edge {} -> {}{target}{why}{apart}", roll.name_of(ends.0), roll.name_of(ends.1))
     }
 }
 

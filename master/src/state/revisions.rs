@@ -153,7 +153,12 @@ impl MasterState {
     pub(super) fn admit_offered(&self, id: PeerId, vote: &SyncInitiate) -> Result<(), KickReason> {
         let Some(peer) = self.roll.peers.get(&id).filter(|peer| !peer.info.formed) else { return Ok(()) };
         let Some(ResumeOffer { revision, digest: Some(digest) }) = peer.info.resume else { return Ok(()) };
-        if vote.revision == revision && state_digest(&vote.entries).to_u128() == digest {
+        // The vote has digests with a key, which is another one in each run; the offer has not.
+        let found = match self.roll.options.state_key {
+            Some(_) => vote.offered,
+            None => Some(state_digest(&vote.entries).to_u128()),
+        };
+        if vote.revision == revision && found == Some(digest) {
             return Ok(());
         }
         let text = if vote.revision == revision {
@@ -235,7 +240,7 @@ impl MasterState {
         if group.formed.is_some() || self.revisions.committed(group_id, revision) {
             return;
         }
-        (group.shared.committed, group.shared.holders) = (None, BTreeSet::new());
+        group.shared.void();
     }
 
     /// A peer is gone.
@@ -347,7 +352,7 @@ impl MasterState {
             match self.choice(id, revision) {
                 Ok(Choice::Resume) => {
                     if let Some(group) = self.groups.get_mut(&id) {
-                        (group.shared.committed, group.shared.holders) = (None, BTreeSet::new());
+                        group.shared.void();
                     }
                     self.revisions.refused.remove(&id);
                     let history = History { newest: revision, is_chosen: true, has_ended: false };

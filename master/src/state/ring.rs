@@ -49,9 +49,12 @@ impl Group {
         if keep {
             return Ok(wanted);
         }
+        let dials = roll.dials(&wanted);
+        let wanted = dials.separated(&wanted).unwrap_or(wanted);
+        let barred = dials.barred(&wanted);
         let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
             let marks = self.net.edges.marks.iter().filter(|(_, mark)| mark.severity >= limit);
-            marks.map(|(ends, _)| *ends).collect()
+            marks.map(|(ends, _)| *ends).chain(barred.iter().copied()).collect()
         };
         let (forbidden, avoided) = (worse_than(Severity::Forbidden), worse_than(Severity::Avoided));
         let order = ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden));
@@ -71,17 +74,20 @@ impl Group {
         let wish = |id: &PeerId| roll.peers.get(id).map_or(0, |peer| peer.info.pool_connections);
         let ring: Vec<Wanted> = ring_of(order)
             .map(|ends| (ends, wish(&ends.0).min(limits::MAX_POOL_CONNECTIONS)))
-            .map(|(ends, connections)| Wanted { ends, purpose: Purpose::Ring, connections })
+            .map(|(ends, connections)| Wanted { ends, purpose: Purpose::Ring, connections, back: false })
             .collect();
         let (pairwise, shares) = self.schedule_for(roll, measured, order);
         let one_host = roll.are_on_one_host(order);
         self.begin_epoch();
         self.count_anew();
         (self.net.planned_at, self.net.stands_since) = (now, None);
-        let mesh = self.net.plan_mesh(order, now);
+        let dials = roll.dials(order);
+        let partial = !dials.barred(order).is_empty();
+        let mesh = self.net.plan_mesh(&dials, order, now);
         let pairs = self.net.kept_pairs(order);
         let mut planned: BTreeSet<EdgeEnds> = BTreeSet::new();
         let wanted = ring.into_iter().chain(mesh).chain(pairs).filter(|wanted| planned.insert(wanted.ends));
+        let wanted = wanted.map(|wanted| Wanted { back: roll.dials_back(wanted.ends), ..wanted });
         let is_new = self.net.edges.plan(wanted.collect::<Vec<_>>(), self.epoch) || self.ring != order;
         if is_new {
             self.net.since = self.epoch;
@@ -91,7 +97,7 @@ impl Group {
         self.next.is_due = false;
         // A mesh that stands goes on, and another one has yet to stand.
         let mesh = self.net.paths.mesh && !is_new;
-        (self.net.paths, self.net.shares) = (Paths { mesh, one_host, pairwise }, shares);
+        (self.net.paths, self.net.shares) = (Paths { mesh, one_host, pairwise, partial }, shares);
         self.net.edges.clear_paces();
         self.log_ring(id, out);
         self.push_ring(id, roll, out);
@@ -120,7 +126,7 @@ impl Group {
                 let peer = roll.peers.get(id)?;
                 Some(Member {
                     peer: *id,
-                    host: peer.host_for(viewer),
+                    hosts: peer.hosts_for(viewer),
                     p2p_port: peer.info.p2p_port,
                     state_port: peer.info.state_port,
                     share: self.net.shares.get(id).copied().unwrap_or(0),
@@ -189,6 +195,11 @@ impl MasterState {
         if group.formed.is_some() {
             return group.plan_formed_ring(group_id, &mut self.roll, &self.measured, &mut self.out);
         }
+        let list: Vec<PeerId> = members.iter().copied().collect();
+        if self.drop_who_cannot_be_separated(group_id, &list) {
+            return;
+        }
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
         match group.choose_order(&self.roll, members) {
             Ok(order) => {
                 group.install_ring(group_id, &mut self.roll, &self.measured, &mut self.out, &order);

@@ -78,9 +78,10 @@ impl Roll {
         Some(Standing::Peer(id, peer.group(), peer.phase))
     }
 
-    /// Whether a peer has been silent for so long that it may be dead.
+    /// Whether a peer has been silent for so long that it may be dead, or its connection has ended.
     pub(super) fn suspect(&self, id: PeerId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| self.now.since(peer.heard_at) > self.options.suspicion())
+        let is_silent = |peer: &Peer| self.now.since(peer.heard_at) > self.options.suspicion();
+        self.peers.get(&id).is_some_and(|peer| peer.away.is_some() || is_silent(peer))
     }
 
     /// Whether a peer is here, and accepted.
@@ -129,10 +130,14 @@ impl Roll {
         }
     }
 
-    /// Where `viewer` fetches shared state from `source`.
+    /// Where `viewer` fetches shared state from `source`; `None` if they cannot meet.
     pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
+        if !self.may_meet((viewer, source)) {
+            return None;
+        }
         let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
-        Some(StateSource { peer: source, host: peer.host_for(viewer), port: peer.info.state_port })
+        let (hosts, port, back) = (peer.hosts_for(viewer), peer.info.state_port, peer.outbound_only);
+        Some(StateSource { peer: source, hosts, port, back })
     }
 
     /// Whether peers reach the master from one address.

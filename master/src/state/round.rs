@@ -68,7 +68,7 @@ impl Admission {
 
     /// Rule: a round begins when all accepted peers want one and it has something to do; and without any vote when
     /// there is nobody to vote.
-    pub(super) fn begin_round(&mut self, roll: &mut Roll, groups: &Groups) -> bool {
+    pub(super) fn begin_round(&mut self, roll: &mut Roll, groups: &Groups, out: &mut Outbox) -> bool {
         if self.round.is_some() {
             return false;
         }
@@ -86,6 +86,7 @@ impl Admission {
             return false;
         }
         for id in newcomers {
+            groups.note_let_in(roll, out, id);
             if let Some(peer) = roll.peers.get_mut(&id) {
                 peer.phase = Phase::Connecting;
             }

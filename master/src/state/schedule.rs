@@ -4,7 +4,7 @@
 //!
 //! This is decided when a ring is planned, from what is known of the edges then, and is a part of the ring plan.
 
-use super::edges::{EdgeEnds, Severity};
+use super::edges::{EdgeEnds, Mark, Severity};
 use super::group::Group;
 use super::measured::Measured;
 use super::roll::Roll;
@@ -23,7 +23,8 @@ impl Group {
     ) -> Vec<Option<JobLink>> {
         let barred = |ends: EdgeEnds| {
             let mark = self.net.edges.marks.get(&ends);
-            mark.is_some_and(|mark| mark.until > roll.now && mark.severity >= Severity::Avoided)
+            let is_marked = |mark: &Mark| mark.until > roll.now && mark.severity >= Severity::Avoided;
+            !roll.may_meet(ends) || mark.is_some_and(is_marked)
         };
         let link = |from: PeerId, to: PeerId| {
             let rate = measured.rate((from, to)).filter(|_| from != to && !barred((from, to)))?;
@@ -91,10 +92,29 @@ impl Group {
         if !self.net.mesh.is_possible(order, roll.now) {
             return (false, BTreeMap::new());
         }
+        if !roll.dials(order).barred(order).is_empty() {
+            return self.partial_schedule(roll, measured, order);
+        }
         let Some(found) = self.schedules(roll, measured, order) else { return (false, BTreeMap::new()) };
         // Only for the same members is there something to change from.
         let prefers = found.prefers_pairwise(self.net.paths.pairwise && self.has_members(order));
         (prefers, order.iter().copied().zip(found.shares).collect())
+    }
+
+    /// The same, where some edges of the mesh are missing because nobody can dial their ends. Those own nothing, and
+    /// the others the same.
+    fn partial_schedule(
+        &self,
+        roll: &Roll,
+        measured: &Measured,
+        order: &[PeerId],
+    ) -> (bool, BTreeMap<PeerId, u16>) {
+        let owns: Vec<bool> = order.iter().map(|id| !roll.is_outbound_only(*id)).collect();
+        let shares = order.iter().copied().zip(owns.iter().map(|owns| u16::from(*owns))).collect();
+        let found = self.network(roll, measured, order);
+        let found = found.and_then(|(matrix, interfaces)| Schedules::among(&matrix, &interfaces, &owns));
+        let is_used = self.net.paths.pairwise && self.has_members(order);
+        (found.is_some_and(|found| found.prefers_pairwise(is_used)), shares)
     }
 
     /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan

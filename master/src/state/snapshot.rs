@@ -119,10 +119,7 @@ impl MasterState {
             voting: ops(group, |op| matches!(op, Op::Voting { .. })),
             running: ops(group, |op| matches!(op, Op::Running { .. })),
             history: group.work.history.len(),
-            sync: match &group.shared.sync {
-                Some(Sync::Running { sync, .. }) => Some(*sync),
-                Some(Sync::Voting { .. }) | None => None,
-            },
+            sync: group.shared.running(),
             sync_voting: matches!(group.shared.sync, Some(Sync::Voting { .. })),
             committed: group.shared.committed,
         });
@@ -185,6 +182,10 @@ impl MasterState {
                 let voting = matches!(state, Op::Voting { .. });
                 assert!(!voting || op.epoch == group.epoch, "{op} is voted for in an old epoch");
             }
+            let lenders = group.shared.agreed.iter().flat_map(|agreed| agreed.lenders());
+            for lender in lenders {
+                assert!(ring.contains(lender), "{lender} lends what is of group {id}, and is not there");
+            }
             if let Some(sync) = &group.shared.sync {
                 assert!(
                     ring.iter().any(|peer| sync.involves(*peer)),
@@ -198,7 +199,10 @@ impl MasterState {
         }
         let mut others = self.roll.peers.values().filter(|peer| !peer.info.formed).peekable();
         assert!(
-            others.peek().is_none() || others.any(|peer| peer.phase != Phase::Pending),
+            others.peek().is_none()
+                || others.any(|peer| {
+                    peer.phase != Phase::Pending || peer.is_to_be_tested(self.roll.options.require_reachable)
+                }),
             "everybody waits for admission and nobody can vote for it"
         );
     }

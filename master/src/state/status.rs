@@ -1,20 +1,44 @@
 //! The answer to whoever asks how the run is.
 
 use super::MasterState;
-use super::admit::Standing;
+use super::admit::{Standing, protocol};
 use super::client::{Peer, Phase};
 use super::group::Group;
 use super::measured::Measured;
 use super::roll::Roll;
-use super::types::ClientKey;
+use super::types::{ClientKey, Timestamp};
 use pccl_protocol::{
-    EdgeRate, GroupId, Host, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates, RatesRequest, RequestId,
-    Status, StatusGroup, StatusPeer, StatusWait, Text, WorldSizes, limits,
+    EdgeRate, GroupId, Host, KickReason, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates,
+    RatesRequest, RequestId, Status, StatusGroup, StatusPeer, StatusWait, Text, WorldSizes, limits,
 };
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-/// Who wants to know how the run is, and as a member of which group.
-pub(super) type StatusRequests = Vec<(ClientKey, RequestId, Option<GroupId>)>;
+/// Who wants to know how the run is.
+#[derive(Debug, Default)]
+pub(super) struct StatusRequests {
+    /// Clients that have asked since the rules ran last.
+    fresh: BTreeSet<ClientKey>,
+    /// Clients that ask too often to be answered at once, and when they are answered.
+    later: BTreeMap<ClientKey, Timestamp>,
+}
+
+impl StatusRequests {
+    /// When the next one is answered that was put off.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.later.values().min().copied()
+    }
+
+    /// Who may be answered now.
+    fn take_due(&mut self, now: Timestamp) -> BTreeSet<ClientKey> {
+        let mut due = std::mem::take(&mut self.fresh);
+        due.extend(self.later.iter().filter(|(_, at)| **at <= now).map(|(client, _)| *client));
+        self.later.retain(|client, _| !due.contains(client));
+        due
+    }
+}
 
 impl Group {
     /// The slowest edge of a ring, if all of them have been measured.
@@ -30,9 +54,20 @@ impl Group {
 
 impl Roll {
     /// A client that has not registered may ask a few times only.
-    fn count_question(&mut self, client: ClientKey, who: Standing) {
+    pub(super) fn count_question(&mut self, client: ClientKey, who: Standing) {
         if let (Standing::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
+        }
+    }
+
+    /// A peer asks one question after the other, from few threads.
+    pub(super) fn admit_question(&self, id: PeerId) -> Result<(), KickReason> {
+        let client = self.peers.get(&id).and_then(|peer| self.clients.get(&peer.client));
+        match client.map_or(0, |client| client.questions.len()) {
+            open if open < limits::MAX_OPEN_QUESTIONS => Ok(()),
+            open => Err(protocol(format!(
+                "asked for the status again while {open} questions were open, the limit"
+            ))),
         }
     }
 
@@ -55,28 +90,53 @@ impl Roll {
             silent_ms: millis(self.now.since(peer.heard_at)),
             moved_bytes: peer.moved_bytes(),
             operation: beat.and_then(|(beat, _)| beat.operation),
+            fetch: beat.and_then(|(beat, _)| beat.fetch),
+            outbound_only: peer.outbound_only,
         }
     }
 }
 
 impl MasterState {
-    pub(super) fn record_status_request(&mut self, client: ClientKey, who: Standing, request: RequestId) {
+    pub(super) fn record_question(&mut self, client: ClientKey, who: Standing, request: RequestId) {
         self.roll.count_question(client, who);
-        let group = match who {
-            Standing::Stranger(_) => None,
-            Standing::Peer(_, group, _) => Some(group),
-        };
-        self.asked.push((client, request, group));
+        let Some(known) = self.roll.clients.get_mut(&client) else { return };
+        known.questions.push_back(request);
+        if !self.asked.later.contains_key(&client) {
+            self.asked.fresh.insert(client);
+        }
     }
 
     /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
+    /// Who asks often is answered later.
     pub(super) fn answer_status_requests(&mut self) {
-        for (client, request, group) in std::mem::take(&mut self.asked) {
-            if self.roll.clients.contains_key(&client) {
-                let status = self.status(request, group);
-                self.out.send(client, M2c::Status(status));
+        let due = self.asked.take_due(self.roll.now);
+        let mut known: BTreeMap<Option<GroupId>, Status> = BTreeMap::new();
+        for client in due {
+            let (group, requests) = self.questions_to_answer(client);
+            for request in requests {
+                let status = known.entry(group).or_insert_with(|| self.status(request, group));
+                self.out.send(client, M2c::Status(Status { request, ..status.clone() }));
             }
         }
+    }
+
+    /// The questions of a client that are answered now, and the group of which it is a member. The others are put off.
+    fn questions_to_answer(&mut self, client: ClientKey) -> (Option<GroupId>, Vec<RequestId>) {
+        let (now, mut requests) = (self.roll.now, Vec::new());
+        let (group, phase) = match self.roll.standing(client) {
+            Some(Standing::Peer(_, group, phase)) => (Some(group), Some(phase)),
+            Some(Standing::Stranger(_)) | None => (None, None),
+        };
+        let Some(known) = self.roll.clients.get_mut(&client) else { return (None, requests) };
+        while let Some(request) = known.questions.front().copied() {
+            if let Err(wait) = known.allowance.may_answer(phase, now) {
+                self.asked.later.insert(client, now + wait);
+                break;
+            }
+            known.questions.pop_front();
+            requests.push(request);
+        }
+        (group, requests)
     }
 
     pub(super) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
@@ -129,6 +189,10 @@ impl MasterState {
             request,
             run: self.roll.options.run,
             uptime_ms: self.roll.now.as_micros() / 1000,
+            // Whoever sends it knows.
+            run_keys: 0,
+            wire: self.roll.options.wire,
+            trusted_seeders: self.roll.options.trusted_seeders.clone(),
             sizes,
             groups: groups.take(limits::MAX_PEERS).collect(),
             peers: peers

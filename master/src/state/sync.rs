@@ -3,6 +3,7 @@
 use super::MasterState;
 use super::election::{Conflict, Deviation, deviants, elect};
 use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
+use super::loans::Content;
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, SyncId,
     SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
@@ -53,6 +54,7 @@ impl MasterState {
         let since = self.roll.now;
         self.check_offer(id, &vote);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
+        group.shared.agreed.iter_mut().for_each(|agreed| agreed.end(id));
         let epoch = group.epoch;
         // Whom a sync is among is the same as long as the edges are.
         if vote.epoch >= group.net.since {
@@ -74,6 +76,7 @@ impl MasterState {
     /// Takes a lost peer out of the sync of its group.
     pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
         group.shared.fetches.forget(id);
+        group.shared.agreed.iter_mut().for_each(|agreed| agreed.forget(id));
         match &mut group.shared.sync {
             Some(Sync::Voting { votes, given_up, .. }) => {
                 votes.remove(&id);
@@ -201,6 +204,14 @@ impl MasterState {
         !deviants.is_empty()
     }
 
+    /// Nobody can dial a peer, nor those who hold what it needs. The others vote again without it; it comes back, and
+    /// by then others hold the state.
+    fn drop_without_source(&mut self, id: PeerId) {
+        let text = "it is outbound-only, and so are all who hold the shared state: it can fetch once a peer that can \
+                    be dialed has it";
+        self.kick(id, KickReason::new(KickCode::Unreachable, text));
+    }
+
     fn run_election(&mut self, group_id: GroupId) {
         if self.drop_deviants(group_id) {
             return;
@@ -209,15 +220,34 @@ impl MasterState {
         self.last_sync = sync;
         let now = self.roll.now;
         let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let Some(Sync::Voting { votes, .. }) = &group.shared.sync else { return };
+        let in_vain = |source| {
+            let may_give = self.roll.may_give(source);
+            may_give.then(|| group.shared.fetches.in_vain(source))
+        };
+        let may_meet = |to, from| self.roll.may_meet((to, from));
+        let elected = elect(votes, &group.shared.holders, in_vain, may_meet);
+        let apart = elected.iter().flat_map(|election| &election.parts);
+        let apart: Vec<PeerId> = apart.filter(|(_, part)| part.is_apart).map(|(id, _)| *id).collect();
+        if !apart.is_empty() {
+            return apart.into_iter().for_each(|id| self.drop_without_source(id));
+        }
         let Some(Sync::Voting { votes, .. }) = group.shared.sync.take() else { return };
-        let elected = elect(&votes, &group.shared.holders, |source| group.shared.fetches.in_vain(source));
         let refusal = elected.as_ref().ok().map(|election| (sync, election.revision));
         let refusal = refusal.and_then(|elected| self.refuse_revision(group_id, &votes, elected));
+        let unserved = elected.as_ref().ok().and_then(|it| self.refuse_source(&votes, (sync, it)));
+        let refusal = refusal.or(unserved);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let mut voters: BTreeMap<PeerId, SyncVoter> =
             votes.iter().map(|(id, vote)| (*id, SyncVoter::new(vote.request))).collect();
-        let (revision, parts) = match elected {
-            Ok(election) if refusal.is_none() => (election.revision, election.parts),
+        let (revision, content, parts) = match elected {
+            Ok(election) if refusal.is_none() => {
+                let is_lent = group.formed.is_none();
+                let may_give = |id| self.roll.may_give(id);
+                let content =
+                    if is_lent { Content::of(&votes, &election, may_give) } else { Content::default() };
+                (election.revision, content, election.parts)
+            }
             refused => {
                 group.shared.sync = Some(Sync::refused(now, sync, voters));
                 let conflict = refused.err().map(|conflict| self.conflict_verdict(sync, &conflict));
@@ -236,7 +266,8 @@ impl MasterState {
         }
         if let Some(group) = self.groups.get_mut(&group_id) {
             let (lost, given_up) = (Vec::new(), None);
-            group.shared.sync = Some(Sync::Running { since: now, sync, revision, voters, lost, given_up });
+            let running = Sync::Running { since: now, sync, revision, content, voters, lost, given_up };
+            group.shared.sync = Some(running);
         }
         for (id, plan) in plans {
             self.out.send_peer(&self.roll, id, plan);

@@ -2,12 +2,26 @@
 
 use super::fetches::{Failures, judge};
 use super::group::{Group, Loss, Sync, SyncVoter, VoterReport};
+use super::loans::Agreed;
+use super::roll::Roll;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, SourceFault, SyncComplete, SyncId,
     SyncOutcome, SyncOutcomeFor, SyncReport, Text, Verdict,
 };
 use std::collections::{BTreeMap, BTreeSet};
+
+impl Roll {
+    /// Sources that failed a voter, are still there, and have not been heard since that can be judged.
+    pub(super) fn unheard_sources(&self, report: &VoterReport) -> impl Iterator<Item = PeerId> {
+        let due = match report {
+            VoterReport::Failed { at, .. } => *at + self.options.edge_grace,
+            VoterReport::Awaited | VoterReport::Ready => Timestamp::default(),
+        };
+        let unheard = move |source: &PeerId| self.peers.get(source).is_some_and(|peer| peer.heard_at < due);
+        report.failed_sources().filter(unheard)
+    }
+}
 
 impl MasterState {
     pub(super) fn admit_sync_complete(
@@ -43,8 +57,9 @@ impl MasterState {
         let is_heard = |source: PeerId| {
             self.roll.peers.get(&source).is_none_or(|peer| at.since(peer.heard_at) <= patience)
         };
-        let heard: Vec<(PeerId, SourceFault)> =
-            failures.iter().filter(|one| is_heard(one.peer)).map(|one| (one.peer, one.fault)).collect();
+        let (heard, silent): (Vec<_>, Vec<_>) = failures.iter().partition(|one| is_heard(one.peer));
+        let heard: Vec<(PeerId, SourceFault)> = heard.into_iter().map(|one| (one.peer, one.fault)).collect();
+        let silent = silent.into_iter().map(|one| one.peer).collect();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Running { sync, voters, .. }) = &mut group.shared.sync else { return };
         let Some(voter) = voters.get_mut(&id).filter(|_| *sync == completed) else { return };
@@ -59,29 +74,22 @@ impl MasterState {
                 voter.gave = gave;
                 VoterReport::Ready
             }
-            SyncReport::Failed(text) => {
-                let excused = heard.len() < failures.len();
-                VoterReport::Failed { text, at, failures: heard, excused }
-            }
+            SyncReport::Failed(text) => VoterReport::Failed { text, at, failures: heard, silent },
         };
     }
 
     /// Whether all have reported and failed fetches can be judged. They are held back for the same time as a broken
-    /// edge: the death of a source may explain them. So a sign of life of each source is waited for, too.
+    /// edge: the death of a source may explain them. So a sign of life of each source is waited for, too: nobody could
+    /// sync before a silent one is heard again or dropped.
     pub(super) fn failures_due(&self, voters: &BTreeMap<PeerId, SyncVoter>) -> bool {
         voters.values().all(|voter| match &voter.report {
             VoterReport::Awaited => false,
             VoterReport::Ready => true,
-            VoterReport::Failed { at, failures, .. } => {
+            VoterReport::Failed { at, .. } => {
                 let due = *at + self.roll.options.edge_grace;
-                due <= self.roll.tick && self.outlived(failures, due)
+                due <= self.roll.tick && self.roll.unheard_sources(&voter.report).next().is_none()
             }
         })
-    }
-
-    /// Whether each of these sources that is still there was heard at `due` or later.
-    fn outlived(&self, sources: &[(PeerId, SourceFault)], due: Timestamp) -> bool {
-        sources.iter().all(|(source, _)| self.roll.peers.get(source).is_none_or(|peer| peer.heard_at >= due))
     }
 
     /// When a sync has to be looked at again; `None` while only news from a peer can change something.
@@ -93,10 +101,9 @@ impl MasterState {
             match &voter.report {
                 VoterReport::Awaited => return None,
                 VoterReport::Ready => {}
-                VoterReport::Failed { at, failures, .. } => {
-                    let due = *at + self.roll.options.edge_grace;
-                    latest = latest.max(Some(due));
-                    judged &= self.outlived(failures, due);
+                VoterReport::Failed { at, .. } => {
+                    latest = latest.max(Some(*at + self.roll.options.edge_grace));
+                    judged &= self.roll.unheard_sources(&voter.report).next().is_none();
                 }
             }
         }
@@ -114,9 +121,9 @@ impl MasterState {
         let mut texts: BTreeMap<PeerId, &Text> = BTreeMap::new();
         let mut all = Failures::new();
         for (id, voter) in voters {
-            if let VoterReport::Failed { text, failures, excused, .. } = &voter.report
+            if let VoterReport::Failed { text, failures, silent, .. } = &voter.report
                 && !is_lost(voter)
-                && !(*excused && failures.is_empty())
+                && (silent.is_empty() || !failures.is_empty())
             {
                 texts.insert(*id, text);
                 all.insert(*id, failures.clone());
@@ -163,7 +170,7 @@ impl MasterState {
     /// Host and port where `viewer` fetches from `source`, with its name.
     fn state_address(&self, viewer: PeerId, source: PeerId) -> String {
         let address = self.roll.state_source(viewer, source);
-        let address = address.map_or(String::new(), |it| format!(", {}:{}", it.host, it.port));
+        let address = address.map_or(String::new(), |it| format!(", {}", it.hosts.listed(it.port)));
         format!("{}{address}", self.roll.name_of(source))
     }
 
@@ -196,19 +203,23 @@ impl MasterState {
 
     pub(super) fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
-        let Some(Sync::Running { sync, voters, .. }) = group.shared.sync.take() else { return };
+        let Some(Sync::Running { sync, content, voters, .. }) = group.shared.sync.take() else { return };
         match &outcome {
             SyncOutcome::Committed(revision) => {
                 group.shared.committed = group.shared.committed.max(Some(*revision));
                 group.shared.fetches.settled();
                 group.shared.holders = voters.keys().copied().collect();
+                let before = group.shared.agreed.take().filter(|_| group.formed.is_none());
+                let agreed = Agreed::next(before.as_ref(), sync, *revision, content);
+                group.shared.agreed = Some(agreed).filter(|_| group.formed.is_none());
                 let (revision, voters): (_, Vec<PeerId>) = (*revision, voters.keys().copied().collect());
                 self.note_revision(group_id, revision, &voters);
                 self.out.debug(format!("group {group_id}: sync {sync} committed revision {revision}"));
             }
             SyncOutcome::Failed(verdict) => {
                 for (id, voter) in &voters {
-                    if let VoterReport::Failed { excused: false, .. } = voter.report
+                    if let VoterReport::Failed { silent, .. } = &voter.report
+                        && silent.is_empty()
                         && verdict.cause == Cause::NoSource
                     {
                         group.shared.fetches.doubt(*id);

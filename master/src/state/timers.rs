@@ -15,6 +15,8 @@ enum Timer {
     Registration,
     /// A peer that is silent is dropped.
     Silence,
+    /// A peer whose connection has ended has not come back.
+    Away,
     /// Members that build no ring are dropped.
     Ring,
     /// Members of a ring that does not stand are asked why.
@@ -35,14 +37,19 @@ enum Timer {
     Optimization,
     /// A peer that was dropped for its ports may come back.
     Probation,
+    /// Newcomers are told of loans that began together, or have not got on with what they fetch ahead.
+    Ahead,
+    /// Somebody is answered who asks for the status often.
+    Question,
     /// Bytes that are missing on an edge make it broken. Judged when beats come.
     Flow,
 }
 
 impl Timer {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 16] = [
         Self::Registration,
         Self::Silence,
+        Self::Away,
         Self::Ring,
         Self::Overdue,
         Self::Check,
@@ -53,6 +60,8 @@ impl Timer {
         Self::Straggler,
         Self::Optimization,
         Self::Probation,
+        Self::Ahead,
+        Self::Question,
         Self::Flow,
     ];
 
@@ -65,9 +74,10 @@ impl Timer {
         match self {
             Self::Registration => {
                 let strangers = roll.clients.values().filter(|client| client.peer.is_none());
-                strangers.map(|client| client.connected_at + options.registration_timeout).min()
+                strangers.map(|client| client.registration_due(options.registration_timeout)).min()
             }
             Self::Silence => roll.peers.values().map(|peer| peer.heard_at + options.peer_timeout).min(),
+            Self::Away => roll.return_deadline(),
             Self::Ring => of_groups(&|group| group.ring_deadline(roll)),
             Self::Overdue => of_groups(&|group| group.overdue_since(roll)),
             Self::Check => of_groups(&|group| group.check_deadline()),
@@ -82,6 +92,8 @@ impl Timer {
             Self::Straggler => master.stragglers.deadline(roll),
             Self::Optimization => master.optimizer.deadline(),
             Self::Probation => master.admission.probation.deadline(roll),
+            Self::Ahead => master.groups.ahead_deadline(roll),
+            Self::Question => master.asked.deadline(),
             Self::Flow => None,
         }
     }
@@ -96,6 +108,10 @@ impl Timer {
                 master.roll.clients.values_mut().for_each(|client| past(&mut client.connected_at));
             }
             Self::Silence => master.roll.peers.values_mut().for_each(|peer| past(&mut peer.heard_at)),
+            Self::Away => {
+                let away = master.roll.peers.values_mut().filter_map(|peer| peer.away.as_mut());
+                away.for_each(|away| past(&mut away.since));
+            }
             // The time for a ring counts from its plan, and so does that after which its members are asked.
             Self::Ring => groups.for_each(|group| {
                 past(&mut group.net.planned_at);
@@ -124,13 +140,19 @@ impl Timer {
                     }
                 }
             }),
-            // Memory of what was found, and not a time that somebody has for something.
-            Self::Mesh | Self::Probation => {}
+            // Memory of what was found or done, and not a time that somebody has for something.
+            Self::Mesh | Self::Probation | Self::Question => {}
             Self::Straggler => master.stragglers.extend(past),
             Self::Optimization => {
                 if let Some(due) = master.optimizer.due_mut() {
                     *due = *due + gap;
                 }
+            }
+            Self::Ahead => {
+                groups
+                    .filter_map(|group| group.shared.agreed.as_mut())
+                    .for_each(|agreed| agreed.extend(past));
+                master.roll.peers.values_mut().for_each(|peer| peer.extend_ahead(past));
             }
             Self::Flow => groups.for_each(|group| {
                 let flows = group.net.edges.all_mut().filter_map(|(_, edge)| edge.flow.as_mut());

@@ -2,10 +2,13 @@
 
 use crate::topology::{Answer, Job};
 use core::net::IpAddr;
-use pccl_protocol::{C2m, GroupId, M2c, PeerId, ReachTarget, Revision, RunId, limits};
+use pccl_protocol::{
+    C2m, GroupId, KickReason, M2c, Name, PeerId, ReachTarget, Revision, RunId, WireMode, limits,
+};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
+use tinysockets::key::SecretKey;
 
 /// A point in time, in microseconds since the caller of the state machine started. The state machine has no clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -85,6 +88,8 @@ pub struct Options {
     /// From when on an edge counts as broken on which bytes wait that do not move, although both ends give signs of
     /// life.
     pub edge_timeout: Duration,
+    /// How long a peer whose connection has ended may take to come back over another one; 0: it is lost at once.
+    pub return_grace: Duration,
     /// How long an edge that could not be built is kept out of new rings.
     pub forbidden_expiry: Duration,
     /// Longest time for the probe of one edge.
@@ -99,8 +104,16 @@ pub struct Options {
     pub straggler_timeout: Option<Duration>,
     /// Peers that a collective or a sync needs in the world.
     pub min_world_size: u32,
+    /// How bulk data travels, in a run with a key.
+    pub wire: Option<WireMode>,
+    /// Keys the digests of shared state, in a run with a key.
+    pub state_key: Option<SecretKey>,
+    /// Only peers with these names give shared state to others, if there are any names.
+    pub trusted_seeders: Vec<Name>,
     /// Groups that have committed nothing commit nothing below this revision.
     pub accept_revision: Option<Revision>,
+    /// Only peers that others can dial take part.
+    pub require_reachable: bool,
     /// Most registered peers.
     pub max_peers: usize,
     /// Most clients that wait for admission.
@@ -112,6 +125,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether nobody on the way reads or changes anything.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.wire == Some(WireMode::Encrypt)
+    }
+
     /// The defaults of [`limits`] for `run`.
     pub const fn new(run: RunId) -> Self {
         Self {
@@ -123,6 +141,7 @@ impl Options {
             ring_timeout: Duration::from_millis(limits::DEFAULT_RING_TIMEOUT_MS),
             edge_grace: Duration::from_millis(250),
             edge_timeout: Duration::from_millis(limits::DEFAULT_EDGE_TIMEOUT_MS),
+            return_grace: Duration::from_millis(limits::DEFAULT_PEER_TIMEOUT_MS / 2),
             forbidden_expiry: Duration::from_secs(60),
             probe_time: Duration::from_millis(limits::DEFAULT_PROBE_MS),
             plan_budget: Duration::from_secs(1),
@@ -130,7 +149,11 @@ impl Options {
             rate_expiry: Duration::from_secs(600),
             straggler_timeout: None,
             min_world_size: 1,
+            wire: None,
+            state_key: None,
+            trusted_seeders: Vec::new(),
             accept_revision: None,
+            require_reachable: false,
             max_peers: limits::MAX_PEERS,
             max_pending: limits::MAX_PENDING_PEERS,
             max_tags_in_flight: limits::MAX_TAGS_IN_FLIGHT,
@@ -175,12 +198,39 @@ pub enum Input {
         /// The connection.
         client: ClientKey,
     },
+    /// The caller does not read from this client for now, since others have the memory for what it sends: that it is
+    /// not heard says nothing about it.
+    Unread {
+        /// The connection.
+        client: ClientKey,
+    },
     /// The connection has ended.
     Disconnected {
         /// The connection.
         client: ClientKey,
         /// How it ended, for instance "connection reset".
         text: String,
+    },
+    /// The connection of a registered peer has ended, and its place is kept: it may come back over another one. To be
+    /// given only where [`MasterState::may_return`](super::MasterState::may_return) says so. What is sent to it
+    /// meanwhile waits.
+    Away {
+        /// The connection.
+        client: ClientKey,
+        /// How it ended.
+        text: String,
+    },
+    /// A peer that was away has another connection, on which everything goes on.
+    Returned {
+        /// The connection, as it was called before.
+        client: ClientKey,
+    },
+    /// A client is refused for what the caller has found out about it.
+    Refused {
+        /// The connection.
+        client: ClientKey,
+        /// Why.
+        reason: KickReason,
     },
     /// A deadline has passed. Only this input makes the machine judge deadlines, so a caller that has read everything
     /// that its sockets held before it sends a tick never has somebody dropped whose beat had arrived.
@@ -209,12 +259,14 @@ pub enum Input {
         /// The ring, or why there is none.
         result: Result<Answer, String>,
     },
-    /// The listeners of a peer were tried ([`Action::Reach`]).
+    /// The listeners of a peer, or of a machine that is examined, were tried ([`Action::Reach`]).
     Reached {
         /// The peer.
         peer: PeerId,
         /// Ports that were not reached: whether it is that for shared state, and why.
         closed: Vec<(bool, String)>,
+        /// The time of day when that was known, in microseconds since 1970.
+        unix_us: u64,
     },
     /// The master stops: everybody is told.
     Stop,
@@ -252,7 +304,8 @@ pub enum Action {
         /// Nobody waits for it.
         background: bool,
     },
-    /// Try the listeners of a peer, not on this thread, and answer with [`Input::Reached`].
+    /// Try the listeners of a peer or of a machine that is examined, not on this thread, and answer with
+    /// [`Input::Reached`].
     Reach {
         /// The peer, and where it listens.
         target: ReachTarget,

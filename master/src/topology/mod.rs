@@ -1,7 +1,7 @@
 //! The order of a ring: pure search, no input or output.
 //!
-//! [`ring_order`] only avoids edges that cannot be built, [`largest_ring`] leaves out who cannot be in one; [`plan()`]
-//! looks for the best ring by what was measured.
+//! [`Dials`] knows who can be dialed; [`ring_order`] only avoids edges that cannot be built, [`largest_ring`] leaves
+//! out who cannot be in one; [`plan()`] looks for the best ring by what was measured.
 
 mod assignment;
 mod bottleneck;
@@ -10,6 +10,7 @@ mod budget;
 mod chance;
 mod cheapest;
 mod costs;
+mod dials;
 mod family;
 mod hamiltonian;
 mod held_karp;
@@ -31,6 +32,7 @@ mod tour;
 mod two_rings;
 
 pub use bottleneck::NoPlan;
+pub use dials::{Dialer, Dials};
 pub(crate) use job::to_link;
 pub use job::{Answer, Job, JobLink};
 pub use largest::{Candidate, largest_ring};

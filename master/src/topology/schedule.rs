@@ -142,6 +142,25 @@ impl Schedules {
         Some(Self { ring, pairwise, shares, two_rings: None })
     }
 
+    /// For the ring in the order of the numbers, and an exchange in which only these own something, each the same.
+    /// Edges between the others need not be there; all other ones must have a rate.
+    pub fn among(matrix: &Matrix, interfaces: &Interfaces, owns: &[bool]) -> Option<Self> {
+        let n = matrix.peers();
+        let is_needed = |from: usize, to: usize| from != to && (owns[from] || owns[to]);
+        let mut pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to)));
+        let is_known = pairs.all(|(from, to)| !is_needed(from, to) || matrix.is_possible(from, to));
+        if owns.len() != n || matrix.is_costs() || !is_known || !can_differ(matrix) {
+            return None;
+        }
+        let order: Vec<usize> = (0..n).collect();
+        let mut loads = Loads::none(n);
+        loads.add_ring(&order, 1.0);
+        let ring = loads.mbit_s(matrix, interfaces)?;
+        let shares: Vec<u16> = owns.iter().map(|owns| u16::from(*owns)).collect();
+        let pairwise = Loads::pairwise(n, &shares).mbit_s(matrix, interfaces);
+        Some(Self { ring, pairwise, shares, two_rings: None })
+    }
+
     /// The same with two rings.
     #[must_use]
     pub fn with_two_rings(mut self, matrix: &Matrix, interfaces: &Interfaces) -> Self {
@@ -205,6 +224,30 @@ mod tests {
 
     fn assert_near(a: f64, b: f64) {
         assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+    }
+
+    #[test]
+    fn among_some_owners_edges_between_the_others_need_not_be_there() {
+        let rate = |from: usize, to: usize| 100.0 + (7 * from + to) as f64;
+        let links = |missing: &dyn Fn(usize, usize) -> bool| {
+            let link = |at: usize| {
+                let (from, to) = (at / 4, at % 4);
+                (!missing(from, to)).then(|| Link { mbit_s: rate(from, to), latency_us: None })
+            };
+            Matrix::of_links(4, &(0..16).map(link).collect::<Vec<_>>()).unwrap()
+        };
+        let owns = [true, false, true, false];
+        let apart = links(&|from, to| !owns[from] && !owns[to]);
+        let interfaces = Interfaces::of(&apart);
+        let found = Schedules::among(&apart, &interfaces, &owns).expect("all that is needed is there");
+        assert_eq!(found.shares, [1, 0, 1, 0]);
+        assert_near(found.ring, counted(&apart, &messages(&[0, 1, 2, 3], None)).unwrap());
+        let shares = [0.5, 0.0, 0.5, 0.0];
+        let needed: Vec<_> =
+            messages(&[0, 1, 2, 3], Some(&shares)).into_iter().filter(|it| it.2 > 0.0).collect();
+        assert_near(found.pairwise.unwrap(), counted(&apart, &needed).unwrap());
+        let one_more = links(&|from, to| (!owns[from] && !owns[to]) || (from, to) == (0, 3));
+        assert_eq!(Schedules::among(&one_more, &interfaces, &owns), None);
     }
 
     /// Every message of a schedule, one by one: from, to, part of the tensor. With shares by pairwise exchange.

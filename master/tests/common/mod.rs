@@ -7,7 +7,7 @@ use pccl_protocol::{
     Registered, RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -19,10 +19,15 @@ use tinysockets::{
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A master on a free port of the loopback interface.
+/// A master on a free port of the loopback interface. Clients listen nowhere and do not come back, unless the test is
+/// about that.
 pub(crate) fn launch(change: impl FnOnce(&mut MasterConfig)) -> Master {
-    let mut config =
-        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
+    let mut config = MasterConfig {
+        listen: "127.0.0.1:0".into(),
+        peer_timeout: PATIENCE,
+        return_grace: Some(Duration::ZERO),
+        ..MasterConfig::default()
+    };
     change(&mut config);
     Master::launch(config).expect("a master starts on a free port")
 }
@@ -53,9 +58,10 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
         match stream.read(&mut piece) {
             Ok(0) => return all,
             Ok(n) => all.extend_from_slice(&piece[..n]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 panic!("the master neither answers nor closes; {} bytes so far", all.len())
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return all,
         }
     }
@@ -72,6 +78,7 @@ pub(crate) fn beat(sequence: u64) -> C2m {
         stalled: Vec::new(),
         sent: Vec::new(),
         received: Vec::new(),
+        fetch: None,
     })
 }
 
@@ -80,6 +87,7 @@ pub(crate) fn registration(group: u32) -> C2m {
     C2m::Register(Register {
         group: GroupId(group),
         advertised_host: None,
+        addresses: Vec::new(),
         p2p_port: 1,
         state_port: 2,
         pool_connections: 1,
@@ -88,6 +96,7 @@ pub(crate) fn registration(group: u32) -> C2m {
         formed: false,
         alone: false,
         resume: None,
+        outbound_only: Some(false),
     })
 }
 
@@ -142,6 +151,8 @@ impl Client {
             match self.stream.read(&mut piece) {
                 Ok(0) => return None,
                 Ok(n) => self.parser.feed(&piece[..n]),
+                // A process that was stopped and goes on: a read with a time limit is not begun again by itself.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => panic!("no packet from the master: {error}"),
             }
         }

@@ -1,14 +1,12 @@
 //! The processes that a measurement starts: a peer does what its standard input says and answers with times, a master
 //! tells its processor time.
 
-use crate::{
-    plain_ring::PlainRing,
-    process::{clock_seconds, cpu_seconds},
-};
+use crate::plain_ring::PlainRing;
 use pccl::{
     Algorithm, Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp,
-    ReduceOptions, Schedule, Scheme, Tensor,
+    ReduceOptions, Schedule, Scheme, Tensor, WireMode,
 };
+use pccl_testkit::usage::{clock_seconds, cpu_seconds};
 use std::{
     error::Error,
     io::{self, BufRead, Write},
@@ -38,8 +36,13 @@ struct Peer {
 }
 
 /// A master. Runs until the parent closes the input.
-pub(crate) fn serve(listen: &str) -> Result<(), Box<dyn Error>> {
-    let master = Master::launch(MasterConfig { listen: listen.to_owned(), ..MasterConfig::default() })?;
+pub(crate) fn serve(listen: &str, wire: WireMode) -> Result<(), Box<dyn Error>> {
+    let master = Master::launch(MasterConfig {
+        listen: listen.to_owned(),
+        insecure: true,
+        wire,
+        ..MasterConfig::default()
+    })?;
     say(&master.local_addr().to_string())?;
     for line in io::stdin().lock().lines() {
         line?;

@@ -1,12 +1,8 @@
 //! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
-use crate::{lab::Lab, process::clock_seconds};
-use pccl_testkit::process::Process as Child;
-use std::{
-    error::Error,
-    io::{self, BufRead, BufReader, Read},
-    process::Command,
-};
+use pccl_master::{KEY_VARIABLE, RunKey, WireMode};
+use pccl_testkit::{lab::Lab, process::Partner, usage::clock_seconds};
+use std::{error::Error, io, process::Command};
 
 /// What a command cost.
 #[derive(Debug, Clone, Copy)]
@@ -26,33 +22,33 @@ pub(crate) struct Setup<'a> {
     pub(crate) checksums: bool,
     /// Connections of each edge; 0: automatic.
     pub(crate) pool: u16,
-}
-
-/// A process that answers each line with one.
-struct Process {
-    child: Child,
-    output: BufReader<Box<dyn Read>>,
+    /// The run has a key, and its tensors travel so.
+    pub(crate) keyed: Option<WireMode>,
 }
 
 /// See the module's documentation.
 pub(crate) struct Fleet {
-    peers: Vec<Process>,
-    master: Process,
+    peers: Vec<Partner>,
+    master: Partner,
 }
 
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool } = setup;
+        let Setup { lab, peers, checksums, pool, keyed } = setup;
+        let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
             let program = std::env::current_exe()?;
             let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
-            command.args(arguments);
-            Process::start(command)
+            command.args(arguments).env_remove(KEY_VARIABLE);
+            command.envs(key.as_ref().map(|key| (KEY_VARIABLE, key.to_text())));
+            Partner::start(command)
         };
         // The hosts of the peers come first.
         let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(peers));
-        let mut master = start(peers, &["--serve".to_owned(), format!("{address}:0")])?;
+        let wire = keyed.unwrap_or_default().to_string();
+        let mut master =
+            start(peers, &["--serve".to_owned(), format!("{address}:0"), "--wire".to_owned(), wire])?;
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), master.listen()?];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
@@ -64,7 +60,7 @@ impl Fleet {
             ports.push(format!("{address}:{}", peer.listen()?));
         }
         for (index, peer) in fleet.peers.iter_mut().enumerate() {
-            peer.child.tell(&ports[(index + 1) % ports.len()])?;
+            peer.tell(&ports[(index + 1) % ports.len()])?;
         }
         for peer in &mut fleet.peers {
             let line = peer.listen()?;
@@ -95,12 +91,12 @@ impl Fleet {
 
     /// Gives all peers the same command.
     pub(crate) fn tell_all(&mut self, command: &str) -> io::Result<()> {
-        self.peers.iter_mut().try_for_each(|peer| peer.child.tell(command))
+        self.peers.iter_mut().try_for_each(|peer| peer.tell(command))
     }
 
     /// The two numbers with which each peer answers a command.
     pub(crate) fn answers(&mut self) -> io::Result<Vec<(f64, f64)>> {
-        let answer = |peer: &mut Process| {
+        let answer = |peer: &mut Partner| {
             let line = peer.listen()?;
             let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
             let &[first, second] = numbers.as_slice() else {
@@ -115,37 +111,20 @@ impl Fleet {
     pub(crate) fn kill_last(&mut self) -> io::Result<f64> {
         let mut last = self.peers.pop().ok_or_else(|| io::Error::other("no peer to kill"))?;
         let at = clock_seconds();
-        last.child.end();
+        last.kill();
         Ok(at)
     }
 
     fn master_cpu_seconds(&mut self) -> io::Result<f64> {
-        self.master.child.tell("cpu")?;
+        self.master.tell("cpu")?;
         self.master.listen()?.parse().map_err(io::Error::other)
     }
 
     /// Ends the processes, the master last.
     pub(crate) fn end(self) -> io::Result<()> {
-        for Process { mut child, .. } in self.peers.into_iter().chain([self.master]) {
-            child.hang_up();
-            child.wait()?;
+        for process in self.peers.into_iter().chain([self.master]) {
+            process.finish()?;
         }
         Ok(())
-    }
-}
-
-impl Process {
-    fn start(mut command: Command) -> io::Result<Self> {
-        let mut child = Child::start(&mut command)?;
-        let output = child.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
-        Ok(Self { child, output: BufReader::new(Box::new(output)) })
-    }
-
-    fn listen(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line)? == 0 {
-            return Err(io::Error::other("a process ended; see its messages above"));
-        }
-        Ok(line.trim_end().to_owned())
     }
 }

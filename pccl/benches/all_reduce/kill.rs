@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// `None`: the operation was over before the kill.
 fn death(args: &Args, bytes: usize) -> Result<Option<Death>, Box<dyn Error>> {
-    let setup = Setup { lab: None, peers: PEERS, checksums: args.checksums, pool: args.pool };
+    let setup = Setup { lab: None, peers: PEERS, checksums: args.checksums, pool: args.pool, keyed: None };
     let mut fleet = Fleet::start(setup)?;
     // Twice: the first one touches the memory for the first time.
     fleet.measure(&format!("in_place {bytes} 1"))?;

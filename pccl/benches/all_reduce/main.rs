@@ -5,13 +5,13 @@
 //! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table
 //! is in `docs/performance.md`.
 
+mod best_ring;
 mod child;
 mod fleet;
+mod keyed;
 mod kill;
-mod lab;
 mod moving;
 mod plain_ring;
-mod process;
 mod schedules;
 mod several;
 mod wan;
@@ -19,6 +19,7 @@ mod wan;
 use child::{AUTOMATIC, PAIRWISE};
 use clap::Parser;
 use fleet::{Fleet, Measured, Setup};
+use pccl::WireMode;
 use std::{error::Error, io, path::PathBuf};
 
 /// Measures all-reduces between processes of this machine.
@@ -60,6 +61,12 @@ struct Args {
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
+    /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
+    #[arg(long)]
+    keyed: bool,
+    /// With `--keyed`: how tensors travel in the run with a key.
+    #[arg(long, default_value_t)]
+    wire: WireMode,
     /// Measures several tensors instead, in one operation and in several ones in flight, beside one operation of the
     /// same bytes.
     #[arg(long)]
@@ -85,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let args = Args::parse();
     if let Some(listen) = &args.serve {
-        return child::serve(listen);
+        return child::serve(listen, args.wire);
     }
     if args.child {
         return child::run(&args.master, args.peers[0], args.checksums, args.pool);
@@ -95,6 +102,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
         return schedules::run(program, &args);
+    }
+    if args.keyed {
+        return keyed::run(&args);
     }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);
@@ -109,7 +119,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "GB/s: 10^9 bytes of the tensor per second; CPU s/GB: processor time of all processes; ratio: to ring_limit"
     );
     for &peers in &args.peers {
-        let mut fleet = Fleet::start(Setup { lab: None, peers, checksums: args.checksums, pool: args.pool })?;
+        let mut fleet = Fleet::start(Setup {
+            lab: None,
+            peers,
+            checksums: args.checksums,
+            pool: args.pool,
+            keyed: None,
+        })?;
         println!("\n{peers} peers, float32, sum\n{:<34}{:>10}{:>12}{:>8}", "", "GB/s", "CPU s/GB", "ratio");
         for &mib in &args.mib {
             large(&mut fleet, &args, mib << 20)?;

@@ -3,10 +3,11 @@
 
 use crate::{
     Args,
+    best_ring::best_ring,
     fleet::{Fleet, Setup},
-    lab::{Lab, Route, best_ring},
     median,
 };
+use pccl_testkit::lab::{Lab, Route};
 use std::{error::Error, io, path::Path};
 
 const HOSTS: usize = 5;
@@ -94,7 +95,8 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         let mut lab = Lab::up(program, HOSTS, ROUTE, None)?;
         let slow = (1, 2);
         set_rates(&mut lab, slow)?;
-        let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
+        let setup =
+            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
         let fleet = Fleet::start(setup)?;
         let mut course = Course { fleet, bytes: kib << 10, slow: vec![slow], too_slow: 0 };
         let shares = course.shares(2)?;

@@ -4,12 +4,13 @@
 
 use crate::{
     Args,
+    best_ring::best_ring,
     child::{AUTOMATIC, PAIRWISE, RING},
     fleet::{Fleet, Setup},
-    lab::{Lab, Route, best_ring},
     median,
 };
 use pccl_master::topology::{Interfaces, Link, Matrix, Schedules};
+use pccl_testkit::lab::{Lab, Route};
 use std::{error::Error, io, path::Path};
 
 const HOSTS: usize = 5;
@@ -65,7 +66,8 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         for (from, to) in pairs() {
             lab.set_rate(from, to, (network.rate)(from, to))?;
         }
-        let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
+        let setup =
+            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
         let mut fleet = Fleet::start(setup)?;
         let optimized = fleet.measure("optimize")?.seconds;
         let slowest = pairs().map(|(from, to)| (network.rate)(from, to)).fold(f64::INFINITY, f64::min);

@@ -4,25 +4,25 @@ use crate::{
     Args,
     child::{PAIRWISE, RING},
     fleet::{Fleet, Setup},
-    lab::{Lab, Route},
     median,
 };
+use pccl_testkit::lab::{Lab, Route};
 use std::{error::Error, io, path::Path};
 
-const HOSTS: usize = 4;
+pub(crate) const HOSTS: usize = 4;
 
 /// One network and the sizes to measure on it, in MiB.
-struct Case {
-    name: &'static str,
-    route: Route,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) route: Route,
     /// Rate of what the first host sends, if it is another.
-    slow_mbit: Option<f64>,
-    sizes: &'static [usize],
+    pub(crate) slow_mbit: Option<f64>,
+    pub(crate) sizes: &'static [usize],
     /// Whether averages as 8 bits are measured as well.
     quantised: bool,
 }
 
-const CASES: [Case; 6] = [
+pub(crate) const CASES: [Case; 6] = [
     Case {
         name: "100 Mbit/s, 10 ms",
         route: Route { delay_ms: 10.0, rate_mbit: 100.0, loss_pct: 0.0 },
@@ -75,7 +75,8 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     println!("{:<44}{:>6}{:>10}{:>8}{:>8}{:>8}", "", "MiB", "bound s", "first", "median", "best");
     for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
         let lab = Lab::up(program, HOSTS, case.route, case.slow_mbit)?;
-        let setup = Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool };
+        let setup =
+            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
         for &mib in case.sizes {
             // New connections for each size: the first operation starts slowly.
             let mut fleet = Fleet::start(setup)?;

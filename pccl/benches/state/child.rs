@@ -1,7 +1,8 @@
-//! A process of the benchmark: a peer, or one end of a plain connection.
+//! A process of the benchmark: the master, a peer, or one end of a plain connection.
 
-use crate::{Args, Result, plain};
-use pccl::{Communicator, SharedState, SyncStrategy};
+use crate::{Args, Result};
+use pccl::{Communicator, Master, MasterConfig, SharedState, SyncStrategy};
+use pccl_testkit::usage::{cpu_seconds, memory_kib, received_bytes};
 use std::{
     io::{BufRead, Write},
     time::{Duration, Instant},
@@ -9,12 +10,16 @@ use std::{
 
 const MIB: usize = 1 << 20;
 
-pub(crate) fn run(role: &str, args: &Args) -> Result<()> {
-    match role.split_once('/') {
-        Some(("plain", target)) => plain::send(target, args.mib),
-        Some((master, peers)) => peer(master, peers.parse()?, args),
-        None => Err(format!("no role {role:?}").into()),
-    }
+/// A master. Runs until the parent closes the input.
+pub(crate) fn serve(listen: &str) -> Result<()> {
+    let master = Master::launch(MasterConfig {
+        listen: listen.to_owned(),
+        insecure: true,
+        ..MasterConfig::default()
+    })?;
+    say(&master.local_addr().to_string())?;
+    std::io::stdin().lock().lines().for_each(drop);
+    Ok(())
 }
 
 pub(crate) fn say(line: &str) -> Result<()> {
@@ -35,21 +40,23 @@ pub(crate) fn content(mib: usize) -> Vec<u64> {
     (0..mib * MIB / 8).map(|_| next()).collect()
 }
 
-fn peer(master: &str, peers: usize, args: &Args) -> Result<()> {
-    let comm = Communicator::builder(master)
-        .first_ports(0, 0)
-        .bind(std::net::Ipv4Addr::LOCALHOST.into())
-        .state_memory(args.memory_mib * MIB)
-        .build()?;
+/// A peer that prepares and syncs as it is told.
+pub(crate) fn peer(master: &str, args: &Args) -> Result<()> {
+    let comm = Communicator::builder(master).first_ports(0, 0).state_memory(args.memory_mib * MIB).build()?;
     let mut tensor = content(args.mib);
     comm.connect()?;
-    comm.wait_for_world(peers, Some(Duration::from_secs(60)))?;
+    comm.wait_for_world(args.peers, Some(Duration::from_secs(60)))?;
     say("connected")?;
     let mut revision = 0;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
+            ["prepare", at, "zeros"] => {
+                revision = at.parse()?;
+                tensor.fill(0);
+                say("prepared")?;
+            }
             ["prepare", at, changed] => {
                 revision = at.parse()?;
                 let changed: usize = changed.parse()?;
@@ -60,27 +67,24 @@ fn peer(master: &str, peers: usize, args: &Args) -> Result<()> {
                 }
                 say("prepared")?;
             }
-            ["sync"] => {
-                let before = memory_kib("VmRSS")?;
-                // From now on the peak is that of the sync.
-                std::fs::write("/proc/self/clear_refs", "5")?;
-                let mut state = SharedState::new(revision);
-                state.tensor("w", &mut tensor)?;
-                let began = Instant::now();
-                let info = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-                let time = began.elapsed().as_micros();
-                let peak = memory_kib("VmHWM")?.saturating_sub(before);
-                say(&format!("{time} {} {peak}", info.rx_bytes))?;
-            }
+            ["sync"] => say(&sync(&comm, &mut tensor, revision)?)?,
             _ => return Err(format!("no command {line:?}").into()),
         }
     }
     Ok(())
 }
 
-fn memory_kib(field: &str) -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.split_whitespace().next()).ok_or("no such field")?;
-    Ok(number.parse()?)
+/// Syncs once and says what that took.
+fn sync(comm: &Communicator, tensor: &mut [u64], revision: u64) -> Result<String> {
+    let before = memory_kib("VmRSS")?;
+    // From now on the peak is that of the sync.
+    std::fs::write("/proc/self/clear_refs", "5")?;
+    let mut state = SharedState::new(revision);
+    state.tensor("w", tensor)?;
+    let (began, cpu, wire) = (Instant::now(), cpu_seconds()?, received_bytes("tun0")?);
+    let info = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+    let (seconds, cpu, wire) =
+        (began.elapsed().as_secs_f64(), cpu_seconds()? - cpu, received_bytes("tun0")? - wire);
+    let peak = memory_kib("VmHWM")?.saturating_sub(before);
+    Ok(format!("{seconds} {} {peak} {cpu} {wire}", info.rx_bytes))
 }

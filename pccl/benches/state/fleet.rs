@@ -1,111 +1,104 @@
-//! Processes that sync with each other: sources, and one receiver.
+//! Processes that sync with each other: a master, sources, and one receiver, here or on the hosts of a laboratory.
 
 use crate::{Args, Result};
-use pccl::{Master, MasterConfig};
-use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use pccl_testkit::{lab::Lab, process::Partner};
+use std::process::Command;
 
 /// What the receiver measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Synced {
-    pub(crate) time: Duration,
+    pub(crate) seconds: f64,
     pub(crate) rx_bytes: u64,
     /// Memory that it took at most, beside what it had before.
     pub(crate) peak_kib: u64,
+    /// Its processor time.
+    pub(crate) cpu_seconds: f64,
+    /// What came in over the interface of its host, in a laboratory.
+    pub(crate) wire_bytes: u64,
+}
+
+/// What a receiver holds before a sync.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Old {
+    /// What the sources hold, but for so many MiB, which look like random numbers as well.
+    Changed(usize),
+    /// Nothing but zeros, as a peer that has just begun.
+    Zeros,
 }
 
 /// One process of this program.
-pub(crate) struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    pub(crate) fn start(args: &Args, role: &str) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["--child", role, "--mib", &args.mib.to_string()])
-            .args(["--memory-mib", &args.memory_mib.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let input = child.stdin.take().ok_or("no standard input")?;
-        let output = BufReader::new(child.stdout.take().ok_or("no standard output")?);
-        Ok(Self { child, input, output })
-    }
-
-    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
-        writeln!(self.input, "{line}")?;
-        Ok(self.input.flush()?)
-    }
-
-    pub(crate) fn hear(&mut self) -> Result<Vec<String>> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        if line.is_empty() {
-            return Err("a process of the benchmark ended".into());
-        }
-        Ok(line.split_whitespace().map(str::to_owned).collect())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+pub(crate) fn start(lab: Option<&Lab>, host: usize, args: &[String]) -> Result<Partner> {
+    let program = std::env::current_exe()?;
+    let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
+    command.args(args);
+    Ok(Partner::start(command)?)
 }
 
 /// See the module's documentation.
 pub(crate) struct Fleet {
     /// The receiver is the last.
-    peers: Vec<Process>,
+    peers: Vec<Partner>,
     revision: u64,
-    _master: Master,
+    _master: Partner,
 }
 
 impl Fleet {
-    pub(crate) fn new(args: &Args, sources: usize) -> Result<Self> {
-        let config = MasterConfig { listen: "127.0.0.1:0".into(), ..MasterConfig::default() };
-        let master = Master::launch(config)?;
-        let role = format!("{}/{}", master.local_addr(), sources + 1);
+    /// The receiver is on the host after those of the sources, and the master on the last one of the laboratory.
+    pub(crate) fn new(lab: Option<(&Lab, usize)>, args: &Args, sources: usize) -> Result<Self> {
+        let (address, master_host) =
+            lab.map_or(("127.0.0.1".to_owned(), 0), |(_, hosts)| (Lab::address(hosts), hosts));
+        let lab = lab.map(|(lab, _)| lab);
+        let mut master = start(lab, master_host, &["--serve".to_owned(), format!("{address}:0")])?;
+        let mut words = vec!["--child".to_owned(), master.listen()?, "--peers".to_owned()];
+        words.extend([(sources + 1).to_string(), "--mib".to_owned(), args.mib.to_string()]);
+        words.extend(["--memory-mib".to_owned(), args.memory_mib.to_string()]);
         let mut peers =
-            (0..=sources).map(|_| Process::start(args, &role)).collect::<Result<Vec<Process>>>()?;
+            (0..=sources).map(|host| start(lab, host, &words)).collect::<Result<Vec<Partner>>>()?;
         for peer in &mut peers {
-            peer.hear()?;
+            peer.listen()?;
         }
         Ok(Self { peers, revision: 0, _master: master })
     }
 
-    /// One sync, before which so many MiB differ.
-    pub(crate) fn sync(&mut self, changed: usize) -> Result<Synced> {
-        self.begin(changed)?;
+    /// One sync of a receiver that holds this before.
+    pub(crate) fn sync(&mut self, old: Old) -> Result<Synced> {
+        self.begin(old)?;
         self.end()
     }
 
-    pub(crate) fn begin(&mut self, changed: usize) -> Result<()> {
+    pub(crate) fn begin(&mut self, old: Old) -> Result<()> {
         self.revision += 1;
+        let revision = self.revision;
         let receiver = self.peers.len() - 1;
         for (number, peer) in self.peers.iter_mut().enumerate() {
-            let (revision, changed) = if number == receiver { (0, changed) } else { (self.revision, 0) };
-            peer.say(&format!("prepare {revision} {changed}"))?;
+            peer.tell(&match old {
+                _ if number != receiver => format!("prepare {revision} 0"),
+                Old::Zeros => "prepare 0 zeros".to_owned(),
+                Old::Changed(changed) => format!("prepare 0 {changed}"),
+            })?;
         }
         for peer in &mut self.peers {
-            peer.hear()?;
+            peer.listen()?;
         }
-        self.peers.iter_mut().try_for_each(|peer| peer.say("sync"))
+        Ok(self.peers.iter_mut().try_for_each(|peer| peer.tell("sync"))?)
     }
 
     pub(crate) fn end(&mut self) -> Result<Synced> {
-        let mut last = Vec::new();
+        let mut last = String::new();
         for peer in &mut self.peers {
-            last = peer.hear()?;
+            last = peer.listen()?;
         }
-        let number = |at: usize| -> Result<u64> { Ok(last.get(at).ok_or("a short answer")?.parse()?) };
-        Ok(Synced { time: Duration::from_micros(number(0)?), rx_bytes: number(1)?, peak_kib: number(2)? })
+        let words: Vec<&str> = last.split(' ').collect();
+        let &[seconds, rx_bytes, peak_kib, cpu_seconds, wire_bytes] = words.as_slice() else {
+            return Err(format!("a peer says {last:?}").into());
+        };
+        Ok(Synced {
+            seconds: seconds.parse()?,
+            rx_bytes: rx_bytes.parse()?,
+            peak_kib: peak_kib.parse()?,
+            cpu_seconds: cpu_seconds.parse()?,
+            wire_bytes: wire_bytes.parse()?,
+        })
     }
 
     pub(crate) fn kill_source(&mut self) {

@@ -1,13 +1,13 @@
-//! What two processes of this machine reach with one plain connection: one sends its memory, the other one receives
-//! into memory that it has, and reads the sum of what came.
+//! What processes of this machine reach with plain connections: each sender sends its memory over one, and a receiver
+//! puts all of it into memory that it has, and reads the sum of what came.
 
-use crate::{Args, Result, child, fleet::Process};
+use crate::{Args, Result, child, fleet::start};
+use pccl_testkit::process::Partner;
 use std::{
     hint::black_box,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    sync::OnceLock,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// As much as one call takes.
@@ -26,36 +26,54 @@ pub(crate) fn send(target: &str, mib: usize) -> Result<()> {
     Ok(())
 }
 
-struct Plain {
-    sender: Process,
-    stream: TcpStream,
+/// The receiving end: a thread for each of the senders, which give as much each as the sources of a sync would.
+pub(crate) struct Plain {
+    senders: Vec<(Partner, TcpStream)>,
     memory: Vec<u8>,
 }
 
-fn connect(args: &Args) -> Result<Plain> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut sender = Process::start(args, &format!("plain/{}", listener.local_addr()?))?;
-    let stream = listener.accept()?.0;
-    sender.hear()?;
-    // Touched, as the tensors of a receiver are.
-    Ok(Plain { sender, stream, memory: vec![1; args.mib * STEP_BYTES] })
+impl Plain {
+    pub(crate) fn connect(args: &Args, senders: usize) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        let mib = args.mib.div_ceil(senders);
+        let words = ["--plain-to", &address, "--mib", &mib.to_string()].map(str::to_owned);
+        let connect = || {
+            let mut sender = start(None, 0, &words)?;
+            let stream = listener.accept()?.0;
+            sender.listen()?;
+            Ok((sender, stream))
+        };
+        let senders = (0..senders).map(|_| connect()).collect::<Result<Vec<_>>>()?;
+        // Touched, as the tensors of a receiver are.
+        let memory = vec![1; senders.len() * mib * STEP_BYTES];
+        Ok(Self { senders, memory })
+    }
+
+    /// Moves the whole state once; returns the seconds.
+    pub(crate) fn measure(&mut self) -> Result<f64> {
+        let share = self.memory.len() / self.senders.len();
+        let began = Instant::now();
+        for (sender, _) in &mut self.senders {
+            sender.tell("send")?;
+        }
+        std::thread::scope(|scope| {
+            let parts = self.senders.iter().zip(self.memory.chunks_mut(share));
+            let threads: Vec<_> =
+                parts.map(|((_, stream), part)| scope.spawn(move || receive(stream, part))).collect();
+            threads.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a receiver panicked")))
+            })
+        })?;
+        Ok(began.elapsed().as_secs_f64())
+    }
 }
 
-/// Moves the whole state once.
-pub(crate) fn measure(args: &Args) -> Result<Duration> {
-    static PLAIN: OnceLock<std::sync::Mutex<Option<Plain>>> = OnceLock::new();
-    let slot = PLAIN.get_or_init(Default::default);
-    let mut slot = slot.lock().map_err(|_| "a measurement panicked")?;
-    let plain = match &mut *slot {
-        Some(plain) => plain,
-        None => slot.insert(connect(args)?),
-    };
-    let began = Instant::now();
-    plain.sender.say("send")?;
-    for step in plain.memory.chunks_mut(STEP_BYTES) {
-        plain.stream.read_exact(step)?;
+fn receive(mut stream: &TcpStream, memory: &mut [u8]) -> std::io::Result<()> {
+    for step in memory.chunks_mut(STEP_BYTES) {
+        stream.read_exact(step)?;
         let (words, _) = step.as_chunks::<8>();
         black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
     }
-    Ok(began.elapsed())
+    Ok(())
 }

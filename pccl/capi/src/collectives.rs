@@ -14,7 +14,7 @@ use pccl::{Call, DataType, Quantisation, Source, Target};
 use std::ffi::c_void;
 
 /// A checked descriptor.
-struct Checked {
+pub(crate) struct Checked {
     count: usize,
     data_type: DataType,
     tag: u64,
@@ -25,7 +25,7 @@ struct Checked {
 
 /// # Safety
 /// The descriptor is null or points to one.
-unsafe fn checked(descriptor: *const ReduceDescriptor) -> Outcome<Checked> {
+pub(crate) unsafe fn checked(descriptor: *const ReduceDescriptor) -> Outcome<Checked> {
     // SAFETY: by the contract of this function.
     let given = unsafe { raw::read(descriptor, "descriptor") }?;
     let data_type = convert::data_type(given.source.data_type)?;
@@ -53,7 +53,12 @@ impl Checked {
 
     /// # Safety
     /// As [`Checked::source`].
-    unsafe fn target(&self, pointer: *mut c_void, count: usize, name: &str) -> Outcome<Target<'static>> {
+    pub(crate) unsafe fn target(
+        &self,
+        pointer: *mut c_void,
+        count: usize,
+        name: &str,
+    ) -> Outcome<Target<'static>> {
         let start = self.buffer(pointer, count, name)?;
         // SAFETY: as in `source`, and the caller lends the buffer for writing.
         Ok(unsafe { Target::from_raw(start, count, self.data_type) })

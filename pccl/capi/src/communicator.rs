@@ -2,13 +2,14 @@
 
 use crate::{
     failure::{Failure, Outcome},
+    loans::Loans,
     registry::Registry,
     types::{Handle, code},
 };
 use parking_lot::{Condvar, Mutex};
 use pccl::{
-    Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy, Schedule,
-    StateDiff, Tensor,
+    Ahead, Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy,
+    Schedule, SharedState, StateDiff, SyncProgress, Tensor, doctor::Report,
 };
 use std::{
     cell::Cell,
@@ -47,6 +48,9 @@ pub(crate) struct Comm {
     call_timeout: Mutex<Option<Duration>>,
     /// What the last comparison of states has found.
     diff: Mutex<Option<StateDiff>>,
+    /// What the doctor has found last.
+    pub(crate) report: Mutex<Report>,
+    loans: Loans,
     was_connected: AtomicBool,
     calls: Mutex<usize>,
     call_over: Condvar,
@@ -121,6 +125,8 @@ impl Comm {
             schedule: Mutex::new(Schedule::default()),
             call_timeout: Mutex::new(None),
             diff: Mutex::new(None),
+            report: Mutex::default(),
+            loans: Loans::default(),
             was_connected: AtomicBool::new(false),
             calls: Mutex::new(0),
             call_over: Condvar::new(),
@@ -177,20 +183,64 @@ impl Comm {
 
     /// `pcclRecover`.
     pub(crate) fn recover(&self, remedy: Remedy, peers: u32) -> Outcome {
-        let made_good = self.inner().make_good(remedy, peers as usize);
-        // Before anything else can close it.
-        self.was_connected();
-        made_good.map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })
+        self.enter_run(|communicator| communicator.make_good(remedy, peers as usize))
+    }
+
+    /// `pcclRecoverWithState`.
+    pub(crate) fn recover_with(
+        &self,
+        remedy: Remedy,
+        peers: u32,
+        state: &mut SharedState<'_>,
+    ) -> Outcome<Ahead> {
+        self.enter_run(|communicator| communicator.make_good_with_state(remedy, peers as usize, state))
     }
 
     /// `pcclConnect`.
     pub(crate) fn connect(&self) -> Outcome {
-        let communicator = self.inner();
-        communicator
-            .connect_within(self.call_timeout())
-            .map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })?;
+        self.enter_run(|communicator| communicator.connect_within(self.call_timeout()))?;
         self.was_connected.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// `pcclConnectWithState`.
+    pub(crate) fn connect_with(
+        &self,
+        state: &mut SharedState<'_>,
+        timeout: Option<Duration>,
+        progress: impl FnMut(SyncProgress),
+    ) -> Outcome<Ahead> {
+        let ahead =
+            self.enter_run(|communicator| communicator.connect_with_state(state, timeout, progress))?;
+        self.was_connected.store(true, Ordering::Release);
+        Ok(ahead)
+    }
+
+    /// Makes a call that connects, if that is needed.
+    fn enter_run<T>(&self, enter: impl FnOnce(&Communicator) -> Result<T, pccl::Error>) -> Outcome<T> {
+        // It may be that of a session that is over; what comes now may write into the same memory.
+        self.end_loan(0);
+        let entered = enter(&self.inner());
+        // Before anything else can close it.
+        self.was_connected();
+        entered.map_err(|error| Failure { code: connect_code(&error), ..Failure::of(&error, 0) })
+    }
+
+    /// Lends a state. Returns the number of the loan.
+    pub(crate) fn lend(&self, state: SharedState<'static>) -> Outcome<u64> {
+        let loan = self.connected()?.lend_detached(state);
+        Ok(self.loans.keep(loan.map_err(|error| Failure::of(&error, code::INVALID_USAGE))?))
+    }
+
+    /// Ends a loan by its number, or, for 0, the one that stands.
+    pub(crate) fn end_loan(&self, number: u64) {
+        self.loans.end(number);
+    }
+
+    /// Leaves the run at once.
+    pub(crate) fn close(&self) {
+        self.inner().close();
+        self.end_loan(0);
     }
 
     /// Launches a collective under a tag that is free.
@@ -323,7 +373,7 @@ impl Comm {
             let _ = self.wait(tag, None)?;
         }
         // A connect that was under way when the session was closed has made another one.
-        self.inner().close();
+        self.close();
         Ok(())
     }
 }

@@ -52,11 +52,11 @@ pub(crate) fn distribution_hint(value: c_int) -> Outcome {
     }
 }
 
-/// A `pcclDeviceType_t`: only main memory.
-pub(crate) fn device_type(value: c_int) -> Outcome {
+/// Whether a `pcclDeviceType_t` is that of CUDA.
+pub(crate) fn is_on_device(value: c_int) -> Outcome<bool> {
     match value {
-        0 => Ok(()),
-        1 => Err(Failure::argument("this library has no CUDA support")),
+        0 => Ok(false),
+        1 => Ok(true),
         _ => Err(Failure::argument(format!("{value} is no pcclDeviceType_t"))),
     }
 }
@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(reduce_op(value).unwrap_err().code, code::INVALID_ARGUMENT);
             assert_eq!(strategy(value).unwrap_err().code, code::INVALID_ARGUMENT);
             assert_eq!(distribution_hint(value).unwrap_err().code, code::INVALID_ARGUMENT);
-            assert_eq!(device_type(value).unwrap_err().code, code::INVALID_ARGUMENT);
+            assert_eq!(is_on_device(value).unwrap_err().code, code::INVALID_ARGUMENT);
             assert_eq!(schedule(value).unwrap_err().code, code::INVALID_ARGUMENT);
         }
         for small in 2..=4 {

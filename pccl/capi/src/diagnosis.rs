@@ -113,6 +113,43 @@ pub(crate) unsafe extern "C" fn pcclGetStatus(
     })
 }
 
+/// `pcclDoctor`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDoctor(comm: Handle, passed_out: *mut bool) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        raw::check(passed_out, "passed_out")?;
+        let report = comm.inner().doctor();
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(passed_out, report.passed()) };
+        *comm.report.lock() = report;
+        Ok(())
+    })
+}
+
+/// `pcclGetDoctorReport`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetDoctorReport(
+    comm: Handle,
+    as_json: bool,
+    buffer: *mut c_char,
+    capacity: usize,
+    length_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        let report = enter(comm)?.report.lock().clone();
+        let text = if as_json { report.to_json() } else { report.to_string() };
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write_text(&text, buffer, capacity, length_out) }
+    })
+}
+
 /// `pcclDumpFlight`.
 ///
 /// # Safety

@@ -63,7 +63,9 @@ impl Failure {
             Error::InvalidUsage(_) => code::INVALID_USAGE,
             Error::PendingAsyncOps { .. } => code::PENDING_ASYNC_OPS,
             // Whoever calls again on a code that stands for "call again" would do so for ever.
-            Error::Aborted(verdict) if verdict.cause == Cause::MismatchedCall => code::INVALID_USAGE,
+            Error::Aborted(verdict) if matches!(verdict.cause, Cause::MismatchedCall | Cause::NotFinite) => {
+                code::INVALID_USAGE
+            }
             Error::System(_) if own == code::RANK_CONNECTION_LOST => code::INTERNAL_ERROR,
             _ => own,
         };

@@ -8,6 +8,7 @@ use crate::{
     communicator::COMMUNICATORS,
     masters::MASTERS,
     members::{ITERATIONS, STORES},
+    savings::SAVINGS,
 };
 use std::sync::{
     Once,
@@ -31,7 +32,8 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn prepare() {
-    let idle = COMMUNICATORS.is_empty() && MASTERS.is_empty() && ITERATIONS.is_empty() && STORES.is_empty();
+    let members = ITERATIONS.is_empty() && STORES.is_empty();
+    let idle = COMMUNICATORS.is_empty() && MASTERS.is_empty() && members && SAVINGS.is_empty();
     IN_USE.store(!idle, Ordering::Relaxed);
     tinysockets::ledger::freeze();
 }

@@ -4,15 +4,19 @@
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `iteration`, `diff`, `files`, `calls`,
-//! `collectives`, `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`, `logging`, `raw`, `fork`,
-//! `communicator`, `masters`, `members`, `registry`, `failure`, `child`, `types`.
+//! Modules from top to bottom, each of which uses only those below it: `iteration`, `ahead`, `diff`, `files`, `calls`,
+//! `device`, `clip`, `collectives`, `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`,
+//! `logging`, `raw`, `fork`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
+//! `types`.
 
+mod ahead;
 mod calls;
 mod child;
+mod clip;
 mod collectives;
 mod communicator;
 mod convert;
+mod device;
 mod diagnosis;
 mod diff;
 mod failure;
@@ -20,6 +24,7 @@ mod files;
 mod fork;
 mod groups;
 mod iteration;
+mod loans;
 mod logging;
 mod master;
 mod masters;
@@ -27,6 +32,7 @@ mod members;
 mod raw;
 mod reduce;
 mod registry;
+mod savings;
 mod settings;
 mod types;
 mod world;

@@ -9,6 +9,7 @@ use crate::{
     raw,
     types::{Handle, ResultCode, SocketAddress, code},
 };
+use pccl_master::{KeyError, WireMode};
 use std::{ffi::c_char, time::Duration};
 
 /// `pcclCreateMaster`.
@@ -81,6 +82,53 @@ pub(crate) extern "C" fn pcclMasterSetStragglerTimeout(handle: Handle, milliseco
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclMasterSetEdgeTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
     call(|| MASTERS.get(handle)?.set(|config| config.edge_timeout = Duration::from_millis(milliseconds)))
+}
+
+/// `pcclMasterSetRunKey`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetRunKey(handle: Handle, key: *const c_char) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let key = unsafe { raw::text(key, "key") }?;
+        let key = key.parse().map_err(|error: KeyError| Failure::argument(error.to_string()))?;
+        master.set(|config| config.run_key = Some(key))
+    })
+}
+
+/// `pcclMasterSetWireMode`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetWireMode(handle: Handle, mode: *const c_char) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let mode = unsafe { raw::text(mode, "mode") }?;
+        let mode: WireMode = mode.parse().map_err(Failure::argument)?;
+        master.set(|config| config.wire = mode)
+    })
+}
+
+/// `pcclMasterAddTrustedSeeder`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterAddTrustedSeeder(
+    handle: Handle,
+    name: *const c_char,
+) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        master.set(|config| config.trusted_seeders.push(name))
+    })
 }
 
 /// `pcclRunMaster`.

@@ -79,6 +79,7 @@ pub(crate) extern "C" fn pcclSetTimeout(comm: Handle, timeout: c_int, millisecon
             0 => comm.set(|builder| builder.connect_timeout(time)),
             1 => comm.set(|builder| builder.master_timeout(time)),
             2 => comm.set(|builder| builder.dial_timeout(time)),
+            3 => comm.set(|builder| builder.master_grace(time)),
             _ => Err(Failure::argument(format!("{timeout} is no pcclTimeout_t"))),
         }
     })
@@ -103,6 +104,26 @@ pub(crate) unsafe extern "C" fn pcclSetStateMemory(
         // SAFETY: by the contract of this function.
         let directory = unsafe { raw::text(spill_directory, "spill_directory") }?;
         comm.set(|builder| builder.state_memory(bytes).state_spill_dir(&directory))
+    })
+}
+
+/// `pcclSetUploadShare`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetUploadShare(comm: Handle, percent: u32) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // What does not fit is refused as any other share that is too large.
+        let percent = u8::try_from(percent).unwrap_or(u8::MAX);
+        comm.set(|builder| builder.upload_share_pct(percent))
+    })
+}
+
+/// `pcclSetRefuseNonFinite`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetRefuseNonFinite(comm: Handle, refuse: bool) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        comm.set(|builder| builder.refuse_non_finite(refuse))
     })
 }
 
@@ -152,6 +173,12 @@ pub(crate) extern "C" fn pcclSetStrictPorts(comm: Handle, strict: bool) -> Resul
     call(|| enter(comm)?.set(|builder| builder.strict_ports(strict)))
 }
 
+/// `pcclSetOutboundOnly`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetOutboundOnly(comm: Handle, outbound_only: bool) -> ResultCode {
+    call(|| enter(comm)?.set(|builder| builder.outbound_only(outbound_only)))
+}
+
 /// `pcclSetName`.
 ///
 /// # Safety
@@ -163,6 +190,20 @@ pub(crate) unsafe extern "C" fn pcclSetName(comm: Handle, name: *const c_char) -
         // SAFETY: by the contract of this function.
         let name = unsafe { raw::text(name, "name") }?;
         comm.set(|builder| builder.name(&name))
+    })
+}
+
+/// `pcclSetRunKey`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetRunKey(comm: Handle, key: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let key = unsafe { raw::text(key, "key") }?;
+        comm.set(|builder| builder.run_key(&key))
     })
 }
 

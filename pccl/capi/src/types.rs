@@ -106,6 +106,25 @@ pub(crate) struct ReduceOpDescriptor {
     pub(crate) descriptor: ReduceDescriptor,
 }
 
+/// `pcclClip_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Clip {
+    pub(crate) norm: f64,
+    pub(crate) scale: f64,
+    pub(crate) median: f64,
+    pub(crate) peers: u32,
+}
+
+/// `pcclPeerNorm_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PeerNorm {
+    pub(crate) peer: [u8; 16],
+    pub(crate) norm: f64,
+    pub(crate) scale: f64,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct AsyncReduceOp {
@@ -177,6 +196,45 @@ pub(crate) struct SyncProgress {
 #[derive(Clone, Copy)]
 pub(crate) struct SyncInfo {
     pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+/// Hears how far a sync is.
+pub(crate) type ProgressCallback = unsafe extern "C" fn(*const SyncProgress, *mut c_void);
+
+/// `pcclUnchanged_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Unchanged {
+    pub(crate) name: *const c_char,
+    pub(crate) revision: u64,
+}
+
+/// `pcclSyncOptions_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SyncOptions {
+    pub(crate) strategy: c_int,
+    pub(crate) unchanged_count: usize,
+    pub(crate) unchanged: *const Unchanged,
+    pub(crate) progress: Option<ProgressCallback>,
+    pub(crate) user: *mut c_void,
+}
+
+/// `pcclSyncInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SyncReport {
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) came_ahead: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) has_revision: bool,
+    pub(crate) revision: u64,
     pub(crate) rx_bytes: u64,
 }
 
@@ -254,9 +312,11 @@ const _: () = {
     assert!(size_of::<ReduceInfo>() == 24);
     assert!(size_of::<ReduceDescriptor>() == 40 && size_of::<ReduceOpDescriptor>() == 56);
     assert!(size_of::<AsyncReduceOp>() == 16);
+    assert!(size_of::<Clip>() == 32 && size_of::<PeerNorm>() == 32);
     assert!(size_of::<TensorInfo>() == 40 && size_of::<SharedState>() == 24);
     assert!(size_of::<SyncInfo>() == 16 && size_of::<BuildInfo>() == 1 && size_of::<World>() == 24);
     assert!(size_of::<Optimized>() == 1104);
+    assert!(size_of::<SyncOptions>() == 40 && size_of::<SyncReport>() == 24 && size_of::<Ahead>() == 24);
     assert!(size_of::<IterationInfo>() == 24 && size_of::<IterationMember>() == 88);
     assert!(MEMBER_BYTES > pccl_iteration::protocol::MAX_ID_BYTES);
 };

@@ -257,8 +257,7 @@ pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: 
 /// `pcclRecover`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) -> ResultCode {
-    // What the program has to give up for is the failure before: its text stays.
-    if remedy == failure::GIVE_UP && !child::is_child() && COMMUNICATORS.get(comm).is_ok() {
+    if is_to_give_up(comm, remedy) {
         return code::INVALID_USAGE;
     }
     call(|| {
@@ -267,11 +266,16 @@ pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) ->
     })
 }
 
+/// What the program has to give up for is the failure before: its text stays.
+pub(crate) fn is_to_give_up(comm: Handle, remedy: c_int) -> bool {
+    remedy == failure::GIVE_UP && !child::is_child() && COMMUNICATORS.get(comm).is_ok()
+}
+
 /// `pcclClose`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclClose(comm: Handle) -> ResultCode {
     call(|| {
-        enter(comm)?.inner().close();
+        enter(comm)?.close();
         Ok(())
     })
 }
@@ -280,7 +284,9 @@ pub(crate) extern "C" fn pcclClose(comm: Handle) -> ResultCode {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclCloseWithin(comm: Handle, timeout_ms: u64) -> ResultCode {
     call(|| {
-        let closed = enter(comm)?.inner().close_within(bounded(timeout_ms));
+        let comm = enter(comm)?;
+        let closed = comm.inner().close_within(bounded(timeout_ms));
+        comm.end_loan(0);
         closed.map_err(|error| Failure::of(&error, code::INVALID_USAGE))
     })
 }

@@ -9,7 +9,7 @@ use crate::{
     data::{self, Split},
     model,
 };
-use pccl::{Communicator, Error, PeerId, ReduceOp, Remedy, SharedState, SyncStrategy};
+use pccl::{Communicator, Error, PeerId, Remedy, SharedState, SyncInfo, SyncStrategy};
 use pccl_testkit::{
     random::Rng,
     training::{Event, Reporter},
@@ -21,28 +21,36 @@ use std::time::{Duration, Instant};
 const OUTER_RATE: f32 = 0.7;
 const OUTER_MOMENTUM: f32 = 0.7;
 
+/// A weight that counts for nothing beside any other.
+const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
+
 /// What makes up the state of the training: the same on every peer, and handed to newcomers.
 struct Training {
     params: Vec<f32>,
     momentum: Vec<f32>,
     /// Outer steps done, one element: a tensor like the others, so that it travels with them.
     step: [u64; 1],
-    /// Revision of the next sync. It counts syncs, not steps: a sync after a failed step has a new one too.
+    /// Revision of the next sync: one more whenever the state has changed.
     revision: u64,
 }
 
 /// One peer: the training, and what only this peer has.
 struct Peer {
     training: Training,
+    local: Local,
+    /// Who this peer was at its last sync: another identity is a newcomer, who may receive state.
+    synced_as: Option<PeerId>,
+    connected: bool,
+    report: Reporter,
+}
+
+/// What this peer trains on, and how.
+struct Local {
     data: Split,
     /// Number of this peer: which data it trains on.
     shard: u64,
     seed: u64,
     pace: Duration,
-    /// Who this peer was at its last sync: another identity is a newcomer, who may receive state.
-    synced_as: Option<PeerId>,
-    connected: bool,
-    report: Reporter,
 }
 
 /// Takes part in a run until its last outer step, and reports on stdout; `Ok(false)` after a failure that is reported.
@@ -56,19 +64,17 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let momentum = vec![0.0; params.len()];
     let mut peer = Peer {
         training: Training { params, momentum, step: [0], revision: 0 },
-        data: data::load()?,
-        shard: args.shard,
-        seed: args.seed,
-        pace: args.pace(),
+        local: Local { data: data::load()?, shard: args.shard, seed: args.seed, pace: args.pace() },
         synced_as: None,
         connected: false,
         report: Reporter::default(),
     };
 
     // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
-    let ended = comm.run(
+    let ended = comm.run_with_state(
         &mut peer,
         2,
+        |peer| peer.training.shared().map(|(state, _)| state),
         |peer| peer.training.step[0] < args.steps,
         |comm, peer| peer.outer_step(comm).inspect_err(|error| peer.failed(error)),
     );
@@ -77,68 +83,64 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
         return Ok(false);
     }
     let Training { params, step, revision, .. } = &peer.training;
-    let accuracy = model::accuracy(params, &peer.data.test);
+    let accuracy = model::accuracy(params, &peer.local.data.test);
     peer.report.finish(step[0], revision.saturating_sub(1), accuracy, peer.training.hash());
     Ok(true)
 }
 
 impl Peer {
     fn outer_step(&mut self, comm: &Communicator) -> Result<(), Error> {
-        self.sync(comm)?;
+        self.greet(comm);
+        let (mut state, revision) = self.training.shared()?;
+        let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+        *revision = synced.revision;
 
-        let (mut moved, loss) = self.train_locally();
-        let reduced = comm.all_reduce(&mut moved, ReduceOp::Avg).inspect_err(|error| {
+        // Newcomers fetch the state from here while this peer computes. Who comes with it has the others wait for
+        // nothing.
+        let params = || state.view("parameters").unwrap_or_default();
+        let (step, mut loss) = (state.view("step").map_or(0, |step: &[u64]| step[0]), None);
+        let (mut moved, weight) = match synced.came_ahead {
+            true => (vec![0.0; params().len()], NEXT_TO_NOTHING),
+            false => (comm.lend_state(&state, || self.local.train(params(), step, &mut loss))?, 1.0),
+        };
+        // Before the state changes: nothing is moved to newcomers that hold it already, and what was computed stays.
+        while comm.are_peers_pending()? {
+            comm.update_topology()?;
+            let again = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+            self.report.moved(again.tx_bytes, again.rx_bytes);
+        }
+        self.synced(comm, &synced);
+        let reduced = comm.weighted_average(&mut moved, weight, ()).inspect_err(|error| {
             self.report.event(Event::Aborted, self.training.step[0], format!("all-reduce: {error}"));
         })?;
         self.training.apply(&moved);
         self.report.moved(reduced.tx_bytes, reduced.rx_bytes);
-        self.report.step(self.training.step[0], reduced.world_size, loss, self.training.revision - 1);
-
-        // At the end of the step: a newcomer begins with the sync, and so do the others after this.
-        if comm.are_peers_pending()? {
-            comm.update_topology()?;
+        if let Some(loss) = loss {
+            self.report.step(self.training.step[0], reduced.world_size, loss, synced.revision);
         }
         Ok(())
     }
 
-    /// Proves that all peers hold the same state, and hands it to newcomers.
-    fn sync(&mut self, comm: &Communicator) -> Result<(), Error> {
-        let is_newcomer = comm.id() != self.synced_as;
-        if is_newcomer {
+    /// Tells when this peer is another one than at its last sync.
+    fn greet(&mut self, comm: &Communicator) {
+        if comm.id() != self.synced_as {
             let event = if self.connected { Event::Reconnected } else { Event::Connected };
             self.connected = true;
             self.report.event(event, self.training.step[0], format!("world {}", comm.world().global_size));
         }
-        let Training { params, momentum, step, revision } = &mut self.training;
-        let mut state = SharedState::new(*revision);
-        state.tensor("parameters", params)?.tensor("momentum", momentum)?.tensor("step", step)?;
-        let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-        *revision = synced.revision + 1;
-
-        self.synced_as = comm.id();
-        self.report.moved(synced.tx_bytes, synced.rx_bytes);
-        if synced.rx_bytes > 0 {
-            let event = if is_newcomer { Event::Joined } else { Event::Drift };
-            self.report.event(
-                event,
-                self.training.step[0],
-                format!("{} bytes of state received", synced.rx_bytes),
-            );
-        }
-        Ok(())
     }
 
-    /// Many local steps on this peer's part of the data: how far they moved the parameters, and their mean loss.
-    fn train_locally(&self) -> (Vec<f32>, f32) {
-        let started = Instant::now();
-        let step = self.training.step[0];
-        let samples = data::shard_of(&self.data.train, self.shard, step);
-        let mut local = self.training.params.clone();
-        let mut rng = Rng::keyed(&[self.seed, self.shard, step]);
-        let loss = model::train(&mut local, &self.data.train, &samples, &mut rng);
-        std::thread::sleep(self.pace.saturating_sub(started.elapsed()));
-        let moved = self.training.params.iter().zip(&local).map(|(shared, local)| shared - local);
-        (moved.collect(), loss)
+    /// Tells what a sync has moved.
+    fn synced(&mut self, comm: &Communicator, synced: &SyncInfo) {
+        let is_newcomer = comm.id() != self.synced_as;
+        self.synced_as = comm.id();
+        self.report.moved(synced.tx_bytes, synced.rx_bytes);
+        let event = if is_newcomer { Event::Joined } else { Event::Drift };
+        if synced.came_ahead || synced.rx_bytes > 0 {
+            let before = if synced.came_ahead { ", the rest before it was let in" } else { "" };
+            let text = format!("{} bytes of state received in the sync{before}", synced.rx_bytes);
+            self.report.event(event, self.training.step[0], text);
+        }
     }
 
     /// Tells of a failed step, unless the all-reduce has; the loop makes it good.
@@ -154,7 +156,28 @@ impl Peer {
     }
 }
 
+impl Local {
+    /// Many local steps on this peer's part of the data: how far they moved the parameters, and their mean loss.
+    fn train(&self, params: &[f32], step: u64, loss: &mut Option<f32>) -> Vec<f32> {
+        let started = Instant::now();
+        let samples = data::shard_of(&self.data.train, self.shard, step);
+        let mut local = params.to_vec();
+        let mut rng = Rng::keyed(&[self.seed, self.shard, step]);
+        *loss = Some(model::train(&mut local, &self.data.train, &samples, &mut rng));
+        std::thread::sleep(self.pace.saturating_sub(started.elapsed()));
+        params.iter().zip(&local).map(|(shared, local)| shared - local).collect()
+    }
+}
+
 impl Training {
+    /// What all peers share, and the revision of the next sync.
+    fn shared(&mut self) -> Result<(SharedState<'_>, &mut u64), Error> {
+        let Self { params, momentum, step, revision } = self;
+        let mut state = SharedState::new(*revision);
+        state.tensor("parameters", params)?.tensor("momentum", momentum)?.tensor("step", step)?;
+        Ok((state, revision))
+    }
+
     /// One Nesterov step along the averaged distance.
     ///
     /// Only multiplications and additions of f32, element by element, each rounded once: equal inputs give equal bytes
@@ -165,6 +188,7 @@ impl Training {
             *param -= OUTER_RATE * (slope + OUTER_MOMENTUM * *momentum);
         }
         self.step[0] += 1;
+        self.revision += 1;
     }
 
     /// FNV-1a (64 bits) over the bytes of all tensors: the proof, told by each peer at the end, that they are equal.

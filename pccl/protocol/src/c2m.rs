@@ -1,12 +1,12 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    CallKind, CollectiveId, Descriptor, EdgeFault, EdgeName, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
-    LinkGeneration, Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, RequestId,
-    ResumeOffer, Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef,
-    limits,
+    Address, AheadStep, CallKind, CallMe, CollectiveId, Descriptor, EdgeFault, EdgeName, Examine,
+    FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan, Name, Nothing,
+    OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, Received, RequestId, ResumeOffer, Return,
+    Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
 };
-use tinysockets::wire::ListItem;
+use tinysockets::{key::SecretKey, wire::ListItem};
 
 packets! {
     /// What a peer tells the master.
@@ -48,6 +48,26 @@ packets! {
         ReachReport(ReachReport) = 19,
         /// Vote to form a group.
         FormGroup(FormGroup) = 20,
+        /// This peer gives its shared state to newcomers, or does not any more.
+        Loan(Loan) = 21,
+        /// A newcomer fetches the shared state ahead.
+        Ahead(AheadStep) = 22,
+        /// A peer that cannot be dialed is to dial this one.
+        CallMe(CallMe) = 33,
+        /// Ask how the master sees this machine, and whether it reaches its ports. A client may send it instead of
+        /// registering.
+        Examine(Examine) = 30,
+        /// First packet of a connection: this peer is registered, and the connection that it had has ended.
+        Return(Return) = 40,
+        /// How many packets of the master have come.
+        Received(Received) = 41,
+    }
+}
+
+impl C2m {
+    /// Whether it counts among the packets that a peer has sent ([`Return`]).
+    pub const fn is_numbered(&self) -> bool {
+        !matches!(self, Self::Return(_) | Self::Received(_))
     }
 }
 
@@ -58,6 +78,8 @@ wire_struct! {
         pub group: GroupId,
         /// Host under which others reach this peer; `None` means the source address that the master sees.
         pub advertised_host: Option<Host>,
+        /// Further addresses of it; none of a peer that advertises a host.
+        pub addresses: Vec<Address>,
         /// Port of the data listener.
         pub p2p_port: u16,
         /// Port of the shared-state listener.
@@ -74,6 +96,8 @@ wire_struct! {
         pub alone: bool,
         /// The shared state that it brings along and from which the run could go on.
         pub resume: Option<ResumeOffer>,
+        /// Whether nobody can dial it, as its program says; `None`: whether the master can decides.
+        pub outbound_only: Option<bool>,
     }
 }
 
@@ -84,6 +108,8 @@ wire_struct! {
         pub run: RunId,
         /// Its identity there.
         pub peer: PeerId,
+        /// In a run with a key, what only that peer was told beside the master ([`Keys::door`](crate::Keys)).
+        pub proof: Option<SecretKey>,
     }
 }
 
@@ -106,6 +132,8 @@ wire_struct! {
         pub sent: Vec<EdgeBytes>,
         /// What has been received on each edge to this peer.
         pub received: Vec<EdgeBytes>,
+        /// How far its fetch of shared state is, while there is one.
+        pub fetch: Option<FetchProgress>,
     }
 }
 
@@ -234,6 +262,9 @@ wire_struct! {
         pub strategy: SyncStrategy,
         /// The sender's tensors, sorted by key, each key once.
         pub entries: Vec<StateEntry>,
+        /// In a run with a key, of a sender that has offered a state with its digest: that of the state as it is now.
+        /// Offers have digests without a key, as they outlive the run.
+        pub offered: Option<u128>,
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::{Collective, CollectiveKind, Nothing, OpId, PartDescriptor, Paths, Verdict, limits};
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
-/// What travels with a vote to begin a collective. All votes of one attempt must be equal.
+/// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for whether the
+/// contribution of the voter [is finite](Finite).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// What is done.
@@ -13,6 +14,8 @@ pub struct Descriptor {
     /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
     /// which leaves it to the master.
     pub algorithm: Algorithm,
+    /// Whether contributions have to be finite, which all votes say alike, and whether that of the voter is.
+    pub finite: Finite,
 }
 
 impl Encode for Descriptor {
@@ -20,6 +23,7 @@ impl Encode for Descriptor {
         self.collective.encode(out);
         self.parts.encode(out);
         self.algorithm.encode(out);
+        self.finite.encode(out);
     }
 }
 
@@ -27,15 +31,17 @@ impl Decode for Descriptor {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let collective = Collective::decode(reader)?;
         let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
+        let finite = Finite::decode(reader)?;
         collective.check(&parts)?;
-        Ok(Self { collective, parts, algorithm })
+        Ok(Self { collective, parts, algorithm, finite })
     }
 }
 
 impl Descriptor {
     /// An all-reduce of these tensors.
     pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: Algorithm) -> Self {
-        Self { collective: Collective::AllReduce(Nothing {}), parts, algorithm }
+        let (collective, finite) = (Collective::AllReduce(Nothing {}), Finite::NotAsked(Nothing {}));
+        Self { collective, parts, algorithm, finite }
     }
 
     /// The kind of collective.
@@ -80,12 +86,14 @@ impl Descriptor {
             _ => return self.algorithm_of_others(ranks, paths),
         }
         let can_be_pairwise = self.can_be_pairwise(ranks);
-        let pairwise = if paths.mesh { Algorithm::Pairwise } else { Algorithm::Ring };
+        // What cannot be cut has its owner by rank, whatever the shares.
+        let has_owners = !paths.partial || self.parts.iter().all(|part| part.quantisation.is_none());
+        let pairwise = if paths.mesh && has_owners { Algorithm::Pairwise } else { Algorithm::Ring };
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
             Algorithm::Pairwise if can_be_pairwise => pairwise,
             _ if ranks > 1 && bytes > 0 && is_small => match paths {
-                Paths { mesh: false, .. } => Algorithm::AllGather,
+                Paths { mesh: false, .. } | Paths { partial: true, .. } => Algorithm::AllGather,
                 // Where peers share processors, few messages are what counts; else it is few hops.
                 Paths { one_host: true, .. } => Algorithm::ReduceBroadcast,
                 Paths { one_host: false, .. } => Algorithm::Direct,
@@ -104,7 +112,12 @@ impl Descriptor {
             Algorithm::Pairwise => true,
             _ => is_small || paths.pairwise && self.collective.split().is_some(),
         };
-        if wants && paths.mesh && self.can_be_pairwise(ranks) { Algorithm::Pairwise } else { Algorithm::Ring }
+        // Any rank may have something for all others.
+        if wants && paths.mesh && !paths.partial && self.can_be_pairwise(ranks) {
+            Algorithm::Pairwise
+        } else {
+            Algorithm::Ring
+        }
     }
 
     /// Whether the caller has asked for the mesh by name, and `ranks` peers can have one.
@@ -137,8 +150,47 @@ impl Descriptor {
             let algorithm = |algorithm| format!("with algorithm {algorithm}");
             return Some((algorithm(self.algorithm), algorithm(other.algorithm)));
         }
+        if self.finite.is_asked() != other.finite.is_asked() {
+            let text = |finite: &Finite| match finite.is_asked() {
+                true => "refusing contributions that are not finite".to_owned(),
+                false => "with any contributions".to_owned(),
+            };
+            return Some((text(&self.finite), text(&other.finite)));
+        }
         let (index, (a, b)) = self.parts.iter().zip(&other.parts).enumerate().find(|(_, (a, b))| a != b)?;
         Some((format!("with tensor {index}: {a}"), format!("with tensor {index}: {b}")))
+    }
+}
+
+wire_union! {
+    /// What a voter says of the values that it contributes. Nobody else looks at them: who has the key of the run is
+    /// trusted for its values.
+    #[derive(Copy)]
+    pub enum Finite {
+        /// They may be anything, and nobody has looked.
+        NotAsked(Nothing) = 0,
+        /// They have to be finite, and are.
+        All(Nothing) = 1,
+        /// They have to be finite, and one of them is not.
+        Not(NotFinite) = 2,
+    }
+}
+
+wire_struct! {
+    /// The first value that is NaN or an infinity.
+    #[derive(Copy)]
+    pub struct NotFinite {
+        /// Number of the tensor.
+        pub tensor: u32,
+        /// Number of the element in it.
+        pub element: u64,
+    }
+}
+
+impl Finite {
+    /// Whether contributions have to be finite.
+    pub const fn is_asked(self) -> bool {
+        !matches!(self, Self::NotAsked(_))
     }
 }
 

@@ -306,6 +306,11 @@ impl fmt::Display for Name {
     }
 }
 
+impl ListItem for Name {
+    const LIST: &'static str = "names";
+    const MAX_ITEMS: usize = limits::MAX_TRUSTED_SEEDERS;
+}
+
 impl Encode for Name {
     fn encode(&self, out: &mut Vec<u8>) {
         put_string(out, &self.0);

@@ -249,7 +249,7 @@ mod tests {
     fn decodes(collective: Collective, counts: &[u64], op: ReduceOp) -> Result<(), String> {
         let part = |count: &u64| PartDescriptor::new(*count, DataType::Float32, op);
         let parts = counts.iter().map(part).collect();
-        let descriptor = Descriptor { collective, parts, algorithm: Algorithm::Automatic };
+        let descriptor = Descriptor { collective, ..Descriptor::all_reduce(parts, Algorithm::Automatic) };
         let mut bytes = Vec::new();
         descriptor.encode(&mut bytes);
         let decoded = decode_exact::<Descriptor>(&bytes).map_err(|error| error.to_string())?;

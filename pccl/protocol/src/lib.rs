@@ -9,9 +9,9 @@
 //! * [`Verdict`]: why an operation failed, the same on every peer.
 //! * [`limits`]: every limit, in one file.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `collective`,
-//! `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `reach`, `world`, `ids`, `part`, `limits`, `macros`,
-//! `reasons`.
+//! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
+//! `collective`, `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `examine`, `reach`, `world`, `returning`,
+//! `hosts`, `ids`, `part`, `limits`, `macros`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -20,7 +20,9 @@ mod macros;
 mod c2m;
 mod call;
 mod collective;
+mod examine;
 mod forming;
+mod hosts;
 mod ids;
 mod kind;
 pub mod limits;
@@ -30,15 +32,19 @@ mod part;
 mod probe;
 mod reach;
 mod reasons;
+mod returning;
 mod state;
 mod status;
+mod ticket;
 mod verdict;
 mod world;
 
 pub use c2m::*;
 pub use call::*;
 pub use collective::*;
+pub use examine::*;
 pub use forming::*;
+pub use hosts::*;
 pub use ids::*;
 pub use kind::*;
 pub use m2c::*;
@@ -47,8 +53,10 @@ pub use part::*;
 pub use probe::*;
 pub use reach::*;
 pub use reasons::*;
+pub use returning::*;
 pub use state::*;
 pub use status::*;
-pub use tinysockets::wire::WireError;
+pub use ticket::*;
+pub use tinysockets::{mode::WireMode, wire::WireError};
 pub use verdict::*;
 pub use world::*;

@@ -8,11 +8,18 @@ pub const MAX_PENDING_PEERS: usize = 256;
 pub const MAX_MESH_RANKS: usize = 8;
 /// Most connections per ring edge.
 pub const MAX_POOL_CONNECTIONS: u16 = 64;
+/// Most names of trusted seeders.
+pub const MAX_TRUSTED_SEEDERS: usize = 64;
 /// Most tensors in one `all_reduce_many`.
 pub const MAX_PARTS: usize = 16_384;
 /// Bytes of one contribution, times the number of ranks, up to which a collective is done by all-gather. Measured, see
 /// `docs/performance.md`; all ends have to agree on it.
 pub const MAX_ALL_GATHER_BYTES: u64 = 256 << 10;
+/// Votes with more tensors than this count for [`MAX_VOTED_PARTS`]; smaller ones are bounded by their number.
+pub const FEW_PARTS: usize = 64;
+/// Most tensors in all large votes of one peer for collectives that wait, together: the master keeps them until all
+/// have voted.
+pub const MAX_VOTED_PARTS: usize = 8 * MAX_PARTS;
 /// Most collectives that one group may have in flight.
 pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
 /// Formings of groups that the master remembers, of one number of a group: their uuids cannot be used again.
@@ -30,22 +37,60 @@ pub const MAX_SYNC_SOURCES: usize = 16;
 pub const MAX_KEY_BYTES: usize = 256;
 /// Longest host name or address text, in bytes.
 pub const MAX_HOST_BYTES: usize = 255;
+/// Most addresses of a peer beside its host.
+pub const MAX_ADDRESSES: usize = 6;
+/// Bytes that they take in a packet.
+const MAX_ADDRESSES_BYTES: usize = 4 + MAX_ADDRESSES * 17;
 /// Longest name of a peer, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest explanatory text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
-/// Largest packet (kind and body) on a control or state connection, in bytes.
+/// Largest packet (kind and body) on a control connection, in bytes.
 pub const MAX_PACKET_BYTES: usize = 8 << 20;
+/// The same on a connection for shared state, whose bytes are in no packets.
+pub const MAX_STATE_PACKET_BYTES: usize = 1024;
 /// Largest packet that a client may send before it is registered, in bytes.
 pub const MAX_FIRST_PACKET_BYTES: usize = 4096;
+/// Largest packet that a peer may send while it waits to be let in, in bytes.
+pub const MAX_WAITING_PACKET_BYTES: usize = 16 << 10;
+/// The same if its groups are formed of lists and it has been in none, in bytes: a list has to fit.
+pub const MAX_FORMING_PACKET_BYTES: usize = 128 << 10;
+/// Packets up to this are taken from everybody at any time; all larger ones together share
+/// [`MAX_LARGE_PACKETS_BYTES`].
+pub const MAX_SMALL_PACKET_BYTES: usize = 64 << 10;
+/// Memory of a master for packets above [`MAX_SMALL_PACKET_BYTES`] that are arriving, in bytes. Whoever sends another
+/// one is not read until there is room.
+pub const MAX_LARGE_PACKETS_BYTES: usize = 64 << 20;
 /// Most edges in one answer about rates.
 pub const MAX_RATES: usize = 400_000;
 /// Most entries in the list of what waits in one status.
 pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
 pub const MAX_STRANGER_REQUESTS: u32 = 8;
+/// Most bytes without a meaning in an examination: more than an Ethernet frame, less than a first packet may have.
+pub const MAX_PADDING_BYTES: usize = 3072;
 /// Bytes queued towards one client after which the master drops it as a slow reader.
 pub const MAX_CLIENT_QUEUE_BYTES: usize = 16 << 20;
+/// The same towards a client that is not in a ring, in bytes.
+pub const MAX_WAITING_QUEUE_BYTES: usize = 1 << 20;
+/// Bytes queued towards all clients together; beyond that the one with the longest queue is dropped as a slow reader.
+pub const MAX_QUEUES_BYTES: usize = 96 << 20;
+/// A client for which bytes wait has to take so many of them, or all, in each [`READER_WINDOW_MS`].
+pub const MIN_READ_BYTES: usize = 16 << 10;
+/// See [`MIN_READ_BYTES`], in milliseconds.
+pub const READER_WINDOW_MS: u64 = 15_000;
+/// What the system may keep for each direction of a control connection, in bytes.
+pub const CONTROL_BUFFER_BYTES: usize = 256 << 10;
+/// Bytes that a master reads from one connection in one turn; then it is the next one's turn.
+pub const TURN_BYTES: usize = 64 << 10;
+/// Packets of one connection that a master looks at in one turn.
+pub const TURN_PACKETS: usize = 64;
+/// Time for one turn through all connections, in milliseconds; who was not reached is the first of the next turn.
+pub const TURN_MS: u64 = 20;
+/// Bytes that a master reads and throws away of a client that it has dropped, so that the client hears why.
+pub const MAX_THROWN_AWAY_BYTES: usize = 16 << 20;
+/// Questions for the status that one client may have open.
+pub const MAX_OPEN_QUESTIONS: usize = 64;
 /// Time for a client of the master to complete its preamble and its registration, in milliseconds.
 pub const REGISTRATION_TIMEOUT_MS: u64 = 5_000;
 /// Default first port of the master.
@@ -58,6 +103,10 @@ pub const FIRST_P2P_PORT: u16 = 48_150;
 pub const PORT_TRIES: u16 = 1024;
 /// Default time without a beat after which a peer is dropped, in milliseconds.
 pub const DEFAULT_PEER_TIMEOUT_MS: u64 = 10_000;
+/// Bytes of packets that have left and that each end keeps for another connection.
+pub const MAX_KEPT_BYTES: usize = 2 * MAX_PACKET_BYTES;
+/// Default time in which a peer goes on looking for its master after the connection ended, in milliseconds.
+pub const DEFAULT_MASTER_GRACE_MS: u64 = 10_000;
 /// Default time without an echo after which the master is lost, in milliseconds.
 pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 30_000;
 /// Default time between two beats of a peer, in milliseconds.
@@ -80,24 +129,34 @@ const _: () = assert!(MAX_STATE_ENTRIES * (MAX_KEY_BYTES + 4 + 16 + 8 + 2) + 64 
 // So must a vote that lists the most tensors of one operation.
 const _: () = assert!(MAX_PARTS * 22 + 64 < MAX_PACKET_BYTES);
 // So must the plan of the largest group, with its edges.
-const _: () =
-    assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256 < MAX_PACKET_BYTES);
+const _: () = assert!(
+    MAX_PEERS * (16 + MAX_HOST_BYTES + MAX_ADDRESSES_BYTES + 32 + MAX_EDGES_OF_PEER * 16) + 256
+        < MAX_PACKET_BYTES
+);
 // So must the list of the largest group that is formed.
 const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
     MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)
         + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16)
+        + MAX_TRUSTED_SEEDERS * (MAX_NAME_BYTES + 4)
         + 256
         < MAX_PACKET_BYTES
 );
 // So must what is known of rates.
 const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 256 < MAX_PACKET_BYTES);
 // So must the question whom a peer reaches of all others, and the longest answer.
-const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + 16) + 64 < MAX_PACKET_BYTES);
+const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + MAX_ADDRESSES_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 // A client that reads slowly is not dropped for one large packet behind another.
 const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
+// The longest list of a group that is formed fits, and a beat of somebody who waits.
+const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_FORMING_PACKET_BYTES);
+const _: () = assert!(3 * MAX_EDGES_OF_PEER * 40 + 256 < MAX_WAITING_PACKET_BYTES);
+// So does a request for a part of a tensor, with the longest key.
+const _: () = assert!(MAX_KEY_BYTES + 64 < MAX_STATE_PACKET_BYTES);
+const _: () = assert!(MAX_FIRST_PACKET_BYTES <= MAX_WAITING_PACKET_BYTES);
+const _: () = assert!(MAX_LARGE_PACKETS_BYTES >= 2 * MAX_PACKET_BYTES);
 const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_EDGE_TIMEOUT_MS + DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);

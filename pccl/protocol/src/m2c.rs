@@ -1,10 +1,11 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, FormFailed, GroupEpoch, GroupFormed, GroupPlan, KickReason, Nothing, OpId, OptimizeDone,
-    Outcome, PeerId, ProbePlan, Rates, ReachPlan, RequestId, RunId, Status, SyncOutcome, SyncPlan, Text,
-    WorldSizes,
+    Algorithm, Call, Examined, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys, KickReason, Nothing,
+    OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received, RequestId, Returned, RunId,
+    Status, SyncOutcome, SyncPlan, Text, Tickets, WireMode, WorldSizes,
 };
+use tinysockets::key::SecretKey;
 
 packets! {
     /// What the master tells a peer.
@@ -59,6 +60,28 @@ packets! {
         GroupFormed(GroupFormed) = 24,
         /// A group was not formed.
         FormFailed(FormFailed) = 25,
+        /// What a newcomer can fetch ahead, and from which members: all tensors of what its group committed last. A
+        /// newer one replaces it.
+        StateAhead(SyncPlan) = 26,
+        /// What opens the doors of a run with a key.
+        Keys(Keys) = 27,
+        /// What this peer needs to connect to others, in a run with a key.
+        Tickets(Tickets) = 28,
+        /// Dial a peer that has asked for it.
+        Call(Call) = 33,
+        /// How the master sees a machine that is about to take part.
+        Examined(Examined) = 30,
+        /// This connection takes the place of the one that a peer had.
+        Returned(Returned) = 40,
+        /// How many packets of the peer have come.
+        Received(Received) = 41,
+    }
+}
+
+impl M2c {
+    /// Whether it counts among the packets that the master has sent to a peer ([`Return`](crate::Return)).
+    pub const fn is_numbered(&self) -> bool {
+        !matches!(self, Self::Returned(_) | Self::Received(_))
     }
 }
 
@@ -73,6 +96,11 @@ wire_struct! {
         pub beat_interval_ms: u64,
         /// A peer that is silent for this long is dropped, in milliseconds.
         pub peer_timeout_ms: u64,
+        /// How bulk data travels, in a run with a key.
+        pub wire: Option<WireMode>,
+        /// Keys the tree of digests with which shared state is voted on, in a run with a key. It lasts as long as the
+        /// run, so that another run key splits no vote.
+        pub state_key: Option<SecretKey>,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Measuring edges, and what a planned ring came to.
 
-use crate::{GroupId, Host, Name, PeerId, RequestId, Text, WorldSizes, limits};
+use crate::{GroupId, Hosts, Name, PeerId, RequestId, Text, WorldSizes, limits};
 use tinysockets::wire::ListItem;
 
 wire_struct! {
@@ -22,8 +22,8 @@ wire_struct! {
         pub round: ProbeRound,
         /// The receiving end.
         pub to: PeerId,
-        /// Host on which the measuring peer reaches it.
-        pub host: Host,
+        /// Where the measuring peer reaches it.
+        pub hosts: Hosts,
         /// Port of its data listener.
         pub port: u16,
         /// Connections to use, as an edge of the ring would have; 0 leaves the number to the measuring peer.
@@ -33,6 +33,9 @@ wire_struct! {
         /// Every member of the group measures every other in this round, to learn what they have at the same time: no
         /// probe ends early. One connection, as an edge of a mesh has.
         pub crowded: bool,
+        /// The receiving end cannot be dialed: the measuring peer asks for its connections with
+        /// [`C2m::CallMe`](crate::C2m::CallMe).
+        pub back: bool,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who reaches whom: the question of the master, and the answer of a peer.
 
-use crate::{GroupEpoch, Host, PeerId, Text, limits};
+use crate::{GroupEpoch, Hosts, PeerId, Text, limits};
 use tinysockets::wire::ListItem;
 
 wire_struct! {
@@ -8,8 +8,8 @@ wire_struct! {
     pub struct ReachTarget {
         /// The peer.
         pub peer: PeerId,
-        /// Host on which the receiver reaches it.
-        pub host: Host,
+        /// Where the receiver reaches it.
+        pub hosts: Hosts,
         /// Port of its data listener.
         pub p2p_port: u16,
         /// Port of its shared-state listener.

@@ -39,6 +39,8 @@ wire_code! {
         GroupKind = 15 => "group of another kind",
         /// It offered a shared state from which the run could go on, and came to the sync with another one.
         FalseOffer = 16 => "another shared state than it offered",
+        /// It has the name of a trusted seeder that is there already.
+        NameTaken = 17 => "name of a trusted seeder that is there",
     }
 }
 

@@ -1,9 +1,10 @@
 //! Shared state: what peers vote on and what the master answers.
 
 use crate::part::decode_data_type;
-use crate::{Host, Key, Nothing, PeerId, Revision, SyncId, Text, Verdict, limits};
+use crate::{Hosts, Key, Nothing, PeerId, Revision, SyncId, Text, Verdict, limits};
 use pccl_hash::{Digest128, TreeHasher};
 use pccl_quant::DataType;
+use std::time::Duration;
 use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
 wire_code! {
@@ -67,7 +68,8 @@ wire_struct! {
     pub struct ResumeOffer {
         /// Its revision.
         pub revision: Revision,
-        /// Its [`state_digest`] as a number, if the peer knows it: then the first sync has to bring exactly that state.
+        /// Its [`state_digest`] by the tree without a key, as a number, if the peer knows it: then the first sync has
+        /// to bring exactly that state.
         pub digest: Option<u128>,
     }
 }
@@ -124,10 +126,12 @@ wire_struct! {
     pub struct StateSource {
         /// The peer.
         pub peer: PeerId,
-        /// Host on which the receiver reaches it.
-        pub host: Host,
+        /// Where the receiver reaches it.
+        pub hosts: Hosts,
         /// Port of its shared-state listener.
         pub port: u16,
+        /// It cannot be dialed: the receiver asks for its connections with [`C2m::CallMe`](crate::C2m::CallMe).
+        pub back: bool,
     }
 }
 
@@ -147,6 +151,41 @@ wire_struct! {
         pub fetch: Vec<FetchItem>,
         /// Some peers that hold all of them, best first; this peer is never among them.
         pub sources: Vec<StateSource>,
+    }
+}
+
+wire_struct! {
+    /// A loan: a peer gives the state that a sync has committed also outside of syncs, to newcomers.
+    #[derive(Copy)]
+    pub struct Loan {
+        /// The sync.
+        pub sync: SyncId,
+        /// Whether the loan begins or ends. It also ends with the next vote of the peer for a sync.
+        pub stands: bool,
+    }
+}
+
+wire_union! {
+    /// How far a newcomer is with the state that it fetches ahead, before it is let in.
+    pub enum AheadStep {
+        /// It wants to: as long as the members of its group lend their state, it is let in when it holds that.
+        Wanted(Nothing) = 0,
+        /// It holds what this sync has committed, verified.
+        Holds(SyncId) = 1,
+        /// It did not get all of what the master has named. It waits for other sources, or a newer state.
+        Failed(AheadFailure) = 2,
+        /// It will not get it, and why; it is to be let in as it is.
+        GivenUp(Text) = 3,
+    }
+}
+
+wire_struct! {
+    /// Why a newcomer does not hold what a sync has committed.
+    pub struct AheadFailure {
+        /// The sync.
+        pub sync: SyncId,
+        /// Sources that were asked in vain, or failed later.
+        pub failures: Vec<SourceFailure>,
     }
 }
 
@@ -175,6 +214,42 @@ wire_struct! {
 impl ListItem for SourceFailure {
     const LIST: &'static str = "failed sources";
     const MAX_ITEMS: usize = limits::MAX_SYNC_SOURCES;
+}
+
+wire_struct! {
+    /// How far a peer is that fetches shared state. Its [`Display`](std::fmt::Display) is for people.
+    #[derive(Copy)]
+    pub struct FetchProgress {
+        /// Bytes that have arrived, are verified and in their places.
+        pub done_bytes: u64,
+        /// Bytes that differ, as far as that is known.
+        pub total_bytes: u64,
+        /// Bytes per second, over the last seconds.
+        pub rate: u64,
+        /// Sources that give at the moment.
+        pub sources: u16,
+    }
+}
+
+impl FetchProgress {
+    /// How long the rest takes at this rate; `None` while nothing moves.
+    pub fn time_left(&self) -> Option<Duration> {
+        let left = self.total_bytes.saturating_sub(self.done_bytes);
+        (self.rate > 0).then(|| Duration::from_millis(left.saturating_mul(1000) / self.rate))
+    }
+}
+
+impl std::fmt::Display for FetchProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (done, total, rate) = (mib(self.done_bytes), mib(self.total_bytes), mib(self.rate));
+        let s = if self.sources == 1 { "" } else { "s" };
+        write!(f, "{done:.1} of {total:.1} MiB from {} source{s}, {rate:.1} MiB/s", self.sources)?;
+        match self.time_left() {
+            Some(left) => write!(f, ", {:.0} s left", left.as_secs_f64().ceil()),
+            None => write!(f, ", nothing moves"),
+        }
+    }
 }
 
 wire_union! {

@@ -1,8 +1,8 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
 use crate::{
-    CallKind, CollectiveId, EdgeRate, GroupEpoch, GroupId, Host, Name, Named, PeerId, RequestId, Revision,
-    RunId, Text, WorldSizes, limits,
+    CallKind, CollectiveId, EdgeRate, FetchProgress, GroupEpoch, GroupId, Host, Name, Named, PeerId,
+    RequestId, Revision, RunId, Text, WireMode, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -47,6 +47,10 @@ wire_struct! {
         pub moved_bytes: u64,
         /// Its oldest collective in flight by its last sign of life.
         pub operation: Option<CollectiveId>,
+        /// How far its fetch of shared state was by its last sign of life, if there was one.
+        pub fetch: Option<FetchProgress>,
+        /// Nobody can dial it: it dials all of its connections itself.
+        pub outbound_only: bool,
     }
 }
 
@@ -104,6 +108,12 @@ wire_struct! {
         pub run: RunId,
         /// How long the master has been running, in milliseconds.
         pub uptime_ms: u64,
+        /// How many run keys the master accepts: none, one, or two while one takes the place of the other.
+        pub run_keys: u8,
+        /// How bulk data travels, in a run with a key.
+        pub wire: Option<WireMode>,
+        /// The only peers that may give shared state to others, by their names; empty if all may.
+        pub trusted_seeders: Vec<Name>,
         /// Sizes of the world; `group` is the size of the asking peer's group, 0 for a client that is no peer.
         pub sizes: WorldSizes,
         /// Groups with a ring, by number.
@@ -154,8 +164,12 @@ impl fmt::Display for Status {
             let ports = (peer.p2p_port, peer.state_port);
             write!(
                 f,
-                "peer {named}, ports {} and {}, group {}, {}: ",
-                ports.0, ports.1, peer.group, peer.stage
+                "peer {named}, ports {} and {}{}, group {}, {}: ",
+                ports.0,
+                ports.1,
+                if peer.outbound_only { " (outbound-only)" } else { "" },
+                peer.group,
+                peer.stage
             )?;
             match peer.call {
                 // How long a caller has been in no call is not known.
@@ -166,6 +180,9 @@ impl fmt::Display for Status {
             if let Some(operation) = &peer.operation {
                 write!(f, ", {operation}")?;
             }
+            if let Some(fetch) = &peer.fetch {
+                write!(f, ", fetches shared state: {fetch}")?;
+            }
             writeln!(f, ", {} bytes moved", peer.moved_bytes)?;
         }
         for wait in &self.waits {
@@ -174,11 +191,36 @@ impl fmt::Display for Status {
         if self.waits.is_empty() {
             writeln!(f, "nothing waits")?;
         }
-        Ok(())
+        f.write_str(match self.wire {
+            None => "no run key: whoever reaches a port takes part, and nothing is encrypted\n",
+            Some(WireMode::Encrypt) => "run key, wire mode encrypt: every connection is encrypted\n",
+            Some(WireMode::Integrity) => {
+                "run key, wire mode integrity: who is on the way can read tensors and shared state, not change them\n"
+            }
+            Some(WireMode::Off) => {
+                "run key, wire mode off: who is on the way can read and change tensors and shared state\n"
+            }
+        })?;
+        if !self.trusted_seeders.is_empty() {
+            let seeders: Vec<String> = self.trusted_seeders.iter().map(|name| self.seeder(name)).collect();
+            writeln!(f, "only trusted seeders give shared state: {}", seeders.join(", "))?;
+        }
+        match self.run_keys {
+            2.. => f.write_str("a second run key is accepted\n"),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Status {
+    /// A trusted seeder, and whether it is there.
+    fn seeder(&self, name: &Name) -> String {
+        match self.peers.iter().find(|peer| peer.name == *name) {
+            Some(peer) => format!("{name} (peer {}, {})", peer.peer, peer.stage),
+            None => format!("{name} (not here)"),
+        }
+    }
+
     /// A peer in few words: its name, if it has one.
     fn called(&self, id: PeerId) -> String {
         let known = self.peers.iter().find(|peer| peer.peer == id).map(|peer| peer.name.as_str());
@@ -232,6 +274,8 @@ mod tests {
                 kind: CollectiveKind::AllReduce,
                 op: OpId { epoch: GroupEpoch(4), tag: 7.into(), attempt: 1 },
             }),
+            fetch: None,
+            outbound_only: false,
         }
     }
 
@@ -241,6 +285,9 @@ mod tests {
             request: RequestId(1),
             run: RunId(0xabc),
             uptime_ms: 7_260_000,
+            run_keys: 0,
+            wire: Some(WireMode::Encrypt),
+            trusted_seeders: Vec::new(),
             sizes: WorldSizes { global: 1, groups: 1, min_world: 2, ..WorldSizes::default() },
             groups: vec![StatusGroup {
                 group: GroupId(2),
@@ -272,7 +319,36 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
+        let fetch =
+            |rate, sources| FetchProgress { done_bytes: 312 << 20, total_bytes: 1 << 30, rate, sources };
+        status.peers[1].operation = None;
+        status.peers[1].fetch = Some(fetch(41 << 20, 3));
+        let wanted = "heard 250 ms ago, fetches shared state: 312.0 of 1024.0 MiB from 3 sources, 41.0 MiB/s, 18 s \
+                      left, 99 bytes moved\n";
+        assert!(status.to_string().contains(wanted), "{status}");
+        status.peers[1].fetch = Some(fetch(0, 1));
+        let wanted = "312.0 of 1024.0 MiB from 1 source, 0.0 MiB/s, nothing moves, 99 bytes moved\n";
+        assert!(status.to_string().contains(wanted), "{status}");
+        status.peers[1].outbound_only = true;
+        assert!(
+            status.to_string().contains("ports 48150 and 48149 (outbound-only), group 2, pending"),
+            "{status}"
+        );
         status.waits.clear();
-        assert!(status.to_string().ends_with("nothing waits\n"));
+        for (wire, end) in [
+            (None, "nothing is encrypted\n"),
+            (
+                Some(WireMode::Encrypt),
+                "nothing waits\nrun key, wire mode encrypt: every connection is encrypted\n",
+            ),
+            (Some(WireMode::Integrity), "can read tensors and shared state, not change them\n"),
+            (Some(WireMode::Off), "can read and change tensors and shared state\n"),
+        ] {
+            status.wire = wire;
+            assert!(status.to_string().ends_with(end), "{status}");
+        }
+        status.trusted_seeders = vec![Name::new("node7:4711"), Name::new("vault")];
+        let end = "only trusted seeders give shared state: node7:4711 (peer 00000011, accepted), vault (not here)\n";
+        assert!(status.to_string().ends_with(end), "{status}");
     }
 }

@@ -40,6 +40,10 @@ wire_code! {
         ResumeWaits = 15 => "a newer shared state waits",
         /// The run has committed a newer revision, and nobody who is there holds it.
         StateLost = 16 => "the newest shared state is not there",
+        /// Shared state may come from trusted seeders only, and none of those who are there holds what was elected.
+        SeederMissing = 17 => "no trusted seeder holds the elected state",
+        /// A contribution holds NaN or an infinity, and all have asked to refuse that.
+        NotFinite = 18 => "contribution that is not finite",
     }
 }
 

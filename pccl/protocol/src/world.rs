@@ -1,6 +1,6 @@
 //! Who is in the run, and the plan of a group.
 
-use crate::{GroupEpoch, GroupId, Host, LinkGeneration, PeerId, WorldEpoch, limits};
+use crate::{GroupEpoch, GroupId, Hosts, LinkGeneration, PeerId, WorldEpoch, limits};
 use tinysockets::wire::ListItem;
 
 wire_struct! {
@@ -33,8 +33,8 @@ wire_struct! {
     pub struct Member {
         /// The peer.
         pub peer: PeerId,
-        /// Host on which the receiver reaches it.
-        pub host: Host,
+        /// Where the receiver reaches it.
+        pub hosts: Hosts,
         /// Port of its data listener.
         pub p2p_port: u16,
         /// Port of its shared-state listener.
@@ -67,16 +67,18 @@ wire_struct! {
     /// A directed edge of a plan. There is at most one from one member to another.
     #[derive(Copy)]
     pub struct PlanEdge {
-        /// Rank of the sending end, which dials.
+        /// Rank of the sending end, which dials, unless it is said otherwise.
         pub from: u16,
         /// Rank of the receiving end.
         pub to: u16,
         /// Generation of its connections.
         pub generation: LinkGeneration,
-        /// How many connections it has; 0 leaves the number to the sending end.
+        /// How many connections it has; 0 leaves the number to the end that dials.
         pub connections: u16,
         /// What it is for.
         pub purpose: Purpose,
+        /// The receiving end dials, since nobody can dial it.
+        pub back: bool,
     }
 }
 
@@ -97,6 +99,9 @@ wire_struct! {
         /// Large operations go by [`Algorithm::Pairwise`](crate::Algorithm::Pairwise) while the mesh stands, if the
         /// caller has not chosen.
         pub pairwise: bool,
+        /// The mesh lacks the edges between members that nobody can dial. These own nothing, and only what owners alone
+        /// send to all goes over it.
+        pub partial: bool,
     }
 }
 

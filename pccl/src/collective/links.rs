@@ -309,7 +309,7 @@ mod tests {
     fn plan(epoch: GroupEpoch, peers: &[u128], edges: Vec<PlanEdge>) -> GroupPlan {
         let member = |peer: &u128| Member {
             peer: PeerId(*peer),
-            host: Host::new("localhost"),
+            hosts: Host::new("localhost").into(),
             p2p_port: 1,
             state_port: 1,
             share: 0,
@@ -340,6 +340,7 @@ mod tests {
                 generation: LinkGeneration(generation),
                 connections: 1,
                 purpose,
+                back: false,
             };
             let edges = vec![
                 edge(0, 1, 5, Purpose::Ring),

@@ -110,6 +110,11 @@ impl Op {
         self.timeout
     }
 
+    /// Whether its attempt has begun and has no outcome yet.
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.lock().phase == Phase::Running
+    }
+
     /// When the caller launched it.
     pub(crate) fn launched(&self) -> Instant {
         self.launched

@@ -91,9 +91,21 @@ impl OpTable {
         true
     }
 
+    /// The newest plan.
+    pub(crate) fn plan(&self) -> Option<Arc<GroupPlan>> {
+        self.inner.lock().ring.clone()
+    }
+
     /// The epochs of which attempts are under way.
     pub(crate) fn epochs(&self) -> BTreeSet<GroupEpoch> {
         self.inner.lock().active.keys().map(|id| id.epoch).collect()
+    }
+
+    /// Whether data of an operation moves, or is about to.
+    pub(crate) fn moves_data(&self) -> bool {
+        // Not under the lock: each operation has one of its own.
+        let ops: Vec<_> = self.inner.lock().active.values().map(|entry| entry.op.clone()).collect();
+        ops.iter().filter_map(Weak::upgrade).any(|op| op.is_running())
     }
 
     /// Whether `peer` is in the present ring.

@@ -7,9 +7,22 @@ use crate::{
 use pccl_iteration::IterationConfig;
 use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
+use tinysockets::key::{KeyError, RunAddress, RunAddressError, RunKey, RunKeys};
 
 /// Environment variable with the number of connections that a probe uses.
 const PROBE_CONNECTIONS: &str = "PCCL_NUM_BENCHMARK_CONNECTIONS";
+/// Environment variable that says whether nobody can dial this peer.
+const OUTBOUND_ONLY: &str = "PCCL_OUTBOUND_ONLY";
+
+/// Whether nobody can dial this peer, as the environment says.
+fn outbound_only_of(variable: Option<&str>) -> Result<Option<bool>, Error> {
+    match variable.map(str::trim) {
+        None | Some("") => Ok(None),
+        Some("1" | "true") => Ok(Some(true)),
+        Some("0" | "false") => Ok(Some(false)),
+        Some(text) => Err(Error::InvalidArgument(format!("{OUTBOUND_ONLY}={text:?}: write 1 or 0"))),
+    }
+}
 
 /// The number of connections that the environment asks for.
 fn probe_connections_of(text: Option<&str>) -> Result<Option<u16>, Error> {
@@ -36,7 +49,9 @@ fn default_name() -> String {
 /// Builds a [`Communicator`].
 #[derive(Debug, Clone)]
 pub struct Builder {
-    master: String,
+    /// Parsed at once, so that no text with a key is kept.
+    master: Result<RunAddress, String>,
+    run_key: Option<Result<RunKey, KeyError>>,
     group: u32,
     formed: bool,
     alone: bool,
@@ -46,23 +61,28 @@ pub struct Builder {
     first_p2p_port: u16,
     first_state_port: u16,
     strict_ports: bool,
+    outbound_only: Option<bool>,
     name: Option<String>,
     connect_timeout: Duration,
     call_timeout: Option<Duration>,
     master_timeout: Duration,
+    master_grace: Duration,
     dial_timeout: Duration,
     checksums: FrameChecksums,
     flight_dir: Option<PathBuf>,
     flight_events: usize,
     state_memory: usize,
     state_spill_dir: Option<PathBuf>,
+    upload_share_pct: u8,
+    refuses_non_finite: bool,
     resume: Option<ResumeSettings>,
 }
 
 impl Builder {
     pub(crate) fn new(master: &str) -> Self {
         Self {
-            master: master.to_owned(),
+            master: master.parse().map_err(|error: RunAddressError| error.to_string()),
+            run_key: None,
             group: 0,
             formed: false,
             alone: false,
@@ -72,18 +92,30 @@ impl Builder {
             first_p2p_port: limits::FIRST_P2P_PORT,
             first_state_port: limits::FIRST_STATE_PORT,
             strict_ports: false,
+            outbound_only: None,
             name: None,
             connect_timeout: Duration::from_secs(60),
             call_timeout: None,
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
+            master_grace: Duration::from_millis(limits::DEFAULT_MASTER_GRACE_MS),
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
             flight_events: pccl_flight::DEFAULT_CAPACITY,
             state_memory: 256 << 20,
             state_spill_dir: None,
+            upload_share_pct: 50,
+            refuses_non_finite: false,
             resume: None,
         }
+    }
+
+    /// The key of the run, 64 hexadecimal digits as `pccl-master --new-key` prints them: only who has it takes part,
+    /// and everything that travels is encrypted. Default: that of the master's address
+    /// (`pccl://host:port#key`), or of the environment variable `PCCL_RUN_KEY`; if there is none, the run has no key.
+    pub fn run_key(mut self, key: &str) -> Self {
+        self.run_key = Some(key.parse());
+        self
     }
 
     /// The peer group to join; collectives and syncs run inside a group. Default 0.
@@ -144,6 +176,16 @@ impl Builder {
         self
     }
 
+    /// Whether nobody can dial this peer, because it is behind NAT or a firewall. Then it dials all of its connections
+    /// itself, and only the master and enough other peers have to be reachable: two such peers are never neighbours, so
+    /// a group takes no more of them than of others, and operations between two of them fail. `false`: others can dial
+    /// it, whatever the master finds. Default: the environment variable `PCCL_OUTBOUND_ONLY` (`1` or `0`); if that is
+    /// not set either, the master tries the ports of this peer, for up to 3 s if nothing answers.
+    pub fn outbound_only(mut self, outbound_only: bool) -> Self {
+        self.outbound_only = Some(outbound_only);
+        self
+    }
+
     /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
     /// new one after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
     pub fn name(mut self, name: &str) -> Self {
@@ -175,13 +217,23 @@ impl Builder {
         self
     }
 
+    /// How long this peer looks for its master again when the connection to it has ended, while the calls under way go
+    /// on and wait. Default 10 s; 0: the master is lost with the connection. It is lost earlier if nobody listens at
+    /// its address any more, or if it has dropped this peer meanwhile, which it does after half of its peer time-out
+    /// unless it is told otherwise.
+    pub fn master_grace(mut self, grace: Duration) -> Self {
+        self.master_grace = grace;
+        self
+    }
+
     /// How long connecting to a neighbour of the ring may take. Default 3 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.dial_timeout = timeout;
         self
     }
 
-    /// When data frames carry a checksum. Default: unless both ends are on one host.
+    /// When data frames carry a checksum. Default: unless both ends are on one host, or the run has a
+    /// key and its wire mode is not off.
     pub fn frame_checksums(mut self, checksums: FrameChecksums) -> Self {
         self.checksums = checksums;
         self
@@ -203,8 +255,8 @@ impl Builder {
 
     /// How many bytes of memory a sync may take beside the tensors while it fetches what differs. Until the sync is
     /// committed it keeps what it replaces, so that a failed one leaves every tensor as it was; what is more than this
-    /// goes to a file that has no name, see [`Builder::state_spill_dir`]. A few MiB for connections are always taken.
-    /// Default 256 MiB.
+    /// goes to a file that has no name, see [`Builder::state_spill_dir`]. After a sync that failed it keeps what it had
+    /// fetched, in the same room, until the next sync. A few MiB for connections are always taken. Default 256 MiB.
     pub fn state_memory(mut self, bytes: usize) -> Self {
         self.state_memory = bytes;
         self
@@ -214,6 +266,22 @@ impl Builder {
     /// temporary files, `TMPDIR` or `/tmp`.
     pub fn state_spill_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.state_spill_dir = Some(directory.into());
+        self
+    }
+
+    /// How many percent of its uplink this peer gives to newcomers that fetch the state that it
+    /// [lends](Communicator::lend_state), all of them together: 1 to 100. The uplink is the best rate at which it has
+    /// sent to others lately. While a collective moves data, almost nothing goes to newcomers. Default 50.
+    pub fn upload_share_pct(mut self, percent: u8) -> Self {
+        self.upload_share_pct = percent;
+        self
+    }
+
+    /// All reductions of this peer fail for all if a contribution holds NaN or an infinity, see
+    /// [`Call::refusing_non_finite`](crate::Call::refusing_non_finite). All peers of a group have to choose alike, or
+    /// they get `MismatchedCall`. Default: contributions may hold anything.
+    pub fn refuse_non_finite(mut self, refuse: bool) -> Self {
+        self.refuses_non_finite = refuse;
         self
     }
 
@@ -233,16 +301,18 @@ impl Builder {
     /// `InvalidArgument` names the setting that has no meaning.
     pub fn build(self) -> Result<Communicator, Error> {
         let invalid = Error::InvalidArgument;
-        let master = self
-            .master
-            .parse()
-            .map_err(|error| invalid(format!("master address {:?}: {error}", self.master)))?;
+        let master = self.master.map_err(|error| invalid(format!("master address: {error}")))?;
+        let given = self.run_key.transpose().map_err(|error| invalid(format!("run key: {error}")))?;
+        let run_key = master.key_or(given).map_err(invalid)?;
         if self.pool_connections > limits::MAX_POOL_CONNECTIONS {
             return Err(invalid(format!(
                 "pool size {}: at most {} connections",
                 self.pool_connections,
                 limits::MAX_POOL_CONNECTIONS
             )));
+        }
+        if !(1..=100).contains(&self.upload_share_pct) {
+            return Err(invalid(format!("an upload share of {} %: 1 to 100", self.upload_share_pct)));
         }
         let advertised_host = match self.advertised_host {
             Some(host) if host.is_empty() || host.len() > limits::MAX_HOST_BYTES => {
@@ -272,7 +342,8 @@ impl Builder {
             resume.check()?;
         }
         Ok(Communicator::new(Config {
-            master,
+            master: master.master,
+            run_keys: run_key.map(|key| RunKeys::new(key.into())),
             group: GroupId(self.group),
             formed: self.formed,
             alone: self.alone,
@@ -282,10 +353,15 @@ impl Builder {
             first_p2p_port: self.first_p2p_port,
             first_state_port: self.first_state_port,
             strict_ports: self.strict_ports,
+            outbound_only: match self.outbound_only {
+                None => outbound_only_of(std::env::var(OUTBOUND_ONLY).ok().as_deref())?,
+                said => said,
+            },
             name: Name::new(&name),
             connect_timeout: self.connect_timeout,
             call_timeout: self.call_timeout,
             master_timeout: self.master_timeout,
+            master_grace: self.master_grace,
             dial_timeout: self.dial_timeout,
             checksums: self.checksums,
             probe_connections: probe_connections_of(std::env::var(PROBE_CONNECTIONS).ok().as_deref())?,
@@ -295,8 +371,11 @@ impl Builder {
             },
             state_memory: self.state_memory,
             state_spill_dir: self.state_spill_dir.unwrap_or_else(std::env::temp_dir),
+            upload_share_pct: self.upload_share_pct,
+            refuses_non_finite: self.refuses_non_finite,
             resume: self.resume,
             offer: None,
+            ahead: false,
         }))
     }
 }
@@ -318,6 +397,39 @@ mod tests {
         }
         let own = Builder::new("127.0.0.1:1").build().expect("no setting is wrong");
         assert!(own.name().ends_with(&format!(":{}", std::process::id())), "{}", own.name());
+    }
+
+    #[test]
+    fn a_run_key_is_checked_and_never_shown() {
+        let (good, other) = ("ab".repeat(32), "cd".repeat(32));
+        let key =
+            |builder: Builder| builder.build().map(|comm| comm.config.run_keys.as_ref().map(RunKeys::used));
+        let address = format!("pccl://127.0.0.1:1#{good}");
+        assert_eq!(key(Builder::new("127.0.0.1:1").run_key(&good)), Ok(good.parse().ok()));
+        assert_eq!(key(Builder::new(&address)), Ok(good.parse().ok()));
+        assert_eq!(key(Builder::new(&address).run_key(&other)), Ok(other.parse().ok()));
+        assert!(!format!("{:?}", Builder::new(&address).run_key(&good)).contains("abab"));
+        for bad in
+            [Builder::new("127.0.0.1:1").run_key(&good[1..]), Builder::new(&address[..address.len() - 1])]
+        {
+            let error = bad.build().expect_err("63 digits");
+            assert!(
+                matches!(&error, Error::InvalidArgument(text) if text.contains("63 characters")),
+                "{error}"
+            );
+            assert!(!error.to_string().contains("abab"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_environment_says_whether_a_peer_can_be_dialed() {
+        let of = |text| outbound_only_of(text).ok();
+        assert_eq!([of(None), of(Some(" "))], [Some(None); 2]);
+        assert_eq!(
+            [of(Some("1")), of(Some("true ")), of(Some("0"))],
+            [true, true, false].map(|it| Some(Some(it)))
+        );
+        assert!(["2", "yes"].into_iter().all(|bad| of(Some(bad)).is_none()));
     }
 
     #[test]

@@ -296,7 +296,8 @@ impl Communicator {
         // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
         let formed = self.formed.lock().clone().filter(|_| self.config.formed);
         let known = formed.unwrap_or_else(|| self.world.lock().clone());
-        let prepared = call.prepare((me, &known.world), &shared.operations.backups, schedule.algorithm())?;
+        let how = (schedule.algorithm(), self.config.refuses_non_finite);
+        let prepared = call.prepare((me, &known.world), &shared.operations.backups, how)?;
         let timeout = timeout.or(self.call_timeout());
         let kind = prepared.descriptor.kind().call();
         let op = Op::new(&shared.operations, (tag, timeout), known, prepared);
@@ -317,6 +318,7 @@ impl Communicator {
                     limits::MAX_TAGS_IN_FLIGHT
                 )));
             }
+            check_parts(activity.ops.iter().chain([&op]))?;
             check_overlaps(activity.ops.iter().chain([&op]))?;
             activity.ops.push(op.clone());
         }
@@ -361,6 +363,23 @@ impl Communicator {
         let open = shared.calls.activity().ops.iter().any(|other| Arc::ptr_eq(other, op));
         if open { self.complete(shared, op, Limit::of(op.timeout())).map(drop) } else { Ok(()) }
     }
+}
+
+/// The master keeps what is voted for until all have voted, and so much of each peer. The last of them is the new one.
+fn check_parts<'o>(ops: impl Iterator<Item = &'o Arc<Op>>) -> Result<(), Error> {
+    let parts = ops.map(|op| op.descriptor().parts.len());
+    let (mut all, mut last) = (0, 0);
+    for parts in parts {
+        last = if parts > limits::FEW_PARTS { parts } else { 0 };
+        all += last;
+    }
+    if last > 0 && all > limits::MAX_VOTED_PARTS {
+        return Err(Error::InvalidUsage(format!(
+            "{all} tensors in operations in flight, at most {} may be",
+            limits::MAX_VOTED_PARTS
+        )));
+    }
+    Ok(())
 }
 
 /// No memory that an operation writes may be used by another one in flight, or twice by the same.

@@ -2,17 +2,21 @@
 
 use super::Communicator;
 use crate::{
-    CollectiveOptions, Error, SharedState,
+    CollectiveOptions, Error, Reason, SharedState,
     limit::Limit,
     state::{
         StateTensor,
         compare::Levels,
         diff::{self, DIGEST_BYTES, Declared, LEAF_BYTES, StateDiff, TensorDiff},
+        hashed,
     },
 };
-use pccl_hash::tree::MEBIBYTE;
+use pccl_hash::{Tree, tree::MEBIBYTE};
 use pccl_protocol::PeerId;
-use std::time::{Duration, Instant};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
 
 /// Tag of the collectives of a comparison: far from what callers take.
 const TAG: u64 = u64::from_be_bytes(*b"\0\0\0\0diff");
@@ -71,9 +75,7 @@ impl Communicator {
             return Ok(StateDiff { tensors: Vec::new(), compared: tensors.len() });
         }
         self.check_declared(&tensors, limit)?;
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let levels: Vec<Levels> =
-            tensors.iter().map(|tensor| Levels::of(tensor.memory.view(), threads)).collect();
+        let levels = hashed(&Tree::Plain, &tensors)?;
         let digests: Vec<_> = levels.iter().map(Levels::root).collect();
         let rows = self.gather(&diff::bytes_of(&digests), limit)?;
         let differs = |(index, tensor): (usize, &&StateTensor)| {
@@ -141,8 +143,8 @@ impl Communicator {
         let mut parts = Vec::new();
         for ((tensor, _), piece) in apart.iter().zip(&pieces) {
             let begin = digests.len();
-            let leaves = piece_of(tensor, *piece, MEBIBYTE).chunks(LEAF_BYTES).map(pccl_hash::tree_hash);
-            digests.extend(leaves);
+            let piece = piece_of(tensor, *piece, MEBIBYTE)?;
+            digests.extend(piece.chunks(LEAF_BYTES).map(pccl_hash::tree_hash));
             parts.push(begin..digests.len());
         }
         let rows = self.gather(&diff::bytes_of(&digests), limit)?;
@@ -156,7 +158,7 @@ impl Communicator {
         let mut parts = Vec::new();
         for ((tensor, _), leaf) in apart.iter().zip(&leaves) {
             let begin = content.len();
-            content.extend_from_slice(piece_of(tensor, *leaf, LEAF_BYTES));
+            content.extend_from_slice(&piece_of(tensor, *leaf, LEAF_BYTES)?);
             parts.push(begin..content.len());
         }
         let rows = self.gather(&content, limit)?;
@@ -187,8 +189,9 @@ impl Communicator {
 }
 
 /// A piece of a tensor, the last of which may be short; nothing if there is none.
-fn piece_of(tensor: &StateTensor, piece: Option<usize>, bytes: usize) -> &[u8] {
-    let view = tensor.memory.view();
-    let Some(begin) = piece.map(|piece| piece * bytes) else { return &[] };
-    view.get(begin..view.len().min(begin + bytes)).unwrap_or(&[])
+fn piece_of(tensor: &StateTensor, piece: Option<usize>, bytes: usize) -> Result<Cow<'_, [u8]>, Error> {
+    let whole = tensor.memory.bytes();
+    let begin = piece.map_or(whole, |piece| piece * bytes).min(whole);
+    let part = tensor.memory.part(begin..whole.min(begin + bytes));
+    part.map_err(|error| Error::System(Reason::system("comparing the shared state", error)))
 }

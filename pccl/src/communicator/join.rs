@@ -151,10 +151,10 @@ pub(super) fn chance() -> u8 {
 }
 
 impl Communicator {
-    /// Registers with the master, which may not be there yet.
-    pub(super) fn reach(&self, at: &AtDoor<'_>) -> Result<Session, Error> {
+    /// Registers with the master, which may not be there yet; `ahead` as in [`Config`].
+    pub(super) fn reach(&self, at: &AtDoor<'_>, ahead: bool) -> Result<Session, Error> {
         let previous = self.previous.lock().clone();
-        let config = Config { offer: *self.offer.lock(), ..self.config.clone() };
+        let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };
         let master = &self.config.master;
         let mut patience = Patience::new(Instant::now(), self.config.connect_timeout);
         loop {

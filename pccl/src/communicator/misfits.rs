@@ -37,8 +37,9 @@ impl Misfits {
         }
         let (kind, mut seen) = (collective.kind(), self.seen.lock());
         let verdict = result.as_ref().err().and_then(Error::verdict);
-        let Some(verdict) = verdict.filter(|it| it.cause == Cause::WorldChanged && known == world.ring)
-        else {
+        // Who called for the present members failed because of another one that did not know them yet.
+        let is_own = |cause| cause == Cause::WorldChanged && collective.misfit(known).is_some();
+        let Some(verdict) = verdict.filter(|it| known == world.ring && is_own(it.cause)) else {
             seen.remove(&kind);
             return result;
         };
@@ -106,6 +107,18 @@ mod tests {
         assert!(matches!(&error, Error::InvalidArgument(text) if text.contains("called for 4 peers, again")
             && text.contains("00000001, 00000002, 00000003") && text.contains("all-gather of 4 equal parts")));
         assert_eq!(error.remedy(), Remedy::GiveUp);
+    }
+
+    #[test]
+    fn who_called_for_the_present_members_may_go_on_trying() {
+        let misfits = Misfits::default();
+        let collective = Collective::AllGather(Split::Equal(3));
+        for _ in 0..3 {
+            let ended = Ended { collective: &collective, launched: Instant::now(), known: &THREE };
+            let result: Result<(), _> =
+                misfits.judge(ended, &world(&THREE), Err(failure(Cause::WorldChanged)));
+            assert_eq!(result, Err(failure(Cause::WorldChanged)));
+        }
     }
 
     #[test]

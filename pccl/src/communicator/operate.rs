@@ -2,8 +2,10 @@
 
 use super::Communicator;
 use crate::Error;
-use pccl_protocol::{C2m, CallKind, Status, Verdict};
+use pccl_master::doctor::{self, Patient};
+use pccl_protocol::{C2m, CallKind, Host, Status, Verdict};
 use std::time::{Duration, Instant};
+use tinysockets::key::RunKeys;
 
 /// A time-out longer than this is as good as this.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
@@ -16,6 +18,8 @@ impl Communicator {
     /// The run as the master sees it now: who is in, what each peer does, what waits for whom and since when. May be
     /// called while other calls of this communicator are blocked in other threads; it waits for nobody but the master.
     ///
+    /// The master answers 64 questions of a peer at once, and then 32 per second; so long this waits.
+    ///
     /// # Errors
     /// `NotConnected`, `Kicked`, `MasterLost`.
     pub fn status(&self) -> Result<Status, Error> {
@@ -24,6 +28,24 @@ impl Communicator {
         shared.status.expect(request);
         shared.control.send(&C2m::StatusRequest(request));
         shared.status.wait(request).ok_or_else(|| shared.control.end_error())
+    }
+
+    /// Finds out whether this machine could take part, with the settings of this communicator, and if not, which rule
+    /// to open where: name of the master, key, ports both ways, largest packet, clock, buffers, the way to each peer
+    /// that is in the run. Joins nothing, and no peer hears of it. In a run without a key it measures the rate to a few
+    /// of them, for less than a second each; with a key only members may send each other data. Best before `connect`,
+    /// which takes the ports. The same as `pccl-master doctor`. A short while, up to some time-outs.
+    pub fn doctor(&self) -> doctor::Report {
+        let config = &self.config;
+        doctor::examine(&Patient {
+            run_key: config.run_keys.as_ref().map(RunKeys::used),
+            advertised_host: config.advertised_host.as_ref().map(Host::as_str).map(str::to_owned),
+            bind: config.bind,
+            first_p2p_port: config.first_p2p_port,
+            first_state_port: config.first_state_port,
+            strict_ports: config.strict_ports,
+            ..Patient::new(&config.master.to_string())
+        })
     }
 
     /// Bytes of memory that this communicator holds for its operations: backups of tensors that are reduced in place,

@@ -28,7 +28,19 @@ impl Communicator {
         state: &mut S,
         peers: usize,
         more: impl Fn(&S) -> bool,
+        step: impl FnMut(&Self, &mut S) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.run_by(state, peers, more, step, |comm, _| comm.connect())
+    }
+
+    /// The loop, with the way in which this peer connects.
+    pub(super) fn run_by<S>(
+        &self,
+        state: &mut S,
+        peers: usize,
+        more: impl Fn(&S) -> bool,
         mut step: impl FnMut(&Self, &mut S) -> Result<(), Error>,
+        mut connect: impl FnMut(&Self, &mut S) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let closes = self.door.call_backs();
         let mut failure = (!self.has_session()).then_some(Error::NotConnected);
@@ -40,7 +52,8 @@ impl Communicator {
                     None => failures = Some(Patience::endless(Instant::now())),
                     Some(patience) => self.door.pause(patience, closes)?,
                 }
-                self.recover(&error, peers)?;
+                let remedy = self.remedy_of(&error)?;
+                self.make_good_by(remedy, peers, || connect(self, state))?;
             }
             match self.wait_for_company(peers).and_then(|()| step(self, state)) {
                 Ok(()) => failures = None,
@@ -84,9 +97,14 @@ impl Communicator {
     /// # Errors
     /// The error itself, if its remedy is to give up. Otherwise as [`Communicator::run`].
     pub fn recover(&self, error: &Error, peers: usize) -> Result<(), Error> {
+        self.make_good(self.remedy_of(error)?, peers)
+    }
+
+    /// The remedy of an error, if the library has it.
+    fn remedy_of(&self, error: &Error) -> Result<Remedy, Error> {
         match error.remedy() {
             Remedy::GiveUp | Remedy::FormGroup => Err(error.clone()),
-            remedy => self.make_good(remedy, peers),
+            remedy => Ok(remedy),
         }
     }
 
@@ -96,12 +114,22 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::recover`]; `InvalidUsage` for `GiveUp`.
     pub fn make_good(&self, remedy: Remedy, peers: usize) -> Result<(), Error> {
+        self.make_good_by(remedy, peers, || self.connect())
+    }
+
+    /// As [`Communicator::make_good`], with the way in which this peer connects.
+    pub(super) fn make_good_by(
+        &self,
+        remedy: Remedy,
+        peers: usize,
+        mut connect: impl FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let closes = self.door.call_backs();
         let limit = self.config.connect_timeout;
         let (mut remedy, mut failures, mut last) =
             (remedy, Patience::new(Instant::now(), limit), Instant::now());
         loop {
-            let Err(error) = self.attempt(remedy, peers) else { return Ok(()) };
+            let Err(error) = self.attempt(remedy, peers, &mut connect) else { return Ok(()) };
             if self.door.call_backs() != closes {
                 return Err(Error::NotConnected);
             }
@@ -121,7 +149,12 @@ impl Communicator {
         }
     }
 
-    fn attempt(&self, remedy: Remedy, peers: usize) -> Result<(), Error> {
+    fn attempt(
+        &self,
+        remedy: Remedy,
+        peers: usize,
+        connect: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         match remedy {
             Remedy::Retry => Ok(()),
             Remedy::WaitForPeers => {
@@ -131,7 +164,7 @@ impl Communicator {
             }
             Remedy::Reconnect => {
                 if !self.has_session() {
-                    self.connect()?;
+                    connect()?;
                 }
                 self.wait_for_company(peers)
             }

@@ -1,7 +1,11 @@
 //! Proving that all peers hold the same shared state.
 
 use super::Communicator;
-use crate::{Error, SharedState, SyncInfo, SyncOptions, SyncProgress, flight, limit::Limit, state::sync};
+use crate::{
+    Error, SharedState, SyncInfo, SyncOptions, SyncProgress, flight,
+    limit::Limit,
+    state::{committed::Committed, sync},
+};
 use pccl_flight::What;
 use pccl_protocol::{CallKind, Cause, ResumeOffer, Revision};
 use std::sync::atomic::Ordering;
@@ -26,7 +30,8 @@ impl Communicator {
     /// limit has passed: the same for this peer, and the others get the verdict. `Kicked`: this peer has other
     /// tensors than its group, skips a revision, or can fetch from nobody; the others go on. `System` if what is
     /// replaced can be kept nowhere, see [`Builder::state_memory`](crate::Builder::state_memory). `TooFewPeers` below
-    /// the minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`.
+    /// the minimum world size; `PendingAsyncOps`, `NotConnected`, `MasterLost`. `InvalidUsage`, in builds with debug
+    /// assertions, if a tensor has changed that was said to be [unchanged](SharedState::unchanged_since).
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,
@@ -50,8 +55,28 @@ impl Communicator {
         let SyncOptions { strategy, timeout } = options.into();
         let limit = Limit::of(timeout.or(self.call_timeout()));
         let call = self.exclusive(CallKind::Sync, true)?;
-        let wish = sync::Wish { strategy, limit, progress: &mut progress };
-        let result = sync::run(&call.shared.syncs, state, wish);
+        let (committed, torn) = {
+            let kept = self.kept.lock();
+            (kept.committed.clone(), kept.torn.clone())
+        };
+        let salvage = self.kept.lock().salvage.take();
+        let offered = self.offer.lock().is_some_and(|offer| offer.digest.is_some());
+        let mut wish =
+            sync::Wish { strategy, limit, committed, offered, torn, salvage, progress: &mut progress };
+        let result = sync::run(&call.shared.syncs, state, &mut wish);
+        self.kept.lock().salvage = wish.salvage.filter(|_| result.is_err());
+        let committed = result
+            .as_ref()
+            .ok()
+            .and_then(|synced| Some((call.shared.told.identity()?.peer, synced.sync?)))
+            .and_then(|sync| {
+                Committed::of(state, &call.shared.syncs.tree(), state.revision(), Some(sync)).ok()
+            });
+        self.lend_again(&call.shared, committed);
+        let result = result.map(|synced| SyncInfo {
+            came_ahead: self.came_ahead.swap(false, Ordering::Relaxed),
+            ..synced.info
+        });
         let bytes = result.as_ref().map_or(0, |info| info.rx_bytes);
         flight::result(&self.flight, What::SyncResult, None, bytes, result.as_ref().err());
         if result.is_err() {
@@ -72,7 +97,10 @@ impl Communicator {
     ///
     /// A peer that has synced before, and reconnects, offers the revision of its last sync by itself.
     pub fn offer_resume(&self, state: &SharedState<'_>) {
-        *self.offer.lock() = Some(state.offer());
+        match state.offer() {
+            Ok(offer) => *self.offer.lock() = Some(offer),
+            Err(error) => log::error!("nothing is offered to the run: {error}"),
+        }
     }
 
     /// What a sync says about what this peer holds, and about whom it needs.

@@ -79,7 +79,7 @@ pub enum ConnectCause {
     NoMaster,
     /// The master speaks another version of the protocol.
     WrongVersion,
-    /// The master wants connections to be secured in another way.
+    /// The master has another run key, or only one of both has one.
     WrongSecurity,
     /// The master belongs to another run.
     WrongRun,
@@ -105,6 +105,8 @@ impl ConnectCause {
                         | KickCode::Full
                         | KickCode::Operator
                         | KickCode::GroupKind
+                        // The master takes only peers that can be dialed.
+                        | KickCode::Unreachable
                 )
             }
         }
@@ -113,20 +115,24 @@ impl ConnectCause {
 
 impl From<DialError> for Reason<ConnectCause> {
     fn from(error: DialError) -> Self {
-        let kind = match &error {
+        let kind = match error.principal() {
             // Names come and go with the machines that they stand for.
             DialError::Unresolved { .. } => ConnectCause::Unresolved,
             DialError::ConnectionRefused { .. } => ConnectCause::ConnectionRefused,
             DialError::TimedOut { .. } | DialError::NoAnswer { .. } => ConnectCause::NoAnswer,
-            DialError::Io { .. } => ConnectCause::Broken,
+            DialError::Io { .. } | DialError::Several { .. } => ConnectCause::Broken,
             DialError::Foreign { .. } => ConnectCause::NoMaster,
             DialError::Version { .. } => ConnectCause::WrongVersion,
             DialError::Refused { reason, .. } => match reason {
                 Refusal::NotExpected | Refusal::ShuttingDown => ConnectCause::NotReady,
-                Refusal::WrongDestination | Refusal::WrongRole => ConnectCause::NoMaster,
+                Refusal::WrongDestination | Refusal::WrongRole | Refusal::WrongTicket => {
+                    ConnectCause::NoMaster
+                }
                 Refusal::WrongRun => ConnectCause::WrongRun,
                 Refusal::UnsupportedVersion => ConnectCause::WrongVersion,
-                Refusal::UnsupportedSecurity => ConnectCause::WrongSecurity,
+                Refusal::UnsupportedSecurity | Refusal::KeyWanted | Refusal::NoKey | Refusal::WrongKey => {
+                    ConnectCause::WrongSecurity
+                }
                 Refusal::Full => ConnectCause::Full,
             },
         };
@@ -166,7 +172,7 @@ impl From<&CloseReason> for Reason<LossCause> {
     fn from(reason: &CloseReason) -> Self {
         let kind = match reason {
             CloseReason::Eof => LossCause::Closed,
-            CloseReason::Io(_) => LossCause::Broken,
+            CloseReason::Io(_) | CloseReason::Cut(_) => LossCause::Broken,
             CloseReason::InboxOverflow(_) | CloseReason::Malformed(_) | CloseReason::Rejected(_) => {
                 LossCause::Protocol
             }

@@ -6,16 +6,17 @@ use super::{
     stall::StallWatch,
     waiting::SilenceLog,
 };
-use crate::{LossCause, Reason, collective::links::Links};
+use crate::{LossCause, Reason, state::progress::Underway as Fetching};
 use parking_lot::Mutex;
 use pccl_flight::{Event, What};
-use pccl_protocol::{Algorithm, Beat, C2m, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
+use pccl_protocol::{Algorithm, Beat, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
 use std::{
     collections::BTreeMap,
-    sync::OnceLock,
+    sync::{OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 use threadpark::{Parker, Unparker};
+use tinysockets::link::Backlog;
 
 /// How long after the beginning of an operation there are beats beside the regular ones, so that an operation that is
 /// shorter than the time between two of these shows how fast the edges are.
@@ -87,8 +88,13 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             );
         }
         sequence += 1;
-        let Shared { operations, calls, .. } = shared;
-        control.send(&C2m::Beat(beat((&operations.links, calls), &mut watches, sequence, interval)));
+        let Shared { operations, calls, syncs, .. } = shared;
+        let links = operations.links.out_backlogs();
+        syncs.upload.note_links(&links);
+        let edges = (links, operations.links.received());
+        let mut beat = beat((edges, calls, &syncs.underway), &mut watches, sequence, interval);
+        beat.moved_bytes += syncs.fetched_ahead.load(Ordering::Relaxed);
+        control.send_beat(beat);
         let sent_at = Instant::now();
         while control.end().is_none() {
             let due = next_beat(sent_at, interval, *shared.bell.operation_began.lock());
@@ -107,13 +113,19 @@ fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
 /// What is watched of each link to another peer, by its name.
 type Watches = BTreeMap<(u128, u64), StallWatch>;
 
+/// The links from other peers: name, and bytes received.
+type Received = Vec<((u128, u64), u64)>;
+
+/// A link to another peer: its name, bytes handed to the system, and what it has yet to deliver.
+type Out = ((u128, u64), u64, Backlog);
+
 fn beat(
-    (all_links, calls): (&Links, &Calls),
+    ((links, received), calls, fetching): ((Vec<Out>, Received), &Calls, &Fetching),
     watches: &mut Watches,
     sequence: u64,
     interval: Duration,
 ) -> Beat {
-    let (links, now) = (all_links.out_backlogs(), Instant::now());
+    let now = Instant::now();
     watches.retain(|name, _| links.iter().any(|(present, ..)| present == name));
     let mut stalled = Vec::new();
     for (name, sent_bytes, backlog) in &links {
@@ -126,7 +138,7 @@ fn beat(
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());
     let sent = acknowledged.map(|(name, bytes, _)| edge_bytes(*name, *bytes)).collect();
-    let received = all_links.received().into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
+    let received = received.into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
     let moved_bytes = calls.moved_bytes();
     let Underway { call, since, operation } = calls.underway();
     Beat {
@@ -138,6 +150,7 @@ fn beat(
         stalled,
         sent,
         received,
+        fetch: fetching.look(now).map(|seen| seen.told()),
     }
 }
 

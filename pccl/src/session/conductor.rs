@@ -1,6 +1,6 @@
-//! Keeps the edges of this peer connected: takes plans, dials the edges that begin here, collects the connections of
-//! those that end here, tells the master which of them stand and which do not, and votes again for operations whose
-//! epoch ended.
+//! Keeps the edges of this peer connected: takes plans, dials the edges that begin here and those that end here and are
+//! dialed back, collects the connections of the others, tells the master which of them stand and which do not, and
+//! votes again for operations whose epoch ended.
 //!
 //! Every edge goes the same way, whatever it is for. The thread only waits for events; dials run on threads of their
 //! own. So a death in the group is repaired whatever the callers do, and a plan that is overtaken by a newer one is
@@ -8,7 +8,7 @@
 
 use super::{
     Shared,
-    edges::{self, Dialed, Edge, Waiting},
+    edges::{self, Dialed, Edge, Side, Waiting},
     reach,
 };
 use crate::{
@@ -20,16 +20,20 @@ use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 use pccl_flight::{Event as Record, Subject, What};
 use pccl_protocol::{
-    C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, Pair, PeerId, PlanEdge,
-    Purpose, ReachPlan, Text,
+    C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, Member, Pair, PeerId,
+    PlanEdge, Purpose, ReachPlan, Text,
 };
 use std::{
     collections::BTreeMap,
+    io,
     sync::{Arc, Weak},
 };
 use tinysockets::{
     conn::Conn,
-    link::{Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink},
+    key::RunKeys,
+    link::{
+        Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink, tune_data_socket,
+    },
     preamble::Preamble,
 };
 
@@ -100,6 +104,8 @@ struct End {
     state: State,
     connections: u16,
     purpose: Purpose,
+    /// This end makes the connections.
+    dials: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,7 +124,9 @@ impl Conductor {
             Event::Plan(plan) => self.take_plan(shared, plan),
             Event::Reach(plan) => {
                 let epoch = self.plan.as_ref().map_or_else(GroupEpoch::default, |known| known.epoch);
-                reach::answer(&shared.control, (self.me, shared.config.group), epoch, plan);
+                let me = (self.me, shared.config.group);
+                let key = shared.config.run_keys.as_ref().map(RunKeys::oldest);
+                reach::answer(&shared.control, me, key, epoch, plan);
             }
             Event::Inbound(preamble, conn) => {
                 log::trace!("connection {} from peer {}", preamble.connection_index, PeerId(preamble.from));
@@ -144,91 +152,114 @@ impl Conductor {
         self.close_ends(shared, |is_out, name| wanted.contains_key(&(is_out, name)));
         for ((is_out, name), (edge, other)) in wanted {
             self.ends.entry((is_out, name)).or_insert_with(|| {
-                if is_out {
-                    let edge = Edge { peer: name.0, generation: name.1, connections: edge.connections };
-                    let target = &plan.members[other];
-                    edges::dial(&shared.config, self.me, plan.epoch, edge, target, &shared.conductor);
+                let end = End {
+                    state: State::Building,
+                    connections: edge.connections,
+                    purpose: edge.purpose,
+                    dials: is_out != edge.back,
+                };
+                if end.dials {
+                    let (side, target) = (end.side(is_out, name), &plan.members[other]);
+                    let from = (&*shared.config, &*shared.told);
+                    edges::dial(from, self.me, plan.epoch, side, target, &shared.conductor);
                 }
-                End { state: State::Building, connections: edge.connections, purpose: edge.purpose }
+                end
             });
         }
         let epoch = plan.epoch;
         self.plan = Some(plan);
         self.collect(shared);
-        let awaited: Vec<Edge> = self.inbound().map(|(name, end)| end.edge(name)).collect();
+        let awaited: Vec<Side> = self.awaited().map(|((is_out, name), end)| end.side(is_out, name)).collect();
         self.waiting.forget_before(epoch, &awaited);
     }
 
-    fn inbound(&self) -> impl Iterator<Item = (Name, &End)> {
-        self.ends.iter().filter(|((is_out, _), _)| !is_out).map(|((_, name), end)| (*name, end))
+    /// The ends whose connections the others dial.
+    fn awaited(&self) -> impl Iterator<Item = ((bool, Name), &End)> {
+        self.ends.iter().filter(|(_, end)| !end.dials).map(|(name, end)| (*name, end))
     }
 
     /// Makes links of the connections that have come.
     fn collect(&mut self, shared: &Arc<Shared>) {
-        let awaited = self.inbound().filter(|(_, end)| end.state == State::Building);
-        let awaited: Vec<Edge> = awaited.map(|(name, end)| end.edge(name)).collect();
-        for edge in awaited {
-            let Some(conns) = self.waiting.take(&edge) else { continue };
-            let directory = Arc::new(LinkDirectory::new(
-                shared.operations.table.clone(),
-                Pair { from: PeerId(edge.peer), to: self.me.peer },
-            ));
-            let config = InConfig {
-                peer: edge.peer,
-                generation: edge.generation,
-                checksum: pccl_hash::crc32c_append,
-                scratch_bytes: SCRATCH_BYTES,
-                events: events(shared),
-                name: "pccl".into(),
-            };
-            match InLink::start(conns, config, directory) {
-                Ok(link) => {
-                    shared.operations.links.add_in(edge.name(), link);
-                    self.stands(false, edge.name());
+        let awaited = self.awaited().filter(|(_, end)| end.state == State::Building);
+        let awaited: Vec<Side> = awaited.map(|((is_out, name), end)| end.side(is_out, name)).collect();
+        for side in awaited {
+            let Some(conns) = self.waiting.take(&side) else { continue };
+            if side.is_out {
+                // As who dials has done with its end.
+                for conn in &conns {
+                    tune_data_socket(conn, conn.round_trip());
                 }
-                Err(error) => {
-                    self.fails(
-                        shared,
-                        (false, edge.name()),
-                        Level::Warn,
-                        format!("cannot start the link: {error}"),
-                    );
-                }
+            }
+            self.start_link(shared, side, conns);
+        }
+    }
+
+    fn take_dialed(&mut self, shared: &Arc<Shared>, Dialed { side, result }: Dialed) {
+        let end = (side.is_out, side.edge.name());
+        if self.ends.get(&end).is_none_or(|end| end.state != State::Building) {
+            return;
+        }
+        match result {
+            Ok(conns) => self.start_link(shared, side, conns),
+            Err(text) => {
+                let host = self.member(side.edge.peer).map_or("it", |member| member.hosts.as_str());
+                let text = format!("cannot connect to {host}: {text}");
+                self.fails(shared, end, Level::Warn, text);
             }
         }
     }
 
-    fn take_dialed(&mut self, shared: &Arc<Shared>, dialed: Dialed) {
-        let name = dialed.edge.name();
-        let Some(end) = self.ends.get(&(true, name)).filter(|end| end.state == State::Building) else {
-            return;
+    /// A member of the newest plan.
+    fn member(&self, peer: u128) -> Option<&Member> {
+        let plan = self.plan.as_ref()?;
+        plan.members.get(plan.rank_of(PeerId(peer))?)
+    }
+
+    /// All connections of an end are here.
+    fn start_link(&mut self, shared: &Arc<Shared>, side: Side, conns: Vec<Conn>) {
+        let name = side.edge.name();
+        let links = &shared.operations.links;
+        let started = match side.is_out {
+            true => self.start_out(shared, side, conns).map(|link| links.add_out(name, link)),
+            false => self.start_in(shared, side, conns).map(|link| links.add_in(name, link)),
         };
-        let members = self.plan.as_ref().and_then(|plan| {
-            let of = |id: PeerId| plan.members.get(plan.rank_of(id)?);
-            of(self.me.peer).zip(of(PeerId(name.0)))
-        });
-        let Some((own, target)) = members else { return };
-        let checksums = edges::wants_checksums(shared.config.checksums, own, target);
-        let config = OutConfig {
-            peer: name.0,
-            generation: name.1,
-            checksum: checksums.then_some(pccl_hash::crc32c_append as _),
-            events: events(shared),
-            name: if end.purpose == Purpose::Ring { "pccl".into() } else { "pccl-m".into() },
-        };
-        let started = dialed.result.and_then(|conns| {
-            OutLink::start(conns, config).map_err(|error| format!("cannot start the link: {error}"))
-        });
         match started {
-            Ok(link) => {
-                shared.operations.links.add_out(name, link);
-                self.stands(true, name);
-            }
-            Err(text) => {
-                let text = format!("cannot connect to {}: {text}", target.host);
-                self.fails(shared, (true, name), Level::Warn, text);
+            Ok(()) => self.stands(side.is_out, name),
+            Err(error) => {
+                let text = format!("cannot start the link: {error}");
+                self.fails(shared, (side.is_out, name), Level::Warn, text);
             }
         }
+    }
+
+    fn start_in(&self, shared: &Arc<Shared>, side: Side, conns: Vec<Conn>) -> io::Result<Arc<InLink>> {
+        let pair = Pair { from: PeerId(side.edge.peer), to: self.me.peer };
+        let directory = Arc::new(LinkDirectory::new(shared.operations.table.clone(), pair));
+        let config = InConfig {
+            peer: side.edge.peer,
+            generation: side.edge.generation,
+            checksum: pccl_hash::crc32c_append,
+            scratch_bytes: SCRATCH_BYTES,
+            events: events(shared),
+            name: "pccl".into(),
+        };
+        InLink::start(conns, config, directory)
+    }
+
+    fn start_out(&self, shared: &Arc<Shared>, side: Side, conns: Vec<Conn>) -> io::Result<Arc<OutLink>> {
+        let purpose = self.ends.get(&(true, side.edge.name())).map(|end| end.purpose);
+        let members = self.member(self.me.peer.0).zip(self.member(side.edge.peer));
+        // Of an edge that is in no plan any more nothing is sent.
+        let checksums =
+            members.is_none_or(|(own, other)| edges::wants_checksums(&shared.config, self.me, own, other));
+        let config = OutConfig {
+            peer: side.edge.peer,
+            generation: side.edge.generation,
+            checksum: checksums.then_some(pccl_hash::crc32c_append as _),
+            events: events(shared),
+            name: if purpose == Some(Purpose::Ring) { "pccl".into() } else { "pccl-m".into() },
+        };
+        OutLink::start(conns, config)
     }
 
     fn take_broken(&mut self, shared: &Arc<Shared>, fault: &LinkFault) {
@@ -305,8 +336,8 @@ impl Conductor {
 }
 
 impl End {
-    fn edge(&self, name: Name) -> Edge {
-        Edge { peer: name.0, generation: name.1, connections: self.connections }
+    fn side(&self, is_out: bool, name: Name) -> Side {
+        Side { edge: Edge { peer: name.0, generation: name.1, connections: self.connections }, is_out }
     }
 }
 

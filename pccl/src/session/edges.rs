@@ -4,20 +4,24 @@ use super::conductor::Event;
 use crate::{
     config::{Config, FrameChecksums},
     threads::STACK_BYTES,
-    world::Identity,
+    world::{Identity, Told},
 };
 use crossbeam_channel::Sender;
-use pccl_protocol::{GroupEpoch, Member, limits};
+use pccl_protocol::{GroupEpoch, Member, WireMode, limits};
 use std::{
-    net::IpAddr,
+    cell::Cell,
+    net::{IpAddr, Ipv4Addr},
     time::{Duration, Instant},
 };
 use tinysockets::{
     address::HostPort,
     conn::Conn,
-    dial::{self, dial_with_preamble, introduce},
+    dial::{dial_place, dial_with_preamble},
+    key::SecretKey,
     link::tune_data_socket,
+    place::Place,
     preamble::{Preamble, Role},
+    throttle::{Crowd, Network},
 };
 
 /// How long an early connection of the previous rank waits for the ring plan that explains it.
@@ -41,25 +45,48 @@ impl Edge {
     }
 }
 
+/// An edge at one of its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub(crate) edge: Edge,
+    /// This is the sending end.
+    pub(crate) is_out: bool,
+}
+
+impl Side {
+    /// What the connections of an edge begin with if this end dials them.
+    fn dials_as(self) -> Role {
+        if self.is_out { Role::Data } else { Role::DataBack }
+    }
+
+    /// The same, if the other end dials them.
+    fn dialed_as(self) -> Role {
+        if self.is_out { Role::DataBack } else { Role::Data }
+    }
+}
+
 /// What a dial has come to.
 #[derive(Debug)]
 pub(crate) struct Dialed {
-    pub(crate) edge: Edge,
+    pub(crate) side: Side,
     pub(crate) result: Result<Vec<Conn>, String>,
 }
 
-/// Dials `target` on a thread of its own, so that a newer ring plan never waits for it. The result is an event.
+/// Dials `target`, at the other end of an edge, on a thread of its own, so that a newer ring plan never waits for it.
+/// The result is an event.
 pub(crate) fn dial(
-    config: &Config,
+    (config, told): (&Config, &Told),
     me: Identity,
     epoch: GroupEpoch,
-    edge: Edge,
+    side: Side,
     target: &Member,
     events: &Sender<Event>,
 ) {
-    let address = HostPort::new(target.host.as_str(), target.p2p_port);
+    let place = told.ways.to(target.peer, &target.hosts, target.p2p_port);
     let timeout = config.dial_timeout;
+    let edge = side.edge;
     let preamble = Preamble {
+        security: me.wire.security(),
         run: me.run.0,
         from: me.peer.0,
         to: edge.peer,
@@ -67,17 +94,24 @@ pub(crate) fn dial(
         epoch: epoch.0,
         connection_count: edge.connections,
         link_generation: edge.generation,
-        ..Preamble::new(Role::Data)
+        ..Preamble::new(side.dials_as())
     };
-    let thread_events = events.clone();
+    let failed = |text| drop(events.send(Event::Dialed(Dialed { side, result: Err(text) })));
+    let (preamble, ticket) = match told.wallet.stamp(preamble) {
+        Ok(stamped) => stamped,
+        Err(text) => return failed(text),
+    };
+    let (thread_events, ways, peer) = (events.clone(), told.ways.clone(), target.peer);
     let spawned =
         std::thread::Builder::new().name("pccl-dial".into()).stack_size(STACK_BYTES).spawn(move || {
-            let result = dial_pool(&address, preamble, Instant::now() + timeout);
-            let _ = thread_events.send(Event::Dialed(Dialed { edge, result }));
+            let result = dial_pool(&place, preamble, ticket.as_ref(), Instant::now() + timeout);
+            if let Ok([first, ..]) = result.as_deref() {
+                ways.led_to(peer, first);
+            }
+            let _ = thread_events.send(Event::Dialed(Dialed { side, result }));
         });
     if let Err(error) = spawned {
-        let result = Err(format!("cannot start a thread: {error}"));
-        let _ = events.send(Event::Dialed(Dialed { edge, result }));
+        failed(format!("cannot start a thread: {error}"));
     }
 }
 
@@ -101,21 +135,34 @@ fn automatic_connections(round_trip: Duration, is_paced: bool) -> u16 {
     u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, AUTOMATIC_CONNECTIONS_MAX)
 }
 
-/// Dials one connection, which tells how long the path is, and then all others at the same time.
+/// Dials one connection, which tells how long the path is and which address is the right one, and then all others at
+/// the same time.
 pub(super) fn dial_pool(
-    address: &HostPort,
+    place: &Place,
     preamble: Preamble,
+    ticket: Option<&SecretKey>,
     deadline: Instant,
 ) -> Result<Vec<Conn>, String> {
-    log::trace!("dialing {address}");
-    let first = dial::dial(address, deadline).map_err(|error| error.to_string())?;
-    let round_trip = first.round_trip();
-    let is_paced = tune_data_socket(&first, round_trip);
-    let connection_count = match preamble.connection_count {
-        0 => automatic_connections(round_trip, is_paced),
-        wanted => wanted,
+    log::trace!("dialing {}", place.target);
+    // What the path asks for is known before anything is said.
+    let numbered = |conn: &Conn| {
+        let round_trip = conn.round_trip();
+        let is_paced = tune_data_socket(conn, round_trip);
+        let connection_count = match preamble.connection_count {
+            0 => automatic_connections(round_trip, is_paced),
+            wanted => wanted,
+        };
+        Preamble { connection_count, ..preamble }
     };
-    let preamble = Preamble { connection_count, ..preamble };
+    let said = Cell::new(preamble);
+    let say = |conn: &Conn| {
+        said.set(numbered(conn));
+        said.get()
+    };
+    let first = dial_place(place, &say, ticket, deadline).map_err(|error| error.to_string())?;
+    let address = &HostPort::from(first.peer_addr().map_err(|error| error.to_string())?);
+    let (preamble, round_trip) = (said.get(), first.round_trip());
+    let connection_count = preamble.connection_count;
     let conns = std::thread::scope(|scope| {
         let dials: Vec<_> = (1..connection_count)
             .map(|connection_index| {
@@ -123,19 +170,17 @@ pub(super) fn dial_pool(
                 std::thread::Builder::new().name("pccl-dial".into()).stack_size(STACK_BYTES).spawn_scoped(
                     scope,
                     move || {
-                        dial_with_preamble(address, &preamble, deadline).map_err(|error| error.to_string())
+                        dial_with_preamble(address, &preamble, ticket, deadline)
+                            .map_err(|error| error.to_string())
                     },
                 )
             })
             .collect();
-        let first = introduce(&first, address, &preamble, deadline)
-            .map(|()| first)
-            .map_err(|error| error.to_string());
         let others = dials.into_iter().map(|dial| {
             let thread = dial.map_err(|error| format!("cannot start a thread: {error}"))?;
             thread.join().map_err(|_| "a dial panicked".to_owned())?
         });
-        std::iter::once(first).chain(others).collect::<Result<Vec<_>, String>>()
+        std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, String>>()
     })?;
     for conn in &conns[1..] {
         tune_data_socket(conn, round_trip);
@@ -143,31 +188,41 @@ pub(super) fn dial_pool(
     Ok(conns)
 }
 
-/// Connections from previous ranks that no link has taken yet. They may come before the plan that explains them.
+/// Connections of edges that others have dialed, and that no link has taken yet. They may come before the plan that
+/// explains them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     conns: Vec<(Preamble, Conn, Instant)>,
 }
 
 impl Waiting {
-    /// Adds a connection; the oldest one goes if there are too many.
+    /// Adds a connection. If there are too many, the oldest one goes of the network that most of them come from.
     pub(crate) fn add(&mut self, preamble: Preamble, conn: Conn) {
+        // Without an address it is broken, which whoever reads it finds.
+        let network = |conn: &Conn| {
+            let address = conn.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
+            Network::of(address)
+        };
         self.conns.retain(|(_, _, since)| since.elapsed() < WAITING_TIMEOUT);
-        if self.conns.len() >= MAX_WAITING {
-            self.conns.remove(0);
-        }
         self.conns.push((preamble, conn, Instant::now()));
+        if self.conns.len() > MAX_WAITING {
+            let all = self.conns.iter().enumerate().map(|(index, (_, conn, _))| (index, network(conn)));
+            if let Some(index) = all.collect::<Crowd<usize>>().one_too_many(MAX_WAITING, MAX_WAITING) {
+                let (preamble, ..) = self.conns.remove(index);
+                log::debug!("closing a connection that says it is of {:032x}: too many wait", preamble.from);
+            }
+        }
     }
 
     /// Closes connections that belong to epochs before `epoch`, but for those of `awaited` edges.
-    pub(crate) fn forget_before(&mut self, epoch: GroupEpoch, awaited: &[Edge]) {
+    pub(crate) fn forget_before(&mut self, epoch: GroupEpoch, awaited: &[Side]) {
         self.conns.retain(|(preamble, _, _)| {
             preamble.epoch >= epoch.0 || awaited.iter().any(|edge| is_of(preamble, edge))
         });
     }
 
-    /// All connections of `edge`, in order, once they are complete.
-    pub(crate) fn take(&mut self, edge: &Edge) -> Option<Vec<Conn>> {
+    /// All connections of an edge, in order, once they are complete.
+    pub(crate) fn take(&mut self, edge: &Side) -> Option<Vec<Conn>> {
         let newest = self.conns.iter().rev().find(|(preamble, _, _)| is_of(preamble, edge))?;
         let count = newest.0.connection_count;
         let belongs = |preamble: &Preamble| is_of(preamble, edge) && preamble.connection_count == count;
@@ -187,9 +242,10 @@ impl Waiting {
     }
 }
 
-fn is_of(preamble: &Preamble, edge: &Edge) -> bool {
-    let count = preamble.connection_count;
-    preamble.from == edge.peer
+fn is_of(preamble: &Preamble, side: &Side) -> bool {
+    let (edge, count) = (side.edge, preamble.connection_count);
+    preamble.role == side.dialed_as()
+        && preamble.from == edge.peer
         && preamble.link_generation == edge.generation
         && (count == edge.connections || edge.connections == 0)
         && count <= limits::MAX_POOL_CONNECTIONS
@@ -197,14 +253,16 @@ fn is_of(preamble: &Preamble, edge: &Edge) -> bool {
 }
 
 /// Whether frames to `next` carry checksums.
-pub(crate) fn wants_checksums(choice: FrameChecksums, own: &Member, next: &Member) -> bool {
-    match choice {
+pub(crate) fn wants_checksums(config: &Config, me: Identity, own: &Member, next: &Member) -> bool {
+    match config.checksums {
         FrameChecksums::Always => true,
         FrameChecksums::Never => false,
+        // A record that was damaged on its way does not open.
+        FrameChecksums::Automatic if config.run_keys.is_some() && me.wire != WireMode::Off => false,
         FrameChecksums::Automatic => {
-            let loopback = next.host.as_str() == "localhost"
-                || next.host.as_str().parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-            !loopback && own.host != next.host
+            let loopback = next.hosts.host.as_str() == "localhost"
+                || next.hosts.host.as_str().parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+            !loopback && own.hosts.host != next.hosts.host
         }
     }
 }
@@ -232,13 +290,18 @@ mod tests {
                 Preamble { from: 7, link_generation: 1, connection_index, connection_count, ..data };
             waiting.add(preamble, stream.into());
         };
-        let edge = |connections| Edge { peer: 7, generation: 1, connections };
+        let edge = |connections| Side { edge: Edge { peer: 7, generation: 1, connections }, is_out: false };
         add(&mut waiting, 0, 3);
         add(&mut waiting, 2, 3);
         assert!(waiting.take(&edge(0)).is_none());
         add(&mut waiting, 1, 3);
         assert!(waiting.take(&edge(2)).is_none(), "another number was agreed on");
-        assert!(waiting.take(&Edge { peer: 8, ..edge(0) }).is_none());
+        let other = Side { edge: Edge { peer: 8, ..edge(0).edge }, ..edge(0) };
+        assert!(waiting.take(&other).is_none());
+        assert!(
+            waiting.take(&Side { is_out: true, ..edge(0) }).is_none(),
+            "of the edge in the other direction"
+        );
         assert_eq!(waiting.take(&edge(0)).map(|conns| conns.len()), Some(3));
         assert!(waiting.take(&edge(0)).is_none());
         // What a newer dial brings counts, whatever an older one left.

@@ -2,13 +2,17 @@
 
 use super::{Shared, conductor::Event};
 use crate::{Error, Reason, config::Config};
-use parking_lot::Mutex;
-use pccl_protocol::limits;
-use std::sync::{Arc, Weak};
+use log::Level;
+use pccl_protocol::{Address, PeerId, limits};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 use tinysockets::{
     acceptor::{AcceptLimits, Acceptor, Incoming},
+    bucket::Lines,
     listener::Listener,
+    place::own_addresses,
     preamble::{Refusal, Role},
+    throttle::LINES_ABOUT_STRANGERS,
+    ticket::Lock,
 };
 
 /// Index of the data listener.
@@ -37,49 +41,50 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
     Ok(vec![bind(Role::Data, config.first_p2p_port)?, bind(Role::State, config.first_state_port)?])
 }
 
+/// Addresses of this machine under which others may try the listeners, beside the one that the master sees; `near` is
+/// that on the way to it.
+pub(crate) fn announced(
+    config: &Config,
+    listeners: &[(Role, Listener)],
+    near: Option<IpAddr>,
+) -> Vec<Address> {
+    if config.advertised_host.is_some() || config.outbound_only == Some(true) {
+        return Vec::new();
+    }
+    let has_ipv6 = listeners.iter().all(|(_, listener)| listener.local_addr().is_ipv6());
+    let own = own_addresses(config.bind, has_ipv6, near).into_iter().filter_map(Address::new);
+    own.take(limits::MAX_ADDRESSES).collect()
+}
+
 fn what_for(role: Role) -> &'static str {
     match role {
-        Role::State => "shared state",
-        Role::Data | Role::Probe | Role::Check | Role::Control => "tensors",
+        Role::State | Role::StateBack => "shared state",
+        Role::Data | Role::DataBack | Role::Probe | Role::ProbeBack | Role::Check | Role::Control => {
+            "tensors"
+        }
     }
 }
 
-/// Starts to accept.
+/// Starts to accept, once this peer knows who it is: whoever comes before waits in the kernel.
 pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> Result<Acceptor, Error> {
+    let lock = match (&shared.config.run_keys, shared.told.wallet.door()) {
+        (None, _) => None,
+        (Some(keys), Some(door)) => Some(Lock::of_peer(keys.clone(), door.clone())),
+        (Some(_), None) => {
+            return Err(Error::System("the master has not said by what tickets are known".to_owned().into()));
+        }
+    };
     let shared = Arc::downgrade(shared);
-    Acceptor::spawn(listeners, AcceptLimits::default(), Box::new(move |incoming| take(&shared, incoming)))
+    let mut lines = Lines::new(LINES_ABOUT_STRANGERS, Instant::now());
+    let handler = Box::new(move |incoming: Incoming| match shared.upgrade() {
+        Some(shared) => answer(&shared, incoming, &mut lines),
+        None => incoming.refuse(Refusal::ShuttingDown),
+    });
+    Acceptor::spawn(listeners, AcceptLimits::default(), lock, handler)
         .map_err(|error| Error::System(Reason::system("cannot accept connections", error)))
 }
 
-/// Most connections that wait until this peer knows who it is.
-const MAX_EARLY: usize = limits::MAX_POOL_CONNECTIONS as usize;
-
-/// Connections from peers that heard of this one before it heard who it is itself: the master's packets reach each peer
-/// in order, but different peers at different times.
-#[derive(Debug, Default)]
-pub(crate) struct Early {
-    waiting: Mutex<Vec<Incoming>>,
-}
-
-/// This peer has learnt who it is: answers those who came before.
-pub(crate) fn take_early(shared: &Arc<Shared>) {
-    let waiting = std::mem::take(&mut *shared.early.waiting.lock());
-    waiting.into_iter().for_each(|incoming| answer(shared, incoming));
-}
-
-fn take(shared: &Weak<Shared>, incoming: Incoming) {
-    let Some(shared) = shared.upgrade() else { return incoming.refuse(Refusal::ShuttingDown) };
-    {
-        let mut waiting = shared.early.waiting.lock();
-        // Under the lock: whoever sets the identity empties the list afterwards.
-        if shared.told.identity().is_none() && waiting.len() < MAX_EARLY {
-            return waiting.push(incoming);
-        }
-    }
-    answer(&shared, incoming);
-}
-
-fn answer(shared: &Arc<Shared>, incoming: Incoming) {
+fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) {
     let Some(identity) = shared.told.identity() else { return incoming.refuse(Refusal::NotExpected) };
     let preamble = incoming.preamble;
     if shared.control.end().is_some() {
@@ -94,15 +99,48 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming) {
     if preamble.group != shared.config.group.0 {
         return incoming.refuse(Refusal::NotExpected);
     }
+    // Checks are encrypted in any mode.
+    if preamble.security != identity.wire.security()
+        && preamble.role != Role::Check
+        && shared.config.run_keys.is_some()
+    {
+        log::warn!("{} connects in another wire mode than that of the run", PeerId(preamble.from));
+        return incoming.refuse(Refusal::UnsupportedSecurity);
+    }
     let remote = incoming.remote_addr;
+    let plan = shared.operations.table.plan();
+    if let Err(why) = shared.told.wallet.judge(&preamble, plan.as_deref()) {
+        let (from, role) = (PeerId(preamble.from), preamble.role);
+        // A member whose plan was overtaken by the next one means no harm.
+        let is_member = plan.is_some_and(|plan| plan.rank_of(from).is_some());
+        let (level, more) = match if is_member { None } else { lines.next(Instant::now()) } {
+            Some(more) => (Level::Warn, more),
+            None => (Level::Debug, String::new()),
+        };
+        log::log!(level, "refusing connection from {remote}, of peer {from} for {role:?}: {why}{more}");
+        return incoming.refuse(Refusal::WrongTicket);
+    }
+    let place = shared.summons.place_of(&preamble);
+    if matches!(preamble.role, Role::StateBack | Role::ProbeBack) && place.is_none() {
+        log::debug!(
+            "refusing connection from {remote}: nobody has asked peer {} to dial",
+            PeerId(preamble.from)
+        );
+        return incoming.refuse(Refusal::NotExpected);
+    }
     let conn = match incoming.accept() {
         Ok(conn) => conn,
         Err(error) => return log::debug!("connection from {remote} broke during the preamble: {error}"),
     };
     match preamble.role {
-        Role::Data => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
+        Role::Data | Role::DataBack => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
         Role::State => shared.syncs.server.serve(&shared.syncs, conn, preamble.connection_index, remote),
         Role::Probe => shared.probes.serve(conn, remote),
+        Role::StateBack | Role::ProbeBack => {
+            if let Some(place) = place {
+                place.take(conn);
+            }
+        }
         // The reply was all.
         Role::Check => {}
         // The acceptor lets only the roles of the two listeners through.

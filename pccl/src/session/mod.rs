@@ -6,12 +6,14 @@
 //! master.
 
 mod beat;
+mod called;
 pub(crate) mod calls;
 mod conductor;
 mod edges;
 mod listen;
 mod probe;
 mod reach;
+mod seek;
 mod stall;
 pub(crate) mod status;
 mod tap;
@@ -26,13 +28,14 @@ use crate::{
     error::End,
     flight,
     state::syncs::Syncs,
+    summons::Summons,
     threads::spawn,
     world::{Identity, Told},
 };
 use calls::Calls;
 use crossbeam_channel::Sender;
 use pccl_flight::{Event, Recorder, What};
-use pccl_protocol::{C2m, M2c, Nothing, PreviousIdentity, Registered, limits};
+use pccl_protocol::{AheadStep, C2m, M2c, Nothing, PreviousIdentity, Registered, RunId, limits};
 use std::{
     sync::{Arc, Weak},
     thread::JoinHandle,
@@ -41,8 +44,9 @@ use std::{
 use tinysockets::{
     acceptor::Acceptor,
     conn::Conn,
+    key::{RunKey, RunKeys},
     preamble::{Preamble, Role},
-    queued::{QueuedConfig, QueuedSocket},
+    queued::QueuedConfig,
 };
 
 /// Packets of the master that may wait to be fetched by a caller.
@@ -63,7 +67,9 @@ pub(crate) struct Shared {
     /// Questions for the status that have not been answered.
     pub(crate) status: status::StatusDesk,
     probes: probe::ProbeDesk,
-    early: listen::Early,
+    called: called::CallDesk,
+    /// Connections that others are to make.
+    summons: Arc<Summons>,
     conductor: Sender<conductor::Event>,
     bell: beat::Bell,
 }
@@ -82,7 +88,9 @@ impl Shared {
                 links: Links::default(),
                 backups: BackupPool::default(),
             });
-            let syncs = Syncs::new(config.clone(), (control.clone(), told.clone()), table, flight.clone());
+            let summons = Arc::new(Summons::default());
+            let with = (control.clone(), told.clone(), summons.clone());
+            let syncs = Syncs::new(config.clone(), with, table, flight.clone());
             Self {
                 config,
                 flight,
@@ -93,7 +101,8 @@ impl Shared {
                 calls: Calls::connecting(),
                 status: status::StatusDesk::default(),
                 probes: probe::ProbeDesk::default(),
-                early: listen::Early::default(),
+                called: called::CallDesk::default(),
+                summons,
                 conductor,
                 bell: beat::Bell::default(),
             }
@@ -102,12 +111,10 @@ impl Shared {
 
     /// Waits until this peer is a full member of the ring. Before that no other call is possible.
     pub(crate) fn wait_for_admission(&self, deadline: Option<Instant>) -> Result<(), Error> {
-        let admitted = self.control.receive(deadline, |packet| match packet {
+        self.control.receive(deadline, |packet| match packet {
             M2c::Admitted(_) => Ok(()),
             other => Err(other),
-        });
-        self.calls.end_exclusive();
-        admitted
+        })
     }
 
     /// This peer is registered, and nobody lets it in: other calls are possible.
@@ -136,7 +143,7 @@ impl Shared {
         }
         let _ = self.conductor.send(conductor::Event::Stop);
         self.bell.ring();
-        self.syncs.server.stop();
+        self.syncs.stop_serving();
         self.probes.stop();
         self.syncs.source.keep(|_| false);
         self.status.close();
@@ -182,18 +189,34 @@ impl From<Error> for Refused {
     }
 }
 
-/// Connects to the master and introduces itself.
-fn dial_master(config: &Config, deadline: Instant) -> Result<Conn, Refused> {
-    let preamble = Preamble { group: config.group.0, ..Preamble::new(Role::Control) };
-    let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, deadline);
-    dialled.map_err(|error| Reason::from(error).into())
+/// Connects to the master, to that of a run if there is one, and introduces itself.
+fn dial_master(config: &Config, run: Option<RunId>, deadline: Instant) -> Result<Conn, Reason<ConnectCause>> {
+    let run = run.map_or(0, |run| run.0);
+    let preamble = Preamble { group: config.group.0, run, ..Preamble::new(Role::Control) };
+    let key = config.run_keys.as_ref().map(RunKeys::used);
+    let key = key.as_ref().map(RunKey::secret);
+    let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, key, deadline);
+    dialled.map_err(Reason::from)
+}
+
+/// Takes a connection to the master into use, which has got so many packets over the ones before.
+fn open_control(shared: &Arc<Shared>, conn: Conn, master_has: u64) -> Result<(), Error> {
+    let (tap, on_close) = tap::callbacks(shared);
+    let config = QueuedConfig {
+        name: "control".into(),
+        max_frame_bytes: limits::MAX_PACKET_BYTES,
+        inbox_limit: INBOX_LIMIT,
+        on_close: Some(on_close),
+    };
+    let opened = shared.control.open(conn, config, tap, master_has);
+    opened.map_err(|error| Error::System(Reason::system("control connection", error)))
 }
 
 /// A session and its threads. Dropping it ends the session and joins them.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
-    acceptor: Acceptor,
+    acceptor: Option<Acceptor>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -206,53 +229,52 @@ impl Session {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
-        let conn = dial_master(&config, deadline)?;
+        let conn = dial_master(&config, None, deadline)?;
+        let near = conn.local_addr().ok().map(|address| address.ip());
+        let security =
+            conn.suite().map_or("no run key, not encrypted".to_owned(), |suite| format!("run key, {suite}"));
+        log::info!("connected to the master at {} ({security})", config.master);
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config)?;
         let shared = Shared::new(config, flight, events);
-        let acceptor = listen::spawn(listeners, &shared)?;
-        let mut session = Self { shared, acceptor, threads: Vec::new() };
-        session.open_control(conn)?;
-        let registered = session.register(deadline, previous)?;
+        let ports = [listen::P2P, listen::STATE].map(|index| listeners[index].1.local_port());
+        let addresses = listen::announced(&shared.config, &listeners, near);
+        let mut session = Self { shared, acceptor: None, threads: Vec::new() };
+        open_control(&session.shared, conn, 0)?;
+        let registered = session.register(deadline, previous, ports, addresses)?;
+        session.acceptor = Some(listen::spawn(listeners, &session.shared)?);
         session.start_threads(&registered, event_source)?;
         Ok(session)
     }
 
-    fn open_control(&self, conn: Conn) -> Result<(), Error> {
+    fn register(
+        &self,
+        deadline: Instant,
+        previous: Option<PreviousIdentity>,
+        [p2p_port, state_port]: [u16; 2],
+        addresses: Vec<pccl_protocol::Address>,
+    ) -> Result<Registered, Refused> {
         let shared = &self.shared;
-        let (tap, on_close) = tap::callbacks(shared);
-        let config = QueuedConfig {
-            name: "control".into(),
-            max_frame_bytes: limits::MAX_PACKET_BYTES,
-            inbox_limit: INBOX_LIMIT,
-            on_close: Some(on_close),
-        };
-        let socket = QueuedSocket::start(conn, config, tap)
-            .map_err(|error| Error::System(Reason::system("control connection", error)))?;
-        shared.control.open(socket);
-        Ok(())
-    }
-
-    fn register(&self, deadline: Instant, previous: Option<PreviousIdentity>) -> Result<Registered, Refused> {
-        let shared = &self.shared;
-        let port = |index| {
-            self.acceptor
-                .local_port(index)
-                .ok_or_else(|| Error::System("a listener has no port".to_owned().into()))
-        };
-        shared.control.send(&C2m::Register(pccl_protocol::Register {
+        let register = C2m::Register(pccl_protocol::Register {
             group: shared.config.group,
             advertised_host: shared.config.advertised_host.clone(),
-            p2p_port: port(listen::P2P)?,
-            state_port: port(listen::STATE)?,
+            addresses,
+            p2p_port,
+            state_port,
             pool_connections: shared.config.pool_connections,
             name: shared.config.name.clone(),
             previous,
             formed: shared.config.formed,
             alone: shared.config.alone,
             resume: shared.config.offer,
-        }));
+            outbound_only: shared.config.outbound_only,
+        });
+        // In one go: a newcomer that wants to fetch ahead is none that the others wait for, not even for a moment.
+        match shared.config.ahead {
+            true => shared.control.send_all(&[register, C2m::Ahead(AheadStep::Wanted(Nothing {}))]),
+            false => shared.control.send(&register),
+        }
         shared
             .control
             .receive(Some(deadline), |packet| match packet {
@@ -313,7 +335,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.finish(End::Closed);
-        self.acceptor.shutdown();
+        self.acceptor = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread of the session panicked");

@@ -4,7 +4,7 @@ use crate::{control::Control, threads::spawn, world::Identity};
 use pccl_protocol::{C2m, GroupEpoch, GroupId, PeerId, ReachPlan, ReachReport, Text, Unreached};
 use std::{sync::Arc, time::Duration};
 use tinysockets::{
-    address::HostPort,
+    key::RunKey,
     preamble::{Preamble, Role},
     reach::{Reach, Target, reach_all},
 };
@@ -14,6 +14,7 @@ use tinysockets::{
 pub(super) fn answer(
     control: &Arc<Control>,
     (me, group): (Identity, GroupId),
+    key: Option<RunKey>,
     epoch: GroupEpoch,
     plan: ReachPlan,
 ) {
@@ -29,9 +30,9 @@ pub(super) fn answer(
         .iter()
         .flat_map(|target| {
             [(false, target.p2p_port), (true, target.state_port)].map(|(is_state, port)| {
-                let address = HostPort::new(target.host.as_str(), port);
                 let preamble = Preamble { to: target.peer.0, ..preamble };
-                (target.peer, is_state, Target { address, preamble })
+                let key = key.as_ref().map(|key| key.secret().clone());
+                (target.peer, is_state, Target { place: target.hosts.at(port), preamble, key })
             })
         })
         .collect();
@@ -44,9 +45,9 @@ pub(super) fn answer(
         let results = reach_all(&targets, limit);
         let failed = |(port, result): (&(PeerId, bool, Target), Reach)| match result {
             Reach::Failed(text) => Some(Unreached { peer: port.0, is_state: port.1, text: Text::new(text) }),
-            Reach::Reached => None,
+            Reach::Reached(_) => None,
             Reach::Unknown(why) => {
-                log::warn!("cannot try to reach {}: {why}", port.2.address);
+                log::warn!("cannot try to reach {}: {why}", port.2.place.target);
                 None
             }
         };

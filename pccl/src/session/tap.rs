@@ -3,8 +3,8 @@
 //! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
 //! a caller's request stay in the inbox until the caller fetches them.
 
-use super::{Shared, conductor::Event, listen};
-use crate::{collective::op::Op, error::End, flight, world::Identity};
+use super::{Shared, called, conductor::Event, seek};
+use crate::{collective::op::Op, error::End, flight};
 use pccl_protocol::{GroupPlan, M2c, OpId, VoteRef};
 use std::sync::{Arc, Weak};
 use tinysockets::queued::{OnClose, Tap, TapFn};
@@ -15,7 +15,7 @@ pub(crate) fn callbacks(shared: &Arc<Shared>) -> (TapFn<M2c>, OnClose) {
     let tap = Box::new(move |kind: u16, body: &[u8]| receive(&for_tap, kind, body));
     let on_close = Box::new(move |reason: &tinysockets::queued::CloseReason| {
         if let Some(shared) = for_close.upgrade() {
-            shared.finish(End::MasterLost(reason.into()));
+            seek::connection_ended(&shared, reason);
         }
     });
     (tap, on_close)
@@ -30,8 +30,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
     shared.control.note_heard(&packet);
     match packet {
         M2c::Registered(registered) => {
-            shared.told.registered(Identity::new(&registered));
-            listen::take_early(&shared);
+            shared.told.registered(&registered);
             return Tap::Keep(M2c::Registered(registered));
         }
         M2c::Kicked(reason) => shared.finish(End::Kicked(reason)),
@@ -39,6 +38,8 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         M2c::Sizes(sizes) => shared.told.learn(|known| known.apply_sizes(&sizes)),
         M2c::Admitted(sizes) => {
             shared.told.learn(|known| known.apply_sizes(&sizes));
+            shared.syncs.ahead.lock().is_admitted = true;
+            shared.syncs.source.stop();
             return answered(&shared, M2c::Admitted(sizes));
         }
         M2c::TopologyDone(done) => {
@@ -55,10 +56,14 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         }
         M2c::ProbePlan(plan) => {
             if let Some(me) = shared.told.identity() {
-                shared.probes.measure(&shared.control, &shared.config, me, plan);
+                let from = (&*shared.config, &*shared.told);
+                shared.probes.measure(&shared.control, &shared.summons, from, me, plan);
             }
         }
+        M2c::Call(call) => called::answer(&shared, call),
         M2c::ReachPlan(plan) => drop(shared.conductor.send(Event::Reach(plan))),
+        M2c::Keys(keys) => shared.told.wallet.take_keys(keys, shared.config.run_keys.as_ref()),
+        M2c::Tickets(given) => shared.told.wallet.take_tickets(given),
         M2c::Warning(text) => log::warn!("{text}"),
         M2c::Commence(commence) => {
             with_op(&shared, commence.op, |op| op.commence(&commence));
@@ -87,8 +92,15 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
             shared.syncs.source.stop();
             return answered(&shared, M2c::SyncOutcome(outcome));
         }
-        // No peer asks for them.
-        M2c::Rates(_) => {}
+        M2c::StateAhead(plan) if shared.calls.is_connecting() => {
+            shared.syncs.ahead.lock().plan = Some(plan.clone());
+            shared.syncs.source.stop();
+            return Tap::Keep(M2c::StateAhead(plan));
+        }
+        M2c::Received(received) => shared.control.acknowledged(received.count),
+        M2c::Returned(_) => return Tap::Close("the answer to a return that was not asked for".into()),
+        // No peer asks for rates or is examined, and who is let in has a sync for the state.
+        M2c::Rates(_) | M2c::Examined(_) | M2c::StateAhead(_) => {}
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.
         M2c::Goodbye(_) => shared.finish(End::Closed),
     }

@@ -5,7 +5,7 @@
 //! digest differs from the own one, the walk goes on below it, down to single MiBs.
 
 use pccl_hash::{
-    Digest128,
+    Digest128, Tree,
     tree::{self, ARITY, MEBIBYTE},
 };
 use pccl_protocol::{DigestList, StatePart};
@@ -14,6 +14,7 @@ use std::ops::Range;
 /// The digests of a tensor, level by level.
 #[derive(Debug)]
 pub(crate) struct Levels {
+    tree: Tree,
     bytes: u64,
     /// Level 1 first, up to the level from which the root follows.
     levels: Vec<Vec<Digest128>>,
@@ -21,20 +22,46 @@ pub(crate) struct Levels {
 
 impl Levels {
     /// Hashes `content`.
-    pub(crate) fn of(content: &[u8], threads: usize) -> Self {
-        let bytes = content.len() as u64;
-        let mut levels = vec![tree::level1_digests_parallel(content, threads)];
+    pub(crate) fn of(tree: &Tree, content: &[u8], threads: usize) -> Self {
+        Self::above(tree.clone(), content.len() as u64, tree.level1_digests_parallel(content, threads))
+    }
+
+    /// By which tree.
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Those of the same tensor after MiBs with these numbers were replaced, which have these digests now.
+    pub(crate) fn renewed(&self, mebibytes: impl IntoIterator<Item = (u64, Digest128)>) -> Self {
+        let mut lowest = self.mebibytes().to_vec();
+        for (number, new) in mebibytes {
+            if let Some(digest) = usize::try_from(number).ok().and_then(|at| lowest.get_mut(at)) {
+                *digest = new;
+            }
+        }
+        Self::above(self.tree.clone(), self.bytes, lowest)
+    }
+
+    /// The MiBs in which two tensors of the same length differ; all of them if their digests are by different trees.
+    pub(crate) fn differing(&self, other: &Self) -> Vec<u64> {
+        let pairs = (0..).zip(self.mebibytes().iter().zip(other.mebibytes()));
+        pairs.filter(|(_, (own, theirs))| own != theirs).map(|(number, _)| number).collect()
+    }
+
+    /// All levels above the digests of the MiBs.
+    pub(crate) fn above(tree: Tree, bytes: u64, lowest: Vec<Digest128>) -> Self {
+        let mut levels = vec![lowest];
         for level in 2..=tree::top_level(bytes) {
-            let above = levels.last().map_or(Vec::new(), |below| tree::parent_digests(below, level));
+            let above = levels.last().map_or(Vec::new(), |below| tree.parent_digests(below, level));
             levels.push(above);
         }
-        Self { bytes, levels }
+        Self { tree, bytes, levels }
     }
 
     /// The digest of the whole.
     pub(crate) fn root(&self) -> Digest128 {
         let top = self.levels.last().map_or(&[][..], Vec::as_slice);
-        tree::root_from_top(top, self.bytes).unwrap_or_default()
+        self.tree.root_from_top(top, self.bytes).unwrap_or_default()
     }
 
     /// The digests of the MiBs, in their order.
@@ -117,8 +144,8 @@ impl<'a> Comparison<'a> {
         }
         match wanted.part {
             StatePart::Mebibyte(number) => {
-                let found = tree::mebibyte_digest(bytes);
-                let root = || tree::root_from_level1(&[found], self.own.bytes).unwrap_or_default();
+                let found = self.own.tree.mebibyte_digest(bytes);
+                let root = || self.own.tree.root_from_level1(&[found], self.own.bytes).unwrap_or_default();
                 let (found, needed) = match wanted.above {
                     Some(needed) => (found, needed),
                     None => (root(), self.elected),
@@ -136,9 +163,10 @@ impl<'a> Comparison<'a> {
 
     fn check_list(&self, wanted: &Wanted, list: DigestList, bytes: &[u8]) -> Result<Vec<Wanted>, String> {
         let digests: Vec<Digest128> = bytes.as_chunks().0.iter().copied().map(Digest128).collect();
+        let tree = &self.own.tree;
         let leads = match wanted.above {
-            Some(above) => tree::parent_digest(&digests, u32::from(list.level) + 1) == above,
-            None => tree::root_from_top(&digests, self.own.bytes) == Ok(self.elected),
+            Some(above) => tree.parent_digest(&digests, u32::from(list.level) + 1) == above,
+            None => tree.root_from_top(&digests, self.own.bytes) == Ok(self.elected),
         };
         if !leads {
             return Err(format!(

@@ -4,12 +4,13 @@ use super::*;
 use proptest::prelude::*;
 
 fn levels_of(bytes: u64, digests: Vec<Digest128>) -> Levels {
+    let tree = Tree::keyed([3; 32]);
     let mut levels = vec![digests];
     for level in 2..=tree::top_level(bytes) {
-        let above = tree::parent_digests(levels.last().expect("level 1"), level);
+        let above = tree.parent_digests(levels.last().expect("level 1"), level);
         levels.push(above);
     }
-    Levels { bytes, levels }
+    Levels { tree, bytes, levels }
 }
 
 /// A tensor of so many MiB whose content nobody needs to know.
@@ -88,7 +89,7 @@ fn what_is_not_there_is_not_given() {
     assert_eq!(levels.list(DigestList { level: 1, parent: 1 }).map(|list| list.len()), Some(44 * 16));
     assert_eq!((levels.mebibyte(300), levels.mebibyte(u64::MAX)), (None, None));
     assert_eq!(levels.mebibyte(299), Some(299 * MEBIBYTE..300 * MEBIBYTE - 3));
-    let empty = Levels::of(&[], 1);
+    let empty = Levels::of(&Tree::Plain, &[], 1);
     assert_eq!((empty.mebibyte(0), empty.root()), (None, pccl_hash::tree_hash(&[])));
     assert_eq!(Comparison::new(&empty, Digest128::default()).first(), None);
 }
@@ -102,12 +103,14 @@ proptest! {
         bytes in 1..5 * MEBIBYTE,
         changed in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         wrong in any::<prop::sample::Index>(),
+        is_keyed in any::<bool>(),
     ) {
         let theirs: Vec<u8> = (0..bytes).map(|i| (i / 7 % 251) as u8).collect();
         let mut own = theirs.clone();
         changed.iter().for_each(|at| own[at.index(bytes)] ^= 1);
-        let (mine, elected) = (Levels::of(&own, 1), Levels::of(&theirs, 2));
-        prop_assert_eq!(elected.root(), pccl_hash::tree_hash(&theirs));
+        let tree = if is_keyed { Tree::keyed([9; 32]) } else { Tree::Plain };
+        let (mine, elected) = (Levels::of(&tree, &own, 1), Levels::of(&tree, &theirs, 2));
+        prop_assert_eq!(elected.root(), tree.hash(&theirs, 1));
         let comparison = Comparison::new(&mine, elected.root());
         let mut open: Vec<Wanted> = comparison.first().into_iter().collect();
         while let Some(wanted) = open.pop() {

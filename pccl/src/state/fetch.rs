@@ -10,17 +10,18 @@ use super::{
     journal::{Journal, Pieces},
     lane::{self, bytes_of},
     progress::Meter,
+    salvage::Salvage,
     schedule::Job,
     syncs::Syncs,
     team::{Board, Fault, HEDGE, Over, Start},
 };
-use crate::{threads::STACK_BYTES, world::Identity};
+use crate::{memory::Piece, threads::STACK_BYTES, world::Identity};
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{PeerId, SourceFailure, SourceFault, SyncPlan, Text};
 use std::{
     io,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -28,14 +29,16 @@ use std::{
 const MAX_LANES: usize = 24;
 /// So many lanes there may be, however little memory is allowed.
 const MIN_LANES: usize = 4;
-/// Memory for which one more lane is allowed; it takes a quarter of that for itself.
+/// Memory for which one more lane is allowed.
 const MEMORY_PER_LANE: usize = 4 << 20;
+/// What of it a lane takes for itself: for the piece that it receives, and for the one that it sets aside.
+const BUFFERS_PER_LANE: usize = 2 * pccl_hash::tree::MEBIBYTE;
 /// How often progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A tensor that is to be fetched.
 pub(crate) struct Target<'a> {
-    pub(crate) content: &'a mut [u8],
+    pub(crate) content: Vec<Piece<'a>>,
     pub(crate) levels: Arc<Levels>,
 }
 
@@ -53,22 +56,38 @@ impl Room<'_> {
 
     /// For what is replaced.
     fn journal_bytes(&self) -> usize {
-        self.memory.saturating_sub(self.lanes() * pccl_hash::tree::MEBIBYTE)
+        self.memory.saturating_sub(self.lanes() * BUFFERS_PER_LANE)
     }
+}
+
+/// Within which bounds a fetch goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds<'a> {
+    pub(crate) room: Room<'a>,
+    /// What is replaced is kept, so that it can be put back. The fetch is one of a sync.
+    pub(crate) undoable: bool,
+    /// The caller's limit.
+    pub(crate) deadline: Option<Instant>,
+    /// Moment of [`super::source`] before the fetch was asked for.
+    pub(crate) begun: u64,
 }
 
 /// What became of a fetch.
 #[derive(Debug)]
 pub(crate) struct Fetched<'a> {
-    /// With what it takes to undo it.
+    /// With what it takes to undo it, if that is wanted.
     pub(crate) journal: Journal<'a>,
     pub(crate) rx_bytes: u64,
+    /// The pieces that were replaced: number of the tensor in the plan, and of the MiB.
+    pub(crate) placed: Vec<(usize, u64)>,
     /// Sources that were asked in vain, or failed later.
     pub(crate) failures: Vec<SourceFailure>,
     /// Sources that gave something and did not fail.
     pub(crate) gave: Vec<PeerId>,
     /// Why something is missing, with the error of this machine, if that is why.
     pub(crate) error: Option<(String, Option<io::Error>)>,
+    /// It is missing because a tensor has another length than at a source.
+    pub(crate) misfit: bool,
 }
 
 /// What the lanes of one fetch share.
@@ -78,8 +97,7 @@ pub(super) struct Fetch<'s, 'a> {
     pub(super) plan: &'s SyncPlan,
     pub(super) comparisons: Vec<Comparison<'s>>,
     pub(super) journal: Journal<'a>,
-    /// The caller's limit.
-    pub(super) deadline: Option<Instant>,
+    pub(super) bounds: Bounds<'s>,
     pub(super) began: Instant,
     pub(super) board: Mutex<Board>,
     /// Lanes with nothing to do wait for this.
@@ -88,21 +106,29 @@ pub(super) struct Fetch<'s, 'a> {
     news: Condvar,
 }
 
-/// Fetches everything in the plan; `targets` are its tensors, in the same order.
+/// Fetches everything in the plan, but for what an earlier fetch has left; `targets` are its tensors, in their order.
 pub(crate) fn fetch<'a>(
     shared: &Syncs,
     me: Identity,
     plan: &SyncPlan,
-    targets: Vec<Target<'a>>,
-    (room, deadline): (Room<'_>, Option<Instant>),
+    (targets, salvage): (Vec<Target<'a>>, Option<Salvage>),
+    bounds: Bounds<'_>,
     progress: &mut dyn FnMut(SyncProgress),
 ) -> Fetched<'a> {
     let (contents, levels): (Vec<_>, Vec<_>) =
         targets.into_iter().map(|target| (target.content, target.levels)).unzip();
     let pieces = contents
         .into_iter()
-        .map(|content| content.chunks_mut(pccl_hash::tree::MEBIBYTE).map(Mutex::new).collect::<Pieces<'a>>());
-    let journal = Journal::new(pieces.collect(), room.journal_bytes(), room.spill_dir);
+        .map(|content: Vec<Piece<'a>>| content.into_iter().map(Mutex::new).collect::<Pieces<'a>>());
+    let room = bounds.room;
+    let journal = match bounds.undoable {
+        true => Journal::new(pieces.collect(), room.journal_bytes(), room.spill_dir),
+        false => Journal::that_forgets(pieces.collect()),
+    };
+    let journal = match salvage.and_then(|salvage| salvage.for_plan(plan)) {
+        Some(leftover) => journal.resume(leftover),
+        None => journal,
+    };
     let comparisons: Vec<_> =
         levels.iter().zip(&plan.fetch).map(|(own, item)| Comparison::new(own, item.digest)).collect();
     let mut board = Board::new(plan.sources.len());
@@ -123,13 +149,14 @@ pub(crate) fn fetch<'a>(
         plan,
         comparisons,
         journal,
-        deadline,
+        bounds,
         began: Instant::now(),
         board: Mutex::new(board),
         work: Condvar::new(),
         news: Condvar::new(),
     };
     fetch.run(room.lanes(), progress);
+    shared.underway.end();
     fetch.result()
 }
 
@@ -139,7 +166,13 @@ impl<'a> Fetch<'_, 'a> {
     }
 
     pub(super) fn earlier(&self, deadline: Instant) -> Instant {
-        self.deadline.map_or(deadline, |limit| limit.min(deadline))
+        self.bounds.deadline.map_or(deadline, |limit| limit.min(deadline))
+    }
+
+    /// Whether a source may still be asked.
+    pub(super) fn is_needed(&self, source: PeerId) -> bool {
+        // Who is not let in yet has no plan of its group; the master names other sources when it loses one.
+        !self.bounds.undoable || self.shared.table.has_member(source)
     }
 
     /// Starts lanes until everything is here, or cannot be had.
@@ -157,6 +190,7 @@ impl<'a> Fetch<'_, 'a> {
                         board.lane_ended(start, false, Err(fault));
                     }
                 }
+                self.tell(&board);
                 if board.over.is_none() {
                     self.news.wait_until(&mut board, Instant::now() + HEDGE / 2);
                 }
@@ -184,6 +218,12 @@ impl<'a> Fetch<'_, 'a> {
         }
     }
 
+    /// Whoever looks from elsewhere sees how far this is.
+    fn tell(&self, board: &Board) {
+        let bytes = (board.done_bytes, board.total_bytes);
+        self.shared.underway.note(self.began, bytes, board.giving());
+    }
+
     fn progress_of(&self, board: &Board, meter: &mut Meter) -> SyncProgress {
         let gave = board.sources.iter().filter(|source| source.gave_bytes > 0).count();
         SyncProgress {
@@ -197,17 +237,29 @@ impl<'a> Fetch<'_, 'a> {
     /// Ends the fetch if there is no use in it any more.
     fn look_around(&self, board: &mut Board) {
         let why = if self.shared.is_over() {
-            "the session ended"
-        } else if self.shared.source.is_stopped()
-            || self.deadline.is_some_and(|deadline| deadline <= Instant::now())
-        {
-            "the sync is over"
+            "the session ended".into()
+        } else if self.shared.source.is_stopped_since(self.bounds.begun) {
+            "the sync is over".into()
+        } else if self.bounds.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.at_the_limit(board)
         } else if board.sources.is_empty() {
-            "no source was named"
+            "no source was named".into()
         } else {
             return;
         };
-        board.over = Some(Over::Failed(why.into(), None));
+        board.over = Some(Over::Failed(why, None));
+    }
+
+    /// What is missing when the caller's limit passes, and who was to give it.
+    fn at_the_limit(&self, board: &Board) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let asked = (0..board.sources.len()).filter(|number| board.sources[*number].running > 0);
+        let asked: Vec<String> = asked.map(|number| self.name(number)).collect();
+        let (done, total) = (mib(board.done_bytes), mib(board.total_bytes));
+        format!(
+            "{done:.1} of {total:.1} MiB had been fetched, and the rest was asked of {}",
+            asked.join(", ")
+        )
     }
 
     /// Whether a lane to this source has nothing to do any more.
@@ -230,8 +282,12 @@ impl<'a> Fetch<'_, 'a> {
     /// A part is in its place.
     pub(super) fn finish(&self, source: usize, job: &Job, below: Vec<(Job, usize)>, bytes: usize) {
         let more_work = !below.is_empty();
+        if !self.bounds.undoable {
+            self.shared.fetched_ahead.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
         let mut board = self.board.lock();
         board.finish(source, job, below, bytes, self.now());
+        self.tell(&board);
         let over = board.over.is_some();
         drop(board);
         if more_work || over {
@@ -254,8 +310,12 @@ impl<'a> Fetch<'_, 'a> {
         let left_out = board.lane_ended(start, got, result);
         if left_out {
             let source = &self.plan.sources[start.source];
-            let text = board.sources[start.source].fault.as_ref().map_or("", |fault| fault.text.as_str());
-            log::warn!("shared state from peer {}: {text}", self.name(start.source));
+            let fault = board.sources[start.source].fault.as_ref();
+            let (fault, text) = (fault.map(|it| it.kind), fault.map_or("", |it| it.text.as_str()));
+            // A loan ends at any time.
+            let is_usual = !self.bounds.undoable && matches!(fault, Some(SourceFault::Unreached));
+            let level = if is_usual { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "shared state from peer {}: {text}", self.name(start.source));
             if board.is_lost() {
                 board.over = Some(Over::Failed(String::new(), None));
             }
@@ -269,7 +329,7 @@ impl<'a> Fetch<'_, 'a> {
 
     fn name(&self, source: usize) -> String {
         let source = &self.plan.sources[source];
-        format!("{} ({}:{})", source.peer, source.host, source.port)
+        format!("{} ({})", source.peer, source.hosts.listed(source.port))
     }
 
     /// How it ended. After the last lane.
@@ -300,14 +360,17 @@ impl<'a> Fetch<'_, 'a> {
         if spilled_bytes > 0 {
             log::info!("{spilled_bytes} bytes of old state wait in {}", self.journal.directory().display());
         }
+        let misfit = matches!(board.over, Some(Over::Misfit(_)));
         let error = match board.over {
             Some(Over::Done) => None,
+            Some(Over::Misfit(text)) => Some((text, None)),
             Some(Over::Failed(text, error)) if !text.is_empty() => Some((text, error)),
             _ => {
                 let texts: Vec<&str> = failures.iter().map(|failure| failure.text.as_str()).collect();
                 Some((texts.join("; "), None))
             }
         };
-        Fetched { journal: self.journal, rx_bytes: board.done_bytes, failures, gave, error }
+        let Board { done_bytes: rx_bytes, placed, .. } = board;
+        Fetched { journal: self.journal, rx_bytes, placed, failures, gave, error, misfit }
     }
 }

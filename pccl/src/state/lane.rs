@@ -12,16 +12,17 @@ use super::{
     team::{Board, Fault, Over, Start},
     time_base,
 };
-use crate::{threads::spawn, world::Identity};
+use crate::{summons, threads::spawn, world::Identity};
 use parking_lot::MutexGuard;
-use pccl_protocol::{P2p, StateAnswer, StatePart, StateRequest, limits};
+use pccl_hash::tree::MEBIBYTE;
+use pccl_protocol::{C2m, CallMe, P2p, StateAnswer, StatePart, StateRequest, TicketRole, limits};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 use tinysockets::{
-    address::HostPort,
-    dial::dial_with_preamble,
+    conn::Conn,
+    dial::dial_place,
     link::tune_data_socket,
     preamble::{Preamble, Role},
     stream::PacketStream,
@@ -59,7 +60,7 @@ pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
     let source = &fetch.plan.sources[start.source];
     let watch = fetch.shared.source.begin(source.peer);
     // Whoever went before this peer watched will not be told of again.
-    fetch.shared.source.keep(|peer| fetch.shared.table.has_member(peer));
+    fetch.shared.source.keep(|peer| fetch.is_needed(peer));
     let mut got = false;
     let result = if fetch.is_over(start.source) {
         Ok(())
@@ -91,15 +92,45 @@ struct Lane<'f, 's, 'a> {
     depth: usize,
     /// How long an answer takes.
     pace: Duration,
-    /// Something has come.
+    /// Something has come, and was right.
     got: bool,
 }
 
 impl<'f, 's, 'a> Lane<'f, 's, 'a> {
-    /// Dials on a thread of its own, so that the loss of the source ends the wait here.
     fn connect(fetch: &'f Fetch<'s, 'a>, start: Start, watch: &Watch<'_>) -> Result<Self, Fault> {
+        let source = &fetch.plan.sources[start.source];
+        let conn = match source.back {
+            true => Self::be_dialed(fetch, start, watch)?,
+            false => Self::dial(fetch, start, watch)?,
+        };
+        let round_trip = conn.round_trip();
+        tune_data_socket(&conn, round_trip);
+        let worth = match fetch.shared.config.pool_connections {
+            0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
+            wanted => wanted.into(),
+        };
+        let stream = PacketStream::new(conn, limits::MAX_STATE_PACKET_BYTES);
+        watch.connected(stream.breaker());
+        fetch.connected(start.source, worth.min(MAX_CONNECTIONS));
+        Ok(Self {
+            fetch,
+            start,
+            stream,
+            patience: Patience::of(fetch.me),
+            owed: VecDeque::new(),
+            writer: fetch.journal.writer(),
+            buffer: Vec::new(),
+            depth: *DEPTH.start(),
+            pace: AHEAD,
+            got: false,
+        })
+    }
+
+    /// Dials on a thread of its own, so that the loss of the source ends the wait here.
+    fn dial(fetch: &Fetch<'_, '_>, start: Start, watch: &Watch<'_>) -> Result<Conn, Fault> {
         let (shared, me, source) = (fetch.shared, fetch.me, &fetch.plan.sources[start.source]);
         let preamble = Preamble {
+            security: me.wire.security(),
             run: me.run.0,
             from: me.peer.0,
             to: source.peer.0,
@@ -108,40 +139,45 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             connection_count: start.index + 1,
             ..Preamble::new(Role::State)
         };
-        let address = HostPort::new(source.host.as_str(), source.port);
+        let (ways, peer) = (shared.ways().clone(), source.peer);
+        let place = ways.to(peer, &source.hosts, source.port);
         let deadline = fetch.earlier(Instant::now() + shared.config.dial_timeout);
+        let (preamble, ticket) = shared.wallet().stamp(preamble).map_err(Fault::unreached)?;
         let (result, dialed) = crossbeam_channel::bounded(1);
         // Not waited for: it ends by its deadline and holds nothing of this session.
         spawn("pccl-fetch", move || {
-            let _ = result.send(dial_with_preamble(&address, &preamble, deadline));
+            let dialed = dial_place(&place, &|_| preamble, ticket.as_ref(), deadline);
+            if let Ok(conn) = &dialed {
+                ways.led_to(peer, conn);
+            }
+            let _ = result.send(dialed);
         })
         .map_err(Fault::unreached)?;
         let dialed = crossbeam_channel::select! {
             recv(dialed) -> dialed => dialed.map_err(Fault::unreached)?,
             recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),
         };
-        let conn = dialed.map_err(Fault::unreached)?;
-        let round_trip = conn.round_trip();
-        tune_data_socket(&conn, round_trip);
-        let worth = match shared.config.pool_connections {
-            0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
-            wanted => wanted.into(),
+        dialed.map_err(Fault::unreached)
+    }
+
+    /// Has the source dial, which cannot be dialed.
+    fn be_dialed(fetch: &Fetch<'_, '_>, start: Start, watch: &Watch<'_>) -> Result<Conn, Fault> {
+        let (shared, source) = (fetch.shared, &fetch.plan.sources[start.source]);
+        // The wish goes by way of the master.
+        let deadline = fetch.earlier(Instant::now() + shared.config.dial_timeout * 2);
+        let wish = CallMe {
+            peer: source.peer,
+            role: TicketRole::StateBack,
+            index: start.index,
+            count: start.index + 1,
         };
-        let stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
-        watch.connected(stream.breaker());
-        fetch.connected(start.source, worth.min(MAX_CONNECTIONS));
-        Ok(Self {
-            fetch,
-            start,
-            stream,
-            patience: Patience::of(me),
-            owed: VecDeque::new(),
-            writer: fetch.journal.writer(),
-            buffer: Vec::new(),
-            depth: *DEPTH.start(),
-            pace: AHEAD,
-            got: false,
-        })
+        let summoned = shared.summons.ask(wish, |wish| shared.send(&C2m::CallMe(wish)));
+        let arrived = crossbeam_channel::select! {
+            recv(summoned.arrivals()) -> arrived => arrived.ok(),
+            recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),
+            default(deadline.saturating_duration_since(Instant::now())) => None,
+        };
+        arrived.map(|(_, _, conn)| conn).ok_or_else(|| Fault::unreached(summons::NOT_DIALED_BACK))
     }
 
     fn run(&mut self) -> Result<(), Fault> {
@@ -214,9 +250,27 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
         let (kind, body) = self.stream.recv_packet(deadline).map_err(Fault::lost)?;
         match P2p::from_frame(kind, &body).map_err(Fault::refused)? {
             P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == needed as u64 => {}
+            P2p::StateAnswer(StateAnswer::Bytes(bytes))
+                if !self.fetch.bounds.undoable && bytes <= MEBIBYTE as u64 =>
+            {
+                // The master has seen only the tensors of those who vote.
+                let key = &item.key;
+                let text =
+                    format!("a part of tensor {key} has {bytes} bytes in the run, and {needed} at this peer");
+                self.fetch.end(Over::Misfit(text));
+                return Err(Fault::unreached("not needed any more"));
+            }
             P2p::StateAnswer(StateAnswer::Bytes(bytes)) => {
                 let text = format!("offers {bytes} bytes for a part of tensor {}, it has {needed}", item.key);
                 return Err(Fault::refused(text));
+            }
+            P2p::StateAnswer(StateAnswer::NotServing(_)) if !self.fetch.bounds.undoable => {
+                return Err(Fault::unreached("its loan has ended"));
+            }
+            P2p::StateAnswer(StateAnswer::UnknownPart(_)) if !self.fetch.bounds.undoable => {
+                let text = format!("tensor {} has another length in the run", item.key);
+                self.fetch.end(Over::Misfit(text));
+                return Err(Fault::unreached("not needed any more"));
             }
             P2p::StateAnswer(StateAnswer::NotServing(_)) => {
                 return Err(Fault::refused(format!("does not serve sync {}", self.fetch.plan.sync)));
@@ -235,18 +289,19 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
         }
         let bytes = &mut self.buffer[..needed];
         self.stream
-            .recv_exact_progress(bytes, self.patience.stall, self.fetch.deadline)
+            .recv_exact_progress(bytes, self.patience.stall, self.fetch.bounds.deadline)
             .map_err(Fault::lost)?;
         self.owed.pop_front();
-        self.got = true;
+        log::trace!("part of {} arrived: {:?}", item.key, job.wanted.part);
         let below = comparison.check(&job.wanted, bytes);
         let below = below.map_err(|text| Fault::refused(format!("tensor {}: {text}", item.key)))?;
         let below = below.into_iter().map(|wanted| Job { tensor: job.tensor, wanted });
         let below = below.map(|job| (job, bytes_of(comparison, &job))).collect();
+        self.got = true;
         self.place(&job, below, needed)
     }
 
-    fn place(&mut self, job: &Job, below: Vec<(Job, usize)>, bytes: usize) -> Result<(), Fault> {
+    fn place(&mut self, job: &Job, mut below: Vec<(Job, usize)>, bytes: usize) -> Result<(), Fault> {
         let is_first = self.fetch.board.lock().schedule.arrive(job);
         if !is_first {
             return Ok(());
@@ -263,8 +318,22 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
                 return Ok(());
             }
         }
+        below.retain(|(job, _)| !self.recall(job));
         self.fetch.finish(self.start.source, job, below, bytes);
         Ok(())
+    }
+
+    /// Puts a piece into its place that an earlier attempt has fetched. Whether there is one.
+    fn recall(&mut self, job: &Job) -> bool {
+        let StatePart::Mebibyte(number) = job.wanted.part else { return false };
+        let Ok(piece) = usize::try_from(number) else { return false };
+        let comparison = &self.fetch.comparisons[job.tensor];
+        let is_right = |bytes: &[u8]| comparison.check(&job.wanted, bytes).is_ok();
+        let is_here = self.writer.recall(job.tensor, piece, is_right);
+        if is_here {
+            self.fetch.board.lock().placed.push((job.tensor, number));
+        }
+        is_here
     }
 }
 

@@ -1,6 +1,8 @@
 //! How far a fetch of shared state is, for the caller and for the log.
 
-use std::time::Duration;
+use parking_lot::Mutex;
+use pccl_protocol::FetchProgress;
+use std::time::{Duration, Instant};
 
 /// How far a sync is that fetches shared state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,20 +21,56 @@ pub struct SyncProgress {
 impl SyncProgress {
     /// How long the rest takes at this rate; `None` while nothing moves.
     pub fn time_left(&self) -> Option<Duration> {
-        let left = self.total_bytes.saturating_sub(self.done_bytes);
-        (self.rate > 0).then(|| Duration::from_millis(left.saturating_mul(1000) / self.rate))
+        self.told().time_left()
+    }
+
+    /// As the master is told.
+    pub(crate) fn told(&self) -> FetchProgress {
+        let Self { done_bytes, total_bytes, rate, sources } = *self;
+        FetchProgress { done_bytes, total_bytes, rate, sources: u16::try_from(sources).unwrap_or(u16::MAX) }
     }
 }
 
 impl std::fmt::Display for SyncProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let (done, total, rate) = (mib(self.done_bytes), mib(self.total_bytes), mib(self.rate));
-        write!(f, "{done:.1} of {total:.1} MiB from {} sources, {rate:.1} MiB/s", self.sources)?;
-        match self.time_left() {
-            Some(left) => write!(f, ", {:.0} s left", left.as_secs_f64().ceil()),
-            None => write!(f, ", nothing moves"),
+        self.told().fmt(f)
+    }
+}
+
+/// The fetch that is under way in a session, if there is one, for whoever looks from another thread than the caller's.
+#[derive(Debug, Default)]
+pub(crate) struct Underway(Mutex<Option<Tally>>);
+
+#[derive(Debug)]
+struct Tally {
+    began: Instant,
+    /// The rate is that between looks.
+    seen: SyncProgress,
+    meter: Meter,
+}
+
+impl Underway {
+    /// So much of a fetch that began at `began` is done.
+    pub(super) fn note(&self, began: Instant, (done_bytes, total_bytes): (u64, u64), sources: usize) {
+        let seen = SyncProgress { done_bytes, total_bytes, rate: 0, sources };
+        let mut tally = self.0.lock();
+        match &mut *tally {
+            Some(tally) if tally.began == began => tally.seen = seen,
+            _ => *tally = Some(Tally { began, seen, meter: Meter::default() }),
         }
+    }
+
+    /// Nothing is fetched any more.
+    pub(super) fn end(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// How far it is.
+    pub(crate) fn look(&self, now: Instant) -> Option<SyncProgress> {
+        let mut tally = self.0.lock();
+        let Tally { began, seen, meter } = tally.as_mut()?;
+        let rate = meter.rate(now.saturating_duration_since(*began), seen.done_bytes);
+        Some(SyncProgress { rate, ..*seen })
     }
 }
 
@@ -82,5 +120,23 @@ mod tests {
         assert_eq!(progress.to_string(), "1.0 of 9.0 MiB from 3 sources, 2.0 MiB/s, 4 s left");
         progress.rate = 0;
         assert_eq!(progress.to_string(), "1.0 of 9.0 MiB from 3 sources, 0.0 MiB/s, nothing moves");
+    }
+
+    #[test]
+    fn who_looks_sees_the_fetch_that_is_under_way_and_no_other() {
+        let (underway, began) = (Underway::default(), Instant::now());
+        let after = |seconds| began + Duration::from_secs(seconds);
+        assert_eq!(underway.look(began), None);
+        underway.note(began, (0, 9000), 1);
+        underway.note(began, (4000, 9000), 2);
+        let seen = SyncProgress { done_bytes: 4000, total_bytes: 9000, rate: 2000, sources: 2 };
+        assert_eq!(underway.look(after(2)), Some(seen));
+        underway.note(began, (7000, 9000), 2);
+        assert_eq!(underway.look(after(3)).map(|seen| (seen.done_bytes, seen.rate)), Some((7000, 3000)));
+        underway.end();
+        assert_eq!(underway.look(after(4)), None);
+        // Another one begins at nothing.
+        underway.note(after(5), (50, 100), 1);
+        assert_eq!(underway.look(after(6)).map(|seen| seen.rate), Some(50));
     }
 }

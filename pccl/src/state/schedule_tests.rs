@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::state::compare::{Comparison, Levels};
-use pccl_hash::tree::MEBIBYTE;
+use pccl_hash::{Tree, tree::MEBIBYTE};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// The pieces of a tensor of so many MiB, all of which differ.
 fn pieces(mebibytes: usize) -> Vec<Job> {
     let (own, theirs) = (vec![0; mebibytes * MEBIBYTE], vec![1; mebibytes * MEBIBYTE]);
-    let (own, theirs) = (Levels::of(&own, 1), Levels::of(&theirs, 1));
+    let (own, theirs) = (Levels::of(&Tree::Plain, &own, 1), Levels::of(&Tree::Plain, &theirs, 1));
     let comparison = Comparison::new(&own, theirs.root());
     let first = comparison.first().expect("they differ");
     let StatePart::Digests(list) = first.part else { return vec![Job { tensor: 0, wanted: first }] };

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use pccl_protocol::PeerId;
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 use tinysockets::stream::StreamBreaker;
 
@@ -14,8 +14,8 @@ use tinysockets::stream::StreamBreaker;
 #[derive(Debug, Default)]
 pub(crate) struct SourceWatch {
     watched: Mutex<Watched>,
-    /// The sync is over: no source is needed any more.
-    is_stopped: AtomicBool,
+    /// How often a fetch was ended.
+    stops: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -43,20 +43,20 @@ impl SourceWatch {
         Watch { all: self, number, gone }
     }
 
-    /// A sync is about to be voted for.
-    pub(crate) fn start(&self) {
-        self.is_stopped.store(false, Ordering::SeqCst);
+    /// A moment before a fetch is asked for: [`SourceWatch::stop`] ends it from now on.
+    pub(crate) fn moment(&self) -> u64 {
+        self.stops.load(Ordering::SeqCst)
     }
 
-    /// The sync has its outcome: ends the fetch, if one is under way.
+    /// There is no use any more in what is being fetched: the sync has its outcome, or there is something newer.
     pub(crate) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
+        self.stops.fetch_add(1, Ordering::SeqCst);
         self.keep(|_| false);
     }
 
-    /// Whether the sync has its outcome.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::SeqCst)
+    /// Whether a fetch that was asked for after this moment has been ended.
+    pub(crate) fn is_stopped_since(&self, moment: u64) -> bool {
+        self.stops.load(Ordering::SeqCst) != moment
     }
 
     /// Ends all connections to sources that are not among those that `remain`.
@@ -142,8 +142,10 @@ mod tests {
         }
         assert_eq!(far.read(&mut [0]).expect("closed in order"), 0);
         assert!(!other.is_gone());
+        let moment = all.moment();
+        assert!(!all.is_stopped_since(moment));
         all.stop();
-        assert!(other.is_gone() && all.is_stopped());
+        assert!(other.is_gone() && all.is_stopped_since(moment) && !all.is_stopped_since(all.moment()));
         assert_eq!(far_other.read(&mut [0]).expect("closed in order"), 0);
     }
 

@@ -1,23 +1,27 @@
 //! The caller's side of a shared-state sync: hash, vote, fetch or serve, commit.
 
 use super::{
-    SharedState, StateTensor, SyncInfo, SyncProgress, SyncStrategy,
+    Digests, SharedState, StateTensor, SyncInfo, SyncProgress, SyncStrategy,
+    ahead::Torn,
+    committed::Committed,
     compare::Levels,
-    fetch::{self, Fetched, Room, Target},
-    server::Offer,
+    fetch::{self, Bounds, Fetched, Room, Target},
+    loan,
+    salvage::Salvage,
     syncs::Syncs,
 };
 use crate::{Error, Reason, limit::Limit};
 use pccl_flight::{Event, Subject, What};
+use pccl_hash::Tree;
 use pccl_protocol::{
-    C2m, CallKind, Cause, GiveUp, M2c, Nothing, PeerId, RequestId, SourceFailure, StateEntry, SyncComplete,
-    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncReport, Text, VoteRef,
+    C2m, CallKind, Cause, GiveUp, Key, M2c, Nothing, PeerId, RequestId, SourceFailure, StateEntry,
+    SyncComplete, SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncReport, Text, VoteRef,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, atomic::Ordering},
 };
-use tinysockets::link::Gate;
 
 /// What the master answers to a vote.
 enum Answer {
@@ -31,39 +35,67 @@ enum Answer {
 pub(crate) struct Wish<'p> {
     pub(crate) strategy: SyncStrategy,
     pub(crate) limit: Limit,
+    /// What the last sync of this peer has committed.
+    pub(crate) committed: Option<Arc<Committed>>,
+    /// This peer has offered a state with its digest, and has committed none since.
+    pub(crate) offered: bool,
+    /// What this peer fetched ahead, and not all of it.
+    pub(crate) torn: Torn,
+    /// What an earlier sync had fetched when it failed; after one that fails, what it has fetched.
+    pub(crate) salvage: Option<Salvage>,
     /// Hears of a fetch, about once per second.
     pub(crate) progress: &'p mut dyn FnMut(SyncProgress),
 }
 
+/// What became of a sync that was committed.
+#[derive(Debug)]
+pub(crate) struct Synced {
+    pub(crate) info: SyncInfo,
+    /// Its number, if the master has told it.
+    pub(crate) sync: Option<SyncId>,
+}
+
 /// Runs one sync. The caller has made sure that nothing else is under way.
-pub(crate) fn run(
-    shared: &Syncs,
-    state: &mut SharedState<'_>,
-    mut wish: Wish<'_>,
-) -> Result<SyncInfo, Error> {
-    let (entries, levels) = state.entries();
-    let gate = Arc::new(Gate::new());
-    let lent = |(tensor, levels): (&StateTensor, &Arc<Levels>)| {
-        (tensor.key.clone(), (tensor.memory.lend(&gate), levels.clone()))
+pub(crate) fn run(shared: &Syncs, state: &mut SharedState<'_>, wish: &mut Wish<'_>) -> Result<Synced, Error> {
+    // The master ends it with the vote.
+    shared.server.end_any_loan();
+    let tree = shared.tree();
+    let (entries, levels) = match &wish.committed {
+        Some(committed) => state.entries_since(&tree, committed)?,
+        None => state.entries(&tree)?,
     };
-    let tensors = state.tensors.iter().zip(&levels).map(lent).collect();
-    let offer = Arc::new(Offer { gate, tensors, sent_bytes: AtomicU64::new(0) });
+    state.know(&levels);
+    let offer = loan::offer(state, &levels);
     shared.server.offer(offer.clone());
-    shared.source.start();
-    let result = vote_and_move(shared, state, &mut wish, (entries, levels));
+    let begun = shared.source.moment();
+    let result = vote_and_move(shared, state, wish, (entries, levels), begun);
     shared.server.withdraw();
-    let (revision, rx_bytes) = result?;
+    let Moved { revision, rx_bytes, sync } = result?;
     state.revision = revision;
-    Ok(SyncInfo { revision, tx_bytes: offer.sent_bytes.load(Ordering::Relaxed), rx_bytes })
+    let tx_bytes = offer.sent_bytes.load(Ordering::Relaxed);
+    Ok(Synced { info: SyncInfo { revision, tx_bytes, rx_bytes, came_ahead: false }, sync })
+}
+
+/// What was committed, and how much of it was fetched.
+struct Moved {
+    revision: u64,
+    rx_bytes: u64,
+    sync: Option<SyncId>,
 }
 
 fn vote_and_move(
     shared: &Syncs,
     state: &mut SharedState<'_>,
     wish: &mut Wish<'_>,
-    (entries, levels): (Vec<StateEntry>, Vec<Arc<Levels>>),
-) -> Result<(u64, u64), Error> {
+    (entries, levels): Digests,
+    begun: u64,
+) -> Result<Moved, Error> {
     let limit = wish.limit;
+    let is_asked = wish.offered && shared.tree() != Tree::Plain;
+    let offered = match is_asked {
+        true => Some(state.plain_digest()?.to_u128()),
+        false => None,
+    };
     let (mut ballot, plan) = loop {
         let request = shared.next_request();
         let mut ballot = Ballot { shared, request, limit, given_up: false };
@@ -79,6 +111,7 @@ fn vote_and_move(
             revision: state.wire_revision(),
             strategy: wish.strategy,
             entries: entries.clone(),
+            offered,
         }));
         match ballot.answer()? {
             Answer::Plan(plan) => break (ballot, plan),
@@ -89,22 +122,50 @@ fn vote_and_move(
             }
             Answer::Stale => {}
             Answer::TooFew(error) => return Err(error),
-            Answer::Over(outcome) => return ballot.committed(outcome).map(|revision| (revision, 0)),
+            Answer::Over(outcome) => {
+                let revision = ballot.committed(outcome)?;
+                return Ok(Moved { revision, rx_bytes: 0, sync: None });
+            }
         }
     };
     shared.flight.record_with(|| {
         Event::new(What::SyncPlanned).about(Subject::Sync(plan.sync)).count(plan.fetch.len() as u64)
     });
-    shared.server.begin(plan.sync);
+    let torn = torn(state, &entries, &plan, &wish.torn);
+    if torn.is_none() {
+        shared.server.begin(plan.sync);
+    }
     if !plan.fetch.is_empty() && !ballot.given_up {
-        return repair(&mut ballot, &plan, state, &levels, wish);
+        return repair(&mut ballot, &plan, state, (&levels, begun), wish);
+    }
+    if let Some(text) = torn.filter(|_| !ballot.given_up) {
+        ballot.report(plan.sync, SyncReport::Failed(Text::new(&text)), Vec::new(), Vec::new());
+        ballot.outcome()?;
+        return Err(Error::InvalidUsage(text));
     }
     // Who has given up waits for the verdict only.
     if !ballot.given_up {
         ballot.report(plan.sync, SyncReport::Ready(Nothing {}), Vec::new(), Vec::new());
     }
     let outcome = ballot.outcome()?;
-    ballot.committed(outcome).map(|revision| (revision, 0))
+    let revision = ballot.committed(outcome)?;
+    Ok(Moved { revision, rx_bytes: 0, sync: Some(plan.sync) })
+}
+
+/// Why this peer must not commit what it holds: it is a part of one state and a part of another one, and the others
+/// have elected that.
+fn torn(state: &SharedState<'_>, entries: &[StateEntry], plan: &SyncPlan, torn: &Torn) -> Option<String> {
+    let is_torn = |entry: &&StateEntry| {
+        let part = torn.get(&entry.key).filter(|_| plan.fetch.iter().all(|item| item.key != entry.key));
+        part.is_some_and(|part| state.is_still(entry, part))
+    };
+    entries.iter().find(is_torn).map(|entry| {
+        format!(
+            "tensor {} holds only a part of the state that this peer was fetching when it was let in, and nobody has \
+             the whole of it any more; give it a content of its own again",
+            entry.key
+        )
+    })
 }
 
 /// Fetches what differs, and takes it back unless the master commits.
@@ -112,13 +173,14 @@ fn repair(
     ballot: &mut Ballot<'_>,
     plan: &SyncPlan,
     state: &mut SharedState<'_>,
-    levels: &[Arc<Levels>],
+    (levels, begun): (&[Arc<Levels>], u64),
     wish: &mut Wish<'_>,
-) -> Result<(u64, u64), Error> {
+) -> Result<Moved, Error> {
     let shared = ballot.shared;
     // From here on the tensors are written. Nobody fetches from a peer that fetches.
     shared.server.withdraw();
     let me = shared.identity().ok_or(Error::NotConnected)?;
+    state.forget();
     let targets = match targets(plan, state, levels) {
         Ok(targets) => targets,
         Err(text) => {
@@ -128,9 +190,9 @@ fn repair(
         }
     };
     let room = Room { memory: shared.config.state_memory, spill_dir: &shared.config.state_spill_dir };
-    let limits = (room, ballot.limit.deadline());
-    let Fetched { journal, rx_bytes, failures, gave, error } =
-        fetch::fetch(shared, me, plan, targets, limits, wish.progress);
+    let bounds = Bounds { room, undoable: true, deadline: ballot.limit.deadline(), begun };
+    let Fetched { journal, rx_bytes, placed, failures, gave, error, .. } =
+        fetch::fetch(shared, me, plan, (targets, wish.salvage.take()), bounds, wish.progress);
     let Some((text, local)) = error else {
         let event = Event::new(What::SyncFetched).about(Subject::Sync(plan.sync)).bytes(rx_bytes);
         shared.flight.record(event);
@@ -140,24 +202,35 @@ fn repair(
         return match outcome {
             Ok(revision) => {
                 journal.commit();
-                Ok((revision, rx_bytes))
+                know_renewed(plan, state, levels, &placed);
+                Ok(Moved { revision, rx_bytes, sync: Some(plan.sync) })
             }
             Err(error) => {
-                journal.roll_back()?;
+                wish.salvage = Salvage::of(plan, journal.roll_back_keeping()?);
+                state.know(levels);
                 Err(error)
             }
         };
     };
     // At once: the master waits with its verdict, and may end with this peer's life.
-    let restored = journal.roll_back();
+    let restored = match local {
+        // Room is what is missing.
+        Some(_) => journal.roll_back().map(|()| None),
+        None => journal.roll_back_keeping().map(|leftover| Salvage::of(plan, leftover)),
+    };
     if ballot.limit.is_over() {
         ballot.give_up();
     } else {
         ballot.report(plan.sync, SyncReport::Failed(Text::new(&text)), failures, gave);
     }
     let outcome = ballot.outcome().and_then(|outcome| ballot.committed(outcome));
-    restored?;
+    wish.salvage = restored?;
+    state.know(levels);
     match (local, outcome) {
+        // The verdict is the same for all; what was missing is known here only.
+        (None, Err(Error::TimedOut { call, text: told, verdict })) => {
+            Err(Error::TimedOut { call, text: format!("{told}; {text}"), verdict })
+        }
         (Some(error), _) => Err(Error::System(Reason::system(text, error))),
         (None, Err(error)) => Err(error),
         (None, Ok(_)) => Err(contradiction(text)),
@@ -169,8 +242,33 @@ fn contradiction(text: String) -> Error {
     Error::System(Reason::system(text, std::io::ErrorKind::InvalidData.into()))
 }
 
+/// Has the state know its digests after a fetch has `placed` pieces of the plan's tensors: nothing else is hashed
+/// again. Where a device does not give them, all is hashed by whoever asks next.
+pub(super) fn know_renewed(
+    plan: &SyncPlan,
+    state: &mut SharedState<'_>,
+    levels: &[Arc<Levels>],
+    placed: &[(usize, u64)],
+) {
+    let mut pieces: BTreeMap<&Key, Vec<u64>> = BTreeMap::new();
+    for (tensor, piece) in placed {
+        pieces.entry(&plan.fetch[*tensor].key).or_default().push(*piece);
+    }
+    let renewed = |(tensor, levels): (&StateTensor, &Arc<Levels>)| match pieces.get(&tensor.key) {
+        Some(pieces) => tensor
+            .memory
+            .mebibyte_digests(levels.tree(), pieces)
+            .map(|digests| Arc::new(levels.renewed(pieces.iter().copied().zip(digests)))),
+        None => Ok(levels.clone()),
+    };
+    match state.tensors.iter().zip(levels).map(renewed).collect::<io::Result<Vec<_>>>() {
+        Ok(levels) => state.know(&levels),
+        Err(error) => log::warn!("what was fetched is to be hashed again: {error}"),
+    }
+}
+
 /// The tensors that the plan names, to be written.
-fn targets<'t>(
+pub(super) fn targets<'t>(
     plan: &SyncPlan,
     state: &'t mut SharedState<'_>,
     levels: &[Arc<Levels>],
@@ -180,7 +278,7 @@ fn targets<'t>(
     // Both are sorted by key.
     for (tensor, levels) in state.tensors.iter_mut().zip(levels) {
         if named.next_if(|item| item.key == tensor.key).is_some() {
-            targets.push(Target { content: tensor.memory.view_mut(), levels: levels.clone() });
+            targets.push(Target { content: tensor.memory.pieces(), levels: levels.clone() });
         }
     }
     match named.next() {

@@ -1,16 +1,24 @@
 //! What a session has for syncs: the tensors that it gives to others, and the source that it fetches from.
 
-use super::{server::StateServer, source::SourceWatch};
+use super::{ahead::AheadNews, progress::Underway, server::StateServer, source::SourceWatch, upload::Upload};
 use crate::{
     Error,
     collective::table::OpTable,
     config::Config,
     control::Control,
+    summons::Summons,
+    tickets::Wallet,
+    ways::Ways,
     world::{Identity, Told},
 };
+use parking_lot::Mutex;
 use pccl_flight::Recorder;
-use pccl_protocol::{C2m, M2c, RequestId};
-use std::{sync::Arc, time::Instant};
+use pccl_hash::Tree;
+use pccl_protocol::{C2m, M2c, PeerId, RequestId};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Instant,
+};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -22,24 +30,68 @@ pub(crate) struct Syncs {
     /// Knows the plan of the group.
     pub(crate) table: Arc<OpTable>,
     pub(crate) server: StateServer,
+    pub(crate) upload: Upload,
     pub(crate) source: SourceWatch,
+    /// Connections that sources are to make.
+    pub(super) summons: Arc<Summons>,
+    /// Bytes that this peer has fetched ahead.
+    pub(crate) fetched_ahead: AtomicU64,
+    /// While this peer waits to be let in.
+    pub(crate) ahead: Mutex<AheadNews>,
+    /// How far a fetch is.
+    pub(crate) underway: Underway,
 }
 
 impl Syncs {
     /// Of a session that begins.
     pub(crate) fn new(
         config: Arc<Config>,
-        (control, told): (Arc<Control>, Arc<Told>),
+        (control, told, summons): (Arc<Control>, Arc<Told>, Arc<Summons>),
         table: Arc<OpTable>,
         flight: Arc<Recorder>,
     ) -> Self {
         let (server, source) = (StateServer::default(), SourceWatch::default());
-        Self { config, flight, control, told, table, server, source }
+        let upload = Upload::new(config.upload_share_pct);
+        let (fetched_ahead, ahead, underway) = (AtomicU64::new(0), Mutex::default(), Underway::default());
+        Self {
+            config,
+            flight,
+            control,
+            told,
+            table,
+            server,
+            upload,
+            source,
+            summons,
+            fetched_ahead,
+            ahead,
+            underway,
+        }
     }
 
     /// As [`Told::identity`].
     pub(super) fn identity(&self) -> Option<Identity> {
         self.told.identity()
+    }
+
+    /// What the master gave to connect to others with.
+    pub(crate) fn ways(&self) -> &Arc<Ways> {
+        &self.told.ways
+    }
+
+    /// What the master gave to connect to others with.
+    pub(crate) fn wallet(&self) -> &Wallet {
+        &self.told.wallet
+    }
+
+    /// As [`Told::tree`].
+    pub(crate) fn tree(&self) -> Tree {
+        self.told.tree()
+    }
+
+    /// Whether this session is that of the peer `id`.
+    pub(crate) fn is_me(&self, id: PeerId) -> bool {
+        self.identity().is_some_and(|me| me.peer == id)
     }
 
     /// As [`Control::next_request`].
@@ -59,6 +111,12 @@ impl Syncs {
         pick: impl FnMut(M2c) -> Result<T, M2c>,
     ) -> Result<T, Error> {
         self.control.receive(deadline, pick)
+    }
+
+    /// Refuses everything that others want from now on; the session has ended.
+    pub(crate) fn stop_serving(&self) {
+        self.server.stop();
+        self.upload.stop();
     }
 
     /// Whether the session has ended.

@@ -40,6 +40,8 @@ impl Fault {
 pub(super) enum Over {
     /// Everything is here.
     Done,
+    /// A newcomer's tensor has another length than at a source.
+    Misfit(String),
     /// Something is missing; with the error of this machine, if that is why.
     Failed(String, Option<io::Error>),
 }
@@ -76,6 +78,8 @@ pub(super) struct Board {
     pub(super) over: Option<Over>,
     pub(super) done_bytes: u64,
     pub(super) total_bytes: u64,
+    /// The pieces that are in their places: tensor and number.
+    pub(super) placed: Vec<(usize, u64)>,
     /// When something last arrived.
     moved_at: Duration,
     last_lane: LaneId,
@@ -144,8 +148,9 @@ impl Board {
         self.moved_at = now;
         self.sources[source].breaks = 0;
         self.sources[source].gave_bytes += bytes as u64;
-        if matches!(job.wanted.part, StatePart::Mebibyte(_)) {
+        if let StatePart::Mebibyte(number) = job.wanted.part {
             self.done_bytes += bytes as u64;
+            self.placed.push((job.tensor, number));
         }
         for (job, bytes) in &below {
             self.expect(job, *bytes);
@@ -163,7 +168,7 @@ impl Board {
         }
     }
 
-    /// A lane has ended, which has or has not got anything. Whether its source is left out from now on.
+    /// A lane has ended, which has or has not got a part that was right. Whether its source is left out from now on.
     pub(super) fn lane_ended(&mut self, start: Start, got: bool, result: Result<(), Fault>) -> bool {
         self.schedule.lose(start.lane);
         let source = &mut self.sources[start.source];
@@ -177,7 +182,8 @@ impl Board {
             source.worth = source.running;
             return false;
         }
-        if fault.broke && source.breaks == 0 {
+        // Two lanes may get something, and break together: each has shown that the source gives.
+        if fault.broke && (got || source.breaks == 0) {
             source.breaks = 1;
             return false;
         }

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::state::compare::{Comparison, Levels};
-use pccl_hash::tree::MEBIBYTE;
+use pccl_hash::{Tree, tree::MEBIBYTE};
 
 fn board(sources: usize, mebibytes: usize) -> Board {
     let mut board = Board::new(sources);
     let (own, theirs) = (vec![0; mebibytes * MEBIBYTE], vec![1; mebibytes * MEBIBYTE]);
-    let (own, theirs) = (Levels::of(&own, 1), Levels::of(&theirs, 1));
+    let (own, theirs) = (Levels::of(&Tree::Plain, &own, 1), Levels::of(&Tree::Plain, &theirs, 1));
     let comparison = Comparison::new(&own, theirs.root());
     let first = comparison.first().expect("they differ");
     let below = match first.part {
@@ -74,13 +74,32 @@ fn a_broken_connection_is_made_again_once_and_a_failed_source_left_out() {
     let again = board.start(Duration::ZERO, 24)[0];
     assert_eq!((again.source, again.index), (0, 0));
     assert_eq!(board.schedule.take(again.lane, Duration::ZERO), Some(job));
-    assert!(board.lane_ended(again, true, Err(broke())));
+    assert!(board.lane_ended(again, false, Err(broke())));
     let other = board.start(Duration::ZERO, 24)[0];
     assert_eq!(other.source, 1);
     assert!(!board.is_lost());
     assert!(board.lane_ended(other, true, Err(Fault::refused("wrong bytes"))));
     assert!(board.is_lost());
     assert_eq!((sources(&board.start(HEDGE * 9, 24)), board.schedule.waiting()), (vec![], 1));
+}
+
+#[test]
+fn connections_that_break_together_after_each_has_given_something_are_made_again() {
+    let mut board = board(1, 40);
+    for _ in 0..3 {
+        let mut lanes = board.start(Duration::ZERO, 24);
+        board.sources[0].worth = 2;
+        lanes.extend(board.start(Duration::ZERO, 24));
+        assert_eq!(lanes.len(), 2);
+        for lane in &lanes {
+            let job = board.schedule.take(lane.lane, Duration::ZERO).expect("work");
+            board.finish(0, &job, Vec::new(), MEBIBYTE, Duration::ZERO);
+        }
+        lanes.into_iter().for_each(|lane| assert!(!board.lane_ended(lane, true, Err(broke()))));
+    }
+    // One that breaks before it has given anything, after others broke, is the last.
+    let lane = board.start(Duration::ZERO, 1)[0];
+    assert!(board.lane_ended(lane, false, Err(broke())));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU16, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -28,12 +28,33 @@ pub(crate) enum Lie {
     WrongDigests,
     /// A list that never ends.
     EndlessList,
+    /// A list with nothing in it.
+    EmptyList,
+    /// A piece with one byte more than it has.
+    TooLong,
+    /// A piece with one byte less.
+    TooShort,
+    /// The piece that was asked for before.
+    OtherPiece,
     /// No packet.
     Nonsense,
     /// The connection ends in the middle of a piece.
     Hangup,
     /// No answer any more, and the connection stays.
     Silence,
+    /// No bytes after the beginning of an answer, and the connection stays.
+    SilentPiece,
+    /// One byte per second.
+    Drip,
+    /// Each connection ends after one answer. That is no lie: it takes its time, and everything arrives.
+    OneAnswer,
+}
+
+impl Lie {
+    /// Whether it concerns lists of digests and no pieces.
+    fn is_about_lists(self) -> bool {
+        matches!(self, Self::WrongDigests | Self::EndlessList | Self::EmptyList)
+    }
 }
 
 /// See the module's documentation. It ends with the process.
@@ -42,9 +63,12 @@ pub(crate) struct Liar {
     /// So many pieces are given as they are before it lies.
     honest: usize,
     given: AtomicUsize,
+    repents: AtomicBool,
+    /// The last piece that was given.
+    previous: Mutex<Vec<u8>>,
     lies: Mutex<usize>,
     lied: Condvar,
-    /// No piece passes before this one has lied.
+    /// Nothing that this one lies about passes before it has lied.
     first: OnceLock<Arc<Self>>,
     host: Ipv4Addr,
     /// Of the peer, and of the proxy: for data and for shared state.
@@ -65,7 +89,8 @@ impl Liar {
         drop((p2p, state));
         let (given, lies) = (AtomicUsize::new(0), Mutex::new(0));
         let (lied, first) = (Condvar::new(), OnceLock::new());
-        let liar = Arc::new(Self { lie, honest, given, lies, lied, first, host, ports });
+        let (repents, previous) = (AtomicBool::new(false), Mutex::default());
+        let liar = Arc::new(Self { lie, honest, given, repents, previous, lies, lied, first, host, ports });
         for (port, is_state) in [(ports.0, false), (ports.1, true)] {
             let door = TcpListener::bind((host, port)).expect("an address of our own");
             let liar = liar.clone();
@@ -85,6 +110,11 @@ impl Liar {
 
     pub(crate) fn wait_for(&self, other: &Arc<Self>) {
         assert!(self.first.set(other.clone()).is_ok(), "only one");
+    }
+
+    /// From now on it tells the truth.
+    pub(crate) fn repent(&self) {
+        self.repents.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn lies(&self) -> usize {
@@ -128,16 +158,24 @@ impl Liar {
             let mut raw = vec![0; bytes as usize];
             inside.read_exact(&mut raw)?;
             let is_piece = bytes > LONGEST_LIST;
-            if is_piece && let Some(first) = self.first.get() {
+            if let Some(first) = self.first.get()
+                && is_piece != first.lie.is_about_lists()
+            {
                 first.wait_for_a_lie();
             }
             let lies = match self.lie {
+                _ if self.repents.load(Ordering::Relaxed) => false,
                 Lie::None => false,
-                Lie::WrongDigests | Lie::EndlessList => !is_piece,
-                Lie::WrongBytes | Lie::Hangup => {
-                    is_piece && self.given.fetch_add(1, Ordering::Relaxed) >= self.honest
+                lie if lie.is_about_lists() => !is_piece,
+                Lie::Nonsense | Lie::Silence | Lie::OneAnswer => {
+                    self.given.fetch_add(1, Ordering::Relaxed) >= self.honest
                 }
-                Lie::Nonsense | Lie::Silence => self.given.fetch_add(1, Ordering::Relaxed) >= self.honest,
+                _ => is_piece && self.given.fetch_add(1, Ordering::Relaxed) >= self.honest,
+            };
+            let say = |packet: &mut [u8], bytes: u64| packet[3..11].copy_from_slice(&bytes.to_be_bytes());
+            let previous = match is_piece {
+                true => std::mem::replace(&mut *self.previous.lock(), raw.clone()),
+                false => Vec::new(),
             };
             if lies {
                 *self.lies.lock() += 1;
@@ -159,12 +197,37 @@ impl Liar {
                 Lie::Nonsense if lies => return outside.write_all(&[0xff; 4096]),
                 Lie::Hangup if lies => raw.truncate(1000),
                 Lie::Silence if lies => return io::copy(&mut inside, &mut io::sink()).map(drop),
+                Lie::EmptyList if lies => {
+                    say(&mut packet, 0);
+                    raw.clear();
+                }
+                Lie::TooLong if lies => {
+                    say(&mut packet, bytes + 1);
+                    raw.push(0);
+                }
+                Lie::TooShort if lies => {
+                    say(&mut packet, bytes - 1);
+                    raw.truncate(raw.len() - 1);
+                }
+                Lie::OtherPiece if lies => raw = previous,
+                Lie::SilentPiece | Lie::Drip if lies => {
+                    outside.write_all(&length)?;
+                    outside.write_all(&packet)?;
+                    if self.lie == Lie::SilentPiece {
+                        return io::copy(&mut inside, &mut io::sink()).map(drop);
+                    }
+                    for byte in raw {
+                        outside.write_all(&[byte])?;
+                        thread::sleep(Duration::from_secs(1));
+                    }
+                    return Ok(());
+                }
                 _ => {}
             }
             outside.write_all(&length)?;
             outside.write_all(&packet)?;
             outside.write_all(&raw)?;
-            if lies && self.lie == Lie::Hangup {
+            if lies && matches!(self.lie, Lie::Hangup | Lie::OneAnswer) {
                 return Ok(());
             }
         }

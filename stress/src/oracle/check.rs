@@ -94,8 +94,13 @@ pub(crate) struct Counts {
     /// Calls that optimised the ring, of all peers together.
     pub(crate) optimizations: u64,
     pub(crate) joins: u64,
+    /// Those that held a whole state when they were let in, verified, and those of them whose first sync moved nothing.
+    pub(crate) joins_ahead: u64,
+    pub(crate) joins_unmoved: u64,
     /// Stopped peers that were dropped, and came back.
     pub(crate) drops: u64,
+    /// Bytes of state that moved before peers were let in, and in syncs.
+    pub(crate) ahead_bytes: u64,
     pub(crate) fetched_bytes: u64,
     pub(crate) newest_revision: u64,
 }
@@ -112,7 +117,10 @@ impl Counts {
         self.syncs += other.syncs;
         self.optimizations += other.optimizations;
         self.joins += other.joins;
+        self.joins_ahead += other.joins_ahead;
+        self.joins_unmoved += other.joins_unmoved;
         self.drops += other.drops;
+        self.ahead_bytes += other.ahead_bytes;
         self.fetched_bytes += other.fetched_bytes;
         self.newest_revision += other.newest_revision;
     }

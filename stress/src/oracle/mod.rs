@@ -213,6 +213,12 @@ impl Oracle {
         }
         match line.event {
             Event::Joined { peer: identity } => self.joined(peer, identity, at_us),
+            Event::Ahead { whole, rx_bytes } => {
+                self.counts.ahead_bytes += rx_bytes;
+                if let Some((revision, hash)) = whole {
+                    self.ahead(peer, revision, hash, at_us);
+                }
+            }
             Event::Synced { revision, hash, rx_bytes } => self.synced(peer, revision, hash, rx_bytes, at_us),
             // Which ring it is shows in the results.
             Event::Optimized { .. } => self.counts.optimizations += 1,
@@ -279,7 +285,7 @@ impl Oracle {
         record.reign = self.master.reign_at(at_us);
         record.joined_us = at_us;
         record.identity = Some(identity);
-        record.revision = None;
+        (record.revision, record.is_ahead) = (None, false);
         if let Some((other, _)) = self.identities.insert(identity, (peer, at_us)) {
             let text = format!("identity {identity:032x} was given to peer {peer} and to peer {other}");
             self.violation(at_us, Check::Process, text);
@@ -298,11 +304,23 @@ impl Oracle {
         }
     }
 
+    /// A peer was let in with the whole state of a revision.
+    fn ahead(&mut self, peer: usize, revision: u64, hash: u64, at_us: u64) {
+        self.counts.joins_ahead += 1;
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        record.is_ahead = true;
+        let group = record.group;
+        if let Some(text) = self.revisions.entry(group).or_default().holds(peer, revision, hash, at_us) {
+            self.violation(at_us, Check::Revision, format!("peer {peer} {text}"));
+        }
+    }
+
     fn synced(&mut self, peer: usize, revision: u64, hash: u64, rx_bytes: u64, at_us: u64) {
         self.counts.syncs += 1;
         self.counts.fetched_bytes += rx_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return };
         let previous = record.revision.replace(revision);
+        self.counts.joins_unmoved += u64::from(std::mem::take(&mut record.is_ahead) && rx_bytes == 0);
         let (joined_us, group, me) = (record.joined_us, record.group, record.identity);
         if let Some(text) = me.and_then(|me| self.barriers.begun(me, revision, at_us)) {
             self.violation(at_us, Check::Result, format!("somebody {text}"));

@@ -19,6 +19,8 @@ pub(super) struct Record {
     pub(super) joined: bool,
     /// Revision of the last sync since it joined.
     pub(super) revision: Option<u64>,
+    /// It joined with a whole state, and has not synced yet.
+    pub(super) is_ahead: bool,
     pub(super) stopped: bool,
     /// When it was last stopped.
     pub(super) stopped_us: u64,

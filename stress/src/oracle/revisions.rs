@@ -59,20 +59,26 @@ impl Revisions {
             }
             Some(_) => {}
         }
-        let known = self.known.entry(revision).or_insert(Committed { hash, peer, first_us: at_us });
-        known.first_us = known.first_us.min(at_us);
-        if known.hash != hash {
-            wrong.push(format!(
-                "holds a state with checksum {hash:016x} at revision {revision}, peer {} one with {:016x}",
-                known.peer, known.hash
-            ));
-        }
+        wrong.extend(self.holds(peer, revision, hash, at_us));
         self.orphans.remove(&(revision + 1));
         if revision > 0 && !self.known.contains_key(&(revision - 1)) && self.known.len() > 1 {
             self.orphans.entry(revision).or_insert(at_us);
         }
         self.forget();
         wrong
+    }
+
+    /// A peer holds the state of a revision, whose report by others may still be on its way; returns what is wrong with
+    /// that.
+    pub(super) fn holds(&mut self, peer: usize, revision: u64, hash: u64, at_us: u64) -> Option<String> {
+        let known = self.known.entry(revision).or_insert(Committed { hash, peer, first_us: at_us });
+        known.first_us = known.first_us.min(at_us);
+        (known.hash != hash).then(|| {
+            format!(
+                "holds a state with checksum {hash:016x} at revision {revision}, peer {} one with {:016x}",
+                known.peer, known.hash
+            )
+        })
     }
 
     /// Skipped revisions that cannot be reported any more.
@@ -136,6 +142,16 @@ mod tests {
         assert!(revisions.check(&sync(0, 0, 1, None)).is_empty());
         assert_eq!(revisions.check(&sync(1, 0, 2, None)).len(), 1);
         assert_eq!(revisions.check(&Sync { rx_bytes: 8, ..sync(0, 1, 3, Some(0)) }).len(), 1);
+    }
+
+    #[test]
+    fn what_was_fetched_ahead_is_compared_whoever_tells_first() {
+        let mut revisions = Revisions::default();
+        assert!(revisions.check(&sync(0, 3, 1, None)).is_empty());
+        assert_eq!(revisions.holds(1, 3, 1, 31), None);
+        assert!(revisions.holds(1, 3, 2, 31).is_some());
+        assert_eq!(revisions.holds(1, 4, 5, 39), None);
+        assert_eq!(revisions.check(&sync(0, 4, 6, Some(3))).len(), 1);
     }
 
     #[test]

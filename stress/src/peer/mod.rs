@@ -1,13 +1,14 @@
 //! A peer process: trains as a training program does, follows the remedy of every error, and reports each event.
 
+mod state;
 mod step;
 
 use crate::{
     event::{Call, Event, Line},
     os,
-    workload::{Buffer, Kind, Workload, checksum, random_buffer},
+    workload::{Buffer, Kind, Workload, random_buffer},
 };
-use pccl::{Cause, Communicator, Error, FrameChecksums, Remedy, SharedState, SyncStrategy};
+use pccl::{Cause, Communicator, Error, FrameChecksums, Remedy};
 use pccl_testkit::random::Rng;
 use std::{
     cell::Cell,
@@ -46,6 +47,8 @@ pub(crate) struct Settings {
     /// Steps between two optimisations of the ring; 0: none.
     pub(crate) optimize_every: u64,
     pub(crate) place: Place,
+    /// Bytes of shared state that no collective has to do with, and those that a fetch may take beside all of it.
+    pub(crate) state: (usize, Option<usize>),
     /// Each all-reduce of gradients is awaited while the next one is in flight.
     pub(crate) pipelined: bool,
 }
@@ -82,6 +85,8 @@ struct Peer {
     revision: u64,
     weights: Buffer,
     momentum: Buffer,
+    /// Large, if it is there: each step changes some MiBs of it.
+    ballast: Buffer,
     /// The end of the present membership has been reported; several calls may notice it.
     loss_reported: Cell<bool>,
     /// Answer of a question that was asked while all-reduces were in flight.
@@ -108,6 +113,9 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
         // Bits are flipped on the way.
         builder = builder.advertised_host(&shown.to_string()).frame_checksums(FrameChecksums::Always);
     }
+    if let Some(bytes) = settings.state.1 {
+        builder = builder.state_memory(bytes);
+    }
     let comm = match builder.build() {
         Ok(comm) => comm,
         Err(error) => return fatal(error.to_string()),
@@ -118,6 +126,7 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
     let elements = settings.workload.elements;
     let weights = random_buffer(Kind::F32, elements, &mut initial);
     let momentum = random_buffer(Kind::F64, elements / 4 + 1, &mut initial);
+    let ballast = random_buffer(Kind::I64, settings.state.0 / size_of::<i64>(), &mut initial);
     let rng = Rng::keyed(&[settings.workload.seed, 6, settings.index]);
     let mut peer = Peer {
         comm,
@@ -128,6 +137,7 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
         revision: 0,
         weights,
         momentum,
+        ballast,
         loss_reported: Cell::new(false),
         pending: None,
     };
@@ -178,53 +188,53 @@ impl Peer {
     }
 
     fn join(&mut self) -> Result<(), Halt> {
-        loop {
+        let ahead = loop {
             if self.is_to_leave() {
                 return Err(Halt::Leave);
             }
             self.loss_reported.set(false);
-            match self.comm.connect() {
-                Ok(()) => break,
+            match self.connect() {
+                Ok(ahead) => break ahead,
                 Err(error) => match self.lost(&error) {
                     Halt::Reconnect => std::thread::sleep(RECONNECT_PAUSE),
                     halt => return Err(halt),
                 },
             }
-        }
+        };
         let world = self.comm.world();
         self.me = world.ring.get(world.rank).map_or(0, |peer| peer.0);
         self.pending = None;
         report(Event::Joined { peer: self.me });
+        let whole = ahead.revision.map(|revision| (revision, self.state_hash()));
+        report(Event::Ahead { whole, rx_bytes: ahead.rx_bytes });
         Ok(())
     }
 
     fn train(&mut self) -> Result<std::convert::Infallible, Halt> {
         // Nobody settles alone what the state of its group is: others may be on their way to a new master.
         self.gather()?;
-        // Whoever has just been let in goes on with the sync, as those do who let it in.
-        let mut let_in = true;
         loop {
             if self.is_to_leave() {
                 return Err(Halt::Leave);
             }
-            if !let_in {
-                self.admit()?;
+            // Nobody waits for one that has just come with the state: the others have computed meanwhile.
+            if !self.sync(false)? {
+                self.compute()?;
             }
-            self.sync()?;
+            // Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that
+            // of a newcomer, so that all make the same calls.
+            while self.admit()? {
+                self.sync(true)?;
+            }
             self.optimize()?;
-            self.compute();
-            let_in = match self.step()? {
-                StepEnd::Complete => false,
-                StepEnd::Alone => {
-                    self.gather()?;
-                    true
-                }
-            };
+            if let StepEnd::Alone = self.step()? {
+                self.gather()?;
+            }
         }
     }
 
-    /// Lets in those who wait.
-    fn admit(&mut self) -> Result<(), Halt> {
+    /// Lets in those who wait; whether there was anybody.
+    fn admit(&mut self) -> Result<bool, Halt> {
         let pending = match self.pending.take() {
             Some(pending) => pending,
             None => self.comm.are_peers_pending().map_err(|error| self.lost(&error))?,
@@ -232,7 +242,7 @@ impl Peer {
         if pending {
             self.comm.update_topology().map_err(|error| self.lost(&error))?;
         }
-        Ok(())
+        Ok(pending)
     }
 
     /// Optimises the ring now and then. A committed sync has told all peers of the run the same revision, so all decide
@@ -268,48 +278,6 @@ impl Peer {
             }
         }
         Ok(())
-    }
-
-    fn state_hash(&self) -> u64 {
-        checksum([&self.weights, &self.momentum])
-    }
-
-    fn sync(&mut self) -> Result<(), Halt> {
-        loop {
-            let hash_before = self.state_hash();
-            match self.sync_once() {
-                Ok((revision, rx_bytes)) => {
-                    self.revision = revision;
-                    report(Event::Synced { revision, hash: self.state_hash(), rx_bytes });
-                    return Ok(());
-                }
-                Err(error) => {
-                    let intact = self.state_hash() == hash_before;
-                    report(failure(Call::Sync, self.revision, intact, &error));
-                    match error.remedy() {
-                        Remedy::Retry => {}
-                        Remedy::WaitForPeers => self.gather()?,
-                        _ => return Err(self.lost(&error)),
-                    }
-                }
-            }
-        }
-    }
-
-    fn sync_once(&mut self) -> Result<(u64, u64), Error> {
-        let (Buffer::F32(weights), Buffer::F64(momentum)) = (&mut self.weights, &mut self.momentum) else {
-            return Err(Error::InvalidArgument("the state has other types than it was made with".into()));
-        };
-        let mut state = SharedState::new(self.revision);
-        state.tensor("weights", weights)?.tensor("momentum", momentum)?;
-        let info = self.comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-        Ok((info.revision, info.rx_bytes))
-    }
-
-    /// The time that training spends on other things.
-    fn compute(&mut self) {
-        let most_us = self.settings.step_ms * 1000;
-        std::thread::sleep(Duration::from_micros(self.rng.between(most_us / 2, most_us)));
     }
 
     fn ring(&self) -> Vec<u128> {

@@ -8,6 +8,7 @@ use crate::{
     workload::Buffer,
 };
 use pccl::{Algorithm, AsyncReduce, Error, LaunchOptions, ManyOptions, ReduceInfo, Remedy};
+use pccl_testkit::random::mix;
 use std::time::Duration;
 
 impl Peer {
@@ -193,6 +194,41 @@ impl Peer {
                 *value = *value * 0.5 + (noise.rotate_left(index as u32) >> 32) as f64;
             }
         }
+        if let Buffer::I64(ballast) = &mut self.ballast {
+            change_some(ballast, noise ^ self.revision);
+        }
         self.revision += 1;
+    }
+}
+
+/// Elements of a MiB.
+const MIB: usize = (1 << 20) / size_of::<i64>();
+
+/// Changes an eighth of the MiBs, chosen by `noise`: after a few steps hardly one is as it was, and who was away for
+/// one step misses few.
+fn change_some(ballast: &mut [i64], noise: u64) {
+    for (number, piece) in ballast.chunks_mut(MIB).enumerate() {
+        let draw = mix(noise ^ mix(number as u64));
+        if draw.is_multiple_of(8) {
+            for value in piece.iter_mut().step_by(1000) {
+                *value = value.wrapping_add(draw as i64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_changes_some_mebibytes_and_many_steps_change_all() {
+        let mut ballast = vec![0; 64 * MIB];
+        change_some(&mut ballast, 1);
+        let changed =
+            |ballast: &[i64]| ballast.chunks(MIB).filter(|piece| piece.iter().any(|x| *x != 0)).count();
+        assert!((1..32).contains(&changed(&ballast)));
+        (2..100).for_each(|noise| change_some(&mut ballast, noise));
+        assert_eq!(changed(&ballast), 64);
     }
 }

@@ -24,6 +24,10 @@ pub(crate) fn live_line(left_s: u64, world: usize, totals: &Totals, counts: &Cou
     )
 }
 
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
 fn clock(seconds: u64) -> String {
     match seconds / 3600 {
         0 => format!("{}:{:02}", seconds / 60, seconds % 60),
@@ -59,6 +63,11 @@ impl Report {
         let wanted: u64 = self.parts.iter().map(|part| part.wanted_seconds).sum();
         line!("{}: {:.0} s of {wanted} s, {}", self.status.word(), totals.seconds, self.settings);
         self.parts.iter().for_each(|part| line!("          {}", part.words()));
+        // They come first: whoever is shown only a part of a long output has to see why the run failed.
+        for violation in &self.violations {
+            let (part, seconds) = (violation.part, violation.seconds);
+            line!("VIOLATION at {seconds:.3} s of part {part}, {}: {}", violation.check, violation.text);
+        }
         let made: Vec<String> = totals.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         line!("did       {}", made.join(", "));
         let counts = &totals.counts;
@@ -76,6 +85,15 @@ impl Report {
             counts.aborted_operations,
             counts.failed_calls,
             counts.drops
+        );
+        line!(
+            "ahead     {} of {} joins with the whole state when they were let in, {} of these had nothing moved in \
+             their first sync; {} fetched before, {} in syncs",
+            counts.joins_ahead,
+            counts.joins,
+            counts.joins_unmoved,
+            mib(counts.ahead_bytes),
+            mib(counts.fetched_bytes)
         );
         line!(
             "kept      {} of the undisturbed throughput ({} operations of {:.0})",
@@ -106,10 +124,6 @@ impl Report {
                 growth.threads,
                 growth.descriptors
             );
-        }
-        for violation in &self.violations {
-            let (part, seconds) = (violation.part, violation.seconds);
-            line!("VIOLATION at {seconds:.3} s of part {part}, {}: {}", violation.check, violation.text);
         }
         if self.status == Status::Failed {
             line!("logs      {}", folder.display());

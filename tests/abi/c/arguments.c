@@ -1,7 +1,7 @@
 /* Every function with NULL, with handles that do not exist, with values of no enum, and before its time. */
-#include "check.h"
+#include "arguments_member.h"
 
-static float data[4];
+#define RUN_KEY "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
 static void before_init(void) {
     pcclCommCreateParams_t params;
@@ -14,7 +14,7 @@ static void before_init(void) {
     int value;
     memset(&params, 0, sizeof params);
     EXPECT(pcclGetBuildInfo(&info), pcclSuccess);
-    CHECK(!info.has_cuda_support);
+    CHECK(info.has_cuda_support);
     EXPECT(pcclCreateCommunicator(&params, &comm), pcclNotInitialized);
     EXPECT(pcclDestroyCommunicator(NULL), pcclNotInitialized);
     EXPECT(pcclConnect(NULL), pcclNotInitialized);
@@ -29,6 +29,13 @@ static void before_init(void) {
     EXPECT(pcclSetThreadCallTimeout(1000), pcclNotInitialized);
     EXPECT(pcclSynchronizeSharedState(NULL, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclNotInitialized);
+    EXPECT(pcclSyncSharedState(NULL, &state, NULL, NULL), pcclNotInitialized);
+    EXPECT(pcclConnectWithState(NULL, &state, 1, NULL, NULL, NULL), pcclNotInitialized);
+    EXPECT(pcclRecoverWithState(NULL, pcclRemedyRetry, 2, &state, NULL), pcclNotInitialized);
+    EXPECT(pcclLendSharedState(NULL, &state, false, NULL), pcclNotInitialized);
+    EXPECT(pcclReclaimSharedState(NULL, 0), pcclNotInitialized);
+    EXPECT(pcclLendSharedStateSnapshot(NULL, &state, false), pcclNotInitialized);
+    EXPECT(pcclEndSharedStateSnapshot(NULL), pcclNotInitialized);
     CHECK(strstr(pcclGetLastError(), "pcclInit") != NULL);
 }
 
@@ -67,18 +74,30 @@ static void handles(void) {
         EXPECT(pcclOfferResume(comm, &state), pcclInvalidArgument);
         EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
                pcclInvalidArgument);
+        EXPECT(pcclSyncSharedState(comm, &state, NULL, NULL), pcclInvalidArgument);
+        EXPECT(pcclConnectWithState(comm, &state, 1, NULL, NULL, NULL), pcclInvalidArgument);
+        EXPECT(pcclRecoverWithState(comm, pcclRemedyRetry, 2, &state, NULL), pcclInvalidArgument);
+        EXPECT(pcclRecoverWithState(comm, pcclRemedyGiveUp, 2, &state, NULL), pcclInvalidArgument);
+        EXPECT(pcclLendSharedState(comm, &state, false, NULL), pcclInvalidArgument);
+        EXPECT(pcclReclaimSharedState(comm, 0), pcclInvalidArgument);
+        EXPECT(pcclLendSharedStateSnapshot(comm, &state, false), pcclInvalidArgument);
+        EXPECT(pcclEndSharedStateSnapshot(comm), pcclInvalidArgument);
         EXPECT(pcclGetLastVerdict(comm, NULL, 0, &length), pcclInvalidArgument);
         EXPECT(pcclSetTimeout(comm, pcclTimeoutDial, 1000), pcclInvalidArgument);
         EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclInvalidArgument);
         EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclInvalidArgument);
+        EXPECT(pcclSetRunKey(comm, RUN_KEY), pcclInvalidArgument);
         EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
         EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsNever), pcclInvalidArgument);
         EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
         EXPECT(pcclSetStrictPorts(comm, true), pcclInvalidArgument);
+        EXPECT(pcclSetOutboundOnly(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
         EXPECT(pcclSetFormedGroups(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetWorldOfOne(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetStateMemory(comm, 1, NULL), pcclInvalidArgument);
+        EXPECT(pcclSetUploadShare(comm, 50), pcclInvalidArgument);
+        EXPECT(pcclSetRefuseNonFinite(comm, true), pcclInvalidArgument);
         EXPECT(pcclFormGroup(comm, 0, 1, NULL, 0), pcclInvalidArgument);
         EXPECT(pcclSetCallTimeout(comm, 1000), pcclInvalidArgument);
         EXPECT(pcclGetName(comm, NULL, 0, &length), pcclInvalidArgument);
@@ -124,6 +143,13 @@ static void unconnected(void) {
     EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclInvalidUsage);
     EXPECT(pcclSynchronizeSharedState(comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclInvalidUsage);
+    EXPECT(pcclSyncSharedState(comm, &state, NULL, NULL), pcclInvalidUsage);
+    EXPECT(pcclLendSharedState(comm, &state, false, NULL), pcclInvalidUsage);
+    EXPECT(pcclLendSharedStateSnapshot(comm, &state, false), pcclInvalidUsage);
+    CHECK(pcclGetLastRemedy() == pcclRemedyReconnect && strcmp(pcclGetLastCause(), "NotConnected") == 0);
+    EXPECT(pcclReclaimSharedState(comm, 0), pcclSuccess);
+    EXPECT(pcclReclaimSharedState(comm, 77), pcclSuccess);
+    EXPECT(pcclEndSharedStateSnapshot(comm), pcclSuccess);
     EXPECT(pcclGetWorld(comm, &shape), pcclInvalidUsage);
     EXPECT(pcclGetPeerId(comm, &peer), pcclInvalidUsage);
     EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidUsage);
@@ -142,6 +168,14 @@ static void unconnected(void) {
     EXPECT(pcclConnect(comm), pcclMasterConnectionFailed);
     EXPECT(pcclRecover(comm, pcclRemedyReconnect, 2), pcclMasterConnectionFailed);
     EXPECT(pcclRecover(comm, pcclRemedyWaitForPeers, 2), pcclMasterConnectionFailed);
+    CHECK(strstr(pcclGetLastError(), "127.0.0.1:1: connection refused") != NULL);
+    EXPECT(pcclConnectWithState(comm, NULL, 1, NULL, NULL, NULL), pcclInvalidArgument);
+    EXPECT(pcclConnectWithState(comm, &state, PCCL_DEFAULT_TIMEOUT, NULL, NULL, NULL), pcclMasterConnectionFailed);
+    EXPECT(pcclRecoverWithState(comm, pcclRemedyRetry, 2, NULL, NULL), pcclInvalidArgument);
+    EXPECT(pcclRecoverWithState(comm, (pcclRemedy_t) 6, 2, &state, NULL), pcclInvalidArgument);
+    EXPECT(pcclRecoverWithState(comm, pcclRemedyNone, 2, &state, NULL), pcclSuccess);
+    EXPECT(pcclRecoverWithState(comm, pcclRemedyReconnect, 2, &state, NULL), pcclMasterConnectionFailed);
+    EXPECT(pcclRecoverWithState(comm, pcclRemedyGiveUp, 2, &state, NULL), pcclInvalidUsage);
     CHECK(strstr(pcclGetLastError(), "127.0.0.1:1: connection refused") != NULL);
     /* What was the matter stays to be read. */
     EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
@@ -171,13 +205,17 @@ static void settings(void) {
     EXPECT(pcclCreateCommunicatorByName("no port", 0, 0, &comm), pcclInvalidArgument);
     EXPECT(pcclCreateCommunicatorByName("localhost:1", 0, 0, NULL), pcclInvalidArgument);
     EXPECT(pcclCreateCommunicatorByName("[::1]:1", 0, 0, &comm), pcclSuccess);
-    EXPECT(pcclSetTimeout(comm, (pcclTimeout_t) 3, 1000), pcclInvalidArgument);
+    EXPECT(pcclSetTimeout(comm, (pcclTimeout_t) 4, 1000), pcclInvalidArgument);
+    EXPECT(pcclSetTimeout(comm, pcclTimeoutMasterGrace, 0), pcclSuccess);
     EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 0), pcclInvalidArgument);
     EXPECT(pcclSetTimeout(comm, pcclTimeoutConnect, 500), pcclSuccess);
     EXPECT(pcclSetTimeout(comm, pcclTimeoutMaster, 500), pcclSuccess);
     EXPECT(pcclSetAdvertisedHost(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetAdvertisedHost(comm, ""), pcclInvalidArgument);
     EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclSuccess);
+    EXPECT(pcclSetRunKey(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetRunKey(comm, "secret"), pcclInvalidArgument);
+    EXPECT(pcclSetRunKey(comm, RUN_KEY), pcclSuccess);
     EXPECT(pcclSetBindAddress(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "somewhere"), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclSuccess);
@@ -192,182 +230,22 @@ static void settings(void) {
     EXPECT(pcclSetName(comm, "node-7"), pcclSuccess);
     EXPECT(pcclGetName(comm, text, sizeof text, &length), pcclSuccess);
     CHECK(length == 6 && strcmp(text, "node-7") == 0);
+    EXPECT(pcclSetUploadShare(comm, 0), pcclInvalidArgument);
+    EXPECT(pcclSetUploadShare(comm, 101), pcclInvalidArgument);
+    EXPECT(pcclSetUploadShare(comm, 256 + 50), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "1 to 100") != NULL);
+    EXPECT(pcclSetRefuseNonFinite(comm, false), pcclSuccess);
+    EXPECT(pcclSetUploadShare(comm, 1), pcclSuccess);
+    EXPECT(pcclSetUploadShare(comm, 100), pcclSuccess);
     EXPECT(pcclSetStrictPorts(comm, true), pcclSuccess);
+    EXPECT(pcclSetOutboundOnly(comm, true), pcclSuccess);
+    EXPECT(pcclSetOutboundOnly(comm, false), pcclSuccess);
     EXPECT(pcclSetCallTimeout(comm, 0), pcclInvalidArgument);
     EXPECT(pcclSetCallTimeout(comm, PCCL_DEFAULT_TIMEOUT), pcclInvalidArgument);
     EXPECT(pcclSetCallTimeout(comm, PCCL_NO_TIMEOUT), pcclSuccess);
     EXPECT(pcclSetThreadCallTimeout(0), pcclInvalidArgument);
     EXPECT(pcclSetThreadCallTimeout(1000), pcclSuccess);
     EXPECT(pcclSetThreadCallTimeout(PCCL_DEFAULT_TIMEOUT), pcclSuccess);
-    EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
-}
-
-/* With a member of a run, so that what is refused is the argument. */
-static void connected(unsigned port) {
-    pcclComm_t *comm = join(port, 1);
-    pcclReduceDescriptor_t good = describe(1, pcclFloat, pcclSum, 0), bad = good;
-    pcclReduceOpDescriptor_t many[2];
-    pcclAsyncReduceOp_t op;
-    pcclTensorInfo_t tensor = {"weights", data, 4, pcclFloat, pcclDeviceCpu, false}, wrong = tensor;
-    pcclSharedState_t state = {0, 1, &tensor};
-    const uint64_t lengths[2] = {7, 77};
-    pcclTensorShape_t two_lengths;
-    pcclSaveOptions_t save;
-    const pcclSharedStateSyncStrategy_t popular = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
-    pcclRankUuid_t ring[2];
-    pcclWorld_t shape;
-    char text[4];
-    size_t length = 0;
-    bool flag = true;
-    int value = 0;
-    op.comm = comm;
-    op.tag = 0;
-    EXPECT(pcclConnect(comm), pcclInvalidUsage);
-    EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidUsage);
-    EXPECT(pcclSetStrictPorts(comm, false), pcclInvalidUsage);
-    EXPECT(pcclSetName(comm, "other"), pcclInvalidUsage);
-    EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidUsage);
-    EXPECT(pcclAwaitAsyncReduceFor(NULL, 1, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetPeerId(comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetName(comm, NULL, 4, &length), pcclInvalidArgument);
-    EXPECT(pcclSetCallTimeout(comm, 60000), pcclSuccess);
-    EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsAlways), pcclInvalidUsage);
-    EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
-    EXPECT(pcclGetAttribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetAttribute(comm, (pcclAttribute_t) 0, &value), pcclInvalidArgument);
-    EXPECT(pcclGetAttribute(comm, (pcclAttribute_t) 9, &value), pcclInvalidArgument);
-    EXPECT(pcclArePeersPending(comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclArePeersPending(comm, &flag), pcclSuccess);
-    CHECK(!flag);
-    EXPECT(pcclOptimizeTopology(comm), pcclInvalidUsage);
-    EXPECT(pcclAllReduce(data, data, NULL, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAllReduce(NULL, data, &good, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAllReduce(data, NULL, &good, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAllReduceAsync(data, data, NULL, comm, &op), pcclInvalidArgument);
-    EXPECT(pcclAllReduceAsync(data, data, &good, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAwaitAsyncReduce(NULL, NULL), pcclInvalidArgument);
-    bad.op = (pcclRedOp_t) 5;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
-    bad = good;
-    bad.src_descriptor.datatype = (pcclDataType_t) 12;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
-    bad = good;
-    bad.src_descriptor.distribution_hint = (pcclDistributionHint_t) 3;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
-    bad = good;
-    bad.quantization_options.algorithm = (pcclQuantizationAlgorithm_t) 3;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
-    bad = good;
-    bad.count = (size_t) -1;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclInvalidArgument);
-    bad = good;
-    bad.quantization_options.quantized_datatype = (pcclDataType_t) 77;
-    EXPECT(pcclAllReduce(data, data, &bad, comm, NULL), pcclTooFewPeers);
-    CHECK(pcclGetLastRemedy() == pcclRemedyWaitForPeers);
-    EXPECT(pcclAllReduceAsync(data, data, &good, comm, &op), pcclTooFewPeers);
-    EXPECT(pcclAwaitAsyncReduce(&op, NULL), pcclRankConnectionLost);
-    EXPECT(pcclTestAsyncReduce(&op, &flag), pcclInvalidUsage);
-    EXPECT(pcclTestAsyncReduce(NULL, &flag), pcclInvalidArgument);
-    EXPECT(pcclTestAsyncReduce(&op, NULL), pcclInvalidArgument);
-    EXPECT(pcclWaitAsyncReduce(NULL, 1, &flag), pcclInvalidArgument);
-    EXPECT(pcclAbortAsyncReduce(NULL), pcclInvalidArgument);
-    many[0].sendbuf = many[0].recvbuf = data;
-    many[1].sendbuf = many[1].recvbuf = data + 1;
-    many[0].descriptor = many[1].descriptor = good;
-    EXPECT(pcclAllReduceMultipleWithRetry(NULL, 1, comm, NULL, 1), pcclInvalidArgument);
-    EXPECT(pcclAllReduceMultipleWithRetry(many, 0, comm, NULL, 1), pcclInvalidArgument);
-    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 0), pcclInvalidArgument);
-    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, -1), pcclInvalidArgument);
-    EXPECT(pcclAllReduceMultipleWithRetry(many, 2, comm, NULL, 1), pcclInvalidArgument);
-    EXPECT(pcclAllReduceMultipleWithRetry(many, 1, comm, NULL, 1), pcclTooFewPeers);
-    EXPECT(pcclAllReduceManyAsync(NULL, 1, comm, &op), pcclInvalidArgument);
-    EXPECT(pcclAllReduceManyAsync(many, 0, comm, &op), pcclInvalidArgument);
-    EXPECT(pcclAllReduceManyAsync(many, 1, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAllReduceManyAsync(many, 1, comm, &op), pcclTooFewPeers);
-    EXPECT(pcclDumpFlight(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
-    EXPECT(pcclDumpFlight(comm, "/proc/nobody/can/write/here", NULL, 0, &length), pcclInternalError);
-
-    EXPECT(pcclDiffSharedState(comm, NULL, NULL, 0, &length), pcclInvalidArgument);
-    EXPECT(pcclDiffSharedState(comm, &state, NULL, 0, NULL), pcclInvalidArgument);
-    EXPECT(pcclDiffSharedState(comm, &state, NULL, 1, &length), pcclInvalidArgument);
-    EXPECT(pcclDiffSharedState(comm, &state, NULL, 0, &length), pcclSuccess);
-    CHECK(length == 0);
-    EXPECT(pcclGetStateDiffText(comm, NULL, 1, &length), pcclInvalidArgument);
-    EXPECT(pcclGetStateDiffText(comm, NULL, 0, &length), pcclSuccess);
-    EXPECT(pcclGetStateDiffPeers(comm, 0, NULL, 0, &length), pcclInvalidArgument);
-    EXPECT(pcclSynchronizeSharedState(comm, NULL, popular, NULL), pcclInvalidArgument);
-    EXPECT(pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t) 3, NULL), pcclInvalidArgument);
-    state.infos = NULL;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    state.infos = &wrong;
-    wrong.name = NULL;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    wrong = tensor;
-    wrong.name = "\xff";
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    wrong = tensor;
-    wrong.data = NULL;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    wrong = tensor;
-    wrong.datatype = (pcclDataType_t) 12;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    wrong = tensor;
-    wrong.device_type = pcclDeviceCuda;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    wrong.device_type = (pcclDeviceType_t) 2;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclInvalidArgument);
-    state.infos = &tensor;
-    state.revision = 13;
-    EXPECT(pcclSynchronizeSharedState(comm, &state, popular, NULL), pcclSuccess);
-    CHECK(state.revision == 13);
-
-    EXPECT(pcclOfferResume(comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclOfferResume(comm, &state), pcclSuccess);
-    EXPECT(pcclSaveSharedState(NULL, "/proc/nobody/can/write/here", NULL, NULL), pcclInvalidArgument);
-    EXPECT(pcclSaveSharedState(&state, NULL, NULL, NULL), pcclInvalidArgument);
-    EXPECT(pcclSaveSharedState(&state, "/", NULL, NULL), pcclInvalidArgument);
-    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", NULL, NULL), pcclInternalError);
-    save.keep_previous = false;
-    save.shape_count = 1;
-    save.shapes = NULL;
-    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", &save, NULL), pcclInvalidArgument);
-    save.shapes = &two_lengths;
-    two_lengths.name = tensor.name;
-    two_lengths.dimensions = 2;
-    two_lengths.lengths = lengths;
-    EXPECT(pcclSaveSharedState(&state, "/proc/nobody/can/write/here", &save, NULL), pcclInvalidArgument);
-    CHECK(strstr(pcclGetLastError(), "[7, 77]") != NULL);
-    EXPECT(pcclLoadSharedState(NULL, "/proc/nobody/can/write/here"), pcclInvalidArgument);
-    EXPECT(pcclLoadSharedState(&state, NULL), pcclInvalidArgument);
-    EXPECT(pcclLoadSharedState(&state, "/proc/nobody/can/write/here"), pcclInternalError);
-    EXPECT(pcclLoadSharedState(&state, "/proc/self/exe"), pcclNoSharedStateAvailable);
-    CHECK(strcmp(pcclGetLastCause(), "StateFileError") == 0 && state.revision == 13);
-
-    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 6), pcclInvalidArgument);
-    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) -1), pcclInvalidArgument);
-    EXPECT(pcclSetSchedule(comm, pcclScheduleAllGather), pcclInvalidArgument);
-    EXPECT(pcclSetSchedule(comm, pcclScheduleDirect), pcclInvalidArgument);
-    EXPECT(pcclSetSchedule(comm, pcclScheduleReduceBroadcast), pcclInvalidArgument);
-    EXPECT(pcclSetSchedule(comm, pcclSchedulePairwise), pcclSuccess);
-    EXPECT(pcclSetSchedule(comm, pcclScheduleAutomatic), pcclSuccess);
-    EXPECT(pcclIsConnected(comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetWorld(comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetWorld(comm, &shape), pcclSuccess);
-    CHECK(shape.global_size == 1 && shape.group_size == 1 && shape.groups == 1 && shape.rank == 0);
-    EXPECT(pcclGetRing(comm, ring, 2, NULL), pcclInvalidArgument);
-    EXPECT(pcclGetRing(comm, NULL, 2, &length), pcclInvalidArgument);
-    EXPECT(pcclGetRing(comm, ring, 2, &length), pcclSuccess);
-    CHECK(length == 1);
-    EXPECT(pcclGetPeerId(comm, &ring[1]), pcclSuccess);
-    CHECK(memcmp(&ring[0], &ring[1], sizeof ring[0]) == 0);
-    EXPECT(pcclWaitForWorld(comm, 2, 1), pcclTooFewPeers);
-    EXPECT(pcclWaitForWorld(comm, 1, PCCL_NO_TIMEOUT), pcclSuccess);
-    EXPECT(pcclGetStatus(comm, true, NULL, 4, &length), pcclInvalidArgument);
-    EXPECT(pcclGetStatus(comm, true, text, sizeof text, &length), pcclSuccess);
-    CHECK(strcmp(text, "{\"r") == 0 && length > 100);
-    EXPECT(pcclGetStatus(comm, false, NULL, 0, NULL), pcclSuccess);
-    EXPECT(pcclGetLastVerdict(comm, text, sizeof text, &length), pcclSuccess);
-    CHECK(length == 0 && text[0] == 0);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
 }
 
@@ -388,6 +266,9 @@ static void masters(void) {
         EXPECT(pcclMasterGetPort(wrong[i], &port), pcclInvalidArgument);
         EXPECT(pcclMasterSetMinWorldSize(wrong[i], 2), pcclInvalidArgument);
         EXPECT(pcclMasterSetPeerTimeout(wrong[i], 2000), pcclInvalidArgument);
+        EXPECT(pcclMasterSetRunKey(wrong[i], RUN_KEY), pcclInvalidArgument);
+        EXPECT(pcclMasterSetWireMode(wrong[i], "off"), pcclInvalidArgument);
+        EXPECT(pcclMasterAddTrustedSeeder(wrong[i], "vault"), pcclInvalidArgument);
         EXPECT(pcclMasterSetStragglerTimeout(wrong[i], 2000), pcclInvalidArgument);
         EXPECT(pcclMasterSetEdgeTimeout(wrong[i], 2000), pcclInvalidArgument);
     }
@@ -403,6 +284,12 @@ static void masters(void) {
     EXPECT(pcclMasterHasEnded(master, &ended), pcclInvalidUsage);
     EXPECT(pcclMasterHasEnded(NULL, &ended), pcclInvalidArgument);
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclSuccess);
+    EXPECT(pcclMasterSetRunKey(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetRunKey(master, "secret"), pcclInvalidArgument);
+    EXPECT(pcclMasterSetWireMode(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetWireMode(master, "plain"), pcclInvalidArgument);
+    EXPECT(pcclMasterSetWireMode(master, "encrypt"), pcclSuccess);
+    EXPECT(pcclMasterAddTrustedSeeder(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetEdgeTimeout(master, 2000), pcclSuccess);
     EXPECT(pcclMasterSetStragglerTimeout(master, 1), pcclSuccess);
     /* Too short, which only the start says. */
@@ -487,6 +374,27 @@ static void logs(void) {
     CHECK(heard.lines == (getenv("PCCL_LOG_LEVEL") != NULL ? 2 : 1));
 }
 
+static void devices(void) {
+    float host[4] = {0, 0, 0, 0};
+    pcclStaged_t *staged = NULL;
+    void *stands_for = NULL;
+    uint32_t count = 7;
+    EXPECT(pcclGetDeviceCount(NULL), pcclInvalidArgument);
+    EXPECT(pcclGetDeviceCount(&count), pcclSuccess);
+    CHECK(count != 7);
+    EXPECT(pcclStage(host, sizeof host, NULL, true, NULL, &stands_for), pcclInvalidArgument);
+    EXPECT(pcclStage(host, sizeof host, NULL, true, &staged, NULL), pcclInvalidArgument);
+    /* No driver, or not memory of a device. */
+    EXPECT(pcclStage(host, sizeof host, NULL, true, &staged, &stands_for), pcclInvalidArgument);
+    CHECK(staged == NULL && stands_for == NULL);
+    EXPECT(pcclStage(NULL, 0, NULL, true, &staged, &stands_for), pcclSuccess);
+    CHECK(staged != NULL && stands_for != NULL);
+    EXPECT(pcclUnstage(staged, true), pcclSuccess);
+    EXPECT(pcclUnstage(staged, true), pcclInvalidArgument);
+    EXPECT(pcclUnstage(NULL, false), pcclInvalidArgument);
+    EXPECT(pcclUnstage((pcclStaged_t *) host, false), pcclInvalidArgument);
+}
+
 int main(void) {
     size_t count_of_culprits = 1;
     CHECK(strcmp(pcclGetLastError(), "") == 0 && pcclGetLastRemedy() == pcclRemedyNone);
@@ -503,5 +411,6 @@ int main(void) {
     handles();
     unconnected();
     settings();
+    devices();
     return 0;
 }

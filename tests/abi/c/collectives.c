@@ -147,6 +147,44 @@ static void weighted_average(bool async) {
     CHECK(data[0] == 7);
 }
 
+/* Rank 1 is an outlier. What is contributed has two tensors, and one norm. */
+static void clip_to_median(void) {
+    pcclReduceOpDescriptor_t tensors[2];
+    float single = rank == 1 ? 300.0f : 3.0f;
+    double twice[2] = {rank == 1 ? -400.0 : -4.0, 0.0};
+    pcclPeerNorm_t norms[PEERS + 1];
+    pcclRankUuid_t ring[PEERS];
+    pcclClip_t clip;
+    size_t count = 0;
+    uint32_t i;
+    memset(tensors, 0, sizeof tensors);
+    memset(norms, 0, sizeof norms);
+    tensors[0].sendbuf = &single;
+    tensors[0].descriptor = describe(1, pcclFloat, pcclAvg, 6);
+    tensors[1].sendbuf = twice;
+    tensors[1].descriptor = describe(2, pcclDouble, pcclAvg, 6);
+    EXPECT(pcclClipToMedian(tensors, 2, 10.0, comm, &clip, norms, PEERS + 1), pcclSuccess);
+    CHECK(clip.peers == PEERS && clip.median == 5.0 && clip.norm == (rank == 1 ? 500.0 : 5.0));
+    CHECK(clip.scale == (rank == 1 ? 0.1 : 1.0));
+    CHECK(single == (rank == 1 ? (float) (300.0 * 0.1) : 3.0f) && twice[0] == (rank == 1 ? -400.0 * 0.1 : -4.0));
+    EXPECT(pcclGetRing(comm, ring, PEERS, &count), pcclSuccess);
+    for (i = 0; i < PEERS; i++) {
+        CHECK(memcmp(&norms[i].peer, &ring[i], sizeof ring[i]) == 0);
+        CHECK(norms[i].norm == (i == 1 ? 500.0 : 5.0) && norms[i].scale == (i == 1 ? 0.1 : 1.0));
+    }
+    CHECK(norms[PEERS].norm == 0);
+    /* What is not finite is refused for all, and changed for none. */
+    single = rank == 2 ? NAN : 1e9f;
+    EXPECT(pcclClipToMedian(tensors, 2, 10.0, comm, NULL, NULL, 0), pcclInvalidUsage);
+    CHECK(strcmp(pcclGetLastCause(), "NotFinite") == 0 && (rank == 2 || single == 1e9f));
+    EXPECT(pcclGetLastCulprits(ring, PEERS, &count), pcclSuccess);
+    CHECK(count == 1 && memcmp(&ring[0], &norms[2].peer, sizeof ring[0]) == 0);
+    /* So is a factor that is not the same for all. */
+    single = rank == 0 ? 1e9f : 1.0f;
+    EXPECT(pcclClipToMedian(tensors, 1, rank == 2 ? 2.0 : 3.0, comm, NULL, NULL, 0), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "factors that differ") != NULL && single == (rank == 0 ? 1e9f : 1.0f));
+}
+
 /* All of them at the same time, awaited in another order than they were begun. */
 static void several_at_once(void) {
     enum { FLIGHTS = 6 };
@@ -187,7 +225,9 @@ static void wrong_arguments(void) {
     const size_t counts[PEERS] = {EACH, EACH, EACH}, wrong[PEERS] = {EACH + 1, EACH + 1, EACH + 1};
     pcclReduceDescriptor_t few = numbers(EACH, pcclSum, 20), all = numbers(PEERS * EACH, pcclSum, 20);
     pcclReduceDescriptor_t bad = few, single = describe(1, pcclFloat, pcclSum, 20);
+    pcclReduceOpDescriptor_t clipped, both[2];
     pcclAsyncReduceOp_t handle;
+    memset(&clipped, 0, sizeof clipped);
     EXPECT(pcclBroadcast(NULL, 0, &few, comm, NULL), pcclInvalidArgument);
     EXPECT(pcclBroadcast(data, 0, NULL, comm, NULL), pcclInvalidArgument);
     EXPECT(pcclBroadcast(data, 0, &few, NULL, NULL), pcclInvalidArgument);
@@ -214,6 +254,24 @@ static void wrong_arguments(void) {
     EXPECT(pcclWeightedAverage(&real, (double) NAN, &single, comm, NULL), pcclInvalidArgument);
     EXPECT(pcclWeightedAverage(&real, (double) INFINITY, &single, comm, NULL), pcclInvalidArgument);
     EXPECT(pcclWeightedAverage(data, 1, &few, comm, NULL), pcclInvalidArgument);
+    clipped.sendbuf = &real;
+    clipped.descriptor = single;
+    EXPECT(pcclClipToMedian(&clipped, 1, 0, comm, NULL, NULL, 0), pcclInvalidArgument);
+    EXPECT(pcclClipToMedian(&clipped, 1, (double) NAN, comm, NULL, NULL, 0), pcclInvalidArgument);
+    EXPECT(pcclClipToMedian(&clipped, 0, 3, comm, NULL, NULL, 0), pcclInvalidArgument);
+    EXPECT(pcclClipToMedian(NULL, 1, 3, comm, NULL, NULL, 0), pcclInvalidArgument);
+    EXPECT(pcclClipToMedian(&clipped, 1, 3, comm, NULL, NULL, 1), pcclInvalidArgument);
+    EXPECT(pcclClipToMedian(&clipped, 1, 3, NULL, NULL, NULL, 0), pcclInvalidArgument);
+    /* The same memory twice would be made shorter twice. */
+    both[0] = both[1] = clipped;
+    EXPECT(pcclClipToMedian(both, 2, 3, comm, NULL, NULL, 0), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "overlap") != NULL);
+    clipped.sendbuf = NULL;
+    EXPECT(pcclClipToMedian(&clipped, 1, 3, comm, NULL, NULL, 0), pcclInvalidArgument);
+    clipped.sendbuf = data;
+    clipped.descriptor = few;
+    EXPECT(pcclClipToMedian(&clipped, 1, 3, comm, NULL, NULL, 0), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "floats are") != NULL);
     EXPECT(pcclBarrier(20, NULL, NULL), pcclInvalidArgument);
     EXPECT(pcclBarrierAsync(20, comm, NULL), pcclInvalidArgument);
     EXPECT(pcclBarrierAsync(20, NULL, &handle), pcclInvalidArgument);
@@ -372,6 +430,7 @@ int main(int argc, char **argv) {
             reduce_scatter(async != 0);
             weighted_average(async != 0);
         }
+        clip_to_median();
         several_at_once();
         where_states_differ();
         wrong_arguments();

@@ -52,6 +52,12 @@ static void calls(Communicator &comm) {
     both(reset, [&] { return comm.weighted_average(data.data(), own, two); },
          [&] { return comm.weighted_average_async(data.data(), own, two); },
          [&] { CHECK(data[0] == static_cast<float>(14.0 / 6.0)); });
+    reset();
+    data[0] = rank == 0 ? 1000.0F : 1.0F;
+    data[1] = 0.0F;
+    const Clip clip = comm.clip_to_median(data, 4.0);
+    CHECK(clip.median == 1 && clip.peers.size() == PEERS && clip.peers[0].scale < 1 && clip.peers[1].scale == 1);
+    CHECK(data[0] == (rank == 0 ? 4.0F : 1.0F) && (clip.scale < 1) == (rank == 0));
     both(reset, [&] { return comm.barrier(); }, [&] { return comm.barrier_async(9); }, [] {});
     try {
         comm.broadcast(data.data(), PEERS, two);

@@ -103,6 +103,25 @@ static void files() {
     SharedState loaded;
     loaded.add("weights", weights).add("step", step).load(path);
     CHECK(loaded.revision == 9 && step == 5 && weights == (std::vector<float>{1, 2, 3}));
+    // What changes while it is saved is not in it.
+    step = 6;
+    Saving saving = loaded.save_while(path);
+    Saving moved = std::move(saving);
+    step = 7;
+    weights = {9, 9, 9};
+    CHECK(moved.wait() > 4096);
+    loaded.load(path);
+    CHECK(loaded.revision == 9 && step == 6 && weights == (std::vector<float>{1, 2, 3}));
+    {
+        Saving dropped = loaded.save_while(path, true);
+    }
+    CHECK(std::filesystem::exists(path + ".previous"));
+    try {
+        loaded.save_while("/proc/nobody/can/write/here").wait();
+        CHECK(!"it can be written");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "System" && error.result() == pcclInternalError);
+    }
     std::vector<float> more(4, 7.0f);
     SharedState other;
     try {
@@ -123,10 +142,11 @@ int main() {
     {
         LogSink sink([&](pcclLogLevel_t, const char *, const char *) { lines++; }, pcclLogDebug);
         Master master("127.0.0.1:0");
-        master.min_world_size(1).peer_timeout(Milliseconds(60000)).straggler_timeout(no_timeout);
+        master.min_world_size(1).peer_timeout(Milliseconds(60000)).straggler_timeout(no_timeout).wire_mode("encrypt");
         master.edge_timeout(Milliseconds(4000)).run();
         Communicator comm("127.0.0.1:" + std::to_string(master.port()));
-        comm.first_ports(0, 0).strict_ports(false).name("one").bind_address("127.0.0.1").call_timeout(no_timeout);
+        comm.first_ports(0, 0).strict_ports(false).outbound_only(false);
+        comm.name("one").bind_address("127.0.0.1").call_timeout(no_timeout);
         comm.timeout(pcclTimeoutConnect, Milliseconds(60000)).frame_checksums(pcclFrameChecksumsAlways);
         comm.schedule(pcclScheduleRing);
         loops(comm);
@@ -138,6 +158,6 @@ int main() {
         master.wait();
         CHECK(master.has_ended());
     }
-    CHECK(lines > 0 && !has_cuda_support() && !version().empty());
+    CHECK(lines > 0 && has_cuda_support() && Staged<float>(nullptr, 0).size() == 0 && !version().empty());
     return 0;
 }

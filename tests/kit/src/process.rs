@@ -14,6 +14,8 @@ pub const LINE_BYTES_MAX: usize = 1 << 20;
 pub enum Signal {
     /// SIGKILL.
     Kill,
+    /// SIGTERM.
+    Terminate,
     /// SIGSTOP.
     Stop,
     /// SIGCONT.
@@ -89,6 +91,7 @@ impl Process {
         match (self.status, signal) {
             (Some(_), _) => Ok(()),
             (None, Signal::Kill) => self.child.kill(),
+            (None, Signal::Terminate) => send(self.pid(), libc::SIGTERM),
             (None, Signal::Stop) => send(self.pid(), libc::SIGSTOP),
             (None, Signal::Continue) => send(self.pid(), libc::SIGCONT),
         }
@@ -132,6 +135,58 @@ impl Drop for Process {
     }
 }
 
+/// A process that answers each line with one.
+pub struct Partner {
+    process: Process,
+    output: BufReader<Box<dyn Read>>,
+}
+
+impl Partner {
+    /// Starts a program.
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let mut process = Process::start(&mut command)?;
+        let output = process.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
+        Ok(Self { process, output: BufReader::new(Box::new(output)) })
+    }
+
+    /// As [`Process::tell`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        self.process.tell(line)
+    }
+
+    /// Its next line.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn listen(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("a process ended; see its messages above"));
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        self.process.end();
+    }
+
+    /// Ends its standard input and waits for its end.
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub fn finish(mut self) -> io::Result<ExitStatus> {
+        self.process.hang_up();
+        self.process.wait()
+    }
+}
+
 fn send(pid: u32, signal: libc::c_int) -> io::Result<()> {
     // Zero and negative numbers would mean whole process groups.
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
@@ -166,6 +221,16 @@ mod tests {
         let mut lines = Vec::new();
         each_line(Some(&text[..]), 10, |line| lines.push(line));
         assert_eq!(lines, ["xxxxxxxxxx", "xxxxx", "\u{fffd}\u{fffd}", ""]);
+    }
+
+    #[test]
+    fn a_partner_answers_until_it_is_gone() {
+        let mut partner = Partner::start(Command::new("cat")).expect("cat");
+        partner.tell("a line").expect("it reads");
+        assert_eq!(partner.listen().expect("an answer"), "a line");
+        partner.kill();
+        assert!(partner.listen().is_err());
+        assert!(Partner::start(Command::new("cat")).expect("cat").finish().expect("a child").success());
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl World {
             Some(_) => Collective::SendRecv(Nothing {}),
         };
         let parts = vec![PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum)];
-        let descriptor = Descriptor { collective, parts, algorithm: Algorithm::Automatic };
+        let descriptor = Descriptor { collective, ..Descriptor::all_reduce(parts, Algorithm::Automatic) };
         self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
     }
 
@@ -240,7 +240,8 @@ impl World {
         let sequence = process.beats;
         let (call, call_ms, operation, moved_bytes) = (CallKind::None, 0, None, 0);
         let (stalled, sent, received) = (Vec::new(), Vec::new(), Vec::new());
-        let beat = Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received };
+        let beat =
+            Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, fetch: None };
         if process.peer != PeerId(0) {
             self.send(key, true, Event::ToMaster(key, C2m::Beat(beat)));
         }

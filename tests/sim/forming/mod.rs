@@ -218,6 +218,7 @@ impl World {
         let register = Register {
             group: GroupId(0),
             advertised_host: None,
+            addresses: Vec::new(),
             p2p_port: 1,
             state_port: 2,
             pool_connections: 1,
@@ -226,6 +227,7 @@ impl World {
             formed: true,
             alone: false,
             resume: None,
+            outbound_only: None,
         };
         self.send(key, true, Event::ToMaster(key, C2m::Register(register)));
         self.at(1000 * MS, Event::Beat(slot, life));
@@ -278,7 +280,7 @@ impl World {
         }
         // The listeners of everybody are reached from where the master is.
         for peer in tried {
-            self.input(Input::Reached { peer, closed: Vec::new() });
+            self.input(Input::Reached { peer, closed: Vec::new(), unix_us: 0 });
         }
     }
 

@@ -17,6 +17,9 @@
 //! `send` and `receive` make no reference to the bytes, only the kernel touches them. A neighbour may send the
 //! gathered value of a range as soon as it *has* the old one, which can be before the sending thread here has returned
 //! from its call; both calls then meet on the same bytes, with nothing left to send that matters.
+//!
+//! Over a connection with records the bytes are copied into a record before it is sent, and out of one after it was
+//! found authentic. Nobody has the old value of a range before the copy has ended, so `send` and `receive` do not meet.
 
 use std::{fmt, io, ops::Range, sync::Arc};
 
@@ -143,6 +146,12 @@ pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<i
         *part = sys::raw_part(start, place.range.len());
     }
     let parts = &parts[..=places.len().min(PLACES_MAX)];
+    let total = parts.iter().map(|part| part.iov_len).sum();
+    // SAFETY: as below; and the record is memory of its own.
+    if let Some(sealed) = conn.try_send_with(total, |given, record| unsafe { copy_out(parts, given, record) })
+    {
+        return Some(sealed);
+    }
     // SAFETY: the first part is a live slice. For the others `open` checked the bounds, and the passes are held until
     // the end of this function, so by the contract of `Lent::new` the bytes are mapped. There is no reference to them,
     // and a concurrent `receive` may change them. What is sent is only read.
@@ -161,9 +170,51 @@ pub(super) fn receive(places: &[Place<'_>], conn: &Conn) -> Option<io::Result<us
         *part = sys::raw_part(start, place.range.len());
     }
     let parts = &parts[..places.len().min(PLACES_MAX)];
+    if parts.is_empty() {
+        return Some(Ok(0));
+    }
+    // SAFETY: as below; and the record is memory of its own.
+    let sealed = conn.try_recv_with(|record| Some(unsafe { copy_in(record, parts) }));
+    if let Some(sealed) = sealed {
+        return Some(sealed.map(|count| count.unwrap_or(0)));
+    }
     // SAFETY: as in `send`, and the bytes are writable. Nothing but the kernel touches them now: by the contract of
     // `Lent::new` no reference to them is in use, and a concurrent `send` puts up with whatever it reads.
     Some(unsafe { sys::recv_parts_raw(conn.fd(), parts, true) })
+}
+
+/// Copies the bytes of `parts` from byte `given` on, as far as they fit, into `record`.
+///
+/// # Safety
+/// The parts name memory that may be read, and that nobody writes now.
+unsafe fn copy_out(parts: &[sys::RawPart], mut given: usize, record: &mut [u8]) {
+    let mut filled = 0;
+    for part in parts {
+        let from = given.min(part.iov_len);
+        let count = (part.iov_len - from).min(record.len() - filled);
+        let to = record[filled..filled + count].as_mut_ptr();
+        // SAFETY: `from + count` bytes of the part may be read, by the contract, and `count` of the record written; a
+        // record and the caller's memory do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>().add(from), to, count) };
+        (given, filled) = (given - from, filled + count);
+    }
+}
+
+/// Copies from `record` into `parts`, as far as both go; returns how many bytes that were.
+///
+/// # Safety
+/// The parts name memory that may be written, and that nobody else touches now.
+unsafe fn copy_in(record: &[u8], parts: &[sys::RawPart]) -> usize {
+    let mut taken = 0;
+    for part in parts {
+        let count = part.iov_len.min(record.len() - taken);
+        let from = record[taken..taken + count].as_ptr();
+        // SAFETY: `count` bytes of the record may be read, and as many of the part written, by the contract; a record
+        // and the caller's memory do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, part.iov_base.cast::<u8>(), count) };
+        taken += count;
+    }
+    taken
 }
 
 impl fmt::Debug for Lent {

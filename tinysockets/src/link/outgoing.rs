@@ -352,6 +352,9 @@ impl Shared {
     fn step(&self, connection: u16, sending: &mut Sending) -> Result<Step, Fault> {
         let Sending { frame, header, sent } = sending;
         let (conn, total) = (self.core.conn(connection), FRAME_HEADER_BYTES + frame.header.len as usize);
+        if *sent == total {
+            return left(conn, Step::Done);
+        }
         let header_left = &header[(*sent).min(FRAME_HEADER_BYTES)..];
         let done = sent.saturating_sub(FRAME_HEADER_BYTES);
         let source = |done| frame.transfer.source(&frame.header, done);
@@ -374,7 +377,7 @@ impl Shared {
             Ok(count) => {
                 *sent += count;
                 self.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                Ok(if *sent == total { Step::Done } else { Step::More })
+                if *sent == total { left(conn, Step::Done) } else { Ok(Step::More) }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Step::Full),
             Err(error) => Err(Fault::io("sending failed", &error)),
@@ -443,6 +446,15 @@ impl Shared {
         if let Some(fault) = self.core.fault() {
             drop_frames(frames, fault);
         }
+    }
+}
+
+/// `step`, once everything that the connection has taken has left it.
+fn left(conn: &Conn, step: Step) -> Result<Step, Fault> {
+    match conn.try_flush() {
+        Ok(()) => Ok(step),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Step::Full),
+        Err(error) => Err(Fault::io("sending failed", &error)),
     }
 }
 

@@ -67,6 +67,9 @@ pub enum CloseReason {
     /// Packets came in that nobody asked for.
     #[error("more than {0} packets were waiting that nobody asked for")]
     InboxOverflow(usize),
+    /// The connection ended in the middle of a packet, of which so many bytes had come.
+    #[error("the connection ended inside a packet, {0} bytes of it had arrived")]
+    Cut(usize),
     /// The other side sent bytes that are no packet.
     #[error("the other side sent a malformed packet: {0}")]
     Malformed(String),
@@ -76,6 +79,17 @@ pub enum CloseReason {
     /// Closed on this side.
     #[error("closed on this side: {0}")]
     Local(String),
+}
+
+impl CloseReason {
+    /// Whether it says nothing of either side: something between them may have ended the connection.
+    #[must_use]
+    pub const fn may_be_the_way(&self) -> bool {
+        match self {
+            Self::Eof | Self::Io(_) | Self::Cut(_) => true,
+            Self::InboxOverflow(_) | Self::Malformed(_) | Self::Rejected(_) | Self::Local(_) => false,
+        }
+    }
 }
 
 /// Why there is no packet.
@@ -125,12 +139,24 @@ struct Packet<T> {
 impl<T: Send + 'static> QueuedSocket<T> {
     /// Starts reading from `conn`.
     pub fn start(conn: Conn, config: QueuedConfig, tap: TapFn<T>) -> io::Result<Self> {
+        Self::start_after(conn, config, tap, None)
+    }
+
+    /// As [`QueuedSocket::start`], for a connection that takes the place of one that has ended: what waits in its inbox
+    /// is moved to this one.
+    pub fn start_after(
+        conn: Conn,
+        config: QueuedConfig,
+        tap: TapFn<T>,
+        before: Option<&Self>,
+    ) -> io::Result<Self> {
         let QueuedConfig { name, max_frame_bytes, inbox_limit, on_close } = config;
         let (remote_addr, local_addr) = (conn.peer_addr()?, conn.local_addr()?);
         let parker = Parker::new();
         let parser = FrameParser::new(max_frame_bytes);
         let reading = Reading::new(parker.unparker(), parser, tap, on_close)?;
-        let state = Mutex::new(State::new(inbox_limit));
+        let inbox = before.map(|before| std::mem::take(&mut before.shared.state.lock().inbox));
+        let state = Mutex::new(State::new(inbox.unwrap_or_default(), inbox_limit));
         let shared = Arc::new(Shared { conn, send_turn: Mutex::new(()), state, reading });
         let own = Arc::clone(&shared);
         let thread = threads::spawn(&name, move || own.reading.run(&own, &parker))?;
@@ -180,7 +206,11 @@ impl<T: Send + 'static> QueuedSocket<T> {
             }
             match self.shared.conn.send_some(rest, deadline) {
                 Ok(n) => rest = &rest[n..],
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && rest.len() == bytes.len() => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::TimedOut
+                        && rest.len() == bytes.len()
+                        && !self.shared.conn.is_within_record() =>
+                {
                     return Err(error);
                 }
                 Err(error) => {
@@ -252,6 +282,11 @@ impl<T: Send + 'static> QueuedSocket<T> {
         self.shared.reading.wait_until_over();
     }
 
+    /// Ends the connection as the system would if it broke, and does not wait for whoever reads.
+    pub fn break_off(&self, why: &str) {
+        self.shared.end(CloseReason::Io(why.to_owned()));
+    }
+
     /// Why the connection ended; `None` while it has not.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
@@ -313,11 +348,11 @@ impl<T> Drop for Waiting<'_, T> {
 }
 
 impl<T> State<T> {
-    fn new(inbox_limit: usize) -> Self {
+    fn new(inbox: VecDeque<Packet<T>>, inbox_limit: usize) -> Self {
         Self {
-            inbox: VecDeque::new(),
+            next_number: inbox.back().map_or(0, |last| last.number + 1),
+            inbox,
             inbox_limit,
-            next_number: 0,
             waiters: Vec::new(),
             next_waiter: 0,
             closed: None,
@@ -368,7 +403,8 @@ impl<T> Shared<T> {
     /// Puts a packet into the inbox.
     fn keep(&self, content: T) -> Result<(), CloseReason> {
         let mut state = self.state.lock();
-        if let Some(reason) = &state.closed {
+        // One that has come before the end can still be taken.
+        if let Some(reason @ CloseReason::Local(_)) = &state.closed {
             return Err(reason.clone());
         }
         if state.inbox.len() >= state.inbox_limit {

@@ -154,6 +154,9 @@ impl<T> Reading<T> {
             shared.conn.poll_entry(Interest::Read),
             PollEntry::new(self.turns.waker().as_fd(), Interest::Read),
         ];
+        if shared.conn.has_bytes() {
+            return reader.read(&shared.conn, shared);
+        }
         if let Err(error) = sys::poll_many(&mut entries, deadline) {
             return Step::Ended(CloseReason::Io(error.to_string()));
         }
@@ -194,9 +197,7 @@ impl<T> Reader<T> {
     fn end_of_stream(&self) -> CloseReason {
         match self.parser.pending_bytes() {
             0 => CloseReason::Eof,
-            n => CloseReason::Malformed(format!(
-                "the connection ended inside a packet, {n} bytes of it had arrived"
-            )),
+            n => CloseReason::Cut(n),
         }
     }
 

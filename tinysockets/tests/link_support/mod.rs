@@ -13,10 +13,14 @@ use std::{
 
 use tinysockets::{
     conn::Conn,
+    handshake::{Door, Heard, Knock, KnockError, Visit},
+    key::RunKey,
     link::{
         Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault,
         Lookup, OpKey, OutConfig, OutLink, Outgoing, Place, Transfer, Violation,
     },
+    preamble::{Preamble, Role},
+    seal::Seal,
 };
 
 /// Longer than anything here takes on the slowest machine.
@@ -33,6 +37,59 @@ pub fn socket_pairs(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
         (one, other)
     };
     (0..count).map(pair).unzip()
+}
+
+/// Puts the first bytes of `stream` where they belong, and takes them off; how many they were.
+pub fn put(place: &mut [u8], stream: &mut &[u8]) -> usize {
+    let count = place.len().min(stream.len());
+    place[..count].copy_from_slice(&stream[..count]);
+    *stream = &stream[count..];
+    count
+}
+
+/// What a door makes of a stream, as far as it wants it.
+pub fn knock_at(door: &mut Door, mut stream: &[u8]) -> Visit {
+    loop {
+        let count = put(door.missing(), &mut stream);
+        match door.received(count) {
+            Visit::Nothing if !stream.is_empty() => {}
+            visit => return visit,
+        }
+    }
+}
+
+/// What who knocks makes of a stream, as far as it wants it.
+pub fn hear(knock: &mut Knock, mut stream: &[u8]) -> Result<Heard, KnockError> {
+    loop {
+        let count = put(knock.missing(), &mut stream);
+        match knock.received(count)? {
+            Heard::Nothing if !stream.is_empty() => {}
+            heard => return Ok(heard),
+        }
+    }
+}
+
+/// Both ends of a handshake, without a network: that of the side that dials first.
+pub fn seals() -> (Seal, Seal) {
+    let key = RunKey::from_bytes([0x5e; 32]);
+    let (mut knock, hello) = Knock::new(&Preamble::new(Role::Data), Some(key.secret())).expect("a handshake");
+    let mut door = Door::new(Some(key.into()));
+    let Visit::Answer(answer) = knock_at(&mut door, &hello) else { panic!("the key is the same") };
+    let Ok(Heard::Proven(proof, near)) = hear(&mut knock, &answer) else { panic!("the key is the same") };
+    let Visit::Known(_, Some(far)) = knock_at(&mut door, &proof) else { panic!("the proof is good") };
+    (*near, *far)
+}
+
+/// Pairs of connections, with records or without.
+pub fn conn_pairs(count: usize, sealed: bool) -> (Vec<Conn>, Vec<Conn>) {
+    let (ones, others) = socket_pairs(count);
+    let (mut ones, mut others) = (conns(ones), conns(others));
+    for (one, other) in ones.iter_mut().zip(&mut others).filter(|_| sealed) {
+        let (near, far) = seals();
+        one.protect(near);
+        other.protect(far);
+    }
+    (ones, others)
 }
 
 /// A checksum that is good enough to notice damage, and can be continued.
@@ -164,17 +221,17 @@ pub fn in_config(events: &Arc<Events>) -> InConfig {
 }
 
 /// The sockets as connections.
-pub fn conns(streams: Vec<TcpStream>) -> Vec<Conn> {
-    streams.into_iter().map(Conn::from).collect()
+pub fn conns(streams: Vec<impl Into<Conn>>) -> Vec<Conn> {
+    streams.into_iter().map(Into::into).collect()
 }
 
-pub fn start_in(streams: Vec<TcpStream>, book: &Arc<Book>) -> (Arc<InLink>, Arc<Events>) {
+pub fn start_in(streams: Vec<impl Into<Conn>>, book: &Arc<Book>) -> (Arc<InLink>, Arc<Events>) {
     let events = Arc::new(Events::default());
     let directory: Arc<dyn Directory> = Arc::<Book>::clone(book);
     (InLink::start(conns(streams), in_config(&events), directory).expect("start"), events)
 }
 
-pub fn start_out(streams: Vec<TcpStream>, with_checksum: bool) -> (Arc<OutLink>, Arc<Events>) {
+pub fn start_out(streams: Vec<impl Into<Conn>>, with_checksum: bool) -> (Arc<OutLink>, Arc<Events>) {
     let events = Arc::new(Events::default());
     (OutLink::start(conns(streams), out_config(&events, with_checksum)).expect("start"), events)
 }

@@ -250,11 +250,34 @@ fn hosts_are_those_that_the_viewer_can_reach() {
     rig.send(3, C2m::Register(Register { advertised_host, ..register(0) }));
     rig.vote_topology(1, 1, 0);
     let hosts = |n: u64| -> Vec<String> {
-        rig.plans[&n].members.iter().map(|m| m.host.as_str().to_owned()).collect()
+        rig.plans[&n].members.iter().map(|m| m.hosts.as_str().to_owned()).collect()
     };
     assert_eq!(hosts(1), ["127.0.0.1", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(2), ["10.0.0.250", "10.0.0.2", "gpu3.example"]);
     assert_eq!(hosts(3), ["10.0.0.251", "10.0.0.2", "gpu3.example"]);
+}
+
+#[test]
+fn announced_addresses_are_tried_and_handed_on_where_the_network_of_the_run_is_not_left() {
+    let mut rig = Rig::new();
+    let address = |text: &str| Address::new(text.parse().expect("an address")).expect("may be told");
+    let all = [address("10.0.0.9"), address("2a00::9")];
+    let far = "8.8.8.8".parse().expect("an address");
+    for (client, remote) in [(1, far), (2, ip(2))] {
+        rig.input(Input::Connected { client: ClientKey(client), remote, local: ip(250) });
+        rig.send(client, C2m::Register(Register { addresses: all.to_vec(), ..register(0) }));
+        let tried = rig.tried.pop().expect("its ports are tried").hosts;
+        let others: &[Address] = if client == 1 { &all[1..] } else { &[] };
+        assert_eq!((tried.as_str(), &tried.others[..]), (&*remote.to_string(), others));
+        if client == 1 {
+            rig.confirm(1);
+        }
+    }
+    rig.vote_topology(1, 1, 0);
+    for viewer in [1, 2] {
+        let others = |at: usize| rig.plans[&viewer].members[at].hosts.others.clone();
+        assert_eq!((others(0), others(1)), (all[1..].to_vec(), vec![]));
+    }
 }
 
 #[test]

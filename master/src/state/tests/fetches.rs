@@ -65,7 +65,16 @@ fn nobody_is_to_blame_for_a_source_that_is_silent() {
         ready(&mut rig, 1, sync);
         rig.pass(2_500, &[2]);
         failed_at(&mut rig, 2, sync, &[1]);
-        rig.pass(300, &[2]);
+        // Nobody can sync without it before it is heard again or dropped.
+        rig.pass(1_000, &[2]);
+        rig.nothing(2);
+        let waits = rig.state.blocked_on();
+        let name = rig.peers[&1].to_string();
+        assert!(
+            waits.iter().any(|text| text.contains("a sign of life of") && text.contains(&name)),
+            "{waits:?}"
+        );
+        rig.pass(1_000, &[1, 2]);
         assert!([1, 2].iter().all(|n| matches!(outcome(rig.answer(*n)), SyncOutcome::Failed(_))));
     }
     // Whether one that was heard until the end is alive is waited for.
@@ -76,6 +85,21 @@ fn nobody_is_to_blame_for_a_source_that_is_silent() {
     rig.die(1);
     let SyncOutcome::Failed(verdict) = outcome(rig.answer(2)) else { panic!() };
     assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerDied, rig.peers[&1]));
+}
+
+#[test]
+fn a_source_that_stopped_is_named_when_it_is_dropped() {
+    let mut rig = survivor_and_newcomer();
+    cast(&mut rig, &[(6, EnforcePopular, 10), (0, EnforcePopular, 20)]);
+    let sync = plan_of(&mut rig, 1).sync;
+    rig.take(2);
+    ready(&mut rig, 1, sync);
+    rig.pass(6_000, &[2]);
+    failed_at(&mut rig, 2, sync, &[1]);
+    rig.pass(5_000, &[2]);
+    let SyncOutcome::Failed(verdict) = outcome(rig.answer(2)) else { panic!() };
+    assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerSilent, rig.peers[&1]));
+    assert!(verdict.detail.as_str().contains("could not fetch"), "{verdict}");
 }
 
 #[test]

@@ -318,7 +318,17 @@ fn a_death_between_formings_breaks_the_group_until_it_is_formed_again() {
 fn sync(rig: &mut Rig, n: u64, revision: u64) {
     let (request, revision) = (RequestId(5), Revision(revision));
     let (epoch, strategy) = (rig.epoch(n), SyncStrategy::EnforcePopular);
-    rig.send(n, C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries: vec![] }));
+    rig.send(
+        n,
+        C2m::SyncInitiate(SyncInitiate {
+            request,
+            epoch,
+            revision,
+            strategy,
+            entries: vec![],
+            offered: None,
+        }),
+    );
 }
 
 #[test]

@@ -99,7 +99,10 @@ fn vote(rig: &mut Rig, n: u64, request: u64, digest: u128) {
         digest: pccl_hash::Digest128::from_u128(digest),
     }];
     let (revision, strategy) = (Revision(0), SyncStrategy::EnforcePopular);
-    rig.send(n, C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries }));
+    rig.send(
+        n,
+        C2m::SyncInitiate(SyncInitiate { request, epoch, revision, strategy, entries, offered: None }),
+    );
 }
 
 fn failed(packet: M2c) -> Verdict {

@@ -25,6 +25,7 @@ pub(super) fn register(group: u32) -> Register {
     Register {
         group: GroupId(group),
         advertised_host: None,
+        addresses: Vec::new(),
         p2p_port: 1000,
         state_port: 2000,
         pool_connections: 2,
@@ -33,6 +34,7 @@ pub(super) fn register(group: u32) -> Register {
         formed: false,
         alone: false,
         resume: None,
+        outbound_only: None,
     }
 }
 
@@ -57,6 +59,8 @@ pub(super) struct Rig {
     pub(super) tried: Vec<ReachTarget>,
     /// Edges that these clients find missing when they are asked whom they reach; others do not answer.
     pub(super) missing: Option<Missing>,
+    /// All listeners that are tried are reached, at once.
+    pub(super) answers_for_ports: bool,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
 }
@@ -79,9 +83,18 @@ impl Rig {
             jobs: BTreeMap::new(),
             tried: Vec::new(),
             missing: None,
+            answers_for_ports: true,
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
         }
+    }
+
+    /// As [`Rig::world`]; the master has not found out yet whether others can dial anybody.
+    pub(super) fn untested(size: u64) -> Self {
+        let mut rig = Self::with(|options| options.require_reachable = true);
+        rig.answers_for_ports = false;
+        rig.join(&(1..=size).collect::<Vec<_>>(), 0);
+        rig
     }
 
     /// Clients 1.. of group 0, all accepted, mailboxes empty.
@@ -98,7 +111,7 @@ impl Rig {
     /// These come in one turn of a loop.
     pub(super) fn inputs(&mut self, inputs: impl IntoIterator<Item = Input>) {
         let mut out = Vec::new();
-        let mut asked = Vec::new();
+        let (mut asked, mut found) = (Vec::new(), Vec::new());
         inputs.into_iter().for_each(|input| self.state.take(self.now, input, &mut out));
         self.state.settle(&mut out);
         for action in out.into_iter().flat_map(Action::split) {
@@ -117,7 +130,10 @@ impl Rig {
                 Action::Plan { plan, job, background } => {
                     assert!(self.jobs.insert(plan, (*job, background)).is_none(), "a number was used twice");
                 }
-                Action::Reach { target, .. } => self.tried.push(target),
+                Action::Reach { target, .. } => {
+                    found.push(target.peer);
+                    self.tried.push(target);
+                }
                 Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
                 Action::SendAll { .. } | Action::Log { .. } => {}
             }
@@ -125,6 +141,10 @@ impl Rig {
         self.state.check_invariants();
         for (n, plan) in asked {
             self.say_whom_it_reaches(n, &plan);
+        }
+        found.retain(|peer| self.answers_for_ports && self.peers.values().any(|id| id == peer));
+        for peer in found {
+            self.input(Input::Reached { peer, closed: Vec::new(), unix_us: 0 });
         }
     }
 
@@ -287,6 +307,7 @@ impl Rig {
                 stalled: Vec::new(),
                 sent: Vec::new(),
                 received: Vec::new(),
+                fetch: None,
             }),
         );
     }

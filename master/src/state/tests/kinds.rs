@@ -75,3 +75,100 @@ fn what_the_members_cannot_carry_out_fails_when_it_would_begin() {
     let begins = |packet: M2c| matches!(packet, M2c::Commence(commence) if commence.op == op);
     assert!(begins(rig.answer(1)) && begins(rig.answer(2)));
 }
+
+#[test]
+fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers() {
+    let mut rig = Rig::world(3);
+    let gone = rig.peers[&3];
+    rig.die(3);
+    rig.confirm_all();
+    rig.take(1);
+    rig.take(2);
+    type Calls = fn(u64, PeerId, PeerId) -> Collective;
+    // The second peer has heard of the death, the first has not.
+    let table: [(Calls, Option<PeerId>); 3] = [
+        (|n, gone, here| Collective::Broadcast(if n == 1 { gone } else { here }), Some(gone)),
+        (|n, _, _| Collective::AllGather(Split::Equal(if n == 1 { 3 } else { 2 })), None),
+        (
+            |n, gone, _| if n == 1 { Collective::Reduce(gone) } else { Collective::AllReduce(Nothing {}) },
+            Some(gone),
+        ),
+    ];
+    for (tag, (call, culprit)) in (1..).zip(table) {
+        let (op, here) = (rig.op(1, tag, 0), rig.peers[&2]);
+        vote(&mut rig, &[2, 1], op, |_, n| call(n, gone, here));
+        let verdict = aborted(rig.answer(1));
+        assert_eq!(verdict, aborted(rig.answer(2)));
+        assert_eq!(verdict.cause, Cause::WorldChanged, "{verdict}");
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        assert_eq!(named, culprit.iter().copied().collect::<Vec<_>>(), "{verdict}");
+    }
+    // Calls for the present members that differ are one.
+    let op = rig.op(1, 9, 0);
+    vote(&mut rig, &[1, 2], op, |rig, n| Collective::Broadcast(rig.peers[&n]));
+    assert_eq!(aborted(rig.answer(1)).cause, Cause::MismatchedCall);
+    rig.take(2);
+}
+
+#[test]
+fn who_gives_what_is_not_finite_is_named_and_nothing_begins() {
+    let vote = |rig: &mut Rig, op: OpId, finite: [Finite; 3]| {
+        for (n, finite) in (1..).zip(finite) {
+            rig.send(n, C2m::Initiate(Initiate { op, descriptor: Descriptor { finite, ..descriptor(12) } }));
+        }
+    };
+    let (free, fine) = (Finite::NotAsked(Nothing {}), Finite::All(Nothing {}));
+    let bad = |element| Finite::Not(NotFinite { tensor: 4, element });
+    let mut rig = Rig::world(3);
+    let op = rig.op(1, 7, 0);
+    vote(&mut rig, op, [bad(5), fine, bad(6)]);
+    let verdict = aborted(rig.answer(1));
+    assert!((2..=3).all(|n| aborted(rig.answer(n)) == verdict));
+    assert_eq!((verdict.cause, verdict.phase), (Cause::NotFinite, Phase::Voting));
+    let mut named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+    named.sort_unstable();
+    let mut expected = vec![rig.peers[&1], rig.peers[&3]];
+    expected.sort_unstable();
+    assert_eq!(named, expected);
+    for text in ["first in tensor 4 at element 5", "first in tensor 4 at element 6"] {
+        assert!(verdict.detail.as_str().contains(text), "{verdict}");
+    }
+    // All have to ask, or none.
+    vote(&mut rig, op.next_attempt(), [fine, free, fine]);
+    let verdict = aborted(rig.answer(1));
+    assert_eq!(verdict.cause, Cause::MismatchedCall);
+    assert!(verdict.to_string().contains("with any contributions"), "{verdict}");
+    for finite in [fine, free] {
+        let op = rig.op(1, 8 + u64::from(finite == free), 0);
+        vote(&mut rig, op, [finite; 3]);
+        assert!(matches!(rig.answer(1), M2c::Commence(_)), "{finite:?}");
+    }
+}
+
+#[test]
+fn what_is_kept_of_the_votes_of_one_peer_is_bounded() {
+    let many = |count: usize| Descriptor { parts: vec![descriptor(1).parts[0]; count], ..descriptor(1) };
+    let vote = |rig: &mut Rig, n, tag, count| {
+        let op = rig.op(1, tag, 0);
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: many(count) }));
+    };
+    let mut rig = Rig::world(3);
+    let most = (limits::MAX_VOTED_PARTS / limits::MAX_PARTS) as u64;
+    (0..most).for_each(|tag| vote(&mut rig, 1, tag, limits::MAX_PARTS));
+    // Small ones are bounded by their number.
+    vote(&mut rig, 1, most, limits::FEW_PARTS);
+    assert!(!rig.closed.contains(&1));
+    // What has begun counts no more.
+    vote(&mut rig, 2, 0, limits::MAX_PARTS);
+    vote(&mut rig, 3, 0, limits::MAX_PARTS);
+    assert!(matches!(rig.answer(1), M2c::Commence(_)));
+    vote(&mut rig, 1, most + 1, limits::MAX_PARTS);
+    assert!(!rig.closed.contains(&1));
+    vote(&mut rig, 1, most + 2, limits::FEW_PARTS + 1);
+    let reason = rig.kick_of(1);
+    assert_eq!(reason.code, KickCode::Protocol);
+    assert!(reason.detail.as_str().contains("tensors that wait"), "{reason:?}");
+    // The others have their own.
+    vote(&mut rig, 2, most + 3, limits::MAX_PARTS);
+    assert!(!rig.closed.contains(&2));
+}

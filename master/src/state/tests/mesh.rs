@@ -244,7 +244,17 @@ fn the_end_of_a_peer_is_no_fault_of_the_others_mesh_and_edges_that_stay_are_kept
 fn beat(stalled: Vec<StalledEdge>, sent: Vec<EdgeBytes>, received: Vec<EdgeBytes>) -> C2m {
     let (call, call_ms, operation, moved_bytes) =
         (CallKind::Collective(CollectiveKind::AllReduce), 0, None, 0);
-    C2m::Beat(Beat { sequence: 1, call, call_ms, operation, moved_bytes, stalled, sent, received })
+    C2m::Beat(Beat {
+        sequence: 1,
+        call,
+        call_ms,
+        operation,
+        moved_bytes,
+        stalled,
+        sent,
+        received,
+        fetch: None,
+    })
 }
 
 /// Four clients run a direct exchange; those in `silent` give no sign of life, and `beat_of_1` says what 1 tells.

@@ -1,7 +1,11 @@
 //! Tests of the rules, one table or one story each, driven through [`super::MasterState::handle`] alone.
 
 mod admission;
+mod ahead;
+mod allowance;
+mod away;
 mod collective;
+mod examine;
 mod fetches;
 mod forming;
 mod giving_up;
@@ -11,12 +15,14 @@ mod kinds;
 mod liveness;
 mod mesh;
 mod optimize;
+mod outbound;
 mod paces;
 mod pairs;
 mod reach;
 mod revisions;
 mod ring;
 mod schedule;
+mod seeders;
 mod stalls;
 mod status;
 mod straggler;

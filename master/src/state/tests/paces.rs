@@ -33,6 +33,7 @@ impl Rig {
                 stalled: Vec::new(),
                 sent: if busy(n) { Vec::new() } else { vec![bytes(next.to, next.generation)] },
                 received: vec![bytes(previous.from, previous.generation)],
+                fetch: None,
             };
             self.send(n, C2m::Beat(beat));
         }

@@ -72,7 +72,7 @@ impl Model {
     /// Peers 1 to n; 1 is in first and alone, the others wait for it to let them in.
     fn new(n: u64, net: Net) -> Self {
         let mut model = Self {
-            rig: Rig::new(),
+            rig: Rig::with(|options| options.require_reachable = true),
             net,
             queue: BTreeMap::new(),
             sequence: 0,
@@ -134,7 +134,7 @@ impl Model {
                 let ports = [(false, (self.net.master)(n)), (true, (self.net.state)(n))];
                 let closed = ports.into_iter().filter(|(_, works)| !works);
                 let closed = closed.map(|(is_state, _)| (is_state, self.net.text().to_owned())).collect();
-                self.rig.input(Input::Reached { peer: self.rig.peers[&n], closed });
+                self.rig.input(Input::Reached { peer: self.rig.peers[&n], closed, unix_us: 0 });
             }
             Event::Dialed(to, generation, epoch) => self.dialed(n, to, generation, epoch),
             Event::Found(plan) => {

@@ -5,6 +5,7 @@ use super::sync::{cast, entry, outcome, plan_of, ready, run, vote};
 use crate::state::{Input, PeerPhase};
 use pccl_protocol::SyncStrategy::{EnforcePopular, ReceiveOnly, SendOnly};
 use pccl_protocol::*;
+use tinysockets::key::SecretKey;
 
 fn offer(revision: u64) -> ResumeOffer {
     ResumeOffer { revision: Revision(revision), digest: None }
@@ -117,6 +118,34 @@ fn what_is_offered_must_be_brought() {
     come(&mut rig, 1, Some(offer(1000)));
     rig.mail.clear();
     commits(&mut rig, &[(1, 3, 9)], 3);
+}
+
+/// With a key the digests of votes are others in each run, so the vote says beside them what was offered.
+#[test]
+fn with_a_key_what_was_offered_is_named_beside_the_vote() {
+    let named = exact(1000, 9).digest;
+    let other = exact(1000, 8).digest;
+    for (offered, is_right) in [(named, true), (other, false), (None, false)] {
+        let key = SecretKey::from_bytes([1; 32]);
+        let mut rig = Rig::with(|options| options.state_key = Some(key.clone()));
+        rig.connect(1);
+        let resume = Some(exact(1000, 9));
+        rig.send(1, C2m::Register(Register { resume, ..register(0) }));
+        let registered = rig.answers(1).into_iter().find_map(|packet| match packet {
+            M2c::Registered(registered) => Some(registered),
+            _ => None,
+        });
+        assert_eq!(registered.expect("it is let in").state_key, Some(key));
+        rig.confirm_all();
+        rig.mail.clear();
+        let ballot = vote(rig.epoch(1), 1000, EnforcePopular, vec![entry("w", 77)]);
+        rig.send(1, C2m::SyncInitiate(SyncInitiate { offered, ..ballot }));
+        if is_right {
+            plan_of(&mut rig, 1);
+        } else {
+            assert_eq!(rig.kick_of(1).code, KickCode::FalseOffer, "{offered:?}");
+        }
+    }
 }
 
 #[test]

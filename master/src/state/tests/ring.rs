@@ -122,7 +122,7 @@ fn a_forbidden_edge_is_tried_again_after_its_mark_expired() {
 #[test]
 fn a_newcomer_that_cannot_be_reached_goes_and_nobody_else() {
     for bad in [&[(1u64, 2u64)][..], &[(2, 1)], &[(1, 2), (2, 1)]] {
-        let mut rig = Rig::world(1);
+        let mut rig = Rig::untested(1);
         rig.register(2, 0);
         rig.vote_topology(1, 1, 0);
         block(&mut rig, bad, &[1, 2]);
@@ -194,7 +194,7 @@ fn an_accepted_peer_is_not_dropped_for_any_number_of_edges_while_a_ring_exists()
 
 #[test]
 fn among_accepted_peers_the_latest_of_the_worst_goes() {
-    let mut rig = Rig::world(3);
+    let mut rig = Rig::untested(3);
     rig.die(3);
     block(&mut rig, &[(1, 2)], &[1, 2]);
     assert_eq!(rig.kick_of(2).code, KickCode::Unreachable);

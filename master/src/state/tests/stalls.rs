@@ -18,6 +18,7 @@ fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
             stalled,
             sent: Vec::new(),
             received: Vec::new(),
+            fetch: None,
         }),
     );
 }
@@ -74,6 +75,7 @@ fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_be
         stalled: Vec::new(),
         sent: Vec::new(),
         received: Vec::new(),
+        fetch: None,
     };
     let generation = edge.generation;
     for second in 0..seconds {

@@ -26,7 +26,14 @@ pub(super) fn vote(
     strategy: SyncStrategy,
     entries: Vec<StateEntry>,
 ) -> SyncInitiate {
-    SyncInitiate { request: RequestId(5), epoch, revision: Revision(revision), strategy, entries }
+    SyncInitiate {
+        request: RequestId(5),
+        epoch,
+        revision: Revision(revision),
+        strategy,
+        entries,
+        offered: None,
+    }
 }
 
 /// Revision, strategy and digest of the tensor "w" of each voter.
@@ -320,7 +327,7 @@ fn sources_are_named_as_the_receiver_reaches_them() {
     let mut rig = Rig::world(2);
     cast(&mut rig, &[(0, EnforcePopular, 2), (1, EnforcePopular, 1)]);
     let plan = plan_of(&mut rig, 1);
-    assert_eq!((plan.sources[0].host.as_str(), plan.sources[0].port), ("10.0.0.2", 2000));
+    assert_eq!((plan.sources[0].hosts.as_str(), plan.sources[0].port), ("10.0.0.2", 2000));
     assert!(plan_of(&mut rig, 2).sources.is_empty());
 }
 

@@ -15,7 +15,8 @@ use proptest::{
     sample::select,
     strategy::Union,
 };
-use tinysockets::wire::ListItem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tinysockets::{key::SecretKey, wire::ListItem};
 
 /// A type with arbitrary values.
 pub(crate) trait Arb: Sized + std::fmt::Debug {
@@ -118,6 +119,7 @@ arb_id!(
     Digest128
 );
 arb_code!(
+    WireMode,
     CollectiveKind,
     Algorithm,
     OpFaultKind,
@@ -127,7 +129,8 @@ arb_code!(
     Cause,
     Phase,
     PeerStage,
-    Purpose
+    Purpose,
+    TicketRole
 );
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
@@ -141,6 +144,18 @@ impl Arb for Name {
 impl Arb for [u8; 16] {
     fn arb() -> BoxedStrategy<Self> {
         any::<[u8; 16]>().boxed()
+    }
+}
+
+impl Arb for Padding {
+    fn arb() -> BoxedStrategy<Self> {
+        (0..=limits::MAX_PADDING_BYTES as u16).prop_map(Padding).boxed()
+    }
+}
+
+impl Arb for SecretKey {
+    fn arb() -> BoxedStrategy<Self> {
+        any::<[u8; 32]>().prop_map(Self::from_bytes).boxed()
     }
 }
 
@@ -171,8 +186,8 @@ impl Arb for CallKind {
 impl Arb for Descriptor {
     /// Only such as can be carried out: the tensors are made to fit the collective.
     fn arb() -> BoxedStrategy<Self> {
-        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb());
-        let fitted = all.prop_map(|(mut collective, mut parts, algorithm)| {
+        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb(), Finite::arb());
+        let fitted = all.prop_map(|(mut collective, mut parts, algorithm, finite)| {
             if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
                 match split {
                     Split::Equal(ranks) => {
@@ -194,7 +209,7 @@ impl Arb for Descriptor {
             if !collective.kind().folds() {
                 parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
             }
-            Self { collective, parts, algorithm }
+            Self { collective, parts, algorithm, finite }
         });
         fitted.boxed()
     }
@@ -231,13 +246,14 @@ arb_struct! {
     OpId { epoch, tag, attempt }
     Tag { number, pair }
     Pair { from, to }
-    Register { group, advertised_host, p2p_port, state_port, pool_connections, name, previous, formed, alone, resume }
+    Hosts { host, others }
     ResumeOffer { revision, digest }
     FormGroup { request, uuid, members }
     GroupFormed { request, sizes }
     FormFailed { request, verdict }
-    PreviousIdentity { run, peer }
-    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received }
+    PreviousIdentity { run, peer, proof }
+    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, fetch }
+    FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms }
     VoteTopology { request, wait_for_world }
@@ -245,14 +261,18 @@ arb_struct! {
     EdgeName { from, to, generation }
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
-    SyncInitiate { request, epoch, revision, strategy, entries }
+    NotFinite { tensor, element }
+    SyncInitiate { request, epoch, revision, strategy, entries, offered }
     SyncComplete { sync, report, failures, gave }
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
     MemberCount { peer, count }
     CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
-    Registered { run, peer, beat_interval_ms, peer_timeout_ms }
+    Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key }
+    Keys { now_ms, door, run }
+    Ticket { to, role, epoch, generation, secret }
+    Tickets { now_ms, tickets }
     TopologyDone { request, sizes }
     TopologyProgress { request, have, want, missing }
     PendingAnswer { request, pending }
@@ -266,11 +286,11 @@ arb_struct! {
     StateRequest { sync, key, part }
     DigestList { level, parent }
     ProbeRound { optimization, round }
-    ProbePlan { round, to, host, port, connections, limit_ms, crowded }
+    ProbePlan { round, to, hosts, port, connections, limit_ms, crowded, back }
     ProbeRate { kbit_s, latency_us, connections }
     ProbeReport { round, to, result }
     EdgeRate { from, to, kbit_s }
-    ReachTarget { peer, host, p2p_port, state_port }
+    ReachTarget { peer, hosts, p2p_port, state_port }
     ReachPlan { check, limit_ms, targets }
     Unreached { peer, is_state, text }
     ReachReport { check, epoch, unreached }
@@ -279,6 +299,12 @@ arb_struct! {
     }
     GiveUp { vote, limit_ms }
     RatesRequest { request, group }
+    Return { run, peer, proof, received }
+    Returned { received }
+    Received { count }
+    Examine { request, peer, advertised_host, addresses, p2p_port, state_port, padding }
+    ExaminedPeer { target, group, name }
+    Examined { request, run, seen, unix_us, hosts, require_reachable, unreached, peers, padding }
     VoteWithdrawn { request, missing }
     RatedPeer { peer, name }
     MeasuredEdge { from, to, kbit_s, latency_us }
@@ -286,22 +312,88 @@ arb_struct! {
     KickReason { code, detail }
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }
-    StateSource { peer, host, port }
+    StateSource { peer, hosts, port, back }
+    CallMe { peer, role, index, count }
+    Call { peer, hosts, port, role, index, count }
     SyncPlan { sync, revision, fetch, sources }
+    Loan { sync, stands }
+    AheadFailure { sync, failures }
     Culprit { peer, host, name }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
-    Member { peer, host, p2p_port, state_port, share }
-    PlanEdge { from, to, generation, connections, purpose }
-    Paths { mesh, one_host, pairwise }
+    Member { peer, hosts, p2p_port, state_port, share }
+    PlanEdge { from, to, generation, connections, purpose, back }
+    Paths { mesh, one_host, pairwise, partial }
     GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
     EdgeFault { from, to, generation, text }
-    StatusPeer {
-        peer, host, name, p2p_port, state_port, group, stage, call, call_ms, silent_ms, moved_bytes, operation
-    }
     StatusGroup { group, epoch, connected, ring, revision, slowest, pairwise }
     StatusWait { since_ms, text }
-    Status { request, run, uptime_ms, sizes, groups, peers, waits }
+    Status { request, run, uptime_ms, run_keys, wire, trusted_seeders, sizes, groups, peers, waits }
+}
+
+impl Arb for Address {
+    fn arb() -> BoxedStrategy<Self> {
+        let four = u32::arb().prop_map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits)));
+        let six = u128::arb().prop_map(|bits| IpAddr::from(Ipv6Addr::from_bits(bits)));
+        Union::new([four.boxed(), six.boxed()]).prop_filter_map("not one that may be told", Self::new).boxed()
+    }
+}
+
+// A tuple of strategies has at most twelve parts.
+impl Arb for Register {
+    fn arb() -> BoxedStrategy<Self> {
+        let place = (arb(), arb(), arb(), arb(), arb(), arb());
+        let what = (arb(), arb(), arb(), arb(), arb(), arb());
+        (place, what)
+            .prop_map(
+                |((group, advertised_host, addresses, p2p_port, state_port, pool_connections), what)| {
+                    let (name, previous, formed, alone, resume, outbound_only) = what;
+                    Self {
+                        group,
+                        advertised_host,
+                        addresses,
+                        p2p_port,
+                        state_port,
+                        pool_connections,
+                        name,
+                        previous,
+                        formed,
+                        alone,
+                        resume,
+                        outbound_only,
+                    }
+                },
+            )
+            .boxed()
+    }
+}
+
+impl Arb for StatusPeer {
+    fn arb() -> BoxedStrategy<Self> {
+        let who = (arb(), arb(), arb(), arb(), arb(), arb());
+        let what = (arb(), arb(), arb(), arb(), arb(), arb(), arb(), arb());
+        (who, what)
+            .prop_map(|((peer, host, name, p2p_port, state_port, group), what)| {
+                let (stage, call, call_ms, silent_ms, moved_bytes, operation, fetch, outbound_only) = what;
+                Self {
+                    peer,
+                    host,
+                    name,
+                    p2p_port,
+                    state_port,
+                    group,
+                    stage,
+                    call,
+                    call_ms,
+                    silent_ms,
+                    moved_bytes,
+                    operation,
+                    fetch,
+                    outbound_only,
+                }
+            })
+            .boxed()
+    }
 }
 
 // An enum that may grow: `round_trip` counts its variants.
@@ -313,12 +405,13 @@ arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, EdgeReport, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, GiveUp,
-        RatesRequest, ReachReport, FormGroup
+        RatesRequest, ReachReport, FormGroup, Loan, Ahead, Examine, Return, Received, CallMe
     }
     M2c {
         Registered, Kicked, GroupPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
-        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed
+        ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed, StateAhead, Examined,
+        Keys, Tickets, Returned, Received, Call
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }
@@ -327,6 +420,8 @@ arb_union! {
     Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier, SendRecv }
     Split { Equal, Members }
     SyncReport { Ready, Failed }
+    Finite { NotAsked, All, Not }
+    AheadStep { Wanted, Holds, Failed, GivenUp }
     ProbeResult { Measured, Failed }
     SyncOutcome { Committed, Failed }
     StateAnswer { Bytes, NotServing, UnknownKey, UnknownPart }

@@ -10,10 +10,13 @@ mod all_gather;
 mod all_reduce;
 mod barrier;
 mod broadcast;
+mod clip;
 mod reduce;
 mod reduce_scatter;
 mod send_recv;
 mod weighted;
+
+pub use clip::{Clip, ClipReport, PeerNorm};
 
 use super::shape::Shape;
 use crate::{
@@ -21,8 +24,11 @@ use crate::{
     backups::BackupPool,
     memory::{Backup, RawTensor},
 };
-use pccl_protocol::{Algorithm, Collective, Descriptor, MemberCount, Pair, PartDescriptor, PeerId, Split};
-use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
+use pccl_protocol::{
+    Algorithm, Collective, Descriptor, Finite, MemberCount, NotFinite, Nothing, Pair, PartDescriptor, PeerId,
+    Split,
+};
+use pccl_quant::{DataType, ReduceOp, first_non_finite, quantise::Quantisation};
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
 /// Makes the operation of a call, once for each try.
@@ -45,6 +51,7 @@ type Prepare = dyn Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync;
 pub struct Call<'a> {
     prepare: Box<Prepare>,
     quantisation: Option<Quantisation>,
+    refuses_non_finite: bool,
     lent: PhantomData<&'a mut [u8]>,
 }
 
@@ -58,7 +65,8 @@ impl Call<'_> {
     /// `prepare` makes the operation, once for each try. What it captures of the caller's memory is borrowed for the
     /// life of the call.
     fn new(prepare: impl Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync + 'static) -> Self {
-        Self { prepare: Box::new(prepare), quantisation: None, lent: PhantomData }
+        let prepare = Box::new(prepare);
+        Self { prepare, quantisation: None, refuses_non_finite: false, lent: PhantomData }
     }
 
     /// The same, with elements that are quantised while they travel: floats only, and the same way on all peers.
@@ -70,15 +78,29 @@ impl Call<'_> {
         self
     }
 
+    /// The same, and it fails for all if a contribution holds NaN or an infinity: nothing is sent, all buffers are as
+    /// before, and the verdict ([`Cause::NotFinite`](crate::Cause::NotFinite)) names each peer that gives such values,
+    /// with the first of them. Each peer looks at its own values before it votes, which takes one pass over them. All
+    /// peers have to ask for it, or none. Where nothing is reduced it changes nothing.
+    #[must_use]
+    pub fn refusing_non_finite(mut self) -> Self {
+        self.refuses_non_finite = true;
+        self
+    }
+
     /// Checks the arguments and makes the operation. May be called again, for another try.
     pub(crate) fn prepare(
         &self,
         (me, world): (PeerId, &World),
         backups: &BackupPool,
-        algorithm: Algorithm,
+        (algorithm, refuses_non_finite): (Algorithm, bool),
     ) -> Result<Prepared, Error> {
         let quantisation = self.quantisation;
-        (self.prepare)(&Context { me, world, backups, algorithm, quantisation })
+        let mut prepared = (self.prepare)(&Context { me, world, backups, algorithm, quantisation })?;
+        if (refuses_non_finite || self.refuses_non_finite) && prepared.descriptor.kind().folds() {
+            prepared.look_at_values();
+        }
+        Ok(prepared)
     }
 }
 
@@ -103,7 +125,7 @@ impl Context<'_> {
     }
 
     fn descriptor(&self, collective: Collective, parts: Vec<PartDescriptor>) -> Descriptor {
-        Descriptor { collective, parts, algorithm: self.algorithm }
+        Descriptor { collective, ..Descriptor::all_reduce(parts, self.algorithm) }
     }
 }
 
@@ -123,6 +145,16 @@ impl Prepared {
     /// Of one tensor in the caller's memory.
     fn of(descriptor: Descriptor, raw: RawTensor) -> Self {
         Self { descriptor, pair: None, raws: vec![raw], rooms: Vec::new(), beside: None }
+    }
+
+    /// Finds out whether this peer contributes finite values only, which its vote says.
+    fn look_at_values(&mut self) {
+        let tensors = (0..).zip(self.raws.iter().zip(&self.descriptor.parts));
+        let bad = tensors.filter_map(|(tensor, (raw, part))| {
+            let element = raw.contribution(|bytes| first_non_finite(part.data_type, bytes))?;
+            Some(NotFinite { tensor, element: element as u64 })
+        });
+        self.descriptor.finite = { bad }.next().map_or(Finite::All(Nothing {}), Finite::Not);
     }
 }
 

@@ -1,41 +1,39 @@
 //! Probes: measuring the way to another peer when the master says so, and being measured.
-//!
-//! The sending end fills as many connections as an edge of the ring would have. The receiving end throws the bytes away
-//! and says every few milliseconds how many have arrived, so that what lies in buffers on the way does not count.
+//! [How](tinysockets::probe), over as many connections as an edge of the ring would have.
 
-mod measure;
-mod meter;
-
-use crate::{config::Config, control::Control, threads::spawn, world::Identity};
-use measure::{Target, measure};
+use crate::{
+    config::Config,
+    control::Control,
+    session::edges,
+    summons::Summons,
+    threads::spawn,
+    ways::Ways,
+    world::{Identity, Told},
+};
 use parking_lot::Mutex;
-use pccl_protocol::{C2m, ProbePlan, ProbeReport, ProbeResult, ProbeRound, Text, limits};
+use pccl_protocol::{
+    C2m, CallMe, PeerId, ProbePlan, ProbeRate, ProbeReport, ProbeResult, ProbeRound, Text, TicketRole, limits,
+};
 use std::{
-    io,
     net::{Shutdown, SocketAddr},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 use tinysockets::{
-    address::HostPort,
     conn::Conn,
+    key::SecretKey,
+    link::tune_data_socket,
+    place::Place,
     preamble::{Preamble, Role},
+    probe,
 };
 
-/// Bytes sent and received at a time.
-const PIECE_BYTES: usize = 256 << 10;
-/// A report of the receiving end: bytes so far, microseconds since the connection began.
-const REPORT_BYTES: usize = 16;
-/// Time between two reports.
-const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 /// Most connections that are measured at once; one probe uses at most half of them, another may not have ended yet.
 const MAX_SERVED: usize = 2 * limits::MAX_POOL_CONNECTIONS as usize;
-/// A connection that is measured for longer than any probe lasts is closed.
-const LONGEST: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 struct State {
@@ -55,20 +53,50 @@ pub(crate) struct ProbeDesk {
 impl ProbeDesk {
     /// Measures, on a thread of its own, and tells the master. A probe of another round that has not ended yet is given
     /// up.
-    pub(crate) fn measure(&self, control: &Arc<Control>, config: &Config, me: Identity, plan: ProbePlan) {
-        log::debug!("probe of {} at {}", plan.to, plan.host);
+    pub(crate) fn measure(
+        &self,
+        control: &Arc<Control>,
+        summons: &Arc<Summons>,
+        (config, told): (&Config, &Told),
+        me: Identity,
+        plan: ProbePlan,
+    ) {
+        log::debug!("probe of {} at {}", plan.to, plan.hosts);
         let connections = if plan.crowded { 1 } else { config.probe_connections.unwrap_or(plan.connections) };
-        let target = Target {
-            address: HostPort::new(plan.host.as_str(), plan.port),
-            preamble: Preamble {
-                run: me.run.0,
-                from: me.peer.0,
-                to: plan.to.0,
-                group: config.group.0,
-                epoch: plan.round.optimization,
-                connection_count: connections.min(limits::MAX_POOL_CONNECTIONS),
-                ..Preamble::new(Role::Probe)
+        let answer = move |control: &Control, result| {
+            control.send(&C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
+        };
+        let preamble = Preamble {
+            security: me.wire.security(),
+            run: me.run.0,
+            from: me.peer.0,
+            to: plan.to.0,
+            group: config.group.0,
+            epoch: plan.round.optimization,
+            connection_count: connections.min(limits::MAX_POOL_CONNECTIONS),
+            ..Preamble::new(Role::Probe)
+        };
+        let way = match plan.back {
+            true => Way::Back {
+                wish: CallMe {
+                    peer: plan.to,
+                    role: TicketRole::ProbeBack,
+                    index: 0,
+                    count: preamble.connection_count,
+                },
+                summons: summons.clone(),
+                control: Arc::downgrade(control),
             },
+            false => match told.wallet.stamp(preamble) {
+                Ok((preamble, ticket)) => {
+                    let place = told.ways.to(plan.to, &plan.hosts, plan.port);
+                    Way::There { place, ways: told.ways.clone(), preamble, ticket }
+                }
+                Err(text) => return answer(control, ProbeResult::Failed(Text::new(text))),
+            },
+        };
+        let target = Target {
+            way,
             deadline: Instant::now() + Duration::from_millis(plan.limit_ms.into()),
             dial_timeout: config.dial_timeout,
             ends_early: !plan.crowded,
@@ -86,9 +114,6 @@ impl ProbeDesk {
             });
             state.measuring.push((plan.round, cancelled.clone()));
         }
-        let answer = move |control: &Control, result| {
-            control.send(&C2m::ProbeReport(ProbeReport { round: plan.round, to: plan.to, result }));
-        };
         let weak = Arc::downgrade(control);
         // Not joined when the session ends: a dial cannot be cut off, and it holds nothing of the session.
         let spawned = spawn("pccl-probe", move || {
@@ -113,7 +138,7 @@ impl ProbeDesk {
         }
         let conn = Arc::new(conn);
         let counted = conn.clone();
-        match spawn("pccl-probed", move || count(&counted)) {
+        match spawn("pccl-probed", move || probe::count(&counted)) {
             Ok(thread) => state.served.push((conn, thread)),
             Err(error) => log::warn!("probe from {remote}: {error}"),
         }
@@ -140,30 +165,59 @@ impl ProbeDesk {
     }
 }
 
-/// Throws away what comes, and says how much it was.
-fn count(conn: &Conn) {
-    let began = Instant::now();
-    let mut piece = vec![0; PIECE_BYTES];
-    let (mut bytes, mut reported) = (0_u64, began);
-    while began.elapsed() < LONGEST {
-        // A path on which nothing arrives is reported, too.
-        match conn.recv_some(&mut piece, Some(Instant::now() + REPORT_INTERVAL * 4)) {
-            Ok(0) => return,
-            Ok(n) => bytes += n as u64,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(_) => return,
-        }
-        let now = Instant::now();
-        if now.duration_since(reported) >= REPORT_INTERVAL {
-            reported = now;
-            let micros = now.duration_since(began).as_micros() as u64;
-            let report = [bytes.to_be_bytes(), micros.to_be_bytes()].concat();
-            // It is small enough to go out at once or never.
-            if conn.send_all(&report, Some(now + REPORT_INTERVAL)).is_err() {
-                return;
+/// What to measure.
+struct Target {
+    way: Way,
+    deadline: Instant,
+    dial_timeout: Duration,
+    /// Ends when the rate is stable.
+    ends_early: bool,
+}
+
+/// Who makes the connections.
+enum Way {
+    /// This peer does; with a ticket in a run with a key.
+    There { place: Place, ways: Arc<Ways>, preamble: Preamble, ticket: Option<SecretKey> },
+    /// The other one does, which cannot be dialed.
+    Back { wish: CallMe, summons: Arc<Summons>, control: Weak<Control> },
+}
+
+impl Way {
+    fn connect(&self, deadline: Instant) -> Result<Vec<Conn>, String> {
+        match self {
+            Self::There { place, ways, preamble, ticket } => {
+                let conns = edges::dial_pool(place, *preamble, ticket.as_ref(), deadline)?;
+                if let Some(first) = conns.first() {
+                    ways.led_to(PeerId(preamble.to), first);
+                }
+                Ok(conns)
+            }
+            Self::Back { wish, summons, control } => {
+                let summoned = summons.ask(*wish, |wish| {
+                    if let Some(control) = control.upgrade() {
+                        control.send(&C2m::CallMe(wish));
+                    }
+                });
+                let conns = summoned.collect(deadline)?;
+                // As who dials has done with its end.
+                for conn in &conns {
+                    tune_data_socket(conn, conn.round_trip());
+                }
+                Ok(conns)
             }
         }
     }
+}
+
+/// Measures the way to a peer.
+fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRate, String> {
+    let conns = target.way.connect(target.deadline.min(Instant::now() + target.dial_timeout))?;
+    let measured = probe::measure(&conns, target.deadline, target.ends_early, cancelled)?;
+    Ok(ProbeRate {
+        kbit_s: measured.kbit_s,
+        latency_us: u32::try_from(measured.round_trip.as_micros() / 2).unwrap_or(u32::MAX),
+        connections: u16::try_from(conns.len()).unwrap_or(u16::MAX),
+    })
 }
 
 #[cfg(test)]
@@ -173,7 +227,7 @@ mod tests {
         io::{Read, Write},
         net::TcpListener,
     };
-    use tinysockets::preamble::Reply;
+    use tinysockets::{address::HostPort, preamble::Reply};
 
     /// A receiving end that accepts `connections` connections and then treats them as `serve` says.
     fn target(connections: u16, serve: impl Fn(Conn) + Send + Copy + 'static) -> Target {
@@ -189,8 +243,12 @@ mod tests {
             }
         });
         Target {
-            address: HostPort::new("127.0.0.1", port),
-            preamble: Preamble { connection_count: connections, ..Preamble::new(Role::Probe) },
+            way: Way::There {
+                place: HostPort::new("127.0.0.1", port).into(),
+                ways: Arc::default(),
+                preamble: Preamble { connection_count: connections, ..Preamble::new(Role::Probe) },
+                ticket: None,
+            },
             deadline: Instant::now() + Duration::from_secs(2),
             dial_timeout: Duration::from_secs(2),
             ends_early: true,
@@ -199,7 +257,7 @@ mod tests {
 
     #[test]
     fn several_connections_are_measured() {
-        let rate = measure(&target(3, |conn| count(&conn)), &AtomicBool::new(false)).expect("a rate");
+        let rate = measure(&target(3, |conn| probe::count(&conn)), &AtomicBool::new(false)).expect("a rate");
         assert_eq!(rate.connections, 3);
         assert!(rate.kbit_s > 10_000, "{rate:?}");
     }
@@ -207,7 +265,7 @@ mod tests {
     #[test]
     fn one_of_many_at_the_same_time_does_not_end_early() {
         let began = Instant::now();
-        let target = Target { ends_early: false, ..target(1, |conn| count(&conn)) };
+        let target = Target { ends_early: false, ..target(1, |conn| probe::count(&conn)) };
         let rate = measure(&target, &AtomicBool::new(false)).expect("a rate");
         assert!(rate.kbit_s > 10_000, "{rate:?}");
         assert!(Instant::now() >= target.deadline && began.elapsed() >= Duration::from_secs(1));
@@ -234,8 +292,10 @@ mod tests {
     #[test]
     fn a_cancelled_probe_ends_early() {
         let cancelled = AtomicBool::new(true);
-        let target =
-            Target { deadline: Instant::now() + Duration::from_secs(60), ..target(1, |conn| count(&conn)) };
+        let target = Target {
+            deadline: Instant::now() + Duration::from_secs(60),
+            ..target(1, |conn| probe::count(&conn))
+        };
         let began = Instant::now();
         assert!(measure(&target, &cancelled).is_err());
         assert!(began.elapsed() < Duration::from_secs(30));

@@ -82,12 +82,12 @@ impl StateFile {
             let tensor = tensors.iter_mut().find(|tensor| tensor.key.as_str() == entry.key);
             let Some(tensor) = tensor else { continue };
             self.seek(*begin)?;
-            let mut content = vec![0; tensor.memory.view().len()];
+            let mut content = vec![0; tensor.memory.bytes()];
             let pieces = content.chunks_mut(PIECE_BYTES).enumerate();
             for (index, piece) in pieces {
                 self.read_piece(entry, index, piece).map_err(|error| changed_meanwhile(&self.path, error))?;
             }
-            tensor.memory.view_mut().copy_from_slice(&content);
+            tensor.memory.overwrite(&content).map_err(StateFileError::io(&self.path, "put into place"))?;
         }
         Ok(())
     }

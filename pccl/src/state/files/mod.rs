@@ -13,9 +13,9 @@ pub use error::StateFileError;
 pub use load::StateFile;
 pub use save::{SaveInfo, SaveOptions, Saving, StateSnapshot};
 
-use super::SharedState;
+use super::{SharedState, compare::Levels};
 use save::Content;
-use std::path::Path;
+use std::{borrow::Cow, io, path::Path};
 
 impl SharedState<'_> {
     /// Writes the state to a file, whole or not at all: until everything is on the disk, what `path` held before stays
@@ -24,7 +24,8 @@ impl SharedState<'_> {
     /// # Errors
     /// [`StateFileError`]: the file that was there before is as it was.
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<SaveInfo, StateFileError> {
-        save::save(path.as_ref(), self.revision, &self.contents(), options)
+        let read = self.contents().map_err(StateFileError::io(path.as_ref(), "read what goes to"))?;
+        save::save(path.as_ref(), self.revision, &read, options)
     }
 
     /// Reads a file that [`SharedState::save`] has written into the tensors, and takes its revision. Keys, types and
@@ -36,15 +37,17 @@ impl SharedState<'_> {
     /// are as they were, unless the file changed while it was read, which the error says.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, StateFileError> {
         let mut file = StateFile::open(path)?;
+        self.forget();
         file.fill(&mut self.tensors)?;
         self.revision = file.revision();
         self.loaded = Some((file.revision(), file.digest()));
         Ok(self.revision)
     }
 
-    /// A copy of the state, which can be saved while the training goes on.
+    /// A copy of the state, which can be saved while the training goes on. If a device does not give its tensors any
+    /// more, to save it is refused.
     pub fn snapshot(&self) -> StateSnapshot {
-        StateSnapshot::of(self.revision, &self.contents())
+        StateSnapshot::of(self.revision, self.contents())
     }
 
     /// Copies the state and has another thread save the copy, so that the training goes on meanwhile.
@@ -55,19 +58,35 @@ impl SharedState<'_> {
         self.snapshot().save_while(path, options)
     }
 
-    fn contents(&self) -> Vec<Content<'_>> {
+    fn contents(&self) -> io::Result<Vec<Content<'_>>> {
         let content = |tensor: &'_ super::StateTensor| Content {
             key: tensor.key.as_str().to_owned(),
             data_type: tensor.data_type,
             count: tensor.count,
             may_differ: tensor.allow_inequality,
-            bytes: &[],
+            bytes: Cow::Borrowed(&[]),
         };
         let described = self.tensors.iter().map(content);
         described
             .zip(&self.tensors)
-            .map(|(it, tensor)| Content { bytes: tensor.memory.view(), ..it })
+            .map(|(it, tensor)| Ok(Content { bytes: tensor.memory.content()?, ..it }))
             .collect()
+    }
+}
+
+impl StateSnapshot {
+    /// Makes this one of `state`, which has tensors of the same lengths: of each the MiBs that have changed.
+    pub(crate) fn follow(&mut self, state: &SharedState<'_>, changed: &[(&Levels, Vec<u64>)]) {
+        self.set_revision(state.revision);
+        for (number, (tensor, (levels, mebibytes))) in state.tensors.iter().zip(changed).enumerate() {
+            for range in mebibytes.iter().filter_map(|mebibyte| levels.mebibyte(*mebibyte)) {
+                match (tensor.memory.part(range.clone()), self.content_mut(number)) {
+                    (Ok(from), Some(to)) => to[range].copy_from_slice(&from),
+                    (Err(error), _) => self.set_broken(error),
+                    (_, None) => {}
+                }
+            }
+        }
     }
 }
 

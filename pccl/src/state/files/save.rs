@@ -7,13 +7,17 @@ use pccl_hash::Digest128;
 use pccl_hash::tree::level1_digests_parallel;
 use pccl_quant::DataType;
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Seek, SeekFrom, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::JoinHandle,
 };
 
@@ -73,7 +77,7 @@ pub(super) struct Content<'a> {
     pub(super) data_type: DataType,
     pub(super) count: u64,
     pub(super) may_differ: bool,
-    pub(super) bytes: &'a [u8],
+    pub(super) bytes: Cow<'a, [u8]>,
 }
 
 /// A copy of a state.
@@ -81,6 +85,8 @@ pub(super) struct Content<'a> {
 pub struct StateSnapshot {
     revision: u64,
     tensors: Vec<Copied>,
+    /// Why not all of it is there.
+    broken: Option<Arc<io::Error>>,
 }
 
 #[derive(Debug, Clone)]
@@ -93,15 +99,40 @@ struct Copied {
 }
 
 impl StateSnapshot {
-    pub(super) fn of(revision: u64, contents: &[Content<'_>]) -> Self {
-        let copied = contents.iter().map(|content| Copied {
-            key: content.key.clone(),
+    pub(super) fn of(revision: u64, contents: io::Result<Vec<Content<'_>>>) -> Self {
+        let (contents, broken) = match contents {
+            Ok(contents) => (contents, None),
+            Err(error) => (Vec::new(), Some(Arc::new(error))),
+        };
+        let copied = contents.into_iter().map(|content| Copied {
+            key: content.key,
             data_type: content.data_type,
             count: content.count,
             may_differ: content.may_differ,
-            bytes: content.bytes.to_vec(),
+            bytes: content.bytes.into_owned(),
         });
-        Self { revision, tensors: copied.collect() }
+        Self { revision, tensors: copied.collect(), broken }
+    }
+
+    /// Not all of it is there any more.
+    pub(super) fn set_broken(&mut self, error: io::Error) {
+        self.broken = Some(Arc::new(error));
+    }
+
+    /// The bytes of a tensor, by its number in the order of the keys.
+    pub(crate) fn content(&self, tensor: usize) -> Option<&[u8]> {
+        let tensor = self.tensors.get(tensor).filter(|_| self.broken.is_none());
+        tensor.map(|tensor| tensor.bytes.as_slice())
+    }
+
+    /// The same, to be changed.
+    pub(super) fn content_mut(&mut self, tensor: usize) -> Option<&mut [u8]> {
+        self.tensors.get_mut(tensor).map(|tensor| tensor.bytes.as_mut_slice())
+    }
+
+    /// It is of this revision now.
+    pub(super) fn set_revision(&mut self, revision: u64) {
+        self.revision = revision;
     }
 
     /// The revision of the state.
@@ -114,11 +145,15 @@ impl StateSnapshot {
     /// # Errors
     /// The same.
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<SaveInfo, StateFileError> {
+        if let Some(error) = &self.broken {
+            let (path, doing) = (path.as_ref().to_owned(), "read what goes to");
+            return Err(StateFileError::Io { path, doing, error: error.clone() });
+        }
         let content =
             |tensor: &'_ Copied| (tensor.key.clone(), tensor.data_type, tensor.count, tensor.may_differ);
         let contents = self.tensors.iter().map(|tensor| {
             let (key, data_type, count, may_differ) = content(tensor);
-            Content { key, data_type, count, may_differ, bytes: &tensor.bytes }
+            Content { key, data_type, count, may_differ, bytes: Cow::Borrowed(&tensor.bytes) }
         });
         save(path.as_ref(), self.revision, &contents.collect::<Vec<_>>(), options)
     }
@@ -239,10 +274,10 @@ fn describe(
                 trusted += entry.bytes();
                 known.pieces.clone()
             }
-            None => level1_digests_parallel(content.bytes, threads),
+            None => level1_digests_parallel(&content.bytes, threads),
         };
         #[cfg(debug_assertions)]
-        if known.is_some() && entry.pieces != level1_digests_parallel(content.bytes, threads) {
+        if known.is_some() && entry.pieces != level1_digests_parallel(&content.bytes, threads) {
             let text = format!("tensor {:?} was said to be unchanged, and has changed", content.key);
             return Err(StateFileError::InvalidArgument(text));
         }

@@ -92,7 +92,11 @@ fn tiles(out: &mut String, report: &Report) {
         (
             "joins",
             grouped(totals.counts.joins),
-            format!("{} revisions", grouped(totals.counts.newest_revision)),
+            format!(
+                "{} with the state fetched ahead; {} revisions",
+                grouped(totals.counts.joins_ahead),
+                grouped(totals.counts.newest_revision)
+            ),
         ),
     ];
     out.push_str("<div class=\"tiles\">\n");

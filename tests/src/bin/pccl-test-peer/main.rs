@@ -1,14 +1,15 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`,
-//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `formed=`, `alone=`,
-//! `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...` or `err
-//! kind=... key=value ... -- text`; lines that start with `note` may come before.
+//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `outbound=`, `formed=`,
+//! `alone=`, `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...`
+//! or `err kind=... key=value ... -- text`; lines that start with `note` may come before.
 
 mod buffer;
 mod collective;
 mod pair;
 mod reduce;
+mod train;
 mod trap;
 
 use buffer::Buffer;
@@ -62,7 +63,8 @@ fn main() {
 /// A master instead of a peer: says where it listens, and lives until standard input ends.
 fn master(listen: &str, peer_timeout_ms: &str) {
     let peer_timeout = Duration::from_millis(peer_timeout_ms.parse().expect("milliseconds"));
-    let config = MasterConfig { listen: listen.to_owned(), peer_timeout, ..MasterConfig::default() };
+    let config =
+        MasterConfig { listen: listen.to_owned(), insecure: true, peer_timeout, ..MasterConfig::default() };
     let master = Master::launch(config).expect("the master starts");
     say(&master.local_addr().to_string());
     for line in std::io::stdin().lock().lines() {
@@ -83,9 +85,11 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "bind" => builder.bind(value.parse().map_err(|error| format!("{value}: {error}"))?),
         "call-timeout-ms" => builder.call_timeout(Duration::from_millis(number(value)?)),
         "name" => builder.name(value),
+        "key" => builder.run_key(value),
         "formed" => builder.formed_groups(number(value)? > 0),
         "alone" => builder.world_of_one(number(value)? > 0),
         "strict" => builder.strict_ports(number(value)? > 0),
+        "outbound" => builder.outbound_only(number(value)? > 0),
         "host" => builder.advertised_host(value),
         "ports" => {
             let (p2p, state) = value.split_once(',').ok_or("ports are P2P,STATE")?;
@@ -161,6 +165,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "busy" => reduce::busy(comm, index, &words),
         "sync" => sync(comm, &words),
         "offer" => offer(comm, &words),
+        "train" => train::run(comm, &words),
         "trap" => {
             let deed = if words.first() == Some(&"stop") { trap::Deed::Stop } else { trap::Deed::Kill };
             trap::arm(deed, number(1)? as usize, &words[2..].join(" "));

@@ -1,0 +1,193 @@
+"""Tensors on a device, checked and measured: on a machine with a driver of CUDA, or on the stand-in.
+
+    python cuda/check/device.py [--mebibytes 1024]
+
+Needs the package for Python, numpy, and NVRTC where the loader finds it. Ends with an error at the first thing that is
+wrong. Two peers are threads of this process, on the first device.
+"""
+
+import argparse
+import ctypes
+import threading
+import time
+
+import numpy
+
+import pccl
+
+
+class Device:
+    """The driver, as programs use it."""
+
+    def __init__(self):
+        for name in ("libcuda.so", "libcuda.so.1"):
+            try:
+                self.driver = ctypes.CDLL(name)
+                break
+            except OSError:
+                continue
+        else:
+            raise SystemExit("there is no driver of CUDA")
+        self.call("cuInit", 0)
+        self.context, name = ctypes.c_void_p(), ctypes.create_string_buffer(100)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
+        self.call("cuDeviceGetName", name, 100, 0)
+        self.name = name.value.decode()
+
+    def call(self, function, *arguments):
+        result = getattr(self.driver, function)(*arguments)
+        if result != 0:
+            raise SystemExit(f"{function}: error {result}")
+
+    def enter(self):
+        """Makes the device the one of this thread."""
+        self.call("cuCtxPushCurrent_v2", self.context)
+
+
+class Array:
+    """An array on the device."""
+
+    def __init__(self, device, like):
+        self.device, self.like = device, like
+        self.address = ctypes.c_uint64()
+        device.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(like.nbytes))
+        self.put(like)
+
+    def put(self, content):
+        pointer = ctypes.c_void_p(content.ctypes.data)
+        self.device.call("cuMemcpyHtoD_v2", self.address, pointer, ctypes.c_size_t(content.nbytes))
+
+    def get(self):
+        content = numpy.empty_like(self.like)
+        pointer = ctypes.c_void_p(content.ctypes.data)
+        self.device.call("cuMemcpyDtoH_v2", pointer, self.address, ctypes.c_size_t(content.nbytes))
+        return content
+
+    def copy_to(self, other):
+        self.device.call("cuMemcpyDtoD_v2", other.address, self.address, ctypes.c_size_t(self.like.nbytes))
+        self.device.call("cuCtxSynchronize")
+
+    def free(self):
+        self.device.call("cuMemFree_v2", self.address)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.like.shape, "typestr": self.like.dtype.str, "data": (self.address.value, False),
+                "strides": None, "version": 3, "stream": None}
+
+
+def together(device, work):
+    """Runs ``work(comm, rank)`` at two peers, and returns what rank 0 returns."""
+    results, errors = {}, []
+
+    def peer(address):
+        try:
+            device.enter()
+            comm = pccl.Communicator(address, first_ports=(0, 0))
+            comm.connect()
+            comm.wait_for_world(2)
+            rank = comm.world().rank
+            results[rank] = work(comm, rank)
+            comm.barrier()
+            comm.destroy()
+        except BaseException as error:
+            errors.append(error)
+
+    with pccl.MasterNode("127.0.0.1:0") as node:
+        threads = [threading.Thread(target=peer, args=(f"127.0.0.1:{node.port}",), daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def seconds(work):
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def check_states(device):
+    """Digests are those of the host at all lengths that matter, and what differs arrives."""
+    generator = numpy.random.default_rng(1)
+    lengths = [1, 3, 16, 17, 128, 240, 241, 1024, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (3 << 20) + 241]
+    contents = [generator.integers(0, 256, length, numpy.uint8) for length in lengths]
+
+    def work(comm, rank):
+        arrays = [Array(device, content) if rank == 0 else content.copy() for content in contents]
+        state = pccl.SharedState({f"t{place:02}": array for place, array in enumerate(arrays)}, revision=1)
+        info = comm.sync_shared_state(state)
+        assert info.rx_bytes == 0, "the digests of device and host differ"
+        # Rank 0 has something else on the device, and gets back what rank 1 has on the host.
+        if rank == 0:
+            arrays[-1].put(contents[-1][::-1].copy())
+        state.revision = 2 if rank == 1 else 1
+        comm.sync_shared_state(state)
+        for array, content in zip(arrays, contents):
+            assert ((array.get() if rank == 0 else array) == content).all(), f"{len(content)} bytes are wrong"
+        if rank == 0:
+            for array in arrays:
+                array.free()
+
+    together(device, work)
+    print(f"digests and repair: right for {len(lengths)} lengths")
+
+
+def check_reduces(device):
+    def work(comm, rank):
+        for dtype in (numpy.uint8, numpy.int32, numpy.float16, numpy.float32, numpy.float64):
+            array = Array(device, numpy.full(100_003, 1 + rank, dtype))
+            comm.all_reduce(array, op="sum")
+            assert (array.get() == 3).all(), dtype
+            comm.broadcast(array, 1)
+            array.free()
+
+    together(device, work)
+    print("reduces: right for 5 types")
+
+
+def measure(device, mebibytes):
+    content = numpy.random.default_rng(2).integers(0, 1 << 32, mebibytes << 18, numpy.uint32).astype(numpy.float32)
+
+    def work(comm, rank):
+        array = Array(device, content)
+        state = pccl.SharedState({"weights": array}, revision=0)
+        comm.sync_shared_state(state)
+        sync = min(seconds(lambda: comm.sync_shared_state(state)) for _ in range(3))
+        on_host = content.copy()
+        host = min(seconds(lambda: comm.all_reduce(on_host, op="avg")) for _ in range(2))
+        on_device = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
+        comm.barrier()
+        other = Array(device, content)
+        copy = min(seconds(lambda: array.copy_to(other)) for _ in range(3)) if rank == 0 else 0.0
+        comm.barrier()
+        array.free()
+        other.free()
+        return sync, host, on_device, copy
+
+    sync, host, on_device, copy = together(device, work)
+    size = content.nbytes / 1e9
+    print(f"copy on the device:            {size / copy:8.2f} GB/s")
+    print(f"sync of an identical state:    {size / sync:8.2f} GB/s at each of two peers on the device, {sync * 1e3:.1f} ms")
+    print(f"all-reduce on the host:        {size / host:8.2f} GB/s")
+    print(f"all-reduce of device buffers:  {size / on_device:8.2f} GB/s, {host / on_device:.2f} of that")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mebibytes", type=int, default=1024, help="size of what is measured with")
+    arguments = parser.parse_args()
+    device = Device()
+    device.enter()
+    print(f"device: {device.name}; usable by the library: {pccl.cuda.device_count()}")
+    assert pccl.cuda.device_count() > 0
+    check_states(device)
+    check_reduces(device)
+    measure(device, arguments.mebibytes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+//! What can fail.
+
+/// What the driver, or the compiler of kernels, has refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// There is no driver, or it finds no device.
+    #[error("device memory cannot be used on this machine: {0}")]
+    NoDriver(String),
+    /// There is no compiler of kernels, or it does not take them.
+    #[error("kernels cannot be compiled: {0}")]
+    NoCompiler(String),
+    /// An address that is not of device memory.
+    #[error("address {address:#x} is not device memory")]
+    NotDeviceMemory {
+        /// The address.
+        address: u64,
+    },
+    /// Neither device memory nor pinned memory of the host is left.
+    #[error("{call}: out of memory")]
+    OutOfMemory {
+        /// The function of the driver.
+        call: &'static str,
+    },
+    /// The device does nothing any more in this process.
+    #[error("{call}: the device is lost: {name} ({code})")]
+    Lost {
+        /// The function of the driver.
+        call: &'static str,
+        /// How the driver calls the error.
+        name: String,
+        /// Its number.
+        code: u32,
+    },
+    /// Any other error of the driver.
+    #[error("{call}: {name} ({code})")]
+    Failed {
+        /// The function of the driver.
+        call: &'static str,
+        /// How the driver calls the error.
+        name: String,
+        /// Its number.
+        code: u32,
+    },
+}
+
+const OUT_OF_MEMORY: u32 = 2;
+/// Device unavailable, uncorrectable error of memory, illegal address, time-out of a launch, and all that a kernel may
+/// do wrong: after these every call fails.
+const LOST: &[u32] = &[46, 214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+impl CudaError {
+    pub(crate) fn of(call: &'static str, code: u32, name: String) -> Self {
+        match code {
+            OUT_OF_MEMORY => Self::OutOfMemory { call },
+            _ if LOST.contains(&code) => Self::Lost { call, name, code },
+            _ => Self::Failed { call, name, code },
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Memory of a device that somebody else owns.
+
+use crate::{
+    CudaError,
+    device::Device,
+    hash::{self, Stretch},
+    lane::with_lane,
+};
+use pccl_hash::{
+    Digest128,
+    tree::{self, MEBIBYTE},
+};
+use std::{ops::Range, sync::Arc};
+
+/// Device memory that is lent to the library: what a tensor on a device is made of.
+#[derive(Debug, Clone)]
+pub struct DeviceMemory {
+    /// `None` if there are no bytes: frameworks give those no address.
+    device: Option<Arc<Device>>,
+    start: u64,
+    bytes: usize,
+    stream: u64,
+}
+
+impl DeviceMemory {
+    /// `bytes` bytes of device memory from `address` on. Every use begins after what is queued then on `stream`, a
+    /// stream of the same device (0: the default stream), and is over when the call returns.
+    ///
+    /// # Safety
+    /// As long as this value and its clones live, the bytes are memory of the device that may be read and written, and
+    /// `stream` exists. While a call with one of them is under way, nothing else writes the bytes, and nothing reads
+    /// them if the call writes.
+    ///
+    /// # Errors
+    /// `NoDriver` where there is no driver, `NotDeviceMemory` for any other address.
+    pub unsafe fn from_raw(address: u64, bytes: usize, stream: u64) -> Result<Self, CudaError> {
+        let device = if bytes == 0 { None } else { Some(Device::of(address)?) };
+        Ok(Self { device, start: address, bytes, stream })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.start + self.bytes as u64
+    }
+
+    /// The number of the device; `None` for memory without bytes.
+    pub fn device(&self) -> Option<u32> {
+        self.device.as_ref().map(|device| device.ordinal.unsigned_abs())
+    }
+
+    /// Copies what is at `at` into `to`.
+    ///
+    /// # Errors
+    /// Those of the driver; `to` is undefined then.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), CudaError> {
+        assert!(at <= self.bytes && to.len() <= self.bytes - at, "a range inside of the memory");
+        let Some(device) = self.device.as_ref().filter(|_| !to.is_empty()) else { return Ok(()) };
+        // SAFETY: the range lies inside, and the promise of `from_raw` covers it.
+        with_lane(device, self.stream, |lane| unsafe { lane.read(self.start + at as u64, to) })
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// Those of the driver; what is there is undefined then.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "a range inside of the memory");
+        let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        // SAFETY: the range lies inside, and the promise of `from_raw` covers it.
+        with_lane(device, self.stream, |lane| unsafe { lane.write(self.start + at as u64, bytes) })
+    }
+
+    /// The content, copied to the host.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn to_vec(&self) -> Result<Vec<u8>, CudaError> {
+        let mut content = vec![0; self.bytes];
+        self.read(0, &mut content).map(|()| content)
+    }
+
+    /// The digests of level 1 of the tree, one per MiB ([`pccl_hash::level1_digests`]).
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn level1_digests(&self) -> Result<Vec<Digest128>, CudaError> {
+        Self::level1_digests_of(&[self]).map(|mut all| all.pop().unwrap_or_default())
+    }
+
+    /// The same of several: one launch for all on one device and stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn level1_digests_of(memories: &[&Self]) -> Result<Vec<Vec<Digest128>>, CudaError> {
+        let is_alike =
+            |a: &&Self, b: &&Self| a.device() == b.device() && a.stream == b.stream && a.device.is_some();
+        let mut all = Vec::with_capacity(memories.len());
+        for batch in memories.chunk_by(is_alike) {
+            all.extend(Self::batch(batch)?);
+        }
+        Ok(all)
+    }
+
+    /// The digests of level 1 of MiBs with these numbers.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If there is no such MiB.
+    pub fn mebibyte_digests(&self, numbers: &[u64]) -> Result<Vec<Digest128>, CudaError> {
+        let mut pieces = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            let at = usize::try_from(*number).map_or(usize::MAX, |number| number.saturating_mul(MEBIBYTE));
+            assert!(at < self.bytes, "a MiB inside of the memory");
+            let bytes = MEBIBYTE.min(self.bytes - at);
+            pieces.push(Self { start: self.start + at as u64, bytes, ..self.clone() });
+        }
+        let pieces: Vec<&Self> = pieces.iter().collect();
+        let all = Self::level1_digests_of(&pieces)?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// The digests of level 1 from the MiB `from` on: what a launch does that begins in the middle.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn level1_digests_from(&self, from: u64) -> Result<Vec<Digest128>, CudaError> {
+        match &self.device {
+            Some(device) => hash::level1_digests(device, self.stream, &[self.stretch()], from),
+            None => Ok(tree::level1_digests(&[])),
+        }
+    }
+
+    /// simplehash, as [`pccl_hash::simplehash()`].
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn simplehash(&self) -> Result<u32, CudaError> {
+        match &self.device {
+            Some(device) => hash::simplehash(device, self.stream, self.stretch()),
+            None => Ok(0),
+        }
+    }
+
+    fn stretch(&self) -> Stretch {
+        Stretch { start: self.start, bytes: self.bytes as u64 }
+    }
+
+    /// The digests of memories that have the same device and stream.
+    fn batch(batch: &[&Self]) -> Result<Vec<Vec<Digest128>>, CudaError> {
+        let on_host = |error| {
+            let hash = |it: &&Self| it.level1_digests_on_host();
+            match error {
+                CudaError::NoCompiler(_) => batch.iter().map(hash).collect(),
+                error => Err(error),
+            }
+        };
+        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+        let Some(device) = &first.device else {
+            return Ok(batch.iter().map(|_| tree::level1_digests(&[])).collect());
+        };
+        let stretches: Vec<Stretch> = batch.iter().map(|it| it.stretch()).collect();
+        let digests = match hash::level1_digests(device, first.stream, &stretches, 0) {
+            Ok(digests) => digests,
+            Err(error) => return on_host(error),
+        };
+        let mut rest = digests.into_iter();
+        let counts = batch.iter().map(|it| tree::level1_count(it.bytes as u64) as usize);
+        Ok(counts.map(|count| rest.by_ref().take(count).collect()).collect())
+    }
+
+    /// The digests of level 1, of copies: where kernels cannot be compiled.
+    fn level1_digests_on_host(&self) -> Result<Vec<Digest128>, CudaError> {
+        let mut piece = vec![0; MEBIBYTE.min(self.bytes)];
+        let mut digests = Vec::new();
+        for at in (0..self.bytes).step_by(MEBIBYTE) {
+            let piece = &mut piece[..MEBIBYTE.min(self.bytes - at)];
+            self.read(at, piece)?;
+            digests.push(tree::mebibyte_digest(piece));
+        }
+        Ok(digests)
+    }
+}

@@ -1,0 +1,61 @@
+//! Errors of the driver at every call.
+
+use crate::common::{Filled, noise};
+use pccl_cuda::CudaError;
+use pccl_hash::tree::level1_digests;
+use pccl_testkit::standin::{Count, Standin};
+
+const OUT_OF_MEMORY: u32 = 2;
+const INVALID_CONTEXT: u32 = 201;
+const LAUNCH_FAILED: u32 = 719;
+
+/// Fails every call in turn, until all of `work` gets through without coming to the one that would fail.
+fn at_every_call(standin: &Standin, error: u32, mut work: impl FnMut() -> Result<(), CudaError>) -> u64 {
+    for number in 1.. {
+        standin.fail(number, error);
+        let before = standin.count(Count::Calls);
+        let result = work();
+        let reached = standin.count(Count::Calls) - before >= number;
+        standin.fail(0, 0);
+        match result {
+            Ok(()) if !reached => return number,
+            // A device is freed of what is not used any more: that may fail unseen.
+            Ok(()) => {}
+            Err(CudaError::OutOfMemory { .. }) => assert_eq!(error, OUT_OF_MEMORY),
+            Err(CudaError::Lost { code, .. } | CudaError::Failed { code, .. }) => assert_eq!(code, error),
+            Err(other) => panic!("{other}"),
+        }
+        // The next one finds everything as it was.
+        work().expect("nothing fails any more");
+    }
+    unreachable!("a call that is never reached ends it")
+}
+
+#[test]
+fn an_error_at_any_call_is_told_and_the_next_use_works() {
+    let standin = Standin::load().expect("the stand-in");
+    let content = noise((5 << 20) + 3, 4);
+    let filled = Filled::new(&standin, &content, 0);
+    let expected = level1_digests(&content);
+    for error in [OUT_OF_MEMORY, INVALID_CONTEXT, LAUNCH_FAILED] {
+        let hash = || filled.memory.level1_digests().map(|digests| assert_eq!(digests, expected));
+        assert!(at_every_call(&standin, error, hash) > 5);
+        let read = || filled.memory.to_vec().map(|copy| assert_eq!(copy, content));
+        assert!(at_every_call(&standin, error, read) > 10);
+        let write = || {
+            let mut memory = filled.memory.clone();
+            memory.write(0, &content)?;
+            memory.to_vec().map(|copy| assert_eq!(copy, content))
+        };
+        assert!(at_every_call(&standin, error, write) > 20);
+    }
+}
+
+#[test]
+fn a_device_without_memory_is_told() {
+    let standin = Standin::load().expect("the stand-in");
+    let filled = Filled::new(&standin, &[1; 100], 0);
+    // Lanes that wait have their scratch memory already: as many are taken as there can be.
+    standin.limit(0);
+    assert_eq!(filled.memory.to_vec().expect("copies need no device memory"), [1; 100]);
+}

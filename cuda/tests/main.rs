@@ -1,0 +1,7 @@
+//! Tests of device memory, on the stand-in driver.
+
+mod common;
+mod compile;
+mod failures;
+mod hashes;
+mod order;

@@ -1,0 +1,111 @@
+//! The way to each peer of the run that is up, as a member of it would go.
+
+use super::{
+    Patient, Report,
+    master::{Way, millis, us},
+    remedy,
+};
+use pccl_protocol::{Examined, ExaminedPeer, Named};
+use std::{
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+use tinysockets::{
+    conn::Conn,
+    dial::dial_place,
+    link::tune_data_socket,
+    preamble::{Preamble, Role},
+    probe,
+    reach::{Reach, Target, reach_all},
+};
+
+/// Peers to which the rate is measured.
+pub(super) const RATED_MAX: usize = 16;
+/// Time for the rate to one of them, during which a run shares the path with it.
+const RATE_TIME: Duration = Duration::from_millis(600);
+/// From whom a check comes that is neither the master's, which is 0, nor that of a member.
+const NO_MEMBER: u128 = u128::MAX;
+/// Time for a port, as peers have it.
+const DIAL_TIME: Duration = Duration::from_secs(3);
+
+/// Tries both ports of everybody, and measures the rate to a few.
+pub(super) fn look(patient: &Patient, way: &Way, told: &Examined, report: &mut Report) {
+    if told.peers.is_empty() {
+        report.fine("peers", "nobody is in the run yet: whether others are reached shows when they are");
+        return;
+    }
+    let targets: Vec<Target> = told.peers.iter().flat_map(|peer| ports(way, told, peer)).collect();
+    let results = reach_all(&targets, DIAL_TIME.min(patient.timeout));
+    let mut rated = 0;
+    for (peer, results) in told.peers.iter().zip(results.chunks_exact(2)) {
+        let host = peer.target.hosts.as_str();
+        let subject = format!("peer {}", Named(peer.target.peer, &peer.name, host));
+        let mut closed = Vec::new();
+        let mut round_trip = Duration::ZERO;
+        for (result, port) in results.iter().zip([peer.target.p2p_port, peer.target.state_port]) {
+            match result {
+                Reach::Reached(time) => round_trip = round_trip.max(*time),
+                Reach::Failed(why) => closed.push((port, why.clone())),
+                Reach::Unknown(why) => drop(report.note(
+                    subject.as_str(),
+                    format!("was not tried: {why}"),
+                    "look at the limits of this process (`ulimit -a`)",
+                )),
+            }
+        }
+        for (port, why) in &closed {
+            let remedy = format!(
+                "on {host} {}; and let this machine out to it. If it has another address for this machine, that peer \
+                 has to advertise it (advertised_host)",
+                remedy::open(*port, Some(told.seen.as_str()))
+            );
+            report.failed(subject.as_str(), format!("its port {port} is not reached: {why}"), remedy);
+        }
+        if !closed.is_empty() || round_trip.is_zero() {
+            continue;
+        }
+        let mut found = format!("{host} is reached, round trip {}", millis(round_trip));
+        let mut numbers = vec![us(round_trip)];
+        // With a run key only members are measured: that takes a ticket of the master.
+        if patient.rates && way.key.is_none() && rated < RATED_MAX {
+            rated += 1;
+            match rate(told, peer) {
+                Ok(kbit_s) => {
+                    found += &format!(", {} Mbit/s over one connection", kbit_s.div_ceil(1000));
+                    numbers.push(("kbit_s", i64::try_from(kbit_s).unwrap_or(i64::MAX)));
+                }
+                // Who does not measure may have good reasons; nothing depends on it.
+                Err(why) => found += &format!(", rate not measured: {why}"),
+            }
+        }
+        report.fine(subject, found).numbers.extend(numbers);
+    }
+}
+
+fn preamble(told: &Examined, peer: &ExaminedPeer, role: Role) -> Preamble {
+    let (from, to) = (NO_MEMBER, peer.target.peer.0);
+    Preamble { run: told.run.0, from, to, group: peer.group.0, ..Preamble::new(role) }
+}
+
+/// The listeners of a peer for data and for state.
+fn ports(way: &Way, told: &Examined, peer: &ExaminedPeer) -> [Target; 2] {
+    [peer.target.p2p_port, peer.target.state_port].map(|port| Target {
+        place: peer.target.hosts.at(port),
+        preamble: preamble(told, peer, Role::Check),
+        key: way.key.as_ref().map(|key| key.secret().clone()),
+    })
+}
+
+/// The rate to a peer in kbit/s, over one connection as an edge of the ring has it.
+fn rate(told: &Examined, peer: &ExaminedPeer) -> Result<u64, String> {
+    let place = peer.target.hosts.at(peer.target.p2p_port);
+    let deadline = Instant::now() + DIAL_TIME;
+    let preamble = Preamble { connection_count: 1, ..preamble(told, peer, Role::Probe) };
+    let say = |conn: &Conn| {
+        tune_data_socket(conn, conn.round_trip());
+        preamble
+    };
+    let conn = dial_place(&place, &say, None, deadline).map_err(|error| error.to_string())?;
+    let end = Instant::now() + RATE_TIME;
+    Ok(probe::measure(&[conn], end, true, &AtomicBool::new(false))?.kbit_s)
+}

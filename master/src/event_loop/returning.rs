@@ -1,0 +1,115 @@
+//! Connections that end while the peer behind them goes on: its place, and what is to be written to it, is kept, and
+//! another connection takes it over. The state hears that a peer is away, and that it is back; of the packets it
+//! notices nothing, see [`pccl_protocol::Return`].
+
+use super::{
+    EventLoop,
+    conn::{Conn, Phase},
+    frame::frame,
+    read::Progress,
+};
+use crate::state::{ClientKey, Input};
+use pccl_protocol::{C2m, KickCode, KickReason, M2c, Received, Return, Returned};
+use tinysockets::throttle::Network;
+
+impl EventLoop {
+    /// The connection of a client has ended. Whether its place is kept.
+    pub(super) fn keep_place(&mut self, key: u64, text: &str) -> bool {
+        let client = ClientKey(key);
+        let is_client = |conn: &Conn| matches!(conn.phase, Phase::Client(_)) && !conn.overflowed;
+        if !self.conns.get(&key).is_some_and(is_client)
+            || !self.state.may_return(client)
+            || self.stop_deadline.is_some()
+        {
+            return false;
+        }
+        self.give_room(key);
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.away = true;
+            self.reactor.remove(key, &mut conn.stream);
+        }
+        self.take(Input::Away { client, text: text.to_owned() });
+        true
+    }
+
+    /// Deals with what is about connections and their packets, and counts and gives back all others.
+    pub(super) fn take_about_connection(&mut self, key: u64, packet: C2m) -> Result<C2m, Progress> {
+        match packet {
+            C2m::Return(asked) => {
+                self.take_over(key, asked);
+                Err(Progress::Drained)
+            }
+            C2m::Received(Received { count }) if self.state.is_peer(ClientKey(key)) => {
+                let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
+                if !conn.queue.acknowledge(count) {
+                    let error = format!("says that {count} packets have come, and fewer have left");
+                    self.take(Input::Malformed { client: ClientKey(key), error });
+                    return Err(Progress::Drained);
+                }
+                let answer = M2c::Received(Received { count: conn.received });
+                conn.queue.push(frame(&answer));
+                self.reactor.mark_dirty(key);
+                Err(Progress::More)
+            }
+            packet => {
+                if let Some(conn) = self.conns.get_mut(&key) {
+                    conn.received += 1;
+                }
+                Ok(packet)
+            }
+        }
+    }
+
+    /// A connection wants to take the place of the one that a peer had.
+    fn take_over(&mut self, key: u64, asked: Return) {
+        match self.place_of(key, &asked) {
+            Ok(old) => self.move_connection(key, old, &asked),
+            Err(reason) => self.take(Input::Refused { client: ClientKey(key), reason }),
+        }
+    }
+
+    /// Whose place it is.
+    fn place_of(&self, key: u64, asked: &Return) -> Result<u64, KickReason> {
+        let protocol = |text: String| Err(KickReason::new(KickCode::Protocol, text));
+        let peer = asked.peer;
+        if self.state.is_peer(ClientKey(key)) {
+            return protocol("a registered peer that comes back over its own connection".into());
+        }
+        let is_proved = |office: &super::TicketOffice| office.is_proof(peer, asked.proof.as_ref());
+        if asked.run != self.run || !self.tickets.as_ref().is_none_or(is_proved) {
+            return protocol(format!("it says that it is peer {peer}, and does not prove it"));
+        }
+        let gone = |text: &str| KickReason::new(KickCode::Silent, format!("{peer} {text}"));
+        let old =
+            self.state.client_of(peer).ok_or_else(|| gone("was dropped, or did not come back in time"))?;
+        let conn = self.conns.get(&old.0).filter(|conn| matches!(conn.phase, Phase::Client(_)));
+        let conn = conn.ok_or_else(|| gone("is being dropped"))?;
+        if conn.overflowed || !conn.queue.can_rewind(asked.received) {
+            return Err(gone("cannot go on: what it has not received is not kept any more"));
+        }
+        Ok(old.0)
+    }
+
+    fn move_connection(&mut self, key: u64, old: u64, asked: &Return) {
+        // The end of the connection before may not have been noticed. What came over it and was not looked at comes
+        // again.
+        let is_away = self.conns.get(&old).is_some_and(|conn| conn.away);
+        if !is_away && !self.keep_place(old, "another connection takes its place") {
+            let reason = KickReason::new(KickCode::Silent, "this run keeps no place for whoever is away");
+            return self.take(Input::Refused { client: ClientKey(key), reason });
+        }
+        self.give_room(key);
+        // Nobody has registered over the new one.
+        self.take(Input::Disconnected { client: ClientKey(key), text: String::new() });
+        let (Some(mut new), Some(conn)) = (self.conns.remove(&key), self.conns.get_mut(&old)) else { return };
+        if let Err(error) = self.reactor.rekey(key, old, &mut new.stream) {
+            log::warn!("{}: cannot take the place of another connection: {error}", new.remote);
+            return;
+        }
+        conn.queue.rewind(asked.received);
+        conn.queue.push_first(frame(&M2c::Returned(Returned { received: conn.received })));
+        conn.take_over(new);
+        self.throttle.give_back(Network::of(conn.remote.ip()));
+        self.take(Input::Returned { client: ClientKey(old) });
+    }
+}

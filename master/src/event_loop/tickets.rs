@@ -1,0 +1,389 @@
+//! The ticket office of a run with a key: tells each peer what it needs to connect to others. It reads off the packets
+//! that are sent what their receivers are about to do, so that the state machine knows nothing of keys.
+//!
+//! Tickets for edges are good as long as the edge is in the plan of whoever is called. Those for state and probes have
+//! an end: what they are for may last, so those for state are renewed with the echoes of beats, as long as the receiver
+//! fetches.
+
+use crate::state::ClientKey;
+use pccl_protocol::{
+    C2m, GroupEpoch, GroupPlan, Keys, M2c, PeerId, RunId, SyncPlan, Ticket, TicketRole, Tickets,
+};
+use std::{collections::BTreeMap, io};
+use tinysockets::{
+    key::{AcceptedKeys, RunKey, RunKeys, SecretKey},
+    preamble::Preamble,
+    ticket::{Authority, DoorKey},
+};
+
+/// How long a ticket for state is good, in milliseconds.
+const STATE_LIFE_MS: u64 = 60_000;
+/// How long one for a probe is good beyond the time that the probe has, in milliseconds.
+const PROBE_LEEWAY_MS: u64 = 10_000;
+/// After so long a peer is told the time again, and gets new tickets for state if it fetches, in milliseconds.
+const RENEWAL_MS: u64 = 20_000;
+
+/// What the office knows of a registered peer.
+#[derive(Debug)]
+struct Holder {
+    peer: PeerId,
+    /// The epoch of the newest plan that it was sent.
+    epoch: GroupEpoch,
+    /// From whom it may fetch shared state.
+    sources: Vec<PeerId>,
+    /// When it was told the time, in milliseconds.
+    told_ms: u64,
+    /// The run keys that it was told. A newcomer has one of those that are accepted, and hears of others when it is let
+    /// in: who was thrown out, and comes again as long as it can, is not to hear of a new one.
+    knows: Option<AcceptedKeys>,
+}
+
+/// What the master proves to have when it tries a port.
+#[derive(Debug)]
+pub(super) enum Opener {
+    /// That of a registered peer.
+    Door(DoorKey),
+    /// The run key: a machine that is examined has no door of its own.
+    Key(RunKey),
+}
+
+impl Opener {
+    /// For a connection with this preamble.
+    pub(super) fn key(&self, preamble: &Preamble) -> SecretKey {
+        match self {
+            Self::Door(door) => door.ticket(preamble),
+            Self::Key(key) => key.secret().clone(),
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct TicketOffice {
+    authority: Authority,
+    run: RunId,
+    keys: RunKeys,
+    holders: BTreeMap<ClientKey, Holder>,
+}
+
+impl TicketOffice {
+    /// For a run with these keys.
+    pub(super) fn open(run: RunId, keys: RunKeys) -> io::Result<Self> {
+        Ok(Self { authority: Authority::draw()?, run, keys, holders: BTreeMap::new() })
+    }
+
+    /// The keys that are accepted now.
+    pub(super) fn accepted(&self) -> AcceptedKeys {
+        self.keys.accepted()
+    }
+
+    /// Other keys are accepted from now on. Who is to be told what.
+    pub(super) fn change_keys(&mut self, keys: AcceptedKeys, now_ms: u64) -> Vec<(ClientKey, M2c)> {
+        self.keys.replace(keys.clone());
+        let mut told = Vec::new();
+        for (client, holder) in self.holders.iter_mut().filter(|(_, holder)| holder.knows.is_some()) {
+            holder.knows = Some(keys.clone());
+            told.push((*client, keys_of(&self.authority, holder, now_ms)));
+        }
+        told
+    }
+
+    /// By what a peer knows tickets.
+    fn door_of(&self, peer: PeerId) -> DoorKey {
+        self.authority.door_key(peer.0)
+    }
+
+    /// What opens the door of a peer, or of a machine that is examined, to the master.
+    pub(super) fn opener_of(&self, peer: PeerId) -> Opener {
+        match self.holders.values().any(|holder| holder.peer == peer) {
+            true => Opener::Door(self.door_of(peer)),
+            false => Opener::Key(self.keys.accepted().used),
+        }
+    }
+
+    /// Whether this proves to be a peer of this run.
+    pub(super) fn is_proof(&self, peer: PeerId, proof: Option<&SecretKey>) -> bool {
+        proof == Some(self.door_of(peer).secret())
+    }
+
+    /// Why a packet of a client is not to be believed.
+    pub(super) fn objection(&self, packet: &C2m) -> Option<String> {
+        let C2m::Register(register) = packet else { return None };
+        let previous = register.previous.as_ref().filter(|previous| previous.run == self.run)?;
+        if self.is_proof(previous.peer, previous.proof.as_ref()) {
+            return None;
+        }
+        Some(format!("it says that it was peer {}, and does not prove it", previous.peer))
+    }
+
+    /// What a client has to be sent in front of a packet.
+    pub(super) fn in_front_of(&mut self, client: ClientKey, packet: &M2c, now_ms: u64) -> Vec<M2c> {
+        if let M2c::Registered(registered) = packet {
+            let holder = Holder {
+                peer: registered.peer,
+                epoch: GroupEpoch(0),
+                sources: Vec::new(),
+                told_ms: now_ms,
+                knows: None,
+            };
+            let keys = keys_of(&self.authority, &holder, now_ms);
+            self.holders.insert(client, holder);
+            return vec![keys];
+        }
+        let Some(holder) = self.holders.get_mut(&client) else { return Vec::new() };
+        let mut front = Vec::new();
+        match packet {
+            M2c::GroupPlan(plan) => {
+                holder.epoch = plan.epoch;
+                let accepted = self.keys.accepted();
+                if holder.knows.as_ref() != Some(&accepted) {
+                    holder.knows = Some(accepted);
+                    front.push(keys_of(&self.authority, holder, now_ms));
+                }
+            }
+            M2c::SyncPlan(plan) => holder.sources = sources_of(&plan.plan),
+            M2c::StateAhead(plan) => holder.sources = sources_of(plan),
+            M2c::SyncOutcome(_) => holder.sources.clear(),
+            _ => {}
+        }
+        let is_due = now_ms.saturating_sub(holder.told_ms) >= RENEWAL_MS;
+        if let Some(tickets) = self.tickets_for(client, packet, is_due, now_ms) {
+            front.push(M2c::Tickets(Tickets { now_ms, tickets }));
+            if let Some(holder) = self.holders.get_mut(&client) {
+                holder.told_ms = now_ms;
+            }
+        }
+        front
+    }
+
+    /// The tickets that a client needs for a packet; with an echo only if they are due.
+    fn tickets_for(&self, client: ClientKey, packet: &M2c, is_due: bool, now_ms: u64) -> Option<Vec<Ticket>> {
+        let holder = self.holders.get(&client)?;
+        match packet {
+            M2c::GroupPlan(plan) => Some(self.for_edges(holder, plan)),
+            M2c::SyncPlan(_) | M2c::StateAhead(_) => Some(self.for_state(holder, now_ms)),
+            M2c::Echo(_) if is_due => Some(self.for_state(holder, now_ms)),
+            // Who cannot be dialed dials, with a ticket of its own.
+            M2c::ProbePlan(plan) if plan.back => Some(Vec::new()),
+            M2c::Call(call) => {
+                let end = now_ms + STATE_LIFE_MS;
+                Some(vec![self.ticket(holder, call.peer, call.role, end)])
+            }
+            M2c::ProbePlan(plan) => {
+                let end = now_ms + u64::from(plan.limit_ms) + PROBE_LEEWAY_MS;
+                Some(vec![self.ticket(holder, plan.to, TicketRole::Probe, end)])
+            }
+            _ => None,
+        }
+    }
+
+    /// A client has gone.
+    pub(super) fn forget(&mut self, client: ClientKey) {
+        self.holders.remove(&client);
+    }
+
+    fn ticket(&self, holder: &Holder, to: PeerId, role: TicketRole, generation: u64) -> Ticket {
+        let preamble = Preamble {
+            run: self.run.0,
+            from: holder.peer.0,
+            to: to.0,
+            epoch: holder.epoch.0,
+            link_generation: generation,
+            ..Preamble::new(role.role())
+        };
+        let secret = self.door_of(to).ticket(&preamble);
+        Ticket { to, role, epoch: holder.epoch, generation, secret }
+    }
+
+    /// For the edges that the holder dials.
+    fn for_edges(&self, holder: &Holder, plan: &GroupPlan) -> Vec<Ticket> {
+        let edges = plan.edges.iter().filter_map(|edge| Some((edge.back, plan.name_of(edge)?)));
+        let dialed = edges.filter_map(|(back, edge)| match back {
+            false => (edge.from == holder.peer).then_some((edge.to, TicketRole::Data, edge.generation)),
+            true => (edge.to == holder.peer).then_some((edge.from, TicketRole::DataBack, edge.generation)),
+        });
+        dialed.map(|(to, role, generation)| self.ticket(holder, to, role, generation.0)).collect()
+    }
+
+    fn for_state(&self, holder: &Holder, now_ms: u64) -> Vec<Ticket> {
+        let ticket = |to: &PeerId| self.ticket(holder, *to, TicketRole::State, now_ms + STATE_LIFE_MS);
+        holder.sources.iter().map(ticket).collect()
+    }
+}
+
+/// What a peer is told of keys: its own, and those of the run that it knows.
+fn keys_of(authority: &Authority, holder: &Holder, now_ms: u64) -> M2c {
+    let known = holder.knows.iter().flat_map(|keys| std::iter::once(&keys.used).chain(&keys.second));
+    let run = known.map(|key| key.secret().clone()).collect();
+    M2c::Keys(Keys { now_ms, door: authority.door_key(holder.peer.0).secret().clone(), run })
+}
+
+fn sources_of(plan: &SyncPlan) -> Vec<PeerId> {
+    plan.sources.iter().map(|source| source.peer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_protocol::{
+        Echo, GroupId, Host, LinkGeneration, Member, Name, Paths, PlanEdge, PreviousIdentity, Purpose,
+        Register, Registered, StateSource, SyncId, WorldSizes,
+    };
+    use tinysockets::key::RunKey;
+
+    const RUN: RunId = RunId(9);
+
+    fn office() -> TicketOffice {
+        let mut office = TicketOffice::open(RUN, RunKeys::new(RunKey::from_bytes([1; 32]).into())).unwrap();
+        for peer in [1, 2, 3] {
+            let registered = Registered {
+                run: RUN,
+                peer: PeerId(peer),
+                beat_interval_ms: 1,
+                peer_timeout_ms: 1,
+                wire: Some(pccl_protocol::WireMode::Encrypt),
+                state_key: None,
+            };
+            let client = ClientKey(peer as u64);
+            let told = office.in_front_of(client, &M2c::Registered(registered), 5);
+            let [M2c::Keys(keys)] = &told[..] else { panic!("{told:?}") };
+            assert_eq!((keys.now_ms, keys.run.len()), (5, 0));
+            assert_eq!(&keys.door, office.authority.door_key(peer).secret());
+        }
+        office
+    }
+
+    fn tickets(told: Vec<M2c>) -> Vec<(PeerId, TicketRole, u64, u64)> {
+        let Some(M2c::Tickets(told)) = told.last() else { panic!("{told:?}") };
+        told.tickets.iter().map(|it| (it.to, it.role, it.epoch.0, it.generation)).collect()
+    }
+
+    fn ahead(sources: &[u128]) -> M2c {
+        let source = |peer: &u128| StateSource {
+            peer: PeerId(*peer),
+            hosts: Host::new("h").into(),
+            port: 1,
+            back: false,
+        };
+        let sources = sources.iter().map(source).collect();
+        M2c::StateAhead(SyncPlan {
+            sync: SyncId(4),
+            revision: Default::default(),
+            fetch: Vec::new(),
+            sources,
+        })
+    }
+
+    /// A ring of three.
+    fn plan() -> M2c {
+        let member = |peer| Member {
+            peer: PeerId(peer),
+            hosts: Host::new("h").into(),
+            p2p_port: 1,
+            state_port: 1,
+            share: 0,
+        };
+        let edge = |from: u16, to: u16| PlanEdge {
+            from,
+            to,
+            generation: LinkGeneration(u64::from(10 * from + to)),
+            connections: 1,
+            purpose: Purpose::Ring,
+            back: false,
+        };
+        M2c::GroupPlan(GroupPlan {
+            group: GroupId(0),
+            epoch: GroupEpoch(6),
+            counted_since: GroupEpoch(6),
+            sizes: WorldSizes::default(),
+            members: vec![member(1), member(2), member(3)],
+            edges: vec![edge(0, 1), edge(1, 2), edge(2, 0)],
+            paths: Paths::default(),
+        })
+    }
+
+    #[test]
+    fn each_peer_gets_tickets_for_its_own_edges() {
+        let (mut office, plan) = (office(), plan());
+        let data = |to, generation| vec![(PeerId(to), TicketRole::Data, 6, generation)];
+        assert_eq!(tickets(office.in_front_of(ClientKey(1), &plan, 7)), data(2, 1));
+        assert_eq!(tickets(office.in_front_of(ClientKey(3), &plan, 7)), data(1, 20));
+        let M2c::GroupPlan(mut back) = plan.clone() else { panic!("{plan:?}") };
+        back.edges[0].back = true;
+        let back = M2c::GroupPlan(back);
+        assert_eq!(tickets(office.in_front_of(ClientKey(1), &back, 7)), []);
+        let [ring, dialed_back] = &tickets(office.in_front_of(ClientKey(2), &back, 7))[..] else { panic!() };
+        assert_eq!(dialed_back, &(PeerId(3), TicketRole::Data, 6, 12));
+        assert_eq!(ring, &(PeerId(1), TicketRole::DataBack, 6, 1), "the receiver dials");
+        assert_eq!(office.in_front_of(ClientKey(4), &plan, 7), [], "not registered");
+        office.forget(ClientKey(2));
+        assert_eq!(office.in_front_of(ClientKey(2), &plan, 7), []);
+    }
+
+    #[test]
+    fn who_fetches_gets_new_tickets_until_it_is_done() {
+        let mut office = office();
+        let echo = M2c::Echo(Echo { sequence: 1, blocked_on: None });
+        let at = |office: &mut TicketOffice, now| office.in_front_of(ClientKey(1), &echo, now);
+        let state = |now| vec![(PeerId(3), TicketRole::State, 0, now + STATE_LIFE_MS)];
+        assert_eq!(tickets(office.in_front_of(ClientKey(1), &ahead(&[3]), 100)), state(100));
+        assert_eq!(at(&mut office, 100 + RENEWAL_MS - 1), []);
+        assert_eq!(tickets(at(&mut office, 100 + RENEWAL_MS)), state(100 + RENEWAL_MS));
+        assert_eq!(at(&mut office, 101 + RENEWAL_MS), []);
+        office.in_front_of(ClientKey(1), &ahead(&[]), 102 + RENEWAL_MS);
+        // The time is told all the same.
+        assert_eq!(tickets(at(&mut office, 102 + 2 * RENEWAL_MS)), []);
+    }
+
+    #[test]
+    fn whoever_says_that_it_was_a_peer_proves_it() {
+        let office = office();
+        let objection = |run, proof| {
+            let previous = Some(PreviousIdentity { run, peer: PeerId(2), proof });
+            office.objection(&C2m::Register(Register {
+                group: GroupId(0),
+                advertised_host: None,
+                addresses: Vec::new(),
+                p2p_port: 1,
+                state_port: 1,
+                pool_connections: 0,
+                name: Name::default(),
+                previous,
+                formed: false,
+                alone: false,
+                resume: None,
+                outbound_only: None,
+            }))
+        };
+        let of = |peer: u128| Some(office.authority.door_key(peer).secret().clone());
+        assert_eq!(objection(RUN, of(2)), None);
+        assert_eq!(objection(RunId(8), None), None, "nobody here knows of that run");
+        for proof in [None, of(1)] {
+            let text = objection(RUN, proof).expect("not believed");
+            assert!(text.contains("it was peer 00000000, and does not prove it"), "{text}");
+        }
+    }
+
+    #[test]
+    fn those_who_were_let_in_hear_of_other_keys() {
+        let mut office = office();
+        let told = |office: &mut TicketOffice, client| match &office.in_front_of(client, &plan(), 7)[..] {
+            [M2c::Keys(keys), M2c::Tickets(_)] => keys.run.len(),
+            [M2c::Tickets(_)] => 0,
+            other => panic!("{other:?}"),
+        };
+        let [first, second, third] = [1, 2, 3].map(ClientKey);
+        assert_eq!([first, second, second].map(|client| told(&mut office, client)), [1, 1, 0]);
+        let [one, other] = [[1; 32], [2; 32]].map(RunKey::from_bytes);
+        let keys = AcceptedKeys { used: other.clone(), second: Some(one.clone()) };
+        let changed = office.change_keys(keys.clone(), 50);
+        assert_eq!(office.accepted(), keys);
+        assert_eq!(changed.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [first, second]);
+        assert_eq!([first, third, third].map(|client| told(&mut office, client)), [0, 2, 0]);
+        for (client, packet) in changed {
+            let M2c::Keys(keys) = packet else { panic!("{packet:?}") };
+            assert_eq!(keys.run, [other.secret().clone(), one.secret().clone()]);
+            assert_eq!(&keys.door, office.authority.door_key(client.0.into()).secret());
+        }
+    }
+}

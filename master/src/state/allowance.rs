@@ -1,0 +1,160 @@
+//! What one client may ask of the master, and how often: bounds that nobody meets who keeps to the protocol. They are
+//! counted for each client; joins for each network from which they come.
+
+use super::MasterState;
+use super::admit::{Standing, protocol};
+use super::client::Phase;
+use super::types::{ClientKey, Options, Timestamp};
+use core::net::IpAddr;
+use pccl_protocol::{C2m, KickCode, KickReason, limits};
+use std::collections::BTreeMap;
+use tinysockets::bucket::{Bucket, Rate};
+use tinysockets::throttle::Network;
+
+/// Joins from one network.
+const JOINS: Rate = Rate { burst: 2048.0, per_second: 32.0 };
+/// Networks whose joins are counted each for itself; those that have not used any are forgotten.
+const MAX_NETWORKS: usize = 4096;
+/// Answers to a client in a ring that asks for the status. Who asks more often is answered later.
+const ANSWERS: Rate = Rate { burst: 64.0, per_second: 32.0 };
+/// The same for everybody else.
+const ANSWERS_TO_OTHERS: Rate = Rate { burst: 8.0, per_second: 4.0 };
+/// Beats, of peers that are to beat once a second or less often.
+const BEATS: Rate = Rate { burst: 1024.0, per_second: 16.0 };
+/// The same in the time between two beats of a peer that is to beat more often.
+const BEATS_PER_INTERVAL: f64 = 8.0;
+/// Votes that are given up.
+const ABORTS: Rate = Rate { burst: 4096.0, per_second: 1024.0 };
+/// Results of probes: in an optimisation one for each edge of a peer.
+const PROBES: Rate = Rate { burst: 4096.0, per_second: 64.0 };
+/// Reports about edges and about whom a peer reaches.
+const REPORTS: Rate = Rate { burst: 4096.0, per_second: 512.0 };
+/// Connections that others are to make.
+const CALLS: Rate = Rate { burst: 4096.0, per_second: 256.0 };
+/// Steps of a loan, and of a fetch ahead.
+const STEPS: Rate = Rate { burst: 4096.0, per_second: 256.0 };
+/// Keys of shared state that are announced.
+const KEYS: Rate = Rate {
+    burst: 16.0 * limits::MAX_STATE_ENTRIES as f64,
+    per_second: 16.0 * limits::MAX_STATE_ENTRIES as f64,
+};
+/// Questions for the rates of edges, whose answers are large.
+const RATES: Rate = Rate { burst: 8.0, per_second: 1.0 };
+
+/// What is counted of a packet.
+struct Counted {
+    what: &'static str,
+    rate: Rate,
+    count: f64,
+}
+
+fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
+    let one = |what, rate| Some(Counted { what, rate, count: 1.0 });
+    match packet {
+        C2m::Beat(_) => {
+            let interval_s = options.beat_interval.as_secs_f64().max(1e-6);
+            let per_second = BEATS.per_second.max(BEATS_PER_INTERVAL / interval_s);
+            one("beats", Rate { per_second, ..BEATS })
+        }
+        C2m::GiveUp(_) => one("votes given up", ABORTS),
+        C2m::ProbeReport(_) => one("results of probes", PROBES),
+        C2m::EdgeReport(_) | C2m::ReachReport(_) => one("reports about edges", REPORTS),
+        C2m::CallMe(_) => one("wishes to be dialed", CALLS),
+        C2m::Loan(_) | C2m::Ahead(_) => one("steps of loans and fetches", STEPS),
+        C2m::SyncInitiate(vote) => {
+            let count = vote.entries.len() as f64;
+            Some(Counted { what: "keys of shared state", rate: KEYS, count })
+        }
+        C2m::RatesRequest(_) => one("questions for rates", RATES),
+        _ => None,
+    }
+}
+
+/// What a client has used of what it may do.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    used: BTreeMap<&'static str, Bucket<Timestamp>>,
+    answers: Option<Bucket<Timestamp>>,
+}
+
+impl Allowance {
+    fn take(&mut self, packet: &C2m, options: &Options, now: Timestamp) -> Result<(), KickReason> {
+        let Some(Counted { what, rate, count }) = counted(packet, options) else { return Ok(()) };
+        let bucket = self.used.entry(what).or_insert_with(|| Bucket::full(&rate, now));
+        if bucket.take(&rate, now, count) {
+            return Ok(());
+        }
+        let Rate { burst, per_second } = rate;
+        Err(protocol(format!(
+            "too many {what}: the limit is {burst} at once and then {per_second} per second"
+        )))
+    }
+
+    /// Whether a question may be answered now; otherwise how long it takes until then.
+    pub(super) fn may_answer(
+        &mut self,
+        phase: Option<Phase>,
+        now: Timestamp,
+    ) -> Result<(), std::time::Duration> {
+        let rate =
+            if phase.is_some_and(|phase| phase != Phase::Pending) { ANSWERS } else { ANSWERS_TO_OTHERS };
+        let bucket = self.answers.get_or_insert_with(|| Bucket::full(&rate, now));
+        if bucket.take(&rate, now, 1.0) { Ok(()) } else { Err(bucket.wait(&rate, now)) }
+    }
+}
+
+/// Joins of each network.
+#[derive(Debug, Default)]
+pub(super) struct Joins(BTreeMap<Network, Bucket<Timestamp>>);
+
+impl Joins {
+    fn take(&mut self, from: IpAddr, now: Timestamp) -> Result<(), KickReason> {
+        let network = Network::of(from);
+        if self.0.len() >= MAX_NETWORKS && !self.0.contains_key(&network) {
+            self.0.retain(|_, bucket| bucket.left(&JOINS, now) < JOINS.burst);
+        }
+        let has_room = self.0.len() < MAX_NETWORKS || self.0.contains_key(&network);
+        let full = Bucket::full(&JOINS, now);
+        if has_room && self.0.entry(network).or_insert(full).take(&JOINS, now, 1.0) {
+            return Ok(());
+        }
+        let Rate { burst, per_second } = JOINS;
+        let text = format!(
+            "too many joins from the network of {from}: the limit is {burst} at once and then \
+                            {per_second} per second; try again later"
+        );
+        Err(KickReason::new(KickCode::Full, text))
+    }
+}
+
+impl MasterState {
+    /// Counts a packet, and refuses it if its sender does that too often.
+    pub(super) fn count(&mut self, client: ClientKey, packet: &C2m) -> Result<(), KickReason> {
+        let now = self.roll.now;
+        let Some(known) = self.roll.clients.get_mut(&client) else { return Ok(()) };
+        if let C2m::Register(_) = packet {
+            return self.joins.take(known.remote, now);
+        }
+        known.allowance.take(packet, &self.roll.options, now)
+    }
+
+    /// The largest packet that a client may send now, in bytes.
+    pub fn largest_packet_bytes(&self, client: ClientKey) -> usize {
+        match self.roll.standing(client) {
+            None | Some(Standing::Stranger(_)) => limits::MAX_FIRST_PACKET_BYTES,
+            Some(Standing::Peer(id, _, Phase::Pending)) => match self.roll.peers.get(&id) {
+                // What it sent in its last group may still be on its way.
+                Some(peer) if peer.info.formed && peer.past.has_group() => limits::MAX_PACKET_BYTES,
+                Some(peer) if peer.info.formed => limits::MAX_FORMING_PACKET_BYTES,
+                _ => limits::MAX_WAITING_PACKET_BYTES,
+            },
+            Some(Standing::Peer(_, _, Phase::Connecting | Phase::Accepted)) => limits::MAX_PACKET_BYTES,
+        }
+    }
+
+    /// Whether a client is here, and neither in a ring nor on its way into one.
+    pub fn is_outside(&self, client: ClientKey) -> bool {
+        let standing = self.roll.standing(client);
+        standing.is_some_and(|it| matches!(it, Standing::Stranger(_) | Standing::Peer(_, _, Phase::Pending)))
+    }
+}

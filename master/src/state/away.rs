@@ -1,0 +1,115 @@
+//! Peers whose connection has ended and that may come back over another one.
+//!
+//! The end of a connection is mostly the end of a process, and then everybody waits for the news. But it may also be
+//! something on the way that has closed it, while the peer goes on. So a peer is lost with its connection only together
+//! with something else: another one has seen an edge to it break, nobody listens on its port any more, or it has not
+//! come back in time.
+
+use super::MasterState;
+use super::client::{Away, Peer, Phase};
+use super::group::{Group, Loss};
+use super::roll::Roll;
+use super::types::{ClientKey, Timestamp};
+use pccl_protocol::{Cause, EdgeReport, PeerId, Text};
+
+impl Roll {
+    /// Whether what was found about the ports of a peer says that it has died: it is away, and nobody listens at a port
+    /// at which somebody did before. A newcomer may not have been tried before; it has nothing to lose but its place
+    /// among those who wait.
+    pub(super) fn is_dead_away(&self, id: PeerId, closed: &[(bool, String)]) -> bool {
+        // Of one that nobody can dial, closed ports say nothing.
+        let may_tell = |peer: &&Peer| peer.away.is_some() && !peer.outbound_only;
+        let Some(peer) = self.peers.get(&id).filter(may_tell) else { return false };
+        let was_open = peer.tried && !peer.closed.iter().any(|closed| !closed.is_state);
+        (was_open || peer.phase == Phase::Pending) && closed.iter().any(|(is_state, _)| !is_state)
+    }
+
+    /// When the next one has not come back in time.
+    pub(super) fn return_deadline(&self) -> Option<Timestamp> {
+        let away = self.peers.values().filter_map(|peer| peer.away.as_ref());
+        away.map(|away| away.since + self.options.return_grace).min()
+    }
+
+    /// A member reports edges that broke: those at the other ends may be dead.
+    pub(super) fn note_broken_edges(&mut self, group: Option<&Group>, by: PeerId, report: &EdgeReport) {
+        let Some(group) = group else { return };
+        for fault in &report.broken {
+            let is_planned = group.net.edges.named((fault.from, fault.to), fault.generation).is_some();
+            let other = if fault.from == by { fault.to } else { fault.from };
+            if let Some(peer) = self.peers.get_mut(&other).filter(|_| is_planned) {
+                peer.edge_broke = Some(self.now);
+            }
+        }
+    }
+
+    /// If a peer is away, it does not come back: it has registered anew, or its port is closed.
+    pub(super) fn note_sign_of_death(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.away.is_some()) {
+            peer.edge_broke = Some(self.now);
+        }
+    }
+
+    /// Whether a peer that is away is not to be waited for any longer.
+    fn is_gone(&self, peer: &Peer, away: &Away) -> bool {
+        let saw_it_break = |at: Timestamp| at + self.options.edge_grace >= away.since;
+        let due = (away.since + self.options.return_grace).min(peer.heard_at + self.options.peer_timeout);
+        peer.edge_broke.is_some_and(saw_it_break) || due <= self.tick
+    }
+}
+
+impl MasterState {
+    /// Whether a client whose connection has ended may come back over another one.
+    pub fn may_return(&self, client: ClientKey) -> bool {
+        !self.roll.options.return_grace.is_zero() && self.is_peer(client)
+    }
+
+    /// Whether a client has registered.
+    pub fn is_peer(&self, client: ClientKey) -> bool {
+        self.roll.clients.get(&client).is_some_and(|known| known.peer.is_some())
+    }
+
+    /// The client of a registered peer.
+    pub fn client_of(&self, peer: PeerId) -> Option<ClientKey> {
+        self.roll.peers.get(&peer).map(|peer| peer.client)
+    }
+
+    pub(super) fn note_away(&mut self, client: ClientKey, text: String) {
+        let since = self.roll.now;
+        let id = self.roll.clients.get(&client).and_then(|known| known.peer);
+        let Some((id, peer)) = id.and_then(|id| Some((id, self.roll.peers.get_mut(&id)?))) else { return };
+        self.out.info(format!("the connection of {} has ended ({text})", peer.name(id)));
+        peer.away = Some(Away { since, text });
+        // Of one that nobody can dial, closed ports say nothing.
+        if !peer.outbound_only {
+            self.roll.try_listeners(&mut self.out, id);
+        }
+    }
+
+    pub(super) fn note_returned(&mut self, client: ClientKey) {
+        let Some(id) = self.roll.clients.get(&client).and_then(|known| known.peer) else { return };
+        let Some(group) = self.roll.peers.get(&id).map(Peer::group) else { return };
+        self.hear(id, group);
+        let now = self.roll.now;
+        let Some(peer) = self.roll.peers.get_mut(&id) else { return };
+        if let Some(away) = peer.away.take() {
+            let millis = now.since(away.since).as_millis();
+            self.out.info(format!("{} is back after {millis} ms", peer.name(id)));
+        }
+    }
+
+    /// Rule: who is away and dead, or does not come back in time, is lost.
+    pub(super) fn lose_the_away(&mut self) -> bool {
+        let gone = self.roll.peers.iter().filter_map(|(id, peer)| {
+            let away = peer.away.as_ref().filter(|away| self.roll.is_gone(peer, away))?;
+            let detail = Text::new(away.text.clone());
+            let loss = Loss { cause: Cause::PeerDied, culprit: peer.culprit(*id), silent_ms: 0, detail };
+            Some((*id, peer.client, loss))
+        });
+        let gone: Vec<_> = gone.collect();
+        for (id, client, loss) in &gone {
+            self.out.close(*client);
+            self.remove_peer(*id, loss);
+        }
+        !gone.is_empty()
+    }
+}

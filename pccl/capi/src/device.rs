@@ -1,0 +1,86 @@
+//! Tensors on devices.
+
+use crate::{
+    failure::{Failure, Outcome, call},
+    raw,
+    registry::{Registry, new_key},
+    types::{Handle, ResultCode, code},
+};
+use parking_lot::Mutex;
+use pccl::{DeviceMemory, Staged};
+use std::{ffi::c_void, sync::Arc};
+
+/// What stands for tensors on devices, until it is unstaged.
+static STAGED: Registry<Mutex<Option<Staged>>> = Registry::new("staged tensor");
+
+/// `pcclGetDeviceCount`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclGetDeviceCount(count_out: *mut u32) -> ResultCode {
+    call(|| {
+        raw::check(count_out, "count_out")?;
+        // No driver is no error for who asks.
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(count_out, pccl::usable_devices().unwrap_or(0)) };
+        Ok(())
+    })
+}
+
+/// `pcclStage`.
+///
+/// # Safety
+/// As for all functions here.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclStage(
+    device_data: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+    reads: bool,
+    staged_out: *mut Handle,
+    host_out: *mut *mut c_void,
+) -> ResultCode {
+    call(|| {
+        raw::check(staged_out, "staged_out")?;
+        raw::check(host_out, "host_out")?;
+        // SAFETY: by the contract of this function.
+        let memory = unsafe { memory(device_data, bytes, stream) }?;
+        let mut staged = match reads {
+            true => Staged::read(memory).map_err(|error| Failure::of(&error, code::INVALID_USAGE))?,
+            false => Staged::zeros(memory),
+        };
+        let host = staged.bytes_mut().as_mut_ptr();
+        // SAFETY: by the contract of this function.
+        unsafe {
+            raw::write(host_out, host.cast());
+            raw::write(staged_out, STAGED.insert(new_key(), Arc::new(Mutex::new(Some(staged)))));
+        }
+        Ok(())
+    })
+}
+
+/// `pcclUnstage`.
+///
+/// # Safety
+/// The device's memory and its stream are still there, and no operation is under way that uses what stands for it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclUnstage(staged: Handle, writes: bool) -> ResultCode {
+    call(|| {
+        let staged = STAGED.remove(staged)?.lock().take();
+        match staged.filter(|_| writes) {
+            Some(staged) => staged.write_back().map_err(|error| Failure::of(&error, code::INVALID_USAGE)),
+            None => Ok(()),
+        }
+    })
+}
+
+/// Device memory that a caller names.
+///
+/// # Safety
+/// It is, for as long as the call that the caller makes, or until it is unstaged.
+pub(crate) unsafe fn memory(data: *const c_void, bytes: usize, stream: *mut c_void) -> Outcome<DeviceMemory> {
+    // SAFETY: by the contract of this function.
+    let memory = unsafe { DeviceMemory::from_raw(data as u64, bytes, stream as u64) };
+    memory.map_err(|error| Failure::argument(error.to_string()))
+}

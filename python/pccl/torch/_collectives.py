@@ -1,0 +1,205 @@
+"""The collectives of c10d, by those of PCCL."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence
+
+import torch
+
+from ._errors import CollectiveError, Unsupported, failed
+from ._tensors import Host, as_bytes, collected, host, one, reducible, spread
+from ._work import CollectiveWork, Finish
+
+_Tensors = Sequence[torch.Tensor]
+
+
+class Collectives:
+    """Calls of a process group that all members make. The options are those of torch, and so are the names."""
+
+    #: What torch calls, also on the object that stands for the backend.
+    CALLS = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced",
+             "all_gather_single", "_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced",
+             "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+             "reduce_scatter_tensor_coalesced", "barrier")
+
+    if TYPE_CHECKING:
+        def rank(self) -> int: ...
+        def size(self) -> int: ...
+        def launch(self, what: str, begin: Callable[[Any], Iterable[Any]], outputs: _Tensors = (),
+                   finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
+                   source: int = -1) -> CollectiveWork: ...
+
+        @property
+        def communicator(self) -> Any: ...
+
+    def allreduce(self, tensors: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """Reduces a tensor over all members, in place."""
+        return self._all_reduced("allreduce", [one(tensors, "allreduce")], _operation(opts, named), _limit(opts, named))
+
+    def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """Reduces several tensors as one operation: all of them, or none."""
+        return self._all_reduced("allreduce_coalesced", list(tensors), _operation(opts, named), _limit(opts, named))
+
+    def _all_reduced(self, what: str, tensors: List[torch.Tensor], operation: Any,
+                     timeout: Optional[timedelta]) -> CollectiveWork:
+        if not tensors:
+            return self.launch(what, lambda _: (), timeout=timeout)
+        hosts = [host(tensor) for tensor in tensors]
+        pairs = [reducible(it.flat, operation) for it in hosts]
+        flats, op = [flat for flat, _ in pairs], pairs[0][1]
+        if any(other is not op for _, other in pairs):
+            raise Unsupported(f"{what}: tensors of bool are not reduced together with others")
+
+        def begin(comm: Any) -> Iterable[Any]:
+            if len(flats) == 1:
+                yield comm.all_reduce_async(flats[0], op=op)
+            else:
+                yield comm.all_reduce_many_async(flats, op=op)
+
+        return self.launch(what, begin, tensors, [it.put_back for it in hosts], timeout)
+
+    def broadcast(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
+        """All get the tensor of the root."""
+        tensor, source = one(tensors, "broadcast"), int(getattr(opts, "rootRank", root))
+        its = host(tensor)
+        finish = [its.put_back] if self.rank() != source else []
+        return self.launch("broadcast", lambda comm: [comm.broadcast_async(as_bytes(its.flat), source)], [tensor],
+                           finish, _limit(opts, named))
+
+    def reduce(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
+        """Reduces a tensor over all members; the root has the result, the others what they had."""
+        tensor, target = one(tensors, "reduce"), int(getattr(opts, "rootRank", root))
+        its = host(tensor)
+        flat, op = reducible(its.flat, _operation(opts, named))
+        finish = [its.put_back] if self.rank() == target else []
+        return self.launch("reduce", lambda comm: [comm.reduce_async(flat, target, op=op)], [tensor], finish,
+                           _limit(opts, named))
+
+    # ---- Gathering
+
+    def allgather(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """All get the tensors of all, in a list by rank. They may differ in size, if all members give the same list."""
+        tensor, wanted = one(inputs, "allgather"), _inner(outputs)
+        if len(wanted) != self.size():
+            raise CollectiveError(f"allgather: {len(wanted)} tensors for {self.size()} members")
+        its, counts = host(tensor), [each.numel() * each.element_size() for each in wanted]
+        if counts[self.rank()] != tensor.numel() * tensor.element_size() or wanted[self.rank()].dtype != tensor.dtype:
+            raise CollectiveError("allgather: the own tensor does not fit the own place of the list")
+        into = torch.empty(sum(counts), dtype=torch.uint8)
+
+        def begin(comm: Any) -> Iterable[Any]:
+            alike = len(set(counts)) == 1
+            yield comm.all_gather_async(as_bytes(its.flat), into, counts=None if alike else counts)
+
+        def finish() -> None:
+            for part, each in zip(into.split(counts), wanted):
+                spread(part.clone().view(each.dtype), [each])()
+
+        return self.launch("allgather", begin, wanted, [finish], _limit(opts, named))
+
+    def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """An ``allgather`` for each tensor; ``outputs`` has a list of tensors for each of them."""
+        works = [self.allgather([list(wanted)], [tensor], opts, **named) for wanted, tensor in zip(outputs, inputs)]
+        return self._together("allgather_coalesced", works, _limit(opts, named))
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
+                          **named: Any) -> CollectiveWork:
+        """All get the tensors of all, as one tensor."""
+        if output.numel() != input.numel() * self.size() or output.dtype != input.dtype:
+            raise CollectiveError(f"all_gather_single: {output.numel()} elements of {output.dtype} to receive, "
+                                  f"{input.numel()} of {input.dtype} from each of {self.size()} members")
+        # The own part may lie in the output.
+        its, into = _apart(input, output), host(output, given=False)
+        return self.launch("all_gather_single",
+                           lambda comm: [comm.all_gather_async(as_bytes(its.flat), as_bytes(into.flat))], [output],
+                           [into.put_back], _limit(opts, named))
+
+    def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None,
+                                    **named: Any) -> CollectiveWork:
+        """An ``all_gather_single`` for each pair of tensors."""
+        works = [self.all_gather_single(output, input, opts, **named) for output, input in zip(outputs, inputs)]
+        return self._together("all_gather_single_coalesced", works, _limit(opts, named))
+
+    # ---- Scattering
+
+    def reduce_scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, **named: Any) -> CollectiveWork:
+        """Reduces a list of tensors over all members; each gets the one of its rank."""
+        output, given = one(outputs, "reduce_scatter"), _inner(inputs)
+        if len(given) != self.size():
+            raise CollectiveError(f"reduce_scatter: {len(given)} tensors for {self.size()} members")
+        return self._scattered("reduce_scatter", output, collected(given, "reduce_scatter"), _operation(opts, named),
+                               _limit(opts, named))
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
+                              **named: Any) -> CollectiveWork:
+        """Reduces a tensor over all members; each gets its part."""
+        return self._scattered("reduce_scatter_single", output, _apart(input, output).flat, _operation(opts, named),
+                               _limit(opts, named))
+
+    def reduce_scatter_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None,
+                                        **named: Any) -> CollectiveWork:
+        """A ``reduce_scatter_single`` for each pair of tensors."""
+        works = [self.reduce_scatter_single(output, input, opts, **named) for output, input in zip(outputs, inputs)]
+        return self._together("reduce_scatter_single_coalesced", works, _limit(opts, named))
+
+    def _scattered(self, what: str, output: torch.Tensor, given: torch.Tensor, operation: Any,
+                   timeout: Optional[timedelta]) -> CollectiveWork:
+        if given.numel() != output.numel() * self.size() or given.dtype != output.dtype:
+            raise CollectiveError(f"{what}: {given.numel()} elements of {given.dtype} to reduce, parts of "
+                                  f"{output.numel()} of {output.dtype} for {self.size()} members")
+        into = host(output, given=False)
+        sent, op = reducible(given, operation)
+        taken, _ = reducible(into.flat, operation)
+        return self.launch(what, lambda comm: [comm.reduce_scatter_async(sent, taken, op=op)], [output],
+                           [into.put_back], timeout)
+
+    # ---- Waiting for each other
+
+    def barrier(self, opts: Any = None, **named: Any) -> CollectiveWork:
+        """Over when all members have called it."""
+        return self.launch("barrier", lambda comm: [comm.barrier_async()], timeout=_limit(opts, named))
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names all who have not come, with or without ``wait_all_ranks``."""
+        limit = _limit(opts, {})
+        work = self.barrier(opts)
+        try:
+            work.wait(limit or timedelta(0))
+        except CollectiveError as error:
+            if error.error is None:
+                raise
+            raise failed("monitored_barrier", error.error) from error
+
+    def _together(self, what: str, works: Sequence[CollectiveWork], timeout: Optional[timedelta]) -> CollectiveWork:
+        outputs = [tensor for work in works for tensor in work.result()]
+        return self.launch(what, lambda _: works, outputs, timeout=timeout)
+
+    # Names that older versions of torch call.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _operation(opts: Any, named: Any) -> Any:
+    if opts is None:
+        return named.get("op", torch.distributed.ReduceOp.SUM)
+    # ``allreduce(tensor, op)`` of torch has the operation in the place of the options.
+    return getattr(opts, "reduceOp", opts)
+
+
+def _limit(opts: Any, named: Any) -> Optional[timedelta]:
+    limit: Optional[timedelta] = named.get("timeout") or getattr(opts, "timeout", None)
+    return limit
+
+
+def _inner(lists: Any) -> List[torch.Tensor]:
+    """The list for this process: torch wraps it into another one."""
+    return list(lists) if lists and isinstance(lists[0], torch.Tensor) else list(one(lists, "a list of lists"))
+
+
+def _apart(input: torch.Tensor, output: torch.Tensor) -> Host:
+    """The memory of ``input``, a copy if it is a part of that of ``output``."""
+    its = host(input)
+    same = input.device.type == "cpu" and (input.untyped_storage().data_ptr() == output.untyped_storage().data_ptr())
+    return Host(its.flat.clone(), None) if same else its
+

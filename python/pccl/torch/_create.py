@@ -1,0 +1,86 @@
+"""How ``torch.distributed`` comes by a process group of this backend."""
+
+import itertools
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Dict, Optional
+
+import torch.distributed as dist
+
+from .._communicator import Communicator
+from .._errors import PCCLError
+from ._errors import failed
+from ._group import PCCLProcessGroup
+from ._master import arrive, found, through_store
+from ._members import Members
+
+_counting = threading.Lock()
+_counts: Dict[str, "itertools.count[int]"] = {}
+
+
+@dataclass
+class Options:
+    """What may be said as ``pg_options``. All of it has defaults."""
+
+    #: Where the master is: ``host:port`` or ``pccl://host:port#key``. Default: that of ``init_method``, of the
+    #: environment variable ``PCCL_MASTER``, or one that rank 0 starts.
+    master: Optional[str] = None
+    #: Arguments of ``pccl.Communicator``, such as ``advertised_host`` or ``first_ports``.
+    communicator: Optional[Dict[str, Any]] = None
+    #: A connected communicator; the group has the members that the run has. See ``elastic``.
+    elastic: Optional[Communicator] = None
+
+
+def register() -> None:
+    """Makes the backend known to torch. The entry point does it; ``import pccl.torch`` as well."""
+    if "PCCL" not in dist.Backend._plugins:
+        dist.Backend.register_backend("pccl", create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def create(given: Any, options: Any) -> PCCLProcessGroup:
+    """What torch calls for a group with this backend."""
+    chosen = options if isinstance(options, Options) else Options()
+    rank, size, timeout, store = given.group_rank, given.group_size, given.timeout, given.store
+    can_reconfigure = bool(getattr(given, "enable_reconfigure", False))
+    is_default = not list(given.global_ranks_in_group)
+    if chosen.elastic is not None:
+        members = Members("", chosen.elastic, rank, size, is_formed=False)
+        return PCCLProcessGroup(store, members, timeout, False, None)
+    attempt = _attempt(f"{given.group_id} {rank}")
+    address, master = chosen.master or found.address, None
+    in_store = address is None
+    if address is None:
+        address, master = through_store(store, rank, attempt)
+    try:
+        members = _connected(address, chosen, rank, size, timeout)
+        if in_store:
+            arrive(store, size, attempt, master, timeout.total_seconds())
+        group = PCCLProcessGroup(store, members, timeout, can_reconfigure, master)
+        if not can_reconfigure:
+            members.form_through(store, rank, size, attempt, timeout.total_seconds())
+    except BaseException:
+        if master is not None:
+            master.stop()
+        raise
+    if is_default:
+        found.note(address)
+        group._is_default = True
+    return group
+
+
+def _connected(address: str, options: Options, rank: int, size: int, timeout: timedelta) -> Members:
+    settings: Dict[str, Any] = {"first_ports": (0, 0), **(options.communicator or {})}
+    communicator = Communicator(address, formed_groups=True, **settings)
+    try:
+        communicator.connect(timeout=timeout.total_seconds())
+    except PCCLError as error:
+        communicator.destroy()
+        raise failed("init_process_group", error) from error
+    return Members(address, communicator, rank, size, is_formed=True)
+
+
+def _attempt(member: str) -> int:
+    """How often this process has made a group of that name and rank: its keys in a store that outlives it have that number."""
+    with _counting:
+        return next(_counts.setdefault(member, itertools.count()))

@@ -1,0 +1,101 @@
+"""Training with whoever is there: no list of members, no rank that must not die."""
+
+from datetime import timedelta
+from typing import Any, Callable, Optional
+
+import torch
+import torch.distributed as dist
+
+from .._communicator import Communicator
+from .._state import SharedState
+from ._create import Options
+from ._errors import CollectiveError
+from ._group import PCCLProcessGroup
+
+
+def elastic(address: str, timeout: Optional[timedelta] = None, **settings: Any) -> "Elastic":
+    """Makes the default process group of all who train at the master at ``address``; they come and go.
+
+    Operations go on with who is there: rank and size are those of the moment, a newcomer is let in between two steps,
+    and when a member dies the operation fails on all others and the step is made again. ``timeout`` is the limit of
+    operations; ``settings`` are those of ``pccl.Communicator``.
+    """
+    settings.setdefault("first_ports", (0, 0))
+    communicator = Communicator(address, **settings)
+    communicator.connect()
+    dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout,
+                            pg_options=Options(elastic=communicator))
+    group = dist.distributed_c10d._get_default_group()
+    assert isinstance(group, PCCLProcessGroup)
+    return Elastic(communicator, group)
+
+
+class Elastic:
+    """What ``elastic`` returns. A context manager: at its end this process leaves the run."""
+
+    def __init__(self, communicator: Communicator, group: PCCLProcessGroup):
+        #: Its calls are those of every PCCL program.
+        self.communicator = communicator
+        #: The default process group.
+        self.group = group
+
+    def data_parallel(self, module: torch.nn.Module, **settings: Any) -> torch.nn.parallel.DistributedDataParallel:
+        """``data_parallel`` over this group."""
+        return data_parallel(module, self.group, **settings)
+
+    def run(self, step: Callable[..., Any], *, state: SharedState, **settings: Any) -> None:
+        """``Communicator.run`` for a step that calls torch: it syncs ``state``, calls ``step``, lets in who waits, and
+        makes the step again when a member was lost. A step may change the model at its end only, as ``optimizer.step()``
+        after ``backward()`` does."""
+
+        def translated(*computed: Any) -> None:
+            self.group.forget_errors()
+            try:
+                step(*computed)
+            except RuntimeError as error:
+                # Errors that have come through the C++ of torch are but text; the group knows what they were.
+                known = error if isinstance(error, CollectiveError) else self.group.last_error
+                if known is None or known.error is None:
+                    raise
+                self.group.drain()
+                raise known.error from error
+
+        self.communicator.run(translated, state=state, **settings)
+
+    def close(self) -> None:
+        """Leaves the run."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def __enter__(self) -> "Elastic":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def data_parallel(module: torch.nn.Module, group: Any = None,
+                  **settings: Any) -> torch.nn.parallel.DistributedDataParallel:
+    """``DistributedDataParallel`` for a group whose members change: it makes no collective calls when it is made, has
+    the same buckets from the first step on, and averages over the members of the moment. Newcomers have to have the
+    parameters of the others before their first step."""
+    chosen = dist.group.WORLD if group is None else group
+    # Buckets that are built anew after the first step would differ between newcomers and others; torch keeps them as
+    # they are when it looks for unused parameters.
+    ddp = torch.nn.parallel.DistributedDataParallel(module, process_group=chosen, init_sync=False,
+                                                    find_unused_parameters=True, **settings)
+    ddp.register_comm_hook(chosen, _averaged)
+    return ddp
+
+
+def _averaged(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = dist.ReduceOp.AVG
+    future: torch.futures.Future[torch.Tensor] = group.allreduce([bucket.buffer()], opts).get_future().then(_first)
+    return future
+
+
+def _first(future: Any) -> torch.Tensor:
+    tensor: torch.Tensor = future.value()[0]
+    return tensor
+

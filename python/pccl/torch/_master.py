@@ -1,0 +1,138 @@
+"""Where the master of a process group is: given, or started beside rank 0."""
+
+import atexit
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any, Callable, List, Optional, Tuple
+
+from .._communicator import Communicator
+from .._errors import PCCLError
+from .._master_node import MasterNode
+
+#: Names the master for all process groups of this process: ``host:port`` or ``pccl://host:port#key``.
+ENVIRONMENT = "PCCL_MASTER"
+#: How long the process that runs the master stays for members that have not left.
+_LINGER_S = 10.0
+_PAUSE_S = 0.02
+
+
+class Embedded:
+    """A master in this process, for a group whose store says where it is."""
+
+    def __init__(self, host: str) -> None:
+        local = _is_local(host)
+        given = os.environ.get("PCCL_RUN_KEY")
+        # Whoever reads the store takes part; nobody else does.
+        key = None if local or given else secrets.token_hex(32)
+        self._node = MasterNode("127.0.0.1:0" if local else "0.0.0.0:0", run_key=key)
+        self._node._run_embedded()
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self._node.port}" if key is None else f"pccl://{shown}:{self._node.port}#{key}"
+        self._guard, self._over = threading.Lock(), False
+        self._all_arrived: Callable[[], bool] = lambda: True
+        self._latest = time.monotonic()
+        atexit.register(self.stop)
+
+    def expect(self, all_arrived: Callable[[], bool], limit_s: float) -> None:
+        """Who has not come yet is waited for, too, before the master ends: for up to ``limit_s`` from now."""
+        self._all_arrived, self._latest = all_arrived, time.monotonic() + limit_s
+
+    def stop(self) -> None:
+        """Ends the master when all members have come and left, or ten seconds after the last that it waits for."""
+        with self._guard:
+            if self._over:
+                return
+            self._over = True
+        atexit.unregister(self.stop)
+        self._wait_for_the_others()
+        self._node.destroy()
+
+    def _wait_for_the_others(self) -> None:
+        try:
+            while time.monotonic() < self._latest and not self._all_arrived():
+                time.sleep(_PAUSE_S)
+        except RuntimeError:
+            # The store is gone, and with it whoever would look for the master there.
+            pass
+        deadline = time.monotonic() + _LINGER_S
+        try:
+            with Communicator(self.address, formed_groups=True, first_ports=(0, 0), name="watches-the-master",
+                              connect_timeout=1.0) as watcher:
+                watcher.connect()
+                while len(watcher.status()["peers"]) > 1 and time.monotonic() < deadline:
+                    time.sleep(_PAUSE_S)
+        except PCCLError:
+            # Somebody has ended it already.
+            pass
+
+
+class Found:
+    """The master that the groups of this process use, from the creation of its first group to the end of that."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._address: Optional[str] = None
+
+    def note(self, address: Optional[str]) -> None:
+        """Remembers where it is."""
+        with self._guard:
+            self._address = address
+
+    @property
+    def address(self) -> Optional[str]:
+        """Where it is, if that is known."""
+        with self._guard:
+            return self._address or os.environ.get(ENVIRONMENT) or None
+
+
+found = Found()
+
+
+def through_store(store: Any, rank: int, attempt: int) -> Tuple[str, Optional[Embedded]]:
+    """The address of the master that rank 0 starts, by way of the store."""
+    key = f"pccl/master/{attempt}"
+    if rank != 0:
+        return bytes(store.get(key)).decode(), None
+    master = Embedded(own_host(store))
+    store.set(key, master.address)
+    return master.address, master
+
+
+def arrive(store: Any, size: int, attempt: int, master: Optional[Embedded], limit_s: float) -> None:
+    """Says in the store that this process is connected; the one with the master waits for all to say so."""
+    key = f"pccl/arrived/{attempt}"
+    store.add(key, 1)
+    if master is not None:
+        master.expect(lambda: int(store.add(key, 0)) >= size, limit_s)
+
+
+def own_host(store: Any) -> str:
+    """The address under which the others reach this process: that of the interface towards the host of the store."""
+    for host, port in _hosts_of(store):
+        try:
+            kind, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+                # Sends nothing: it only asks which way packets would take.
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _hosts_of(store: Any) -> List[Tuple[str, int]]:
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    # A store in a file or in this process is for one machine.
+    return [(store.host, store.port)] if hasattr(store, "host") else []
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

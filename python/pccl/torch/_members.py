@@ -1,0 +1,112 @@
+"""Who is in a process group: one connection to the master, and the formings that give the ranks."""
+
+import hashlib
+import threading
+from typing import Any, List, Sequence
+from uuid import uuid4
+
+from .._communicator import Communicator
+from .._errors import ConnectFailed, PCCLError
+from ._errors import CollectiveError, failed
+
+_PREFIX = "pccl"
+#: The tag of the barrier of those who leave, which no call of torch has.
+_PARTING = 1 << 61
+
+
+class Members:
+    """The membership of one process group. Between two formings it is fixed, and a member that is gone is an error that
+    names it; a group that is not formed has the members that the run has."""
+
+    def __init__(self, address: str, communicator: Communicator, rank: int, size: int, is_formed: bool):
+        """``rank`` and ``size`` are those until the first forming."""
+        self._address, self._is_formed = address, is_formed
+        self._guard = threading.Lock()
+        self._used: List[int] = []
+        self._rank, self._size = rank, size
+        self.communicator = communicator
+
+    @property
+    def rank(self) -> int:
+        """The own rank."""
+        return self._rank if self._is_formed else self.communicator.world().rank
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return self._size if self._is_formed else max(self.communicator.world().group_size, 1)
+
+    def form_through(self, store: Any, rank: int, size: int, attempt: int, timeout_s: float) -> None:
+        """Forms the group of all ranks, who find each other by way of the store."""
+        store.set(f"pccl/peer/{attempt}/{rank}", self.communicator.peer_id.hex())
+        if rank == 0:
+            store.set(f"pccl/uuid/{attempt}", uuid4().hex)
+        members = [bytes.fromhex(bytes(store.get(f"pccl/peer/{attempt}/{other}")).decode()) for other in range(size)]
+        uuid = int(bytes(store.get(f"pccl/uuid/{attempt}")).decode(), 16)
+        try:
+            world = self.communicator.form_group(uuid, members, timeout=timeout_s)
+        except PCCLError as error:
+            raise failed("init_process_group", error) from error
+        self._rank, self._size = world.rank, world.group_size
+
+    def handle(self) -> str:
+        """What others need to form a group with this process: where the master is, who this is, and its name."""
+        self._need_formed("get_reconfigure_handle")
+        if not self.communicator.is_connected:
+            try:
+                self.communicator.connect()
+            except PCCLError as error:
+                raise failed("get_reconfigure_handle", error) from error
+        where = hashlib.sha256(self._address.encode()).hexdigest()[:16]
+        return f"{_PREFIX}:{where}:{self.communicator.peer_id.hex()}:{self.communicator.name}"
+
+    def reconfigure(self, uuid: int, handles: Sequence[str], timeout_s: float) -> None:
+        """Forms the group of those whose handles these are."""
+        self._need_formed("reconfigure")
+        with self._guard:
+            if uuid in self._used:
+                raise CollectiveError(f"reconfigure: uuid {uuid} was already used; each try takes a fresh one")
+            self._used = [*self._used[-65535:], uuid]
+        # A set has no order that all members see alike.
+        ordered = list(handles) if isinstance(handles, (list, tuple)) else sorted(handles)
+        members = [_identity(handle) for handle in ordered]
+        # Other groups of the run may take the same uuid; none has the same members.
+        digest = hashlib.sha256(f"{uuid}\n".encode() + b"".join(members)).digest()
+        names = {member.hex()[:8]: handle.split(":", 3)[3] for member, handle in zip(members, ordered)}
+        try:
+            world = self.communicator.form_group(int.from_bytes(digest[:16], "big"), members, timeout=timeout_s)
+        except ConnectFailed as error:
+            raise failed("reconfigure", error) from error
+        except PCCLError as error:
+            gone = [names.get(culprit.hex()[:8], "") for culprit in error.culprits]
+            named = f" ({', '.join(name for name in gone if name)})" if any(gone) else ""
+            raise CollectiveError(f"reconfigure with uuid {uuid}{named}: {error.message or error}", error) from error
+        self._rank, self._size = world.rank, world.group_size
+
+    def _need_formed(self, call: str) -> None:
+        if not self._is_formed:
+            raise CollectiveError(f"{call}: an elastic group goes on with who is there, and is not formed of handles")
+
+    def part(self, limit_s: float) -> None:
+        """Waits until all members want to leave, or for ``limit_s``. Of what the others call it disturbs nothing."""
+        if not self._is_formed or self._size < 2:
+            return
+        try:
+            self.communicator.barrier(tag=_PARTING, timeout=limit_s)
+        except PCCLError:
+            # Somebody is gone already, or goes on; that is no business of who leaves.
+            pass
+
+    def leave(self) -> None:
+        """Leaves the run and ends everything in flight."""
+        self.communicator.destroy()
+
+
+def _identity(handle: str) -> bytes:
+    fields = handle.split(":", 3)
+    try:
+        if len(fields) != 4 or fields[0] != _PREFIX or len(fields[2]) != 32:
+            raise ValueError(handle)
+        return bytes.fromhex(fields[2])
+    except ValueError:
+        raise CollectiveError(f"reconfigure: {handle!r} is no handle of the backend pccl") from None

@@ -1,0 +1,145 @@
+"""The calls of c10d that PCCL makes of transfers between two members."""
+
+from collections import defaultdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Callable, DefaultDict, Iterable, List, Optional, Sequence, Tuple
+
+import torch
+
+from ._collectives import _inner, _limit
+from ._errors import CollectiveError, Unsupported
+from ._tensors import as_bytes, host, one, parts
+from ._work import CollectiveWork, Finish
+
+_Tensors = Sequence[torch.Tensor]
+#: Transfers with one tag of torch from one to another, which may be in flight together, are counted modulo this.
+_IN_A_ROW = 1 << 20
+#: Where the tags of transfers begin that no caller has asked for.
+_OWN = 1 << 62
+
+
+class PairCalls:
+    """``send``, ``recv``, and the collectives that consist of them."""
+
+    #: What torch calls, also on the object that stands for the backend.
+    CALLS = ("send", "recv", "recv_anysource", "gather", "gather_single", "gather_into_tensor", "scatter", "alltoall",
+             "all_to_all_single", "alltoall_base")
+
+    if TYPE_CHECKING:
+        def rank(self) -> int: ...
+        def size(self) -> int: ...
+        def launch(self, what: str, begin: Callable[[Any], Iterable[Any]], outputs: _Tensors = (),
+                   finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
+                   source: int = -1) -> CollectiveWork: ...
+
+    def begin_pairs(self) -> None:
+        """A new membership: transfers are counted from the beginning, by all members alike."""
+        self._sent: DefaultDict[Tuple[int, int], int] = defaultdict(int)
+        self._received: DefaultDict[Tuple[int, int], int] = defaultdict(int)
+
+    def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> CollectiveWork:
+        """Gives a tensor to another member. Those with one tag arrive in their order."""
+        its = host(one(tensors, "send"))
+        return self.launch("send", lambda comm: [self._give(comm, its.flat, dst, tag)])
+
+    def recv(self, tensors: _Tensors, src: int, tag: int = 0) -> CollectiveWork:
+        """Takes a tensor from another member."""
+        tensor = one(tensors, "recv")
+        into = host(tensor, given=False)
+        return self.launch("recv", lambda comm: [self._take(comm, into.flat, src, tag)], [tensor], [into.put_back],
+                           source=src)
+
+    def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> CollectiveWork:
+        """Not possible: both ends of a transfer name each other."""
+        raise Unsupported("recv without a source: the backend pccl needs the rank of the sender")
+
+    def gather(self, outputs: Any, inputs: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
+        """The root gets the tensors of all, in a list by rank."""
+        target = int(getattr(opts, "rootRank", root))
+        return self._gathered("gather", _inner(outputs) if self.rank() == target else [], one(inputs, "gather"),
+                              target, _limit(opts, named))
+
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, root: int = 0,
+                      **named: Any) -> CollectiveWork:
+        """The root gets the tensors of all, as one tensor."""
+        target = int(getattr(opts, "rootRank", root))
+        into: List[torch.Tensor] = []
+        if self.rank() == target:
+            if output.numel() != input.numel() * self.size():
+                raise CollectiveError(f"gather_single: {output.numel()} elements to receive, {input.numel()} from each")
+            if not output.is_contiguous():
+                raise Unsupported("gather_single: the output is not contiguous")
+            into = [part.view(input.shape) for part in output.view(-1).split(input.numel())]
+        return self._gathered("gather_single", into, input, target, _limit(opts, named))
+
+    gather_into_tensor = gather_single
+
+    def _gathered(self, what: str, into: List[torch.Tensor], given: torch.Tensor, target: int,
+                  timeout: Optional[timedelta]) -> CollectiveWork:
+        if self.rank() != target:
+            return self._exchange(what, [(target, given)], [], timeout)
+        if len(into) != self.size():
+            raise CollectiveError(f"{what}: {len(into)} tensors for {self.size()} members")
+        return self._exchange(what, [(target, given)], list(enumerate(into)), timeout)
+
+    def scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
+        """Each gets its tensor of the root's list."""
+        source, output = int(getattr(opts, "rootRank", root)), one(outputs, "scatter")
+        given: List[torch.Tensor] = _inner(inputs) if self.rank() == source else []
+        if self.rank() == source and len(given) != self.size():
+            raise CollectiveError(f"scatter: {len(given)} tensors for {self.size()} members")
+        return self._exchange("scatter", list(enumerate(given)), [(source, output)], _limit(opts, named))
+
+    def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """Each gives each a tensor."""
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            raise CollectiveError(f"alltoall: {len(inputs)} and {len(outputs)} tensors for {self.size()} members")
+        return self._exchange("alltoall", list(enumerate(inputs)), list(enumerate(outputs)), _limit(opts, named))
+
+    def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_sizes: Sequence[int] = (),
+                          input_sizes: Sequence[int] = (), opts: Any = None, **named: Any) -> CollectiveWork:
+        """Each gives each a part of its tensor along the first dimension."""
+        its, into = host(input), host(output, given=False)
+        rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in (input, output)]
+        given = parts(its.flat, list(input_sizes), rows[0], self.size(), "all_to_all_single")
+        taken = parts(into.flat, list(output_sizes), rows[1], self.size(), "all_to_all_single")
+        return self._exchange("all_to_all_single", list(enumerate(given)), list(enumerate(taken)),
+                              _limit(opts, named), [output], [into.put_back])
+
+    alltoall_base = all_to_all_single
+
+    def _exchange(self, what: str, give: Sequence[Tuple[int, torch.Tensor]], take: Sequence[Tuple[int, torch.Tensor]],
+                  timeout: Optional[timedelta], outputs: Optional[_Tensors] = None,
+                  finish: Sequence[Finish] = ()) -> CollectiveWork:
+        """Transfers to and from several members at once. What a member gives itself is copied."""
+        me = self.rank()
+        sources = [(rank, host(tensor).flat) for rank, tensor in give]
+        targets = [(rank, host(tensor, given=False)) for rank, tensor in take]
+        own = [flat for rank, flat in sources if rank == me]
+        for rank, into in targets:
+            if rank == me:
+                into.flat.copy_(own[0])
+
+        def begin(comm: Any) -> Iterable[Any]:
+            for rank, into in targets:
+                if rank != me:
+                    yield self._take(comm, into.flat, rank, _OWN)
+            for rank, flat in sources:
+                if rank != me:
+                    yield self._give(comm, flat, rank, _OWN)
+
+        done = [into.put_back for _, into in targets]
+        shown = [tensor for _, tensor in take] if outputs is None else outputs
+        return self.launch(what, begin, shown, [*done, *finish], timeout)
+
+    def _give(self, comm: Any, flat: torch.Tensor, rank: int, tag: int) -> Any:
+        return comm.send_async(as_bytes(flat), rank, tag=_counted(self._sent, rank, tag))
+
+    def _take(self, comm: Any, flat: torch.Tensor, rank: int, tag: int) -> Any:
+        return comm.recv_async(as_bytes(flat), rank, tag=_counted(self._received, rank, tag))
+
+
+def _counted(counts: DefaultDict[Tuple[int, int], int], rank: int, tag: int) -> int:
+    number = counts[rank, tag]
+    counts[rank, tag] = number + 1
+    return (tag if tag >= _OWN else tag * _IN_A_ROW) + number % _IN_A_ROW

@@ -1,0 +1,160 @@
+"""Arrays on a device, on the stand-in driver of the repository: a process finds it by LD_LIBRARY_PATH."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parents[2] / "cuda" / "standin"
+
+DEVICE = '''
+import ctypes
+driver = ctypes.CDLL("libcuda.so")
+driver.standin_new.restype = driver.standin_stream.restype = driver.standin_count.restype = ctypes.c_uint64
+driver.standin_new.argtypes = [ctypes.c_uint64]
+driver.standin_put.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
+driver.standin_get.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+driver.standin_put_later.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
+
+class Array:
+    """What cupy, numba and others give."""
+    def __init__(self, content, stream=None):
+        self.like, self.stream = content, stream
+        self.address = driver.standin_new(content.nbytes)
+        if stream is None:
+            driver.standin_put(self.address, content.tobytes(), content.nbytes)
+        else:
+            driver.standin_put_later(stream, self.address, content.tobytes(), content.nbytes)
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.like.shape, "typestr": self.like.dtype.str, "data": (self.address, False),
+                "strides": None, "version": 3, "stream": self.stream}
+    def get(self):
+        content = numpy.empty_like(self.like)
+        driver.standin_get(self.address, content.ctypes.data, content.nbytes)
+        return content
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+class Packed:
+    """What gives DLPack only."""
+    def __init__(self, array):
+        self.array, self.shape = array, (ctypes.c_int64 * array.like.ndim)(*array.like.shape)
+    def __dlpack_device__(self):
+        return (2, 0)
+    def __dlpack__(self, *, stream):
+        assert stream == 1, "the default stream"
+        like = self.array.like
+        self.tensor = DLTensor(self.array.address - 8, (2, 0), like.ndim, 2, 8 * like.itemsize, 1, self.shape, None, 8)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+'''
+
+
+@pytest.fixture
+def standin(tmp_path, monkeypatch):
+    """Children find the stand-in."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None or not SOURCES.is_dir():
+        pytest.skip("no compiler for the stand-in driver, or no sources of it")
+    for name, sources in {"libcuda.so": ["driver.cpp", "shim.cpp"], "libnvrtc.so": ["nvrtc.cpp"]}.items():
+        subprocess.run([compiler, "-std=c++17", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", "-o", tmp_path / name,
+                        *(SOURCES / source for source in sources)], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def test_collectives_take_arrays_on_devices(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank = comm.world().rank
+stream = driver.standin_stream()
+a = Array(numpy.full((1000, 7), 1.5 + rank, numpy.float32), stream)
+comm.all_reduce(a, op="sum")
+assert (a.get() == 4.0).all(), a.get()
+b, c = Array(numpy.full(9, rank, numpy.int64)), Array(numpy.zeros(9, numpy.int64))
+comm.all_reduce(b, c, op="max")
+assert (b.get() == rank).all() and (c.get() == 1).all()
+handle = comm.all_reduce_many_async([Packed(Array(numpy.ones(5))), a], op="avg")
+handle.result()
+assert (a.get() == 4.0).all()
+p = Array(numpy.full(5, 1.0 + rank))
+comm.all_reduce(Packed(p), op="sum")
+assert (p.get() == 3.0).all(), p.get()
+d = Array(numpy.full(11, rank, numpy.uint8))
+comm.broadcast(d, 1)
+assert (d.get() == 1).all()
+e = Array(numpy.zeros((2, 3), numpy.float32))
+comm.all_gather(numpy.full(3, rank, numpy.float32), e)
+assert (e.get() == [[0] * 3, [1] * 3]).all()
+assert pccl.cuda.device_count() == 2
+assert driver.standin_count(4) > 0
+comm.barrier()
+comm.destroy()
+""")
+
+
+def test_a_failed_reduce_leaves_the_device_as_it_was(standin, fleet):
+    fleet(1, DEVICE + """
+comm = join()
+a = Array(numpy.full(100, 3.0, numpy.float32))
+try:
+    comm.all_reduce(a, op="sum")
+except PCCLError:
+    assert (a.get() == 3.0).all()
+else:
+    assert False, "alone"
+comm.destroy()
+""")
+
+
+def test_a_state_is_on_a_device_at_one_peer_and_on_the_host_at_the_other(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank = comm.world().rank
+content = numpy.arange(700_000, dtype=numpy.float32) if rank == 0 else numpy.zeros(700_000, numpy.float32)
+array = Array(content, driver.standin_stream()) if rank == 1 else content
+state = SharedState({"weights": array, "step": Box(5 - 5 * rank)}, revision=3 - 3 * rank)
+comm.sync_shared_state(state)
+held = array.get() if rank == 1 else array
+assert (held == numpy.arange(700_000)).all() and state.revision == 3
+info = comm.sync_shared_state(state)
+assert info.rx_bytes == 0
+comm.barrier()
+comm.destroy()
+""")
+
+
+def test_what_a_gpu_is_checked_with_passes(standin):
+    script = SOURCES.parent / "check" / "device.py"
+    output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
+    lines = output.stdout.splitlines()
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 7, lines
+
+
+def test_without_a_driver_the_error_says_so():
+    program = """
+import pccl
+class Array:
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+assert pccl.cuda.is_available() and pccl.cuda.device_count() == 0
+try:
+    pccl.TensorInfo.from_buffer(Array(), "x")
+    pccl._buffers.buffer_of(Array(), writable=True)
+except pccl.PCCLError as error:
+    assert "no driver of CUDA" in str(error), error
+else:
+    assert False, "there is none"
+"""
+    import pccl
+
+    if pccl.cuda.device_count() > 0:
+        pytest.skip("there is a driver")
+    subprocess.run([sys.executable, "-c", program], check=True,
+                   env={**os.environ, "PYTHONPATH": str(Path(pccl.__file__).parents[1])})

@@ -1,0 +1,45 @@
+//! Collectives of tensors on devices.
+
+use crate::{device, peers};
+use pccl::{DeviceMemory, Error, ReduceOp, Staged};
+use pccl_testkit::standin::Standin;
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+#[test]
+fn a_reduce_begins_after_the_stream_and_its_result_is_on_the_device() {
+    let standin = Standin::load().expect("the stand-in");
+    const COUNT: usize = 700_001;
+    let prepared: Vec<_> = (0..2)
+        .map(|number| {
+            let (address, _) = device(&standin, &vec![0; 4 * COUNT]);
+            let stream = standin.stream();
+            standin.put_later(stream, address, &bytes(&vec![1.0 + number as f32; COUNT]));
+            (address, stream)
+        })
+        .collect();
+    peers(2, |number, comm| {
+        let (address, stream) = prepared[number];
+        // SAFETY: the memory stays, and only this peer uses it.
+        let memory = unsafe { DeviceMemory::from_raw(address, 4 * COUNT, stream) }.expect("device memory");
+        let mut staged = Staged::read(memory).expect("read");
+        comm.all_reduce(staged.elements_mut::<f32>(), ReduceOp::Sum).expect("reduced");
+        staged.write_back().expect("written");
+        assert!(standin.get(address, 4 * COUNT) == bytes(&vec![3.0; COUNT]));
+    });
+}
+
+#[test]
+fn a_reduce_that_fails_leaves_the_device_as_it_was() {
+    let standin = Standin::load().expect("the stand-in");
+    let before = bytes(&vec![4.0; 100_000]);
+    let (address, memory) = device(&standin, &before);
+    let failed = peers(1, |_, comm| {
+        let mut staged = Staged::read(memory.clone()).expect("read");
+        comm.all_reduce(staged.elements_mut::<f32>(), ReduceOp::Sum)
+    });
+    assert!(matches!(failed[0], Err(Error::TooFewPeers { .. })), "{failed:?}");
+    assert_eq!(standin.get(address, before.len()), before);
+}

@@ -1,0 +1,46 @@
+//! Tensors on a device, from end to end, on the stand-in driver: peers are threads here.
+
+mod collectives;
+mod failures;
+mod state;
+
+use pccl::{Communicator, DeviceMemory, Master, MasterConfig};
+use pccl_testkit::barrier::Barrier;
+use pccl_testkit::{random::Rng, standin::Standin};
+use std::time::Duration;
+
+/// Runs `body` on each of `n` connected peers with its number.
+fn peers<R: Send>(n: usize, body: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
+    let config =
+        MasterConfig { listen: "127.0.0.1:0".parse().expect("an address"), ..MasterConfig::default() };
+    let master = Master::launch(config).expect("the master starts");
+    let address = master.local_addr().to_string();
+    let together = Barrier::new(n);
+    let peer = |number: usize| {
+        let comm = Communicator::builder(&address).first_ports(0, 0).build().expect("valid settings");
+        comm.connect().expect("connected");
+        comm.wait_for_world(n, Some(Duration::from_secs(60))).expect("all are there");
+        together.wait();
+        let result = body(number, &comm);
+        together.wait();
+        result
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n).map(|number| scope.spawn(move || peer(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// New memory of a device with this content, as long as the process.
+fn device(standin: &Standin, content: &[u8]) -> (u64, DeviceMemory) {
+    let address = standin.device_memory(content.len().max(1));
+    assert_ne!(address, 0, "device memory");
+    standin.put(address, content);
+    // SAFETY: the memory stays, and each test uses it by one peer.
+    let memory = unsafe { DeviceMemory::from_raw(address, content.len(), 0) };
+    (address, memory.expect("device memory"))
+}
+
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    Rng::keyed(&[seed]).bytes(bytes)
+}

@@ -1,0 +1,86 @@
+//! Whether the verdicts about different calls are right: judged from the votes.
+
+use super::Checker;
+use pccl_protocol::*;
+
+impl Checker {
+    /// Who is dropped for its tensors has others than somebody in its group, and of those who hold the committed state
+    /// only who has others than another one of them.
+    pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
+        let shape = |peer: PeerId| {
+            let entries = &self.sync_votes.get(&peer)?.entries;
+            let of = |e: &StateEntry| (e.key.clone(), e.count, e.data_type, e.allow_inequality);
+            Some(entries.iter().map(of).collect::<Vec<_>>())
+        };
+        let group = self.clients[&client].group;
+        let holders = self.holders.get(&(group, self.life(group)));
+        let holds = |client: &u64| holders.is_some_and(|(_, holders)| holders.contains(client));
+        let any = self.members(group).any(|(number, _)| holds(number));
+        let other = self.members(group).any(|(number, seen)| {
+            (!any || holds(number)) && seen.peer.is_some_and(|other| shape(other) != shape(peer))
+        });
+        if other { Ok(()) } else { Err("its tensors are those of the others".into()) }
+    }
+
+    /// Of the members that voted for an attempt of a collective, whom their calls name that is no member: nothing for a
+    /// call that fits.
+    fn misfits(&self, op: OpId) -> Vec<Option<Vec<PeerId>>> {
+        let attempts = self.votes.iter().filter(|((.., id), _)| *id == op);
+        let of_attempt = attempts.flat_map(|((group, life, _), votes)| {
+            let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
+            let ring: Vec<PeerId> = ring.map(|member| member.0).collect();
+            // A group that has been empty counts anew: votes of those who were there before are of no account.
+            let is_member = |client: &u64| {
+                self.clients.get(client).and_then(|seen| seen.peer).is_some_and(|peer| ring.contains(&peer))
+            };
+            let votes = votes.iter().filter(|(client, _)| is_member(client));
+            let misfits = votes.map(|(_, vote)| vote.collective.misfit(&ring).map(|misfit| misfit.missing));
+            misfits.collect::<Vec<_>>()
+        });
+        of_attempt.collect()
+    }
+
+    /// What was called for other members must have been: by one of the members, in that ring.
+    fn judge_members(&self, verdict: &Verdict, named: &[PeerId]) -> Result<(), String> {
+        let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
+            return Err("of no collective".into());
+        };
+        let misfit = self.misfits(op).iter().flatten().any(|missing| missing == named);
+        if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
+    }
+
+    /// A mismatch must be one: the two that are named voted differently, and all for the members that there are.
+    pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        match verdict.cause {
+            Cause::MismatchedCall => {}
+            Cause::WorldChanged => return self.judge_members(verdict, &named),
+            _ => return Ok(()),
+        }
+        let differ = match (verdict.operation, &named[..]) {
+            (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
+                if op.tag.pair.is_none() && self.misfits(op).iter().any(Option::is_some) {
+                    return Err("one was called for other members: no caller made a mistake".into());
+                }
+                let vote = |peer: PeerId| {
+                    let (client, seen) = self.client_of(peer)?;
+                    self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)
+                };
+                vote(*a).zip(vote(*b)).is_some_and(|(x, y)| x != y)
+            }
+            (Operation::Sync(_), [a, b]) => {
+                let votes = self.sync_votes.get(a).zip(self.sync_votes.get(b));
+                let receives = |vote: &SyncInitiate| vote.strategy == SyncStrategy::ReceiveOnly;
+                votes.is_some_and(|(x, y)| {
+                    let same = (&x.entries, x.strategy, x.revision) == (&y.entries, y.strategy, y.revision);
+                    !same || receives(x)
+                })
+            }
+            (Operation::Sync(_), [a]) => {
+                self.sync_votes.get(a).is_some_and(|vote| vote.strategy == SyncStrategy::ReceiveOnly)
+            }
+            _ => false,
+        };
+        if differ { Ok(()) } else { Err("the two did not call it differently".into()) }
+    }
+}

@@ -1,0 +1,244 @@
+//! One attempt to be connected with somebody: the connection, the preamble, the handshake of a run with a key, and the
+//! reply. It never blocks: whoever has it waits for its socket, and calls it when that is ready.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    os::fd::AsFd,
+    time::Instant,
+};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::{DialError, error::not_connected};
+use crate::{
+    address::HostPort,
+    conn::Conn,
+    handshake::{Heard, Knock, KnockError},
+    key::SecretKey,
+    ledger,
+    preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError, Role},
+    sys::{Interest, PollEntry},
+};
+
+/// How far an attempt is.
+enum Line {
+    Connecting(Socket),
+    /// Nothing has been said.
+    Connected(Conn),
+    /// The preamble has been sent.
+    Open(Conn, Box<Knock>),
+    /// Both have the key; the reply is to come.
+    Proven(Conn, [u8; REPLY_BYTES], usize),
+}
+
+/// See the module's documentation.
+pub(super) struct Attempt {
+    line: Line,
+    /// It only finds out who is there: whom a connection belongs to was looked at before it was refused for want of
+    /// somebody who expects it.
+    is_check: bool,
+}
+
+/// What an attempt that got on has come to.
+pub(super) enum Step {
+    /// It waits for more.
+    GoesOn(Attempt),
+    /// The preamble was accepted.
+    Accepted(Conn),
+}
+
+impl Attempt {
+    /// Begins to connect.
+    pub(super) fn begin(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { line: Line::Connecting(begin_connect(address)?), is_check: false })
+    }
+
+    /// Of a connection that stands.
+    pub(super) fn of(conn: Conn) -> Self {
+        Self { line: Line::Connected(conn), is_check: false }
+    }
+
+    /// What is to be waited for; nothing while something has to be said.
+    pub(super) fn poll_entry(&self) -> PollEntry<'_> {
+        match &self.line {
+            Line::Connecting(socket) => PollEntry::new(socket.as_fd(), Interest::Write),
+            Line::Connected(conn) => conn.poll_entry(Interest::None),
+            Line::Open(conn, _) | Line::Proven(conn, ..) => conn.poll_entry(Interest::Read),
+        }
+    }
+
+    /// The connection, if nothing has been said over it.
+    pub(super) fn idle(&self) -> Option<&Conn> {
+        match &self.line {
+            Line::Connected(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// The connection, if nothing has been said over it, to be kept.
+    pub(super) fn into_idle(self) -> Option<Conn> {
+        match self.line {
+            Line::Connected(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// Whether the preamble has been sent.
+    pub(super) const fn is_greeting(&self) -> bool {
+        matches!(self.line, Line::Open(..) | Line::Proven(..))
+    }
+
+    pub(super) fn timed_out(&self, target: HostPort) -> DialError {
+        let doing = if self.is_greeting() { "waiting for an answer" } else { "connecting" };
+        DialError::TimedOut { target, doing }
+    }
+
+    /// Sends the preamble, and what goes with it.
+    pub(super) fn greet(
+        self,
+        preamble: &Preamble,
+        key: Option<&SecretKey>,
+        target: &HostPort,
+    ) -> Result<Self, DialError> {
+        let Line::Connected(conn) = self.line else { return Ok(self) };
+        let failed = |error| no_answer(target, error);
+        let (knock, hello) = Knock::new(preamble, key).map_err(failed)?;
+        // The send buffer of a fresh connection holds these few bytes, and those of a proof.
+        conn.send_all(&hello, Some(Instant::now())).map_err(failed)?;
+        Ok(Self { line: Line::Open(conn, Box::new(knock)), is_check: preamble.role == Role::Check })
+    }
+
+    /// Does what can be done now, once its socket is ready.
+    pub(super) fn go_on(self, target: &HostPort) -> Result<Step, DialError> {
+        let failed = |error| no_answer(target, error);
+        let line = match self.line {
+            Line::Connecting(socket) => {
+                Line::Connected(end_connect(socket).map_err(|error| not_connected(target, error))?)
+            }
+            // Who is not spoken to has nothing to say.
+            Line::Connected(_) => return Err(DialError::NoAnswer { target: target.clone() }),
+            Line::Open(mut conn, mut knock) => {
+                let heard = match some(conn.try_recv(knock.missing())).map_err(failed)? {
+                    None => Heard::Nothing,
+                    Some(count) => knock
+                        .received(count)
+                        .map_err(|source| DialError::Foreign { target: target.clone(), source })?,
+                };
+                match heard {
+                    Heard::Nothing => Line::Open(conn, knock),
+                    Heard::Reply(reply) => {
+                        judge(reply, knock.version(), self.is_check, target)?;
+                        return Ok(Step::Accepted(conn));
+                    }
+                    Heard::Proven(proof, seal) => {
+                        conn.send_all(&proof, Some(Instant::now())).map_err(failed)?;
+                        conn.protect(*seal);
+                        Line::Proven(conn, [0; REPLY_BYTES], 0)
+                    }
+                }
+            }
+            Line::Proven(mut conn, mut answer, have) => {
+                let have = have + some(conn.try_recv(&mut answer[have..])).map_err(failed)?.unwrap_or(0);
+                if have == REPLY_BYTES {
+                    let version = Reply::version_of(&answer);
+                    let reply = Reply::decode(&answer);
+                    let foreign = |source: ReplyError| DialError::Foreign {
+                        target: target.clone(),
+                        source: source.into(),
+                    };
+                    judge(reply.map_err(foreign)?, version, self.is_check, target)?;
+                    conn.replied();
+                    return Ok(Step::Accepted(conn));
+                }
+                Line::Proven(conn, answer, have)
+            }
+        };
+        Ok(Step::GoesOn(Self { line, is_check: self.is_check }))
+    }
+}
+
+/// How many bytes have come; `None` if there are none yet. The end of the stream is an error here.
+fn some(received: io::Result<usize>) -> io::Result<Option<usize>> {
+    match received {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the reply of somebody who speaks this version says.
+fn judge(reply: Reply, version: u16, is_check: bool, target: &HostPort) -> Result<(), DialError> {
+    let target = target.clone();
+    match reply {
+        Reply::Accepted => Ok(()),
+        Reply::Refused(Refusal::NotExpected | Refusal::Full) if is_check => Ok(()),
+        Reply::Refused(Refusal::UnsupportedVersion) => Err(DialError::Version { target, theirs: version }),
+        Reply::Refused(reason) => Err(DialError::Refused { target, reason }),
+        Reply::GoOn => Err(DialError::Foreign { target, source: KnockError::Proof }),
+    }
+}
+
+pub(super) fn no_answer(target: &HostPort, source: io::Error) -> DialError {
+    let target = target.clone();
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            DialError::NoAnswer { target }
+        }
+        io::ErrorKind::TimedOut => DialError::TimedOut { target, doing: "waiting for an answer" },
+        _ => DialError::Io { target, source },
+    }
+}
+
+/// A socket that does not block and is about to be connected; it is writable when that is over.
+fn begin_connect(address: SocketAddr) -> io::Result<Socket> {
+    // `Socket::new` sets close-on-exec in the same step.
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    ledger::enter(&socket);
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::from(address)) {
+        // A connect that a signal interrupts goes on in the background, like one that does not wait.
+        Err(error) if !is_in_progress(&error) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// The connection, or why there is none, once [`begin_connect`] is over.
+fn end_connect(socket: Socket) -> io::Result<Conn> {
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => configure(TcpStream::from(socket)),
+    }
+}
+
+fn configure(stream: TcpStream) -> io::Result<Conn> {
+    // A connect to a free port of this machine can meet itself, when the system happens to pick that port as its own.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
+}
+
+fn is_in_progress(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINPROGRESS)
+        || matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_met_itself_counts_as_refused() {
+        // Binding a socket to a port and connecting it to that same port is how the accident looks to the kernel.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let address = socket.local_addr().unwrap();
+        socket.connect(&address).unwrap();
+        let error = configure(TcpStream::from(socket)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

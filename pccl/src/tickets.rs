@@ -95,6 +95,11 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Whether it is a probe by somebody who is in no group: a machine that is examined.
+pub(crate) fn is_visit(preamble: &Preamble) -> bool {
+    preamble.role == Role::Probe && preamble.epoch == 0
+}
+
 fn judge(preamble: &Preamble, plan: Option<&GroupPlan>, now_ms: u64) -> Result<(), &'static str> {
     // Of an epoch that this peer has yet to hear of nothing is known: the master has spoken to the other one first.
     let plan = plan.filter(|plan| plan.epoch.0 >= preamble.epoch);
@@ -119,6 +124,8 @@ fn judge(preamble: &Preamble, plan: Option<&GroupPlan>, now_ms: u64) -> Result<(
         }
         // Before it is in any group a newcomer may fetch what is lent.
         Role::State if preamble.epoch == 0 => Ok(()),
+        // So may a visitor measure, within the limits of the desk.
+        Role::Probe if is_visit(preamble) => Ok(()),
         // This peer has asked for it, perhaps before it is in any group, and takes nothing that it has not asked for.
         Role::StateBack | Role::ProbeBack => Ok(()),
         Role::State | Role::Probe => match plan {
@@ -204,10 +211,12 @@ mod tests {
             assert_eq!(taken(1, 5, 101), Err("its ticket is over"));
             assert_eq!(taken(3, 4, 0), Err("it is no member of the group"));
         }
-        let newcomer = |role| judge(&preamble(role, 3, 0, 100), Some(&plan(5)), 100);
-        assert_eq!(newcomer(Role::State), Ok(()));
-        assert_eq!(newcomer(Role::Probe), Err("it is no member of the group"));
-        assert_eq!(newcomer(Role::Check), Ok(()));
+        let outside = |role, now| judge(&preamble(role, 3, 0, 100), Some(&plan(5)), now);
+        for role in [Role::State, Role::Probe] {
+            assert_eq!([outside(role, 100), outside(role, 101)], [Ok(()), Err("its ticket is over")]);
+        }
+        assert_eq!(outside(Role::Check, 100), Ok(()));
+        assert!(outside(Role::Data, 0).is_err() && outside(Role::DataBack, 0).is_err());
     }
 
     #[test]

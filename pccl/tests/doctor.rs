@@ -1,7 +1,7 @@
 //! The doctor beside a run that is up: peers are threads of this process, with a real master.
 
 use pccl::{
-    Communicator, Master, MasterConfig, ReduceOp, RunKey,
+    Communicator, Master, MasterConfig, ReduceOp, RunKey, WireMode,
     doctor::{Health, Report},
 };
 use pccl_testkit::barrier::Barrier;
@@ -14,8 +14,11 @@ use std::{
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn communicator(master: &Master, key: &RunKey) -> Communicator {
-    let builder = Communicator::builder(&master.local_addr().to_string()).run_key(&key.to_text());
+fn communicator(master: &Master, key: Option<&RunKey>) -> Communicator {
+    let mut builder = Communicator::builder(&master.local_addr().to_string());
+    if let Some(key) = key {
+        builder = builder.run_key(&key.to_text());
+    }
     builder.first_ports(0, 0).build().expect("valid settings")
 }
 
@@ -38,18 +41,17 @@ fn train(comm: &Communicator, start: &Barrier, over: &AtomicBool) -> usize {
     0
 }
 
-#[test]
-fn a_training_run_beside_it_does_not_see_it() {
-    let key = RunKey::generate().expect("random numbers");
+/// Asks the doctor three times beside a training run of two; the run goes on, and each report has the rate to each.
+fn look_at_a_run(key: Option<RunKey>, wire: WireMode) {
     let config =
-        MasterConfig { listen: "127.0.0.1:0".into(), run_key: Some(key.clone()), ..MasterConfig::default() };
+        MasterConfig { listen: "127.0.0.1:0".into(), run_key: key.clone(), wire, ..MasterConfig::default() };
     let master = Master::launch(config).expect("master starts");
     let (start, over) = (Barrier::new(3), AtomicBool::new(false));
-    let peers = [(); 2].map(|()| communicator(&master, &key));
+    let peers = [(); 2].map(|()| communicator(&master, key.as_ref()));
     let (reports, steps) = thread::scope(|scope| {
         let trains = peers.each_ref().map(|comm| scope.spawn(|| train(comm, &start, &over)));
         start.wait();
-        let patient = communicator(&master, &key);
+        let patient = communicator(&master, key.as_ref());
         let reports: Vec<Report> = (0..3).map(|_| patient.doctor()).collect();
         over.store(true, Ordering::Relaxed);
         (reports, trains.map(|thread| thread.join().expect("no panic")))
@@ -62,8 +64,24 @@ fn a_training_run_beside_it_does_not_see_it() {
         assert_eq!(ways.len(), 2, "{report}");
         for way in ways {
             let names: Vec<&str> = way.numbers.iter().map(|(name, _)| *name).collect();
-            assert_eq!((way.health, &names[..]), (Health::Fine, &["round_trip_us"][..]), "{report}");
+            assert_eq!(
+                (way.health, &names[..]),
+                (Health::Fine, &["round_trip_us", "kbit_s"][..]),
+                "{report}"
+            );
         }
     }
     drop(master);
+}
+
+#[test]
+fn a_training_run_beside_it_does_not_see_it() {
+    look_at_a_run(None, WireMode::default());
+}
+
+#[test]
+fn so_with_a_key_in_each_wire_mode() {
+    for &wire in WireMode::ALL {
+        look_at_a_run(Some(RunKey::generate().expect("random numbers")), wire);
+    }
 }

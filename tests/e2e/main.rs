@@ -38,6 +38,7 @@ mod semantics;
 mod state;
 mod tickets;
 mod types;
+mod visits;
 
 use pccl::RunKey;
 

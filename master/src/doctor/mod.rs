@@ -39,8 +39,8 @@ pub struct Patient {
     pub strict_ports: bool,
     /// Time for each step that waits for somebody else.
     pub timeout: Duration,
-    /// Whether rates are measured: to at most 16 peers, one after the other, over one connection and
-    /// for less than a second each.
+    /// Whether rates are measured: to at most 16 peers, one after the other, over one connection, for less than a
+    /// second and with at most 256 MiB each.
     pub rates: bool,
 }
 
@@ -72,6 +72,6 @@ pub fn examine(patient: &Patient) -> Report {
     let Some(answer) = ports::ask(patient, &mut way, &listening, &mut report) else { return report };
     path::look(&way, &answer, &mut report);
     ports::judge(patient, &way, &listening, &answer, &mut report);
-    peers::look(patient, &way, &answer.told, &mut report);
+    peers::look(patient, &way, &answer, &mut report);
     report
 }

@@ -3,9 +3,10 @@
 use super::{
     Patient, Report,
     master::{Way, millis, us},
+    ports::Answer,
     remedy,
 };
-use pccl_protocol::{Examined, ExaminedPeer, Named};
+use pccl_protocol::{Examined, ExaminedPeer, Named, TicketRole, limits};
 use std::{
     sync::atomic::AtomicBool,
     time::{Duration, Instant},
@@ -13,14 +14,13 @@ use std::{
 use tinysockets::{
     conn::Conn,
     dial::dial_place,
+    key::SecretKey,
     link::tune_data_socket,
     preamble::{Preamble, Role},
-    probe,
+    probe::{self, Until},
     reach::{Reach, Target, reach_all},
 };
 
-/// Peers to which the rate is measured.
-pub(super) const RATED_MAX: usize = 16;
 /// Time for the rate to one of them, during which a run shares the path with it.
 const RATE_TIME: Duration = Duration::from_millis(600);
 /// From whom a check comes that is neither the master's, which is 0, nor that of a member.
@@ -29,15 +29,15 @@ const NO_MEMBER: u128 = u128::MAX;
 const DIAL_TIME: Duration = Duration::from_secs(3);
 
 /// Tries both ports of everybody, and measures the rate to a few.
-pub(super) fn look(patient: &Patient, way: &Way, told: &Examined, report: &mut Report) {
+pub(super) fn look(patient: &Patient, way: &Way, answer: &Answer, report: &mut Report) {
+    let told = &answer.told;
     if told.peers.is_empty() {
         report.fine("peers", "nobody is in the run yet: whether others are reached shows when they are");
         return;
     }
     let targets: Vec<Target> = told.peers.iter().flat_map(|peer| ports(way, told, peer)).collect();
     let results = reach_all(&targets, DIAL_TIME.min(patient.timeout));
-    let mut rated = 0;
-    for (peer, results) in told.peers.iter().zip(results.chunks_exact(2)) {
+    for (index, (peer, results)) in told.peers.iter().zip(results.chunks_exact(2)).enumerate() {
         let host = peer.target.hosts.as_str();
         let subject = format!("peer {}", Named(peer.target.peer, &peer.name, host));
         let mut closed = Vec::new();
@@ -66,10 +66,8 @@ pub(super) fn look(patient: &Patient, way: &Way, told: &Examined, report: &mut R
         }
         let mut found = format!("{host} is reached, round trip {}", millis(round_trip));
         let mut numbers = vec![us(round_trip)];
-        // With a run key only members are measured: that takes a ticket of the master.
-        if patient.rates && way.key.is_none() && rated < RATED_MAX {
-            rated += 1;
-            match rate(told, peer) {
+        if patient.rates && index < limits::MAX_VISITED {
+            match rate(answer, peer) {
                 Ok(kbit_s) => {
                     found += &format!(", {} Mbit/s over one connection", kbit_s.div_ceil(1000));
                     numbers.push(("kbit_s", i64::try_from(kbit_s).unwrap_or(i64::MAX)));
@@ -82,30 +80,42 @@ pub(super) fn look(patient: &Patient, way: &Way, told: &Examined, report: &mut R
     }
 }
 
-fn preamble(told: &Examined, peer: &ExaminedPeer, role: Role) -> Preamble {
-    let (from, to) = (NO_MEMBER, peer.target.peer.0);
-    Preamble { run: told.run.0, from, to, group: peer.group.0, ..Preamble::new(role) }
+fn preamble(told: &Examined, peer: &ExaminedPeer, from: u128, role: Role) -> Preamble {
+    Preamble { run: told.run.0, from, to: peer.target.peer.0, group: peer.group.0, ..Preamble::new(role) }
 }
 
 /// The listeners of a peer for data and for state.
 fn ports(way: &Way, told: &Examined, peer: &ExaminedPeer) -> [Target; 2] {
     [peer.target.p2p_port, peer.target.state_port].map(|port| Target {
         place: peer.target.hosts.at(port),
-        preamble: preamble(told, peer, Role::Check),
+        preamble: preamble(told, peer, NO_MEMBER, Role::Check),
         key: way.key.as_ref().map(|key| key.secret().clone()),
     })
 }
 
+/// The preamble of a visit to a peer, and in a run with a key the ticket for it.
+fn visit(answer: &Answer, peer: &ExaminedPeer) -> Result<(Preamble, Option<SecretKey>), &'static str> {
+    let told = &answer.told;
+    let plain = Preamble { connection_count: 1, ..preamble(told, peer, told.peer.0, Role::Probe) };
+    let Some(wire) = told.wire else { return Ok((plain, None)) };
+    let mut tickets = answer.tickets.iter();
+    let ticket = tickets.find(|it| it.to == peer.target.peer && it.role == TicketRole::Probe);
+    let ticket = ticket.ok_or("the master has given no ticket for it")?;
+    let (security, epoch, link_generation) = (wire.security(), ticket.epoch.0, ticket.generation);
+    Ok((Preamble { security, epoch, link_generation, ..plain }, Some(ticket.secret.clone())))
+}
+
 /// The rate to a peer in kbit/s, over one connection as an edge of the ring has it.
-fn rate(told: &Examined, peer: &ExaminedPeer) -> Result<u64, String> {
+fn rate(answer: &Answer, peer: &ExaminedPeer) -> Result<u64, String> {
+    let (preamble, ticket) = visit(answer, peer)?;
     let place = peer.target.hosts.at(peer.target.p2p_port);
     let deadline = Instant::now() + DIAL_TIME;
-    let preamble = Preamble { connection_count: 1, ..preamble(told, peer, Role::Probe) };
     let say = |conn: &Conn| {
         tune_data_socket(conn, conn.round_trip());
         preamble
     };
-    let conn = dial_place(&place, &say, None, deadline).map_err(|error| error.to_string())?;
-    let end = Instant::now() + RATE_TIME;
-    Ok(probe::measure(&[conn], end, true, &AtomicBool::new(false))?.kbit_s)
+    let conn = dial_place(&place, &say, ticket.as_ref(), deadline).map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + RATE_TIME;
+    let until = Until { deadline, is_stable: true, bytes: limits::MAX_VISIT_BYTES };
+    Ok(probe::measure(&[conn], until, &AtomicBool::new(false))?.kbit_s)
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::random::RandomIds;
 use crate::state::IdSource;
-use pccl_protocol::{Address, C2m, Examine, Examined, Host, M2c, Padding, PeerId, RequestId, limits};
+use pccl_protocol::{Address, C2m, Examine, Examined, Host, M2c, Padding, PeerId, RequestId, Ticket, limits};
 use std::{
     io,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -17,6 +17,7 @@ use tinysockets::{
     listener::Listener,
     place::own_addresses,
     preamble::{Refusal, Role},
+    wire::WireError,
 };
 
 /// Listens as a peer would, for somebody whom the master looks for.
@@ -32,6 +33,8 @@ pub(super) struct Listening {
 /// What the master says.
 pub(super) struct Answer {
     pub(super) told: Examined,
+    /// With a run key: what opens the ports of peers for a measurement.
+    pub(super) tickets: Vec<Ticket>,
     /// By the clock of this machine, when it came.
     pub(super) came: Duration,
 }
@@ -120,19 +123,17 @@ pub(super) fn ask(
         padding,
     });
     let deadline = Instant::now() + patient.timeout;
-    let answer = way.stream.send_bytes(&question.to_frame(), deadline);
-    let answer = answer.and_then(|()| way.stream.recv_packet(deadline));
-    let (kind, body) = match answer {
+    let (tickets, answer) = match exchange(way, &question, deadline) {
         Ok(answer) => answer,
         Err(error) => {
             no_answer(way, &error, report);
             return None;
         }
     };
-    match M2c::from_frame(kind, &body) {
+    match answer {
         Ok(M2c::Examined(told)) => {
             let came = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Some(Answer { told, came })
+            Some(Answer { told, tickets, came })
         }
         Ok(M2c::Kicked(reason)) => {
             let found = format!("the master does not answer the question: {reason}");
@@ -152,6 +153,23 @@ pub(super) fn ask(
             let found = format!("the master sends what is no packet: {error}");
             report.failed("master", found, "install the same release on all machines");
             None
+        }
+    }
+}
+
+/// Sends the question; the answer, and the tickets that came in front of it.
+fn exchange(
+    way: &mut Way,
+    question: &C2m,
+    deadline: Instant,
+) -> io::Result<(Vec<Ticket>, Result<M2c, WireError>)> {
+    way.stream.send_bytes(&question.to_frame(), deadline)?;
+    let mut tickets = Vec::new();
+    loop {
+        let (kind, body) = way.stream.recv_packet(deadline)?;
+        match M2c::from_frame(kind, &body) {
+            Ok(M2c::Tickets(given)) => tickets = given.tickets,
+            answer => return Ok((tickets, answer)),
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The ticket office of a run with a key: tells each peer what it needs to connect to others. It reads off the packets
 //! that are sent what their receivers are about to do, so that the state machine knows nothing of keys.
 //!
+//! Who is examined without having registered gets tickets for visits: probes of a few peers, for a minute, in no
+//! epoch.
+//!
 //! Tickets for edges are good as long as the edge is in the plan of whoever is called. Those for state and probes have
 //! an end: what they are for may last, so those for state are renewed with the echoes of beats, as long as the receiver
 //! fetches.
 
 use crate::state::ClientKey;
 use pccl_protocol::{
-    C2m, GroupEpoch, GroupPlan, Keys, M2c, PeerId, RunId, SyncPlan, Ticket, TicketRole, Tickets,
+    C2m, Examined, GroupEpoch, GroupPlan, Keys, M2c, PeerId, RunId, SyncPlan, Ticket, TicketRole, Tickets,
+    limits,
 };
 use std::{collections::BTreeMap, io};
 use tinysockets::{
@@ -20,6 +24,8 @@ use tinysockets::{
 const STATE_LIFE_MS: u64 = 60_000;
 /// How long one for a probe is good beyond the time that the probe has, in milliseconds.
 const PROBE_LEEWAY_MS: u64 = 10_000;
+/// How long one for a visit is good, in milliseconds: visits are made one after the other.
+const VISIT_LIFE_MS: u64 = 60_000;
 /// After so long a peer is told the time again, and gets new tickets for state if it fetches, in milliseconds.
 const RENEWAL_MS: u64 = 20_000;
 
@@ -130,6 +136,9 @@ impl TicketOffice {
             self.holders.insert(client, holder);
             return vec![keys];
         }
+        if let M2c::Examined(answer) = packet {
+            return vec![self.for_visits(answer, now_ms)];
+        }
         let Some(holder) = self.holders.get_mut(&client) else { return Vec::new() };
         let mut front = Vec::new();
         match packet {
@@ -167,11 +176,11 @@ impl TicketOffice {
             M2c::ProbePlan(plan) if plan.back => Some(Vec::new()),
             M2c::Call(call) => {
                 let end = now_ms + STATE_LIFE_MS;
-                Some(vec![self.ticket(holder, call.peer, call.role, end)])
+                Some(vec![self.ticket((holder.peer, holder.epoch), call.peer, call.role, end)])
             }
             M2c::ProbePlan(plan) => {
                 let end = now_ms + u64::from(plan.limit_ms) + PROBE_LEEWAY_MS;
-                Some(vec![self.ticket(holder, plan.to, TicketRole::Probe, end)])
+                Some(vec![self.ticket((holder.peer, holder.epoch), plan.to, TicketRole::Probe, end)])
             }
             _ => None,
         }
@@ -182,17 +191,24 @@ impl TicketOffice {
         self.holders.remove(&client);
     }
 
-    fn ticket(&self, holder: &Holder, to: PeerId, role: TicketRole, generation: u64) -> Ticket {
+    /// For somebody in an epoch.
+    fn ticket(
+        &self,
+        (from, epoch): (PeerId, GroupEpoch),
+        to: PeerId,
+        role: TicketRole,
+        generation: u64,
+    ) -> Ticket {
         let preamble = Preamble {
             run: self.run.0,
-            from: holder.peer.0,
+            from: from.0,
             to: to.0,
-            epoch: holder.epoch.0,
+            epoch: epoch.0,
             link_generation: generation,
             ..Preamble::new(role.role())
         };
         let secret = self.door_of(to).ticket(&preamble);
-        Ticket { to, role, epoch: holder.epoch, generation, secret }
+        Ticket { to, role, epoch, generation, secret }
     }
 
     /// For the edges that the holder dials.
@@ -202,12 +218,22 @@ impl TicketOffice {
             false => (edge.from == holder.peer).then_some((edge.to, TicketRole::Data, edge.generation)),
             true => (edge.to == holder.peer).then_some((edge.from, TicketRole::DataBack, edge.generation)),
         });
-        dialed.map(|(to, role, generation)| self.ticket(holder, to, role, generation.0)).collect()
+        let from = (holder.peer, holder.epoch);
+        dialed.map(|(to, role, generation)| self.ticket(from, to, role, generation.0)).collect()
     }
 
     fn for_state(&self, holder: &Holder, now_ms: u64) -> Vec<Ticket> {
-        let ticket = |to: &PeerId| self.ticket(holder, *to, TicketRole::State, now_ms + STATE_LIFE_MS);
+        let from = (holder.peer, holder.epoch);
+        let ticket = |to: &PeerId| self.ticket(from, *to, TicketRole::State, now_ms + STATE_LIFE_MS);
         holder.sources.iter().map(ticket).collect()
+    }
+
+    /// For who is in no group, and looks at the way to peers.
+    fn for_visits(&self, answer: &Examined, now_ms: u64) -> M2c {
+        let (from, end) = ((answer.peer, GroupEpoch(0)), now_ms + VISIT_LIFE_MS);
+        let visited = answer.peers.iter().take(limits::MAX_VISITED).map(|peer| peer.target.peer);
+        let tickets = visited.map(|to| self.ticket(from, to, TicketRole::Probe, end)).collect();
+        M2c::Tickets(Tickets { now_ms, tickets })
     }
 }
 
@@ -226,10 +252,11 @@ fn sources_of(plan: &SyncPlan) -> Vec<PeerId> {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        Echo, GroupId, Host, LinkGeneration, Member, Name, Paths, PlanEdge, PreviousIdentity, Purpose,
-        Register, Registered, StateSource, SyncId, WorldSizes,
+        Echo, ExaminedPeer, GroupId, Host, LinkGeneration, Member, Name, Padding, Paths, PlanEdge,
+        PreviousIdentity, Purpose, ReachTarget, Register, Registered, RequestId, StateSource, SyncId,
+        WorldSizes,
     };
-    use tinysockets::key::RunKey;
+    use tinysockets::{key::RunKey, preamble::Role};
 
     const RUN: RunId = RunId(9);
 
@@ -333,6 +360,43 @@ mod tests {
         office.in_front_of(ClientKey(1), &ahead(&[]), 102 + RENEWAL_MS);
         // The time is told all the same.
         assert_eq!(tickets(at(&mut office, 102 + 2 * RENEWAL_MS)), []);
+    }
+
+    #[test]
+    fn who_is_examined_gets_tickets_for_probes_of_a_few_and_nothing_else() {
+        let mut office = office();
+        let peer = |n: u128| ExaminedPeer {
+            target: ReachTarget { peer: PeerId(n), hosts: Host::new("h").into(), p2p_port: 1, state_port: 1 },
+            group: GroupId(0),
+            name: Name::default(),
+        };
+        let answer = M2c::Examined(Examined {
+            request: RequestId(1),
+            peer: PeerId(77),
+            run: RUN,
+            wire: None,
+            seen: Host::new("h"),
+            unix_us: 0,
+            hosts: Host::new("h").into(),
+            require_reachable: false,
+            unreached: Vec::new(),
+            peers: (1..=20).map(peer).collect(),
+            padding: Padding(0),
+        });
+        let told = office.in_front_of(ClientKey(9), &answer, 100);
+        let [M2c::Tickets(given)] = &told[..] else { panic!("{told:?}") };
+        let preamble = Preamble {
+            run: RUN.0,
+            from: 77,
+            to: 2,
+            link_generation: 100 + VISIT_LIFE_MS,
+            ..Preamble::new(Role::Probe)
+        };
+        assert_eq!(given.tickets[1].secret, office.door_of(PeerId(2)).ticket(&preamble));
+        let visits: Vec<_> =
+            (1..=16).map(|n| (PeerId(n), TicketRole::Probe, 0, 100 + VISIT_LIFE_MS)).collect();
+        assert_eq!(tickets(told), visits);
+        assert_eq!(office.in_front_of(ClientKey(9), &plan(), 100), [], "it is not registered by that");
     }
 
     #[test]

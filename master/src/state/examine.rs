@@ -90,6 +90,8 @@ impl MasterState {
         });
         let answer = Examined {
             request: asked.request,
+            peer: id,
+            wire: self.roll.options.wire,
             run: self.roll.options.run,
             seen,
             unix_us,

@@ -1,6 +1,8 @@
 //! What a machine that is about to take part asks the master about itself, without joining.
 
-use crate::{Address, GroupId, Host, Hosts, Name, PeerId, ReachTarget, RequestId, RunId, Unreached, limits};
+use crate::{
+    Address, GroupId, Host, Hosts, Name, PeerId, ReachTarget, RequestId, RunId, Unreached, WireMode, limits,
+};
 use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
 
 /// Bytes 0, at most [`MAX_PADDING_BYTES`](limits::MAX_PADDING_BYTES): a packet that has them is one that a
@@ -39,7 +41,7 @@ wire_struct! {
     pub struct Examine {
         /// Names the answer.
         pub request: RequestId,
-        /// As whom it answers on its ports, chosen by itself.
+        /// As whom it answers on its ports, and visits peers to measure the way to them, chosen by itself.
         pub peer: PeerId,
         /// Host under which others are to reach it; `None` means the source address that the master sees.
         pub advertised_host: Option<Host>,
@@ -76,8 +78,13 @@ wire_struct! {
     pub struct Examined {
         /// The question.
         pub request: RequestId,
+        /// As in the question.
+        pub peer: PeerId,
         /// The run.
         pub run: RunId,
+        /// How probes travel in a run with a key; `None` without one. In front of an answer with it come
+        /// [`Tickets`](crate::Tickets) for probes of the first [`MAX_VISITED`](limits::MAX_VISITED) of the peers.
+        pub wire: Option<WireMode>,
         /// Address from which the master sees the question come.
         pub seen: Host,
         /// Time of the master's clock when it had tried the ports, in microseconds since 1970.

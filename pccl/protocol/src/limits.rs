@@ -67,6 +67,10 @@ pub const MAX_RATES: usize = 400_000;
 pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
 pub const MAX_STRANGER_REQUESTS: u32 = 8;
+/// Peers to which a machine that is examined measures the rate; for so many it gets tickets in a run with a key.
+pub const MAX_VISITED: usize = 16;
+/// Most bytes that a visit, the measurement of a rate from outside of a run, sends to a peer.
+pub const MAX_VISIT_BYTES: u64 = 256 << 20;
 /// Most bytes without a meaning in an examination: more than an Ethernet frame, less than a first packet may have.
 pub const MAX_PADDING_BYTES: usize = 3072;
 /// Bytes queued towards one client after which the master drops it as a slow reader.

@@ -32,9 +32,9 @@ impl Communicator {
 
     /// Finds out whether this machine could take part, with the settings of this communicator, and if not, which rule
     /// to open where: name of the master, key, ports both ways, largest packet, clock, buffers, the way to each peer
-    /// that is in the run. Joins nothing, and no peer hears of it. In a run without a key it measures the rate to a few
-    /// of them, for less than a second each; with a key only members may send each other data. Best before `connect`,
-    /// which takes the ports. The same as `pccl-master doctor`. A short while, up to some time-outs.
+    /// that is in the run. Joins nothing, and no peer hears of it. It measures the rate to a few of them, for less than
+    /// a second and with at most 256 MiB each. Best before `connect`, which takes the ports. The same as `pccl-master
+    /// doctor`. A short while, up to some time-outs.
     pub fn doctor(&self) -> doctor::Report {
         let config = &self.config;
         doctor::examine(&Patient {

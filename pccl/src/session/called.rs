@@ -85,7 +85,7 @@ fn dial(
     for conn in conns {
         let remote = conn.peer_addr().map_err(|error| error.to_string())?;
         match call.role {
-            TicketRole::ProbeBack => shared.probes.serve(conn, remote),
+            TicketRole::ProbeBack => shared.probes.serve(conn, remote, None),
             _ => shared.syncs.server.serve(&shared.syncs, conn, call.index, remote),
         }
     }

@@ -1,7 +1,7 @@
 //! The peer's listeners and what happens to those who connect.
 
 use super::{Shared, conductor::Event};
-use crate::{Error, Reason, config::Config};
+use crate::{Error, Reason, config::Config, tickets::is_visit};
 use log::Level;
 use pccl_protocol::{Address, PeerId, limits};
 use std::{net::IpAddr, sync::Arc, time::Instant};
@@ -128,6 +128,13 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) 
         );
         return incoming.refuse(Refusal::NotExpected);
     }
+    let visit = match is_visit(&preamble).then(|| shared.probes.admit(&preamble)).transpose() {
+        Ok(visit) => visit,
+        Err(refusal) => {
+            log::debug!("refusing connection from {remote}, of the visitor {}", PeerId(preamble.from));
+            return incoming.refuse(refusal);
+        }
+    };
     let conn = match incoming.accept() {
         Ok(conn) => conn,
         Err(error) => return log::debug!("connection from {remote} broke during the preamble: {error}"),
@@ -135,7 +142,7 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) 
     match preamble.role {
         Role::Data | Role::DataBack => drop(shared.conductor.send(Event::Inbound(preamble, conn))),
         Role::State => shared.syncs.server.serve(&shared.syncs, conn, preamble.connection_index, remote),
-        Role::Probe => shared.probes.serve(conn, remote),
+        Role::Probe => shared.probes.serve(conn, remote, visit),
         Role::StateBack | Role::ProbeBack => {
             if let Some(place) = place {
                 place.take(conn);

@@ -38,6 +38,7 @@ fn a_machine_is_told_how_it_is_seen_and_nobody_else_hears_of_it() {
     rig.input(Input::Reached { peer: PeerId(77), closed, unix_us: 123 });
     let told = answer(&mut rig, 9);
     assert_eq!((told.request, told.run, told.unix_us), (RequestId(5), RunId(7), 123));
+    assert_eq!((told.peer, told.wire), (PeerId(77), None));
     assert_eq!((told.seen.as_str(), told.padding), ("10.0.0.9", Padding(3000)));
     let unreached: Vec<_> = told.unreached.iter().map(|port| (port.is_state, port.text.as_str())).collect();
     assert_eq!(unreached, [(true, "no way")]);

@@ -304,7 +304,7 @@ arb_struct! {
     Received { count }
     Examine { request, peer, advertised_host, addresses, p2p_port, state_port, padding }
     ExaminedPeer { target, group, name }
-    Examined { request, run, seen, unix_us, hosts, require_reachable, unreached, peers, padding }
+    Examined { request, peer, run, wire, seen, unix_us, hosts, require_reachable, unreached, peers, padding }
     VoteWithdrawn { request, missing }
     RatedPeer { peer, name }
     MeasuredEdge { from, to, kbit_s, latency_us }

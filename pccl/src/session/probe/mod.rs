@@ -1,6 +1,10 @@
 //! Probes: measuring the way to another peer when the master says so, and being measured.
 //! [How](tinysockets::probe), over as many connections as an edge of the ring would have.
 
+mod visits;
+
+pub(crate) use visits::Visit;
+
 use crate::{
     config::Config,
     control::Control,
@@ -28,9 +32,10 @@ use tinysockets::{
     key::SecretKey,
     link::tune_data_socket,
     place::Place,
-    preamble::{Preamble, Role},
-    probe,
+    preamble::{Preamble, Refusal, Role},
+    probe::{self, Share, Until},
 };
+use visits::Visits;
 
 /// Most connections that are measured at once; one probe uses at most half of them, another may not have ended yet.
 const MAX_SERVED: usize = 2 * limits::MAX_POOL_CONNECTIONS as usize;
@@ -40,8 +45,9 @@ struct State {
     stopped: bool,
     /// The probes that this peer measures, of one round.
     measuring: Vec<(ProbeRound, Arc<AtomicBool>)>,
-    /// Connections by which it is measured.
-    served: Vec<(Arc<Conn>, JoinHandle<()>)>,
+    /// Connections by which it is measured, each with its thread, which owns it: it closes with that.
+    served: Vec<(Weak<Conn>, JoinHandle<()>)>,
+    visits: Visits,
 }
 
 /// See the module's documentation.
@@ -129,17 +135,29 @@ impl ProbeDesk {
         }
     }
 
-    /// Serves one connection by which this peer is measured, on a thread of its own.
-    pub(crate) fn serve(&self, conn: Conn, remote: SocketAddr) {
+    /// Whether a visitor with this preamble may measure this peer now.
+    pub(crate) fn admit(&self, preamble: &Preamble) -> Result<Visit, Refusal> {
+        self.state.lock().visits.admit(preamble, Instant::now())
+    }
+
+    /// Serves one connection by which this peer is measured, on a thread of its own; a visit has the share of one.
+    pub(crate) fn serve(&self, conn: Conn, remote: SocketAddr, visit: Option<Visit>) {
         let mut state = self.state.lock();
         state.served.retain(|(_, thread)| !thread.is_finished());
-        if state.stopped || state.served.len() >= MAX_SERVED {
+        // Visitors take no place of a peer.
+        let most = MAX_SERVED + visits::AT_ONCE;
+        if state.stopped || state.served.len() >= most {
             return log::debug!("probe from {remote} refused");
         }
         let conn = Arc::new(conn);
-        let counted = conn.clone();
-        match spawn("pccl-probed", move || probe::count(&counted)) {
-            Ok(thread) => state.served.push((conn, thread)),
+        let counted = Arc::downgrade(&conn);
+        let share = if visit.is_some() { visits::SHARE } else { Share::WHOLE };
+        let serve = move || {
+            probe::count(&conn, share);
+            drop((conn, visit));
+        };
+        match spawn("pccl-probed", serve) {
+            Ok(thread) => state.served.push((counted, thread)),
             Err(error) => log::warn!("probe from {remote}: {error}"),
         }
     }
@@ -151,7 +169,7 @@ impl ProbeDesk {
         for (_, measuring) in state.measuring.drain(..) {
             measuring.store(true, Ordering::Relaxed);
         }
-        for (conn, _) in &state.served {
+        for conn in state.served.iter().filter_map(|(conn, _)| conn.upgrade()) {
             let _ = conn.shutdown(Shutdown::Both);
         }
     }
@@ -212,7 +230,8 @@ impl Way {
 /// Measures the way to a peer.
 fn measure(target: &Target, cancelled: &AtomicBool) -> Result<ProbeRate, String> {
     let conns = target.way.connect(target.deadline.min(Instant::now() + target.dial_timeout))?;
-    let measured = probe::measure(&conns, target.deadline, target.ends_early, cancelled)?;
+    let until = Until { deadline: target.deadline, is_stable: target.ends_early, bytes: u64::MAX };
+    let measured = probe::measure(&conns, until, cancelled)?;
     Ok(ProbeRate {
         kbit_s: measured.kbit_s,
         latency_us: u32::try_from(measured.round_trip.as_micros() / 2).unwrap_or(u32::MAX),
@@ -257,15 +276,28 @@ mod tests {
 
     #[test]
     fn several_connections_are_measured() {
-        let rate = measure(&target(3, |conn| probe::count(&conn)), &AtomicBool::new(false)).expect("a rate");
+        let rate = measure(&target(3, |conn| probe::count(&conn, Share::WHOLE)), &AtomicBool::new(false))
+            .expect("a rate");
         assert_eq!(rate.connections, 3);
         assert!(rate.kbit_s > 10_000, "{rate:?}");
     }
 
     #[test]
+    fn a_measurement_of_so_many_bytes_has_a_rate_and_ends() {
+        let bytes = 32 << 20;
+        let share = Share { time: Duration::from_secs(60), bytes };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let target = target(1, move |conn| probe::count(&conn, share));
+        let conns = target.way.connect(deadline).expect("a connection");
+        let until = Until { deadline, is_stable: false, bytes };
+        let measured = probe::measure(&conns, until, &AtomicBool::new(false)).expect("a rate");
+        assert!(measured.kbit_s > 10_000 && Instant::now() < deadline, "{measured:?}");
+    }
+
+    #[test]
     fn one_of_many_at_the_same_time_does_not_end_early() {
         let began = Instant::now();
-        let target = Target { ends_early: false, ..target(1, |conn| probe::count(&conn)) };
+        let target = Target { ends_early: false, ..target(1, |conn| probe::count(&conn, Share::WHOLE)) };
         let rate = measure(&target, &AtomicBool::new(false)).expect("a rate");
         assert!(rate.kbit_s > 10_000, "{rate:?}");
         assert!(Instant::now() >= target.deadline && began.elapsed() >= Duration::from_secs(1));
@@ -294,7 +326,7 @@ mod tests {
         let cancelled = AtomicBool::new(true);
         let target = Target {
             deadline: Instant::now() + Duration::from_secs(60),
-            ..target(1, |conn| probe::count(&conn))
+            ..target(1, |conn| probe::count(&conn, Share::WHOLE))
         };
         let began = Instant::now();
         assert!(measure(&target, &cancelled).is_err());

@@ -87,6 +87,9 @@ fn who_separates_them_is_missed_and_replaced() {
     for at in (0..3).filter(|at| *at != gone) {
         fleet[at].send("wait 4 0");
     }
+    // It may be let in before the other one has come back, and then has to wait for that as well.
+    fleet[place].answer().good();
+    fleet[place].send("wait 4 0");
     for peer in &mut *fleet {
         peer.answer().good();
     }

@@ -134,10 +134,6 @@ pub(crate) fn run(fault: Fault, phase: Phase, times: Times) -> Outcome {
     // A proxy's small buffer drops what does not fit, and the kernel then sends again at growing distances: real
     // standstills of more than a second, which the shortest edge time-out would take for more than they are.
     let edge = if slow { times.edge.max(Duration::from_millis(2500)) } else { times.edge };
-    // A pairwise edge is judged at once: a report that comes right after the stopped peer has been heard again would
-    // name a standstill that the stop explains.
-    let is_stopped_pair = fault == Fault::ShortStop && phase.is_pairwise();
-    let edge = if is_stopped_pair { edge.max(times.short_stop() * 3) } else { edge };
     let times = Times { edge, ..times };
     let mut arena = Arena::new(times, if phase.has_newcomer() { 3 } else { 4 });
     // At 200 kbit/s the edge carries this for about three edge time-outs: three halves of it, or one half.

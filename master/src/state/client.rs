@@ -104,6 +104,8 @@ pub(super) struct Peer {
     pub(super) order: u64,
     /// When the last packet came.
     pub(super) heard_at: Timestamp,
+    /// When it was heard again after it had last been suspect, or registered.
+    pub(super) lively_since: Timestamp,
     /// Its connection has ended.
     pub(super) away: Option<Away>,
     /// When somebody else has last said that an edge to or from it broke.

@@ -107,6 +107,9 @@ impl Edge {
         } else if stalled_ms == 0 && held.stalled_ms > 0 {
             // A standstill may end, and is forgotten then; a break is not.
             (held.stalled_ms, held.text) = (0, text);
+        } else if held.stalled_ms > 0 {
+            // It lasts.
+            (held.stalled_ms, held.text) = (stalled_ms, text);
         }
     }
 }
@@ -206,6 +209,11 @@ impl Edges {
     /// Whether the ring has this edge in this generation.
     pub(super) fn ring_has(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
         self.named(ends, generation).is_some_and(|edge| edge.purpose == Purpose::Ring)
+    }
+
+    /// Whether the ring has an edge with these ends.
+    pub(super) fn ring_has_ends(&self, ends: EdgeEnds) -> bool {
+        self.get(ends).is_some_and(|edge| edge.purpose == Purpose::Ring)
     }
 
     /// Notes that an edge stands at the end that says so.

@@ -10,6 +10,7 @@ use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, EdgeFault, EdgeReport, KickCode, KickReason, OpId, PeerId, Purpose, StalledEdge, Text,
 };
+use std::collections::BTreeSet;
 
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +65,26 @@ impl Group {
         let ends = (fault.from, fault.to);
         let stood = self.net.edges.is_up_at(id, ends);
         let Some(edge) = self.net.edges.named_mut(ends, fault.generation) else { return };
-        match edge.purpose {
-            Purpose::Ring => edge.hold(fault.text, !stood, 0, roll.now),
-            Purpose::Mesh => self.mesh_fault(roll, out, &fault, 0),
-            Purpose::Pair => self.pair_fault(roll, out, &fault, 0),
+        if edge.purpose == Purpose::Ring {
+            return edge.hold(fault.text, !stood, 0, roll.now);
+        }
+        edge.held = None;
+        let purpose = edge.purpose;
+        self.fault_beside_ring(roll, out, purpose, (&fault, 0));
+    }
+
+    /// An edge of the mesh or between a pair has failed, with for how long nothing had moved on it.
+    fn fault_beside_ring(
+        &mut self,
+        roll: &Roll,
+        out: &mut Outbox,
+        purpose: Purpose,
+        (fault, stalled_ms): (&EdgeFault, u64),
+    ) {
+        match purpose {
+            Purpose::Ring => {}
+            Purpose::Mesh => self.mesh_fault(roll, out, fault, stalled_ms),
+            Purpose::Pair => self.pair_fault(roll, out, fault, stalled_ms),
         }
     }
 
@@ -76,7 +93,6 @@ impl Group {
     pub(super) fn record_stalls(
         &mut self,
         roll: &Roll,
-        out: &mut Outbox,
         id: PeerId,
         stalled: &[StalledEdge],
         missing: &[Missing],
@@ -93,38 +109,23 @@ impl Group {
             );
             (missing.to, missing.generation, stalled_ms, text)
         });
-        let (limit, patience, now) =
-            (roll.options.edge_timeout.as_millis(), roll.options.beat_interval * 2, roll.now);
-        let mut stuck_in_ring = None;
+        let limit = roll.options.edge_timeout.as_millis();
+        let mut stuck = BTreeSet::new();
         for (to, generation, stalled_ms, text) in waiting.chain(missing) {
-            let (ends, is_long) = ((id, to), u128::from(stalled_ms) >= limit);
-            if !is_long || roll.suspect(to) {
+            if u128::from(stalled_ms) < limit || roll.suspect(to) {
                 continue;
             }
-            let fault = EdgeFault { from: id, to, generation, text: Text::new(text) };
-            // One that may have stopped itself is no evidence; the next beat says it again.
-            let is_heard = roll.peers.get(&to).is_some_and(|peer| now.since(peer.heard_at) <= patience);
-            match self.net.edges.named(ends, generation).map(|edge| edge.purpose) {
-                Some(Purpose::Ring) => drop(stuck_in_ring.get_or_insert((fault, stalled_ms))),
-                Some(Purpose::Mesh) if is_heard => self.mesh_fault(roll, out, &fault, stalled_ms),
-                Some(Purpose::Pair) if is_heard => self.pair_fault(roll, out, &fault, stalled_ms),
-                Some(_) | None => {}
+            if let Some(edge) = self.net.edges.named_mut((id, to), generation) {
+                edge.hold(Text::new(text), false, stalled_ms, roll.now);
+                stuck.insert(to);
             }
         }
-        match stuck_in_ring {
-            Some((fault, stalled_ms)) => {
-                if let Some(edge) = self.net.edges.named_mut((fault.from, fault.to), fault.generation) {
-                    edge.hold(fault.text, false, stalled_ms, now);
-                }
-            }
-            // Whatever stood still moves again, or is explained by the silence of the other end.
-            None => {
-                for (_, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
-                    if edge.held.take_if(|fault| fault.stalled_ms > 0).is_some() {
-                        // Somebody may wait for just this edge.
-                        self.work.ops.change_timed();
-                    }
-                }
+        // Whatever else stood still moves again, or is explained by the silence of the other end.
+        for (ends, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+            let is_over = |fault: &mut HeldFault| fault.stalled_ms > 0 && !stuck.contains(&ends.1);
+            if edge.held.take_if(is_over).is_some() {
+                // Somebody may wait for just this edge.
+                self.work.ops.change_timed();
             }
         }
     }
@@ -132,11 +133,24 @@ impl Group {
     /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
     pub(super) fn fault_deadline(&self, roll: &Roll, ends: EdgeEnds) -> Option<Timestamp> {
         let fault = self.net.edges.get(ends)?.held.as_ref()?;
-        let due = fault.since + roll.options.edge_grace;
+        let due = self.fault_due(roll, ends, fault);
         if fault.unbuildable {
             return self.reach.check.is_none().then_some(due);
         }
         (due > roll.now || self.judge(roll, ends, fault) != Judgement::Hold).then_some(due)
+    }
+
+    /// From when on a report may be judged. A standstill counts only from when neither end was suspect any more: what
+    /// had stood still before may be the fault of an end that had stopped, and bytes may take a moment to move again.
+    fn fault_due(&self, roll: &Roll, ends: EdgeEnds, fault: &HeldFault) -> Timestamp {
+        let grace = fault.since + roll.options.edge_grace;
+        if fault.stalled_ms == 0 {
+            return grace;
+        }
+        let lively = [ends.0, ends.1].iter().filter_map(|id| Some(roll.peers.get(id)?.lively_since)).max();
+        let due = lively.map_or(fault.since, |since| since + roll.options.edge_timeout);
+        // Nobody loses anything if an edge beside the ring is given up: there is no grace.
+        if self.net.edges.ring_has_ends(ends) { due.max(grace) } else { due }
     }
 
     fn judge(&self, roll: &Roll, ends: EdgeEnds, fault: &HeldFault) -> Judgement {
@@ -146,8 +160,13 @@ impl Group {
         let before =
             self.net.edges.marks.get(&ends).filter(|mark| mark.until > roll.now).map(|mark| mark.severity);
         if fault.stalled_ms > 0 {
+            let is_heard = match self.net.edges.ring_has_ends(ends) {
+                true => to.heard_at >= fault.since,
+                // At once, if it has been heard a short time ago.
+                false => roll.now.since(to.heard_at) <= roll.options.beat_interval * 2,
+            };
             // The receiving end may have stopped: then it is not the edge, and its silence will tell.
-            if roll.suspect(ends.0) || roll.suspect(ends.1) || to.heard_at < fault.since {
+            if roll.suspect(ends.0) || roll.suspect(ends.1) || !is_heard {
                 return Judgement::Hold;
             }
             // It is built anew once. If that fails too, no ring has it.
@@ -173,6 +192,11 @@ impl Group {
         let Some(edge) = self.net.edges.get_mut(ends) else { return };
         let Some(fault) = edge.held.take() else { return };
         let Judgement::Rebuild(severity) = judgement else { return };
+        if edge.purpose != Purpose::Ring {
+            let (purpose, generation) = (edge.purpose, edge.generation);
+            let named = EdgeFault { from: ends.0, to: ends.1, generation, text: fault.text };
+            return self.fault_beside_ring(roll, out, purpose, (&named, fault.stalled_ms));
+        }
         edge.rebuild = true;
         let edge_generation = edge.generation;
         let text = fault.text.to_string();
@@ -202,7 +226,7 @@ impl Groups {
         for (group_id, group) in self.iter() {
             for (ends, fault) in group.net.edges.held() {
                 let judgement = group.judge(roll, ends, fault);
-                if judgement != Judgement::Hold && fault.since + roll.options.edge_grace <= roll.tick {
+                if judgement != Judgement::Hold && group.fault_due(roll, ends, fault) <= roll.tick {
                     due.push((*group_id, ends, judgement));
                 }
             }

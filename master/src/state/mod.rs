@@ -309,6 +309,9 @@ impl MasterState {
         let was_suspect = self.roll.suspect(id);
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         let silent = self.roll.now.since(std::mem::replace(&mut peer.heard_at, self.roll.now));
+        if was_suspect {
+            peer.lively_since = self.roll.now;
+        }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         group.note_silence(&self.roll, id, silent);
         let waits = group.net.edges.any_held() || group.reach.check.is_some();
@@ -394,6 +397,7 @@ impl MasterState {
             phase: Phase::Pending,
             order: self.roll.registrations,
             heard_at: self.roll.now,
+            lively_since: self.roll.now,
             away: None,
             edge_broke: None,
             beat: None,
@@ -449,7 +453,7 @@ impl MasterState {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let missing = group.look_at_flows(&self.roll, id, before);
         self.out.changed |= !missing.is_empty();
-        group.record_stalls(&self.roll, &mut self.out, id, &stalled, &missing);
+        group.record_stalls(&self.roll, id, &stalled, &missing);
         for edge in received {
             self.look_at_pace(group_id, (edge, id));
         }

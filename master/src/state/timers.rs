@@ -107,7 +107,10 @@ impl Timer {
             Self::Registration => {
                 master.roll.clients.values_mut().for_each(|client| past(&mut client.connected_at));
             }
-            Self::Silence => master.roll.peers.values_mut().for_each(|peer| past(&mut peer.heard_at)),
+            Self::Silence => master.roll.peers.values_mut().for_each(|peer| {
+                past(&mut peer.heard_at);
+                past(&mut peer.lively_since);
+            }),
             Self::Away => {
                 let away = master.roll.peers.values_mut().filter_map(|peer| peer.away.as_mut());
                 away.for_each(|away| past(&mut away.since));

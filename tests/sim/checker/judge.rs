@@ -23,8 +23,8 @@ impl Checker {
     }
 
     /// Of the members that voted for an attempt of a collective, whom their calls name that is no member: nothing for a
-    /// call that fits.
-    fn misfits(&self, op: OpId) -> Vec<Option<Vec<PeerId>>> {
+    /// call that fits. Groups count their attempts alike; only those are looked at of which all of `who` are members.
+    fn misfits(&self, op: OpId, who: &[PeerId]) -> Vec<Option<Vec<PeerId>>> {
         let attempts = self.votes.iter().filter(|((.., id), _)| *id == op);
         let of_attempt = attempts.flat_map(|((group, life, _), votes)| {
             let ring = self.rings.get(&(*group, *life, op.epoch)).into_iter().flatten();
@@ -33,7 +33,8 @@ impl Checker {
             let is_member = |client: &u64| {
                 self.clients.get(client).and_then(|seen| seen.peer).is_some_and(|peer| ring.contains(&peer))
             };
-            let votes = votes.iter().filter(|(client, _)| is_member(client));
+            let is_theirs = who.iter().all(|peer| ring.contains(peer));
+            let votes = votes.iter().filter(|(client, _)| is_theirs && is_member(client));
             let misfits = votes.map(|(_, vote)| vote.collective.misfit(&ring).map(|misfit| misfit.missing));
             misfits.collect::<Vec<_>>()
         });
@@ -45,7 +46,7 @@ impl Checker {
         let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
             return Err("of no collective".into());
         };
-        let misfit = self.misfits(op).iter().flatten().any(|missing| missing == named);
+        let misfit = self.misfits(op, &[]).iter().flatten().any(|missing| missing == named);
         if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
     }
 
@@ -59,7 +60,7 @@ impl Checker {
         }
         let differ = match (verdict.operation, &named[..]) {
             (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
-                if op.tag.pair.is_none() && self.misfits(op).iter().any(Option::is_some) {
+                if op.tag.pair.is_none() && self.misfits(op, &named).iter().any(Option::is_some) {
                     return Err("one was called for other members: no caller made a mistake".into());
                 }
                 let vote = |peer: PeerId| {

@@ -15,7 +15,7 @@ fn state(rig: &Rig, from: u64, to: u64) -> PairState {
     rig.state.groups[&GroupId(0)].pair_state((rig.peers[&from], rig.peers[&to]), rig.now)
 }
 
-fn ask(rig: &mut Rig, from: u64, to: u64) {
+pub(super) fn ask(rig: &mut Rig, from: u64, to: u64) {
     let (from, to) = (rig.peers[&from], rig.peers[&to]);
     let MasterState { groups, roll, out, .. } = &mut rig.state;
     let group = groups.get_mut(&GroupId(0)).expect("the group of all");

@@ -1,12 +1,17 @@
 //! Edges on which nothing moves, or bytes are lost.
 
 use super::harness::{Rig, aborted};
+use super::pairs::ask;
 use super::ring::block;
 use pccl_protocol::*;
 
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
-    let (edge, call) = (rig.edge(from, to), CallKind::Collective(CollectiveKind::AllReduce));
-    let stalled = vec![StalledEdge { to: edge.to, generation: edge.generation, stalled_ms }];
+    let edge = rig.edge(from, to);
+    beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+}
+
+fn beat_about(rig: &mut Rig, from: u64, stalled: StalledEdge) {
+    let (stalled, call) = (vec![stalled], CallKind::Collective(CollectiveKind::AllReduce));
     rig.send(
         from,
         C2m::Beat(Beat {
@@ -209,4 +214,81 @@ fn a_stall_that_ends_in_time_is_forgotten() {
     stall(&mut rig, 3, &[2, 3]);
     rig.pass(20_000, &[1, 2, 3]);
     assert_eq!(rig.edge(1, 2).generation, generation);
+}
+
+/// What edges are for, with the clients at both ends of one in a run of `run_with`.
+const EDGES: [(Purpose, u64, u64); 3] = [(Purpose::Ring, 1, 2), (Purpose::Mesh, 1, 3), (Purpose::Pair, 2, 5)];
+
+/// A run with an edge for this purpose.
+fn run_with((purpose, from, to): (Purpose, u64, u64)) -> (Rig, EdgeName) {
+    let mut rig = Rig::world(if purpose == Purpose::Pair { 10 } else { 4 });
+    if purpose == Purpose::Pair {
+        ask(&mut rig, from, to);
+    }
+    let ends = (rig.peers[&from], rig.peers[&to]);
+    let edge = rig.plans[&from].edges_for(purpose).find(|name| (name.from, name.to) == ends);
+    (rig, edge.expect("planned"))
+}
+
+/// Whether the master holds it against an edge that it stood still.
+fn is_blamed(rig: &Rig, edge: EdgeName) -> bool {
+    let net = &rig.state.groups[&GroupId(0)].net;
+    let ends = (edge.from, edge.to);
+    net.mesh.has_fault_of(ends) || net.edges.named(ends, edge.generation).is_none()
+}
+
+/// All beat for some seconds but for `silent`; `from` says that its edge has stood still for `before` and this time.
+fn stand_still(rig: &mut Rig, (edge, from): (EdgeName, u64), before: u64, seconds: u64, silent: &[u64]) {
+    let others: Vec<u64> = rig.peers.keys().copied().filter(|n| *n != from && !silent.contains(n)).collect();
+    for second in 1..=seconds {
+        rig.pass(1000, &others);
+        let stalled_ms = (before + second) * 1000;
+        beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+        rig.tick();
+    }
+}
+
+#[test]
+fn a_report_right_after_a_stop_does_not_blame_the_edge_for_the_stop() {
+    for which in EDGES {
+        let ((purpose, from, to), (mut rig, edge)) = (which, run_with(which));
+        stand_still(&mut rig, (edge, from), 0, 7, &[to]);
+        rig.beat(to, 0);
+        // This report was on its way before anything could move again.
+        stand_still(&mut rig, (edge, from), 7, 1, &[]);
+        rig.beat(to, 0);
+        rig.pass(900, &[to]);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}");
+        let everybody: Vec<u64> = rig.peers.keys().copied().collect();
+        rig.pass(10_000, &everybody);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}: it moves again");
+    }
+}
+
+#[test]
+fn an_edge_that_stands_still_after_a_stop_as_well_is_blamed() {
+    for which in EDGES {
+        let ((purpose, from, to), (mut rig, edge)) = (which, run_with(which));
+        stand_still(&mut rig, (edge, from), 0, 7, &[to]);
+        rig.beat(to, 0);
+        stand_still(&mut rig, (edge, from), 7, 3, &[]);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}: not yet");
+        // The last report is judged when its time has come, without another one.
+        rig.pass(1500, &[to]);
+        rig.pass(500, &[to]);
+        assert!(is_blamed(&rig, edge), "{purpose:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_stopped_itself_does_not_blame_its_edges() {
+    for which in EDGES {
+        let ((purpose, from, _), (mut rig, edge)) = (which, run_with(which));
+        let others: Vec<u64> = rig.peers.keys().copied().filter(|n| *n != from).collect();
+        rig.pass(7000, &others);
+        stand_still(&mut rig, (edge, from), 6, 2, &[]);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}");
+        stand_still(&mut rig, (edge, from), 8, 4, &[]);
+        assert!(is_blamed(&rig, edge), "{purpose:?}: it stood still while all lived");
+    }
 }

@@ -52,6 +52,19 @@ fn form(fleet: &mut Fleet, uuid: u32) {
     }
 }
 
+/// Until the edges beside the ring stand, and everybody has been told so: a trap would take news of this group that is
+/// still on its way for that of the next one.
+#[track_caller]
+fn settle(fleet: &mut Fleet) {
+    assert!(fleet.iter().count() >= 3, "two have no such edges");
+    loop {
+        fleet.reduce_by("pairwise", Spec::sum(1000, 1));
+        if fleet.algorithms(0).last().is_some_and(|name| name == "pairwise") {
+            return;
+        }
+    }
+}
+
 /// One verdict for all of these, which names the dead one and asks for a forming.
 #[track_caller]
 fn one_verdict(answers: &[Answer], kind: &str, dead: &str) {
@@ -83,6 +96,9 @@ fn a_death_at_each_point_of_a_forming() {
     ];
     for (case, (point, is_formed)) in points.into_iter().enumerate() {
         let (uuid, victim) = (10 * case as u32, case % 3);
+        if case > 0 {
+            settle(&mut fleet);
+        }
         fleet[victim].ask(format!("trap kill 1 {point}")).good();
         let list = ids(&fleet);
         fleet.send(form_command(uuid, &list));

@@ -135,7 +135,7 @@ fn judge(preamble: &Preamble, plan: Option<&GroupPlan>, now_ms: u64) -> Result<(
             _ => Ok(()),
         },
         // Nothing follows from it.
-        Role::Check | Role::Control => Ok(()),
+        Role::Check | Role::Control | Role::Relay => Ok(()),
     }
 }
 

@@ -104,6 +104,28 @@ pub struct Acceptor {
     stop: Arc<AtomicBool>,
     thread_id: thread::ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
+    entrance: Entrance,
+}
+
+/// A way in beside the listeners, for connections that this side has made and that the other end begins, as one that
+/// somebody has come over: the same limits and proofs hold for them.
+#[derive(Debug, Clone)]
+pub struct Entrance {
+    brought: Arc<Mutex<Vec<(Role, Conn)>>>,
+    waker: Waker,
+}
+
+impl Entrance {
+    /// Treats a connection as one that has come to the listener of this role. Never blocks; when the acceptor
+    /// has ended, nothing follows.
+    pub fn bring(&self, listener: Role, conn: Conn) {
+        let mut brought = self.brought.lock();
+        if brought.len() < ACCEPT_BURST {
+            brought.push((listener, conn));
+        }
+        drop(brought);
+        self.waker.wake();
+    }
 }
 
 impl Acceptor {
@@ -119,7 +141,9 @@ impl Acceptor {
         let ports = listeners.iter().map(|(_, listener)| listener.local_port()).collect();
         let waker = Waker::new()?;
         let stop = Arc::new(AtomicBool::new(false));
+        let entrance = Entrance { brought: Arc::default(), waker: waker.clone() };
         let mut work = Work {
+            brought: Arc::clone(&entrance.brought),
             listeners,
             limits,
             lock,
@@ -134,7 +158,20 @@ impl Acceptor {
             paused_until: None,
         };
         let thread = threads::spawn("acceptor", move || work.run())?;
-        Ok(Self { ports, waker, stop, thread_id: thread.thread().id(), thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            ports,
+            waker,
+            stop,
+            thread_id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+            entrance,
+        })
+    }
+
+    /// A way in beside the listeners.
+    #[must_use]
+    pub fn entrance(&self) -> Entrance {
+        self.entrance.clone()
     }
 
     /// The port of the listener that was given at `index`.
@@ -182,6 +219,7 @@ enum Progress {
 }
 
 struct Work {
+    brought: Arc<Mutex<Vec<(Role, Conn)>>>,
     listeners: Vec<(Role, Listener)>,
     limits: AcceptLimits,
     lock: Option<Lock>,
@@ -215,6 +253,7 @@ impl Work {
             }
             self.read_half_open(&ready.half_open);
             self.drop_expired();
+            self.take_brought();
             if self.paused_until.is_some_and(|until| until <= Instant::now()) {
                 self.paused_until = None;
             }
@@ -269,6 +308,17 @@ impl Work {
                     "closing connection from {}: no complete preamble or proof in time",
                     half.remote_addr
                 );
+            }
+        }
+    }
+
+    /// Those that come over the entrance. After those that are half open were read, whose order is known by then.
+    fn take_brought(&mut self) {
+        let brought = std::mem::take(&mut *self.brought.lock());
+        for (role, conn) in brought {
+            // Without an address it is broken already.
+            if let Ok(remote_addr) = conn.peer_addr() {
+                self.admit(conn, canonical(remote_addr), role);
             }
         }
     }
@@ -372,7 +422,7 @@ fn serves(listener: Role, role: Role) -> bool {
             Role::Check => true,
             Role::Probe | Role::DataBack | Role::ProbeBack => listener == Role::Data,
             Role::StateBack => listener == Role::State,
-            Role::Control | Role::Data | Role::State => false,
+            Role::Control | Role::Data | Role::State | Role::Relay => false,
         }
 }
 

@@ -47,7 +47,12 @@ impl<T: Copy + Sub<Output = Duration>> Bucket<T> {
 
     /// How long it takes until it may happen once more. A little more than that, so that it may then.
     pub fn wait(&self, rate: &Rate, now: T) -> Duration {
-        let missing = (1.0 - self.left(rate, now)).max(0.0);
+        self.wait_for(rate, now, 1.0)
+    }
+
+    /// The same, until it may happen `count` times more, which are no more than a burst.
+    pub fn wait_for(&self, rate: &Rate, now: T, count: f64) -> Duration {
+        let missing = (count - self.left(rate, now)).max(0.0);
         Duration::from_secs_f64(missing / rate.per_second) + Duration::from_micros(2)
     }
 }

@@ -21,7 +21,7 @@ use std::{
 
 use mio::{Interest as MioInterest, Registry, Token, event::Source, unix::SourceFd};
 use parking_lot::Mutex;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     mode::WireMode,
@@ -359,6 +359,13 @@ impl Conn {
         let socket = SockRef::from(&self.stream);
         socket.set_send_buffer_size(bytes)?;
         socket.set_recv_buffer_size(bytes)
+    }
+
+    /// After so long without bytes the system asks whether the other end is there; without an answer to several such
+    /// questions the connection breaks.
+    pub fn ask_if_alive(&self, after: Duration) -> io::Result<()> {
+        let questions = TcpKeepalive::new().with_time(after).with_interval(after / 3);
+        SockRef::from(&self.stream).set_tcp_keepalive(&questions)
     }
 
     /// Nothing waits for acknowledgements before it is sent.

@@ -9,6 +9,7 @@
 //! | be reached | [`listener`], [`acceptor`] |
 //! | be reached by many, on one thread | [`listeners`], [`reactor`], [`write_queue`] |
 //! | know who can be reached, of many at once | [`reach`] |
+//! | meet somebody whom nobody can dial, or let such meet | [`relay`] |
 //! | know how fast a path is | [`probe`] |
 //! | say who one is when a connection starts | [`preamble`] |
 //! | take no more from strangers than one can bear | [`throttle`], [`bucket`] |
@@ -20,7 +21,7 @@
 //! | know its sockets again, in the child of a `fork` | [`ledger`] |
 //! | call what the standard library lacks | [`sys`] |
 //!
-//! Modules from top to bottom, each of which uses only those below it: `acceptor`, `reach`, `dial`, `queued`,
+//! Modules from top to bottom, each of which uses only those below it: `relay`, `acceptor`, `reach`, `dial`, `queued`,
 //! `reactor`, `link`, `listener`, `listeners`, `probe`, `stream`, `conn`, `handshake`, `seal`, `ticket`, `key`,
 //! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `sys`, `threads`, `throttle`, `bucket`,
 //! `wire`, `write_queue`.
@@ -47,6 +48,7 @@ pub mod probe;
 pub mod queued;
 pub mod reach;
 pub mod reactor;
+pub mod relay;
 pub mod seal;
 pub mod stream;
 #[allow(unsafe_code)]

@@ -63,15 +63,22 @@ pub enum Role {
     StateBack = 7,
     /// As [`Role::Probe`], dialed by the one that is measured.
     ProbeBack = 8,
+    /// To meet somebody at a [relay](crate::relay), which nobody can dial either. Other fields mean other things there,
+    /// see [`Visit`](crate::relay::Visit).
+    Relay = 9,
 }
 
 impl Role {
     /// Whether bulk data travels over such a connection, which the run may protect less than others.
     fn is_bulk(self) -> bool {
         match self {
-            Self::Data | Self::State | Self::Probe | Self::DataBack | Self::StateBack | Self::ProbeBack => {
-                true
-            }
+            Self::Data
+            | Self::State
+            | Self::Probe
+            | Self::DataBack
+            | Self::StateBack
+            | Self::ProbeBack
+            | Self::Relay => true,
             Self::Control | Self::Check => false,
         }
     }
@@ -86,6 +93,7 @@ impl Role {
             6 => Some(Self::DataBack),
             7 => Some(Self::StateBack),
             8 => Some(Self::ProbeBack),
+            9 => Some(Self::Relay),
             _ => None,
         }
     }
@@ -393,7 +401,7 @@ mod tests {
     fn preamble() -> impl Strategy<Value = Preamble> {
         let ids = (any::<u128>(), any::<u128>(), any::<u128>());
         let rest = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u16>(), any::<u64>());
-        (1u8..=8, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
+        (1u8..=9, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
             features: rest.0,
             run,
             from,
@@ -494,9 +502,9 @@ mod tests {
         }
 
         let mut bytes = Preamble::new(Role::Data).encode();
-        bytes[10] = 9;
+        bytes[10] = 10;
         let no_role: [u8; PREAMBLE_BYTES] = seal(&bytes[..PREAMBLE_BYTES - 4]);
-        assert_eq!(Preamble::decode(&no_role), Err(PreambleError::Role(9)));
+        assert_eq!(Preamble::decode(&no_role), Err(PreambleError::Role(10)));
         assert!(!could_be_preamble(b"GET / HTTP/1.1"));
     }
 

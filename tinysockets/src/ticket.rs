@@ -92,7 +92,8 @@ impl Lock {
             }
             // One of the master: it need not know which run key a newcomer has.
             Role::Check if preamble.from == 0 => Some(own.ticket(preamble)),
-            Role::Control | Role::Check => None,
+            // Whoever is on a relay's port meets somebody there who wants a ticket.
+            Role::Control | Role::Check | Role::Relay => None,
         }
     }
 

@@ -7,6 +7,7 @@ mod link_ring;
 mod link_send;
 mod link_support;
 mod queued;
+mod relay;
 mod secure;
 mod stream;
 mod tickets;

@@ -78,6 +78,7 @@ fn of_refusal(reason: Refusal) -> &'static str {
 pub(super) const fn what_for(role: Role) -> &'static str {
     match role {
         Role::State | Role::StateBack => "port for state",
+        Role::Relay => "relay",
         Role::Data | Role::DataBack | Role::Probe | Role::ProbeBack | Role::Check | Role::Control => {
             "port for tensors"
         }

@@ -59,6 +59,7 @@ pub(crate) fn announced(
 fn what_for(role: Role) -> &'static str {
     match role {
         Role::State | Role::StateBack => "shared state",
+        Role::Relay => "a relay",
         Role::Data | Role::DataBack | Role::Probe | Role::ProbeBack | Role::Check | Role::Control => {
             "tensors"
         }
@@ -151,6 +152,6 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) 
         // The reply was all.
         Role::Check => {}
         // The acceptor lets only the roles of the two listeners through.
-        Role::Control => {}
+        Role::Control | Role::Relay => {}
     }
 }

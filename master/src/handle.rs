@@ -3,6 +3,7 @@
 use crate::{
     event_loop::{AdminSocket, EventLoop, Setup},
     random::RandomIds,
+    relay::RelayConfig,
     state::{MasterState, Options},
 };
 use parking_lot::{Condvar, Mutex};
@@ -23,6 +24,7 @@ use tinysockets::{
     listeners,
     mode::WireMode,
     reactor::Stopper,
+    relay::Relay,
 };
 
 /// Time in which the name of the address to listen on must be resolved.
@@ -88,6 +90,9 @@ pub struct MasterConfig {
     /// its ports is warned, and dropped if the others do not reach it either. Default false: such peers take part, and
     /// dial all of their connections themselves.
     pub require_reachable: bool,
+    /// Offers a relay to peers that nobody can dial, for where there is no other way between two of them. All of their
+    /// bytes pass this machine twice. Default: none, and such peers are never neighbours.
+    pub relay: Option<RelayConfig>,
     /// Time that a new connection has for its preamble, and again for its registration.
     pub registration_timeout: Duration,
     /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of
@@ -125,6 +130,7 @@ impl Default for MasterConfig {
             min_world_size: options.min_world_size,
             accept_revision: None,
             require_reachable: options.require_reachable,
+            relay: None,
             registration_timeout: options.registration_timeout,
             admin: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
@@ -194,6 +200,9 @@ impl MasterConfig {
                 self.peer_timeout
             )));
         }
+        if self.relay.is_some_and(|relay| relay.mbit_per_s == 0) {
+            return Err(MasterError::Setting("a relay needs a rate of at least 1 Mbit/s".into()));
+        }
         if self.client_queue_bytes < SMALLEST_QUEUE_BYTES {
             return Err(MasterError::Setting(format!(
                 "a queue of {} bytes per client is too small, use at least {SMALLEST_QUEUE_BYTES}",
@@ -257,6 +266,14 @@ pub enum MasterError {
         /// The system's error.
         error: Arc<io::Error>,
     },
+    /// The relay cannot be started.
+    #[error("the relay cannot listen on port {port}: {error}{}", hint(error))]
+    Relay {
+        /// The port as given.
+        port: u16,
+        /// The system's error.
+        error: Arc<io::Error>,
+    },
     /// The operator's socket cannot be made.
     #[error("cannot listen for an operator at {path:?}: {error}")]
     Admin {
@@ -302,6 +319,8 @@ pub struct Master {
     stopper: Stopper,
     ending: Arc<Ending>,
     thread: Option<JoinHandle<()>>,
+    /// Ends with this handle.
+    _relay: Option<Relay>,
 }
 
 impl Master {
@@ -331,13 +350,22 @@ impl Master {
             let drawn = SecretKey::generate().map_err(|error| MasterError::Random(Arc::new(error)))?;
             options.state_key = Some(drawn);
         }
+        let keys = config.accepted_keys()?.map(RunKeys::new);
+        let (mut relay, mut news) = (None, None);
+        if let Some(wanted) = config.relay {
+            let started = crate::relay::start(wanted, local_addr.ip(), run, keys.clone());
+            let failed = |error| MasterError::Relay { port: wanted.port, error: Arc::new(error) };
+            let (running, offer, told) = started.map_err(failed)?;
+            (relay, news, options.relay) = (Some(running), Some(told), Some(offer));
+        }
         let state = MasterState::new(options, Box::new(ids));
         let (event_loop, stopper) = EventLoop::new(Setup {
             listeners,
             admin,
             state,
             run,
-            keys: config.accepted_keys()?.map(RunKeys::new),
+            keys,
+            relay: news,
             recorder: Arc::clone(&recorder),
             preamble_timeout: config.registration_timeout,
             queue_limit_bytes: config.client_queue_bytes,
@@ -361,7 +389,7 @@ impl Master {
             })
             .map_err(event_loop_error)?;
         announce(&config, run, local_addr);
-        Ok(Self { local_addr, run, stopper, ending, thread: Some(thread) })
+        Ok(Self { local_addr, run, stopper, ending, thread: Some(thread), _relay: relay })
     }
 
     /// The address that it listens on, with the real port. If it listens on several, the first of them.

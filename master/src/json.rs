@@ -1,6 +1,9 @@
 //! The status of a run as JSON, for programs.
 
-use pccl_protocol::{CollectiveId, EdgeRate, FetchProgress, Status, StatusGroup, StatusPeer, StatusWait};
+use pccl_protocol::{
+    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Status, StatusGroup, StatusPeer, StatusRelay,
+    StatusWait,
+};
 use std::fmt::Write;
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
@@ -21,6 +24,18 @@ pub fn status_to_json(status: &Status) -> String {
         ("groups", list(status.groups.iter().map(group))),
         ("peers", list(status.peers.iter().map(peer))),
         ("waits", list(status.waits.iter().map(wait))),
+        ("relay", status.relay.as_ref().map_or("null".to_owned(), relay)),
+    ])
+}
+
+fn relay(relay: &StatusRelay) -> String {
+    let id = |peer: PeerId| text(&format!("{peer:#}"));
+    let pair = |pair: &RelayedPair| object(&[("from", id(pair.from)), ("to", id(pair.to))]);
+    object(&[
+        ("port", relay.port.to_string()),
+        ("mbit_per_s", relay.mbit_per_s.to_string()),
+        ("bytes", relay.bytes.to_string()),
+        ("pairs", list(relay.pairs.iter().map(pair))),
     ])
 }
 
@@ -181,6 +196,12 @@ mod tests {
                 outbound_only: true,
             }],
             waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],
+            relay: Some(StatusRelay {
+                port: 19,
+                mbit_per_s: 20,
+                bytes: 21,
+                pairs: vec![RelayedPair { from: PeerId(1), to: PeerId(2) }],
+            }),
         };
         let id = |last: u32| format!("{last:032x}");
         assert_eq!(
@@ -199,17 +220,20 @@ mod tests {
                     r#""epoch":6,"attempt":1}},"#,
                     r#""fetch":{{"done_bytes":15,"total_bytes":16,"bytes_per_s":17,"sources":18}},"#,
                     r#""outbound_only":true}}],"#,
-                    r#""waits":[{{"since_ms":10,"text":"for \"it\""}}]}}"#
+                    r#""waits":[{{"since_ms":10,"text":"for \"it\""}}],"#,
+                    r#""relay":{{"port":19,"mbit_per_s":20,"bytes":21,"pairs":[{{"from":"{}","to":"{}"}}]}}}}"#
                 ),
                 id(0xff),
                 id(1),
                 id(2),
                 id(1),
                 id(2),
-                id(1)
+                id(1),
+                id(1),
+                id(2)
             )
         );
-        let empty = Status { groups: vec![], peers: vec![], waits: vec![], ..status };
-        assert!(status_to_json(&empty).ends_with(r#""groups":[],"peers":[],"waits":[]}"#));
+        let empty = Status { groups: vec![], peers: vec![], waits: vec![], relay: None, ..status };
+        assert!(status_to_json(&empty).ends_with(r#""groups":[],"peers":[],"waits":[],"relay":null}"#));
     }
 }

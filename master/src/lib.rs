@@ -3,7 +3,7 @@
 //! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `doctor`, `offline`,
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`, `offline`,
 //! `random`, `rates`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod offline;
 mod operate;
 mod random;
 mod rates;
+mod relay;
 pub mod state;
 pub mod topology;
 
@@ -22,5 +23,6 @@ pub use handle::{Master, MasterConfig, MasterError, StopHandle};
 pub use json::status_to_json;
 pub use operate::{accept_revision, key_for, query_rates, query_status, remove_peer, rotate_key};
 pub use rates::{rates_to_csv, rates_to_json};
+pub use relay::RelayConfig;
 pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey};
 pub use tinysockets::mode::WireMode;

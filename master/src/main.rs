@@ -12,7 +12,7 @@ mod store;
 
 use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
-use pccl_master::{AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RunKey, WireMode};
+use pccl_master::{AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
@@ -95,6 +95,15 @@ struct Arguments {
     /// outbound-only takes part, and dials all of its connections itself.
     #[arg(long)]
     require_reachable: bool,
+
+    /// Offer a relay to peers that nobody can dial, for where there is no other way between two of them: the last
+    /// resort. All relayed bytes together are bounded to this many Mbit/s. Off by default.
+    #[arg(long, value_name = "MBIT_PER_S", value_parser = clap::value_parser!(u32).range(1..))]
+    relay: Option<u32>,
+
+    /// With --relay: its port, at the same addresses as the master.
+    #[arg(long, value_name = "PORT", requires = "relay", default_value_t = limits::DEFAULT_RELAY_PORT)]
+    relay_port: u16,
 
     /// Unix socket on which the master listens for `kick`, `accept-revision` and `rotate-key`; `off` for none. Default:
     /// pccl-master-PORT.sock in the first of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and
@@ -255,6 +264,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         min_world_size: arguments.min_world_size,
         accept_revision: arguments.accept_revision,
         require_reachable: arguments.require_reachable,
+        relay: arguments.relay.map(|mbit_per_s| RelayConfig { mbit_per_s, port: arguments.relay_port }),
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };

@@ -79,7 +79,7 @@
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `scope`, `communicator`,
 // `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `summons`, `flight`, `backups`,
-// `memory`, `notice`, `threads`, `error`, `limit`, `world`, `ways`, `tickets`.
+// `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
 mod backups;
 mod collective;
 mod communicator;
@@ -94,6 +94,7 @@ mod limit;
 mod memory;
 mod notice;
 mod options;
+mod relay;
 mod scope;
 mod session;
 mod state;
@@ -117,7 +118,7 @@ pub use notice::{Notice, SIGTERM};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_cuda::{CudaError, DeviceMemory, HAS_CUDA, usable as usable_devices};
 pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
-pub use pccl_master::{Master, MasterConfig, MasterError, RunKey, WireMode, doctor};
+pub use pccl_master::{Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode, doctor};
 pub use pccl_protocol::{
     Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, FetchProgress, GroupEpoch, GroupId,
     GroupUuid, Host, KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status,

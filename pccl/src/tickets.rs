@@ -169,6 +169,7 @@ mod tests {
                 connections: 1,
                 purpose: Purpose::Ring,
                 back: false,
+                relayed: false,
             }],
             paths: Paths::default(),
         }

@@ -1,6 +1,6 @@
 //! What a caller sees of the run, and what this peer knows of it and of itself.
 
-use crate::{tickets::Wallet, ways::Ways};
+use crate::{relay::Relay, tickets::Wallet, ways::Ways};
 use parking_lot::Mutex;
 use pccl_hash::Tree;
 use pccl_protocol::{GroupPlan, PeerId, Registered, RunId, WireMode, WorldSizes};
@@ -103,6 +103,8 @@ pub(crate) struct Told {
     pub(crate) wallet: Wallet,
     /// What has turned out of the addresses that it told.
     pub(crate) ways: Arc<Ways>,
+    /// The way to the relay, if the master has one.
+    pub(crate) relay: OnceLock<Relay>,
     /// By which digests shared state is voted on.
     tree: OnceLock<Tree>,
 }

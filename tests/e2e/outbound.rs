@@ -5,7 +5,7 @@ use crate::{
     networks::{self, Networks},
     peer::Peer,
 };
-use pccl::{MasterConfig, RunKey};
+use pccl::{MasterConfig, RelayConfig, RunKey};
 use pccl_tests::spec::{Spec, StateSpec};
 
 const HIDDEN: &[&str] = &["outbound=1"];
@@ -97,6 +97,51 @@ fn who_separates_them_is_missed_and_replaced() {
     fleet.reduce(Spec::sum(100_000, 3));
 }
 
+/// Two that nobody can dial, and nobody else, train while one of them dies and is replaced. The newcomer fetches the
+/// state from the other one, which it cannot dial either.
+#[test]
+fn two_that_nobody_can_dial_train_over_the_relay_of_the_master() {
+    let relay = Some(RelayConfig { port: 0, ..RelayConfig::new(1000) });
+    for config in configs() {
+        let key = config.run_key.clone();
+        let mut fleet = Fleet::empty(MasterConfig { relay, ..config });
+        (0..2).for_each(|_| assert!(fleet.spawn(HIDDEN) < 2));
+        // It dies in the middle of an all-reduce.
+        fleet[1].ask("trap kill 20 frame begins").good();
+        (0..2).for_each(|place| begin_training(&mut fleet, place, 2));
+        fleet[1].await_death();
+        let replacement = fleet.spawn(HIDDEN);
+        begin_training(&mut fleet, replacement, 2);
+        fleet.remove(1);
+        if key.is_none() {
+            fleet.await_status("at most 1000 Mbit/s");
+        }
+        let ends: Vec<_> = fleet
+            .iter_mut()
+            .map(|peer| {
+                assert!(matches!(peer.note().as_str(), "note fresh"));
+                peer.answer().good()
+            })
+            .collect();
+        for end in &ends {
+            assert_eq!((end.field("step"), end.field("right")), (&*STEPS.to_string(), "true"));
+            assert_eq!(end.field("digest"), ends[0].field("digest"));
+        }
+        for peer in &mut *fleet {
+            assert!(peer.log().contains("goes through the relay of the master"), "{}", peer.log());
+        }
+    }
+}
+
+/// With others between them nobody uses it.
+#[test]
+fn nothing_is_relayed_where_a_ring_goes_without() {
+    let relay = Some(RelayConfig { port: 0, ..RelayConfig::new(1) });
+    let mut fleet = world(MasterConfig { relay, ..config() }, &[HIDDEN, HIDDEN, OPEN, OPEN]);
+    fleet.reduce(Spec::sum(100_000, 1));
+    fleet.await_status("nobody uses it");
+}
+
 #[test]
 fn a_master_may_want_peers_that_can_be_dialed() {
     let mut fleet = Fleet::empty(MasterConfig { require_reachable: true, ..config() });
@@ -120,9 +165,9 @@ fn three_hosts_of_which_two_only_dial_out_train_to_the_same_state() {
 
 const STEPS: u32 = 24;
 
-fn begin_training(fleet: &mut Fleet, place: usize) {
+fn begin_training(fleet: &mut Fleet, place: usize, peers: u32) {
     let file = fleet.file_of(place);
-    fleet[place].send(format!("train {} {STEPS} 4", file.display()));
+    fleet[place].send(format!("train {} {STEPS} {peers}", file.display()));
 }
 
 fn train_across(networks: &Networks, config: MasterConfig) {
@@ -138,11 +183,11 @@ fn train_across(networks: &Networks, config: MasterConfig) {
     // Each dies in the middle of an all-reduce.
     fleet[2].ask("trap kill 20 frame begins").good();
     fleet[3].ask("trap kill 60 frame begins").good();
-    (0..4).for_each(|place| begin_training(&mut fleet, place));
+    (0..4).for_each(|place| begin_training(&mut fleet, place, 4));
     for (victim, host) in [(2, networks::HIDDEN), (3, networks::OPEN)] {
         fleet[victim].await_death();
         let replacement = fleet.spawn_by(at(host), &[]);
-        begin_training(&mut fleet, replacement);
+        begin_training(&mut fleet, replacement, 4);
     }
     fleet.remove(3);
     fleet.remove(2);

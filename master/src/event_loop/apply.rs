@@ -62,8 +62,10 @@ impl EventLoop {
     fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
         match action {
             Action::Send { client, mut packet } => {
-                if let (M2c::Status(status), Some(office)) = (&mut packet, &self.tickets) {
-                    status.run_keys = 1 + u8::from(office.accepted().second.is_some());
+                if let M2c::Status(status) = &mut packet {
+                    let keys = self.tickets.as_ref().map(|office| office.accepted());
+                    status.run_keys = keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()));
+                    status.relay = self.relay.as_ref().map(crate::relay::RelayNews::status);
                 }
                 self.send(&[client], &packet, slow);
             }

@@ -38,6 +38,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         peer_timeout_ms: 1,
         wire: None,
         state_key: None,
+        relay: None,
     };
     observer.output(client, &M2c::Registered(registered));
     peer

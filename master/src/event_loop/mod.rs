@@ -22,7 +22,10 @@ mod tickets;
 
 pub(crate) use admin::AdminSocket;
 
-use crate::state::{Action, ClientKey, Input, MasterState, Timestamp};
+use crate::{
+    relay::RelayNews,
+    state::{Action, ClientKey, Input, MasterState, Timestamp},
+};
 use admin::Admin;
 use conn::Conn;
 use large::LargePackets;
@@ -74,6 +77,8 @@ pub(crate) struct Setup {
     pub(crate) run: RunId,
     /// All clients have to prove that they have one of these, if there are any.
     pub(crate) keys: Option<RunKeys>,
+    /// What is told of the relay, if there is one.
+    pub(crate) relay: Option<RelayNews>,
     /// Keeps the last events.
     pub(crate) recorder: Arc<Recorder>,
     /// Time for a preamble.
@@ -95,6 +100,7 @@ pub(crate) struct EventLoop {
     lock: Option<Lock>,
     /// In a run with a key.
     tickets: Option<TicketOffice>,
+    relay: Option<RelayNews>,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
     started: Instant,
@@ -139,6 +145,7 @@ impl EventLoop {
             run: setup.run,
             lock: setup.keys.clone().map(Lock::of_master),
             tickets: setup.keys.map(|keys| TicketOffice::open(setup.run, keys)).transpose()?,
+            relay: setup.relay,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,

@@ -270,6 +270,7 @@ mod tests {
                 peer_timeout_ms: 1,
                 wire: Some(pccl_protocol::WireMode::Encrypt),
                 state_key: None,
+                relay: None,
             };
             let client = ClientKey(peer as u64);
             let told = office.in_front_of(client, &M2c::Registered(registered), 5);
@@ -291,6 +292,7 @@ mod tests {
             hosts: Host::new("h").into(),
             port: 1,
             back: false,
+            relayed: false,
         };
         let sources = sources.iter().map(source).collect();
         M2c::StateAhead(SyncPlan {
@@ -317,6 +319,7 @@ mod tests {
             connections: 1,
             purpose: Purpose::Ring,
             back: false,
+            relayed: false,
         };
         M2c::GroupPlan(GroupPlan {
             group: GroupId(0),

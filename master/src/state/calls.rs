@@ -26,7 +26,8 @@ impl Roll {
         let (Some(caller), Some(dialer)) = (self.peers.get(&id), self.peers.get(&wish.peer)) else { return };
         // A newcomer fetches what is lent to it.
         let may_fetch = caller.phase != Phase::Pending || caller.ahead.is_some();
-        let is_reachable = dialer.outbound_only && !caller.outbound_only;
+        let relayed = self.is_relayed((id, wish.peer)) && wish.role == TicketRole::StateBack;
+        let is_reachable = dialer.outbound_only && (!caller.outbound_only || relayed);
         if !may_fetch || !is_reachable || caller.group() != dialer.group() || dialer.phase == Phase::Pending {
             return;
         }
@@ -34,6 +35,6 @@ impl Roll {
         let is_state = role == TicketRole::StateBack;
         let port = if is_state { caller.info.state_port } else { caller.info.p2p_port };
         let hosts = caller.hosts_for(dialer);
-        out.send(dialer.client, M2c::Call(Call { peer: id, hosts, port, role, index, count }));
+        out.send(dialer.client, M2c::Call(Call { peer: id, hosts, port, role, index, count, relayed }));
     }
 }

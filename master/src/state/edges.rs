@@ -166,12 +166,12 @@ impl Edges {
     }
 
     /// As plans carry them, for members in this order.
-    pub(super) fn listed(&self, order: &[PeerId]) -> Vec<PlanEdge> {
+    pub(super) fn listed(&self, order: &[PeerId], is_relayed: impl Fn(EdgeEnds) -> bool) -> Vec<PlanEdge> {
         let ranks: BTreeMap<PeerId, u16> = order.iter().copied().zip(0..).collect();
-        let listed = self.planned.iter().filter_map(|((from, to), edge)| {
+        let listed = self.planned.iter().filter_map(|(ends, edge)| {
             let Edge { purpose, generation, connections, back, .. } = *edge;
-            let (from, to) = (*ranks.get(from)?, *ranks.get(to)?);
-            Some(PlanEdge { from, to, generation, connections, purpose, back })
+            let (from, to) = (*ranks.get(&ends.0)?, *ranks.get(&ends.1)?);
+            Some(PlanEdge { from, to, generation, connections, purpose, back, relayed: is_relayed(*ends) })
         });
         listed.collect()
     }

@@ -96,13 +96,14 @@ fn shape(entry: &StateEntry) -> Shape<'_> {
 ///
 /// `in_vain` tells how often somebody failed to fetch from a peer since somebody last succeeded: others come first.
 /// `None` if nobody may fetch from it: it has its vote all the same, see [`Part::is_unserved`]. `may_meet` tells
-/// whether the first can fetch from the second: who has something to fetch, and cannot do so from anybody who may give
+/// whether the first can fetch from the second, and `has_relay` whether it may do so over the relay if it can from
+/// nobody: who has something to fetch, and cannot do so from anybody who may give
 /// it, is [apart](Part::is_apart).
 pub(super) fn elect(
     votes: &Votes,
     holders: &BTreeSet<PeerId>,
     in_vain: impl Fn(PeerId) -> Option<u32>,
-    may_meet: impl Fn(PeerId, PeerId) -> bool,
+    (may_meet, has_relay): (impl Fn(PeerId, PeerId) -> bool, bool),
 ) -> Result<Election, Conflict> {
     let highest = check_strategies(votes)?;
     let known = |peer: &PeerId, vote: &SyncVote| holders.contains(peer) && gives(vote);
@@ -121,7 +122,10 @@ pub(super) fn elect(
         let mut part = part_of(*peer, vote, !current(peer, vote), &sources);
         part.sources.retain(|id| in_vain(*id).is_some());
         let is_served = !part.sources.is_empty();
-        part.sources.retain(|id| may_meet(*peer, *id));
+        // The relay is for who has no other source.
+        if !has_relay || part.sources.iter().any(|id| may_meet(*peer, *id)) {
+            part.sources.retain(|id| may_meet(*peer, *id));
+        }
         part.is_apart = is_served && part.is_unserved();
         part.sources.truncate(limits::MAX_SYNC_SOURCES);
         turn += usize::from(!part.fetch.is_empty());

@@ -284,7 +284,9 @@ impl Forming {
         if members.len() > 1 && members.iter().any(is_open) {
             return Step::Wait;
         }
-        let apart = ring_of(&members).find_map(|ends| Some((ends, roll.why_apart(ends)?)));
+        let has_relay = roll.options.relay.is_some();
+        let of_edge = |ends| Some((ends, roll.why_apart(ends).filter(|_| !has_relay)?));
+        let apart = ring_of(&members).find_map(of_edge);
         let Some((ends, why)) = apart else { return Step::Form(members) };
         let text = format!("{} cannot be built: {why}, or list others between them", roll.name_of_edge(ends));
         let culprits = vec![roll.culprit_of(ends.0), roll.culprit_of(ends.1)];

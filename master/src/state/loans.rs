@@ -191,7 +191,8 @@ mod tests {
             entries: vec![entry("a", false, *a), entry("rng", true, *rng), entry("w", false, *w)],
         };
         let votes = (1..).map(PeerId).zip(ballots.iter().map(vote)).collect();
-        let election = elect(&votes, &BTreeSet::new(), |_| Some(0), |_, _| true).expect("an election");
+        let election =
+            elect(&votes, &BTreeSet::new(), |_| Some(0), (|_, _| true, false)).expect("an election");
         Content::of(&votes, &election, |_| true)
     }
 

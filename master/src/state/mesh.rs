@@ -74,7 +74,7 @@ impl Mesh {
 
 impl Net {
     /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
-    /// two of its members is remembered. An edge that failed is built anew: its connections are not to be used again,
+    /// two of its members is remembered, or if even the ring needs the relay. An edge that failed is built anew: its connections are not to be used again,
     /// even if one of its ends has not noticed.
     pub(super) fn plan_mesh(&mut self, dials: &Dials, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
         for ends in self.mesh.faults.keys() {
@@ -87,8 +87,13 @@ impl Net {
         self.mesh.faults.retain(|ends, until| *until > now && is_here(ends));
         // One connection: what goes over it is small, or one of many at the same time.
         let wanted = |ends| Wanted { ends, purpose: Purpose::Mesh, connections: 1, back: false };
-        let may_meet = |ends: &EdgeEnds| dials.dialer(ends.0, ends.1).is_some();
-        if is_possible { mesh_of(order).filter(may_meet).map(wanted).collect() } else { Vec::new() }
+        let may_meet =
+            |ends: &EdgeEnds| !dials.is_relayed(ends.0, ends.1) && dials.dialer(ends.0, ends.1).is_some();
+        if is_possible && !dials.need_relay(order) {
+            mesh_of(order).filter(may_meet).map(wanted).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// Whether the present plan has a mesh.

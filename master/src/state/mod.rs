@@ -432,6 +432,7 @@ impl MasterState {
             peer_timeout_ms: millis(self.roll.options.peer_timeout),
             wire: self.roll.options.wire,
             state_key: self.roll.options.state_key.clone(),
+            relay: self.roll.options.relay,
         };
         self.out.send(client, M2c::Registered(answer));
         self.roll.begin_to_dial(&mut self.out, id);

@@ -32,10 +32,16 @@ impl Roll {
 
     /// Who of these can dial whom.
     pub(super) fn dials(&self, peers: &[PeerId]) -> Dials {
-        peers.iter().copied().filter(|id| self.is_outbound_only(*id)).collect()
+        let hidden: Dials = peers.iter().copied().filter(|id| self.is_outbound_only(*id)).collect();
+        hidden.with_relay(self.options.relay.is_some())
     }
 
-    /// Whether there can be an edge between two peers.
+    /// Whether two peers meet at the relay, if they do.
+    pub(super) fn is_relayed(&self, ends: EdgeEnds) -> bool {
+        self.options.relay.is_some() && !self.may_meet(ends)
+    }
+
+    /// Whether one of two peers can dial the other one.
     pub(super) fn may_meet(&self, ends: EdgeEnds) -> bool {
         !(self.is_outbound_only(ends.0) && self.is_outbound_only(ends.1))
     }
@@ -68,9 +74,17 @@ impl Roll {
         let client = peer.client;
         let found = why.map_or_else(|| "as its program says".to_owned(), |why| format!("since {why}"));
         let text = format!(
-            "this peer is outbound-only, {found}: it dials all of its connections itself. Two such peers are never \
-             neighbours, so a group takes no more of them than of others, and operations between two of them fail. \
-             To have others dial it, {}",
+            "this peer is outbound-only, {found}: it dials all of its connections itself. {} To have others dial it, {}",
+            match self.options.relay {
+                None => {
+                    "Two such peers are never neighbours, so a group takes no more of them than of others, and \
+                     operations between two of them fail."
+                }
+                Some(_) => {
+                    "Two such peers meet at the relay of the master where there is no other way, which is slow, and \
+                     operations between two of them fail."
+                }
+            },
             self.how_to_open(id)
         );
         out.send(client, M2c::Warning(Text::new(text)));
@@ -114,7 +128,7 @@ impl Roll {
         let others = members.len() - hidden.len();
         format!(
             "{} of {} peers are outbound-only, and a ring takes no more of them than of others ({others}): let others \
-             reach {}, or add a peer that can be dialed",
+             reach {}, or add a peer that can be dialed; the last resort is a relay (pccl-master --relay)",
             hidden.len(),
             members.len(),
             self.list_hidden(&hidden)

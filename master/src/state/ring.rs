@@ -52,13 +52,22 @@ impl Group {
         let dials = roll.dials(&wanted);
         let wanted = dials.separated(&wanted).unwrap_or(wanted);
         let barred = dials.barred(&wanted);
-        let worse_than = |limit: Severity| -> BTreeSet<EdgeEnds> {
+        let worse_than = |limit: Severity, barred: &BTreeSet<EdgeEnds>| -> BTreeSet<EdgeEnds> {
             let marks = self.net.edges.marks.iter().filter(|(_, mark)| mark.severity >= limit);
             marks.map(|(ends, _)| *ends).chain(barred.iter().copied()).collect()
         };
-        let (forbidden, avoided) = (worse_than(Severity::Forbidden), worse_than(Severity::Avoided));
-        let order = ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden));
-        order.map_err(|_| NoRing { members: wanted, forbidden })
+        let search = |barred: &BTreeSet<EdgeEnds>| {
+            let (forbidden, avoided) =
+                (worse_than(Severity::Forbidden, barred), worse_than(Severity::Avoided, barred));
+            let order = ring_order(&wanted, &avoided).or_else(|_| ring_order(&wanted, &forbidden));
+            order.map_err(|_| forbidden)
+        };
+        // The relay is for where there is no ring without it.
+        let order = match roll.options.relay {
+            Some(_) => search(&barred).or_else(|_| search(&BTreeSet::new())),
+            None => search(&barred),
+        };
+        order.map_err(|forbidden| NoRing { members: wanted.clone(), forbidden })
     }
 
     /// Plans a ring in this order for its members, and tells them.
@@ -73,7 +82,9 @@ impl Group {
         let now = roll.now;
         let wish = |id: &PeerId| roll.peers.get(id).map_or(0, |peer| peer.info.pool_connections);
         let ring: Vec<Wanted> = ring_of(order)
-            .map(|ends| (ends, wish(&ends.0).min(limits::MAX_POOL_CONNECTIONS)))
+            // The relay is shared, and bounds the rate: more connections would only take more of its places.
+            .map(|ends| (ends, if roll.is_relayed(ends) { 1 } else { wish(&ends.0) }))
+            .map(|(ends, wish)| (ends, wish.min(limits::MAX_POOL_CONNECTIONS)))
             .map(|(ends, connections)| Wanted { ends, purpose: Purpose::Ring, connections, back: false })
             .collect();
         let (pairwise, shares) = self.schedule_for(roll, measured, order);
@@ -119,7 +130,7 @@ impl Group {
         for viewer in peers() {
             views.entry(viewer.view().filter(|_| differ)).or_default().push(viewer);
         }
-        let edges = self.net.edges.listed(&self.ring);
+        let edges = self.net.edges.listed(&self.ring, |ends| roll.is_relayed(ends));
         for viewers in views.into_values() {
             let viewer = viewers[0];
             let member = |id: &PeerId| {

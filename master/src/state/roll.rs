@@ -132,12 +132,13 @@ impl Roll {
 
     /// Where `viewer` fetches shared state from `source`; `None` if they cannot meet.
     pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
-        if !self.may_meet((viewer, source)) {
+        let relayed = self.is_relayed((viewer, source));
+        if !relayed && !self.may_meet((viewer, source)) {
             return None;
         }
         let (viewer, peer) = (self.peers.get(&viewer)?, self.peers.get(&source)?);
         let (hosts, port, back) = (peer.hosts_for(viewer), peer.info.state_port, peer.outbound_only);
-        Some(StateSource { peer: source, hosts, port, back })
+        Some(StateSource { peer: source, hosts, port, back, relayed })
     }
 
     /// Whether peers reach the master from one address.

@@ -89,7 +89,7 @@ impl Group {
         measured: &Measured,
         order: &[PeerId],
     ) -> (bool, BTreeMap<PeerId, u16>) {
-        if !self.net.mesh.is_possible(order, roll.now) {
+        if !self.net.mesh.is_possible(order, roll.now) || roll.dials(order).need_relay(order) {
             return (false, BTreeMap::new());
         }
         if !roll.dials(order).barred(order).is_empty() {

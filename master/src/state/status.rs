@@ -201,6 +201,8 @@ impl MasterState {
                 .map(|(id, peer)| self.roll.status_of(*id, peer))
                 .collect(),
             waits: waits.collect(),
+            // Whoever sends it knows.
+            relay: None,
         }
     }
 

@@ -226,7 +226,8 @@ impl MasterState {
             may_give.then(|| group.shared.fetches.in_vain(source))
         };
         let may_meet = |to, from| self.roll.may_meet((to, from));
-        let elected = elect(votes, &group.shared.holders, in_vain, may_meet);
+        let elected =
+            elect(votes, &group.shared.holders, in_vain, (may_meet, self.roll.options.relay.is_some()));
         let apart = elected.iter().flat_map(|election| &election.parts);
         let apart: Vec<PeerId> = apart.filter(|(_, part)| part.is_apart).map(|(id, _)| *id).collect();
         if !apart.is_empty() {

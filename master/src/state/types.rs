@@ -3,7 +3,7 @@
 use crate::topology::{Answer, Job};
 use core::net::IpAddr;
 use pccl_protocol::{
-    C2m, GroupId, KickReason, M2c, Name, PeerId, ReachTarget, Revision, RunId, WireMode, limits,
+    C2m, GroupId, KickReason, M2c, Name, PeerId, ReachTarget, RelayOffer, Revision, RunId, WireMode, limits,
 };
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -114,6 +114,8 @@ pub struct Options {
     pub accept_revision: Option<Revision>,
     /// Only peers that others can dial take part.
     pub require_reachable: bool,
+    /// Where peers meet that nobody can dial, if they may.
+    pub relay: Option<RelayOffer>,
     /// Most registered peers.
     pub max_peers: usize,
     /// Most clients that wait for admission.
@@ -154,6 +156,7 @@ impl Options {
             trusted_seeders: Vec::new(),
             accept_revision: None,
             require_reachable: false,
+            relay: None,
             max_peers: limits::MAX_PEERS,
             max_pending: limits::MAX_PENDING_PEERS,
             max_tags_in_flight: limits::MAX_TAGS_IN_FLIGHT,

@@ -2,7 +2,8 @@
 //!
 //! The sending end of an edge dials, unless nobody can dial the receiving end: then that one dials back. Two peers that
 //! nobody can dial (outbound-only) never meet, so no edge joins them, neither in a ring nor beside it. A ring separates
-//! them by others, so it has at most as many of them as others.
+//! them by others, so it has at most as many of them as others. Where there is a relay, a ring of more of them has edges
+//! through that, as few as possible.
 
 use pccl_protocol::PeerId;
 use std::collections::BTreeSet;
@@ -20,12 +21,13 @@ pub enum Dialer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dials {
     outbound_only: BTreeSet<PeerId>,
+    has_relay: bool,
 }
 
 impl FromIterator<PeerId> for Dials {
     /// Of those that cannot be dialed.
     fn from_iter<T: IntoIterator<Item = PeerId>>(outbound_only: T) -> Self {
-        Self { outbound_only: outbound_only.into_iter().collect() }
+        Self { outbound_only: outbound_only.into_iter().collect(), has_relay: false }
     }
 }
 
@@ -35,16 +37,29 @@ impl Dials {
         self.outbound_only.contains(&peer)
     }
 
-    /// Who dials for an edge from one peer to another; `None`: neither can.
+    /// The same, where two peers that nobody can dial may meet at a relay, or not.
+    #[must_use]
+    pub fn with_relay(self, has_relay: bool) -> Self {
+        Self { has_relay, ..self }
+    }
+
+    /// Whether two peers meet at the relay, if they do.
+    pub fn is_relayed(&self, one: PeerId, other: PeerId) -> bool {
+        self.has_relay && self.is_outbound_only(one) && self.is_outbound_only(other)
+    }
+
+    /// Who dials for an edge from one peer to another; `None`: neither can. Where both meet at the relay, the sender is
+    /// the one that begins.
     pub fn dialer(&self, from: PeerId, to: PeerId) -> Option<Dialer> {
         match (self.is_outbound_only(from), self.is_outbound_only(to)) {
             (_, false) => Some(Dialer::Sender),
             (false, true) => Some(Dialer::Receiver),
-            (true, true) => None,
+            (true, true) => self.has_relay.then_some(Dialer::Sender),
         }
     }
 
-    /// The pairs of these peers between which there can be no edge, in both directions.
+    /// The pairs of these peers of which neither can dial the other one, in both directions. Without a relay there can
+    /// be no edge between them.
     pub fn barred(&self, peers: &[PeerId]) -> BTreeSet<(PeerId, PeerId)> {
         let hidden = || peers.iter().copied().filter(|peer| self.is_outbound_only(*peer));
         let pairs = hidden().flat_map(|from| hidden().map(move |to| (from, to)));
@@ -58,12 +73,24 @@ impl Dials {
 
     /// Whether there is a ring of these peers. One alone always is one.
     pub fn have_ring(&self, peers: &[PeerId]) -> bool {
-        peers.len() < 2 || 2 * self.count(peers) <= peers.len()
+        self.has_relay || Self::without_relay(peers.len(), self.count(peers))
+    }
+
+    /// Whether every ring of these peers has an edge through the relay.
+    pub fn need_relay(&self, peers: &[PeerId]) -> bool {
+        self.has_relay && !Self::without_relay(peers.len(), self.count(peers))
+    }
+
+    fn without_relay(all: usize, hidden: usize) -> bool {
+        all < 2 || 2 * hidden <= all
     }
 
     /// Which of those who wait can come into a ring with those who are in it, in their order: everybody who can be
     /// dialed, and as many others as these separate. Into an empty ring at least the first one comes.
     pub fn admit(&self, present: &[PeerId], waiting: &[PeerId]) -> Vec<PeerId> {
+        if self.has_relay {
+            return waiting.to_vec();
+        }
         let others = present.iter().chain(waiting).filter(|peer| !self.is_outbound_only(**peer)).count();
         let mut room = match (present.len(), others) {
             // One that is alone is in a ring, and another one like it does not come to it.
@@ -79,11 +106,12 @@ impl Dials {
         waiting.iter().copied().filter(|peer| comes(peer)).collect()
     }
 
-    /// A ring of these peers in which no two meet that cannot: in this order as far as that goes. `None` if there is
-    /// none.
+    /// A ring of these peers in which no two meet that cannot, or as few as possible at the relay: in this order as far
+    /// as that goes. `None` if there is none.
     pub fn separated(&self, order: &[PeerId]) -> Option<Vec<PeerId>> {
         let n = order.len();
-        let meet = |at: usize| self.dialer(order[at], order[(at + 1) % n]).is_none();
+        let is_hidden = |at: usize| self.is_outbound_only(order[at % n]);
+        let meet = |at: usize| is_hidden(at) && is_hidden(at + 1);
         if n < 2 || !(0..n).any(meet) {
             return Some(order.to_vec());
         }
@@ -92,7 +120,9 @@ impl Dials {
         }
         // Behind each one that can be dialed there is room for one that cannot: first for the one that stands there,
         // then for those that are left, in their order.
-        let first = order.iter().position(|peer| !self.is_outbound_only(*peer))?;
+        let Some(first) = order.iter().position(|peer| !self.is_outbound_only(*peer)) else {
+            return Some(order.to_vec());
+        };
         let mut slots: Vec<(PeerId, Option<PeerId>)> = Vec::new();
         let mut left = Vec::new();
         for at in 0..n {
@@ -109,6 +139,8 @@ impl Dials {
         }
         let mut ring: Vec<PeerId> =
             slots.into_iter().flat_map(|(peer, behind)| std::iter::once(peer).chain(behind)).collect();
+        // For these there is the relay.
+        ring.extend(left);
         // The first one stays the first.
         if let Some(at) = ring.iter().position(|peer| *peer == order[0]) {
             ring.rotate_left(at);
@@ -166,6 +198,25 @@ mod tests {
             let mut sorted = ring.clone();
             sorted.sort_unstable();
             assert_eq!((sorted, ring[0]), (order.clone(), order[0]));
+            assert_eq!(dials.separated(&ring), Some(ring), "what goes stays");
+        }
+    }
+
+    #[test]
+    fn with_a_relay_all_are_let_in_and_as_few_as_possible_meet_there() {
+        for (order, dials) in all() {
+            let dials = dials.with_relay(true);
+            assert_eq!(dials.admit(&[], &order), order);
+            let ring = dials.separated(&order).expect("there is one");
+            let (n, hidden) = (ring.len(), dials.count(&order));
+            let relayed =
+                (0..n).filter(|at| n > 1 && dials.is_relayed(ring[*at], ring[(at + 1) % n])).count();
+            let fewest = if n < 2 { 0 } else { (2 * hidden).saturating_sub(n) };
+            assert_eq!((relayed, ring[0]), (fewest, order[0]), "{order:?} {dials:?}");
+            assert_eq!(dials.need_relay(&order), relayed > 0);
+            let mut sorted = ring.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, order);
             assert_eq!(dials.separated(&ring), Some(ring), "what goes stays");
         }
     }

@@ -97,6 +97,10 @@ pub const MAX_THROWN_AWAY_BYTES: usize = 16 << 20;
 pub const MAX_OPEN_QUESTIONS: usize = 64;
 /// Time for a client of the master to complete its preamble and its registration, in milliseconds.
 pub const REGISTRATION_TIMEOUT_MS: u64 = 5_000;
+/// Default port of the relay of a master.
+pub const DEFAULT_RELAY_PORT: u16 = 48_147;
+/// Most connections that a relay carries at once.
+pub const MAX_RELAYED_PAIRS: usize = 64;
 /// Default first port of the master.
 pub const DEFAULT_MASTER_PORT: u16 = 48_148;
 /// First port tried by a peer's shared-state listener.

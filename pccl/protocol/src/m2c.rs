@@ -101,6 +101,19 @@ wire_struct! {
         /// Keys the tree of digests with which shared state is voted on, in a run with a key. It lasts as long as the
         /// run, so that another run key splits no vote.
         pub state_key: Option<SecretKey>,
+        /// Where peers meet that cannot be dialed, if the master has a relay.
+        pub relay: Option<RelayOffer>,
+    }
+}
+
+wire_struct! {
+    /// The relay of a run, on the machine of its master.
+    #[derive(Copy)]
+    pub struct RelayOffer {
+        /// Its port.
+        pub port: u16,
+        /// What visitors have to tell it.
+        pub token: u64,
     }
 }
 

@@ -132,6 +132,8 @@ wire_struct! {
         pub port: u16,
         /// It cannot be dialed: the receiver asks for its connections with [`C2m::CallMe`](crate::C2m::CallMe).
         pub back: bool,
+        /// Nor can the receiver: it waits for those connections at the relay.
+        pub relayed: bool,
     }
 }
 

@@ -100,6 +100,36 @@ impl ListItem for StatusWait {
 }
 
 wire_struct! {
+    /// Two peers that are connected through the relay.
+    #[derive(Copy)]
+    pub struct RelayedPair {
+        /// The one that has begun.
+        pub from: PeerId,
+        /// The other one.
+        pub to: PeerId,
+    }
+}
+
+impl ListItem for RelayedPair {
+    const LIST: &'static str = "relayed pairs";
+    const MAX_ITEMS: usize = limits::MAX_RELAYED_PAIRS;
+}
+
+wire_struct! {
+    /// What the relay of the master does.
+    pub struct StatusRelay {
+        /// Its port.
+        pub port: u16,
+        /// The bound for all relayed bytes together, in Mbit/s.
+        pub mbit_per_s: u32,
+        /// Bytes that were relayed so far.
+        pub bytes: u64,
+        /// Who is connected through it, once for each connection.
+        pub pairs: Vec<RelayedPair>,
+    }
+}
+
+wire_struct! {
     /// The run at one instant. Its [`Display`](fmt::Display) is a short text of several lines.
     pub struct Status {
         /// The request that this answers.
@@ -122,6 +152,8 @@ wire_struct! {
         pub peers: Vec<StatusPeer>,
         /// What waits, longest first; at most [`limits::MAX_STATUS_WAITS`] entries.
         pub waits: Vec<StatusWait>,
+        /// Through which peers meet that nobody can dial, if the master has a relay.
+        pub relay: Option<StatusRelay>,
     }
 }
 
@@ -205,6 +237,9 @@ impl fmt::Display for Status {
             let seeders: Vec<String> = self.trusted_seeders.iter().map(|name| self.seeder(name)).collect();
             writeln!(f, "only trusted seeders give shared state: {}", seeders.join(", "))?;
         }
+        if let Some(relay) = &self.relay {
+            self.write_relay(f, relay)?;
+        }
         match self.run_keys {
             2.. => f.write_str("a second run key is accepted\n"),
             _ => Ok(()),
@@ -213,6 +248,16 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    fn write_relay(&self, f: &mut fmt::Formatter<'_>, relay: &StatusRelay) -> fmt::Result {
+        let StatusRelay { port, mbit_per_s, bytes, pairs } = relay;
+        write!(f, "relay on port {port}, at most {mbit_per_s} Mbit/s: {bytes} bytes relayed")?;
+        let named = |pair: &RelayedPair| format!("{} -> {}", self.called(pair.from), self.called(pair.to));
+        match pairs.is_empty() {
+            true => writeln!(f, ", nobody uses it"),
+            false => writeln!(f, ", now for {}", pairs.iter().map(named).collect::<Vec<_>>().join(", ")),
+        }
+    }
+
     /// A trusted seeder, and whether it is there.
     fn seeder(&self, name: &Name) -> String {
         match self.peers.iter().find(|peer| peer.name == *name) {
@@ -303,6 +348,7 @@ mod tests {
                 peer(0x22, PeerStage::Pending),
             ],
             waits: vec![StatusWait { since_ms: 61_500, text: Text::new("admission waits for peer 11") }],
+            relay: None,
         };
         let text = status.to_string();
         for part in [
@@ -334,6 +380,12 @@ mod tests {
             status.to_string().contains("ports 48150 and 48149 (outbound-only), group 2, pending"),
             "{status}"
         );
+        let pair = RelayedPair { from: PeerId(0x11 << 96), to: PeerId(0x33 << 96) };
+        status.relay = Some(StatusRelay { port: 48_147, mbit_per_s: 100, bytes: 4096, pairs: vec![pair] });
+        let wanted = "relay on port 48147, at most 100 Mbit/s: 4096 bytes relayed, now for 00000011 (node7:4711) -> \
+                      00000033\n";
+        assert!(status.to_string().contains(wanted), "{status}");
+        status.relay = None;
         status.waits.clear();
         for (wire, end) in [
             (None, "nothing is encrypted\n"),

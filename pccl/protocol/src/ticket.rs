@@ -84,6 +84,8 @@ wire_struct! {
         pub index: u16,
         /// As in the [`CallMe`].
         pub count: u16,
+        /// It cannot be dialed either, and waits at the relay.
+        pub relayed: bool,
     }
 }
 

@@ -79,6 +79,8 @@ wire_struct! {
         pub purpose: Purpose,
         /// The receiving end dials, since nobody can dial it.
         pub back: bool,
+        /// Nobody can dial either end: they meet at the relay, where the sending end begins.
+        pub relayed: bool,
     }
 }
 

@@ -341,6 +341,7 @@ mod tests {
                 connections: 1,
                 purpose,
                 back: false,
+                relayed: false,
             };
             let edges = vec![
                 edge(0, 1, 5, Purpose::Ring),

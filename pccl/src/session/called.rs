@@ -72,13 +72,18 @@ fn dial(
     let place = ways.to(call.peer, &call.hosts, call.port);
     let conns: Vec<Conn> = match call.role {
         TicketRole::ProbeBack => edges::dial_pool(&place, preamble, ticket.as_ref(), deadline)?,
+        TicketRole::StateBack if call.relayed => {
+            let relay = shared.upgrade().and_then(|shared| shared.told.relay.get().cloned());
+            let relay = relay.ok_or("the master has no relay")?;
+            vec![relay.begin(&preamble, ticket.as_ref(), deadline)?]
+        }
         TicketRole::StateBack => {
             let conn = dial_place(&place, &|_| preamble, ticket.as_ref(), deadline);
             vec![conn.map_err(|error| error.to_string())?]
         }
         other => return Err(format!("connections for {other} are not asked for")),
     };
-    if let Some(first) = conns.first() {
+    if let Some(first) = conns.first().filter(|_| !call.relayed) {
         ways.led_to(call.peer, first);
     }
     let Some(shared) = shared.upgrade() else { return Ok(()) };

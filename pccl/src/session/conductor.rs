@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     collective::{links::Name, op::Op, operations::Operations, progress::link_fault, table::LinkDirectory},
-    flight,
+    flight, relay,
     world::Identity,
 };
 use crossbeam_channel::{Receiver, Sender};
@@ -34,7 +34,7 @@ use tinysockets::{
     link::{
         Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink, tune_data_socket,
     },
-    preamble::Preamble,
+    preamble::{Preamble, Role},
 };
 
 /// Scratch memory of an RX thread: small enough to stay in the L2 cache with the memory that it is folded into.
@@ -158,10 +158,16 @@ impl Conductor {
                     purpose: edge.purpose,
                     dials: is_out != edge.back,
                 };
+                if edge.relayed {
+                    warn_of_relay(self.me.peer, is_out, name);
+                }
                 if end.dials {
-                    let (side, target) = (end.side(is_out, name), &plan.members[other]);
+                    let (side, target) = ((end.side(is_out, name), edge.relayed), &plan.members[other]);
                     let from = (&*shared.config, &*shared.told);
                     edges::dial(from, self.me, plan.epoch, side, target, &shared.conductor);
+                } else if let Some(relay) = shared.told.relay.get().filter(|_| edge.relayed) {
+                    let what = relay::Purpose { role: Role::Data, generation: name.1, index: 0 };
+                    relay.expect(PeerId(name.0), what);
                 }
                 end
             });
@@ -339,6 +345,15 @@ impl End {
     fn side(&self, is_out: bool, name: Name) -> Side {
         Side { edge: Edge { peer: name.0, generation: name.1, connections: self.connections }, is_out }
     }
+}
+
+fn warn_of_relay(me: PeerId, is_out: bool, (peer, _): Name) {
+    let other = PeerId(peer);
+    let (from, to) = if is_out { (me, other) } else { (other, me) };
+    log::warn!(
+        "edge {from} -> {to} goes through the relay of the master, since nobody can dial either end: that is slow; \
+         let others reach one of them"
+    );
 }
 
 /// The ends of a plan's edges at `rank`, with the rank at the other end.

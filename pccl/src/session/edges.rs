@@ -78,7 +78,7 @@ pub(crate) fn dial(
     (config, told): (&Config, &Told),
     me: Identity,
     epoch: GroupEpoch,
-    side: Side,
+    (side, relayed): (Side, bool),
     target: &Member,
     events: &Sender<Event>,
 ) {
@@ -101,13 +101,19 @@ pub(crate) fn dial(
         Ok(stamped) => stamped,
         Err(text) => return failed(text),
     };
+    let relay = told.relay.get().filter(|_| relayed).cloned();
+    if relayed && relay.is_none() {
+        return failed("the master has no relay".to_owned());
+    }
     let (thread_events, ways, peer) = (events.clone(), told.ways.clone(), target.peer);
     let spawned =
         std::thread::Builder::new().name("pccl-dial".into()).stack_size(STACK_BYTES).spawn(move || {
-            let result = dial_pool(&place, preamble, ticket.as_ref(), Instant::now() + timeout);
-            if let Ok([first, ..]) = result.as_deref() {
-                ways.led_to(peer, first);
-            }
+            let (ticket, deadline) = (ticket.as_ref(), Instant::now() + timeout);
+            let result = match relay {
+                Some(relay) => relay.begin(&preamble, ticket, deadline).map(|conn| vec![conn]),
+                None => dial_pool(&place, preamble, ticket, deadline)
+                    .inspect(|conns| conns.iter().take(1).for_each(|first| ways.led_to(peer, first))),
+            };
             let _ = thread_events.send(Event::Dialed(Dialed { side, result }));
         });
     if let Err(error) = spawned {

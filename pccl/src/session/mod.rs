@@ -27,6 +27,7 @@ use crate::{
     control::{Callbacks, Control},
     error::End,
     flight,
+    relay::Relay,
     state::syncs::Syncs,
     summons::Summons,
     threads::spawn,
@@ -43,6 +44,7 @@ use std::{
 };
 use tinysockets::{
     acceptor::Acceptor,
+    address::HostPort,
     conn::Conn,
     key::{RunKey, RunKeys},
     preamble::{Preamble, Role},
@@ -244,6 +246,7 @@ impl Session {
         open_control(&session.shared, conn, 0)?;
         let registered = session.register(deadline, previous, ports, addresses)?;
         session.acceptor = Some(listen::spawn(listeners, &session.shared)?);
+        session.find_relay(&registered);
         session.start_threads(&registered, event_source)?;
         Ok(session)
     }
@@ -297,6 +300,22 @@ impl Session {
                 }
                 other => Refused::ForGood(other),
             })
+    }
+
+    /// Notes the way to the relay, if the master has one: on its machine.
+    fn find_relay(&self, registered: &Registered) {
+        let (Some(offer), Some(acceptor)) = (registered.relay, &self.acceptor) else { return };
+        let (config, told) = (&self.shared.config, &self.shared.told);
+        let relay = Relay {
+            place: HostPort::new(&config.master.host, offer.port).into(),
+            run: registered.run.0,
+            me: registered.peer.0,
+            token: offer.token,
+            keys: config.run_keys.clone(),
+            entrance: acceptor.entrance(),
+            timeout: config.dial_timeout,
+        };
+        let _ = told.relay.set(relay);
     }
 
     fn start_threads(

@@ -72,6 +72,7 @@ mod tests {
             groups: Vec::new(),
             peers: Vec::new(),
             waits: Vec::new(),
+            relay: None,
         }
     }
 

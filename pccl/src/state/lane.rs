@@ -12,7 +12,7 @@ use super::{
     team::{Board, Fault, Over, Start},
     time_base,
 };
-use crate::{summons, threads::spawn, world::Identity};
+use crate::{relay, summons, threads::spawn, world::Identity};
 use parking_lot::MutexGuard;
 use pccl_hash::tree::MEBIBYTE;
 use pccl_protocol::{C2m, CallMe, P2p, StateAnswer, StatePart, StateRequest, TicketRole, limits};
@@ -172,6 +172,10 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             count: start.index + 1,
         };
         let summoned = shared.summons.ask(wish, |wish| shared.send(&C2m::CallMe(wish)));
+        if let Some(relay) = shared.relay().filter(|_| source.relayed) {
+            let what = relay::Purpose { role: Role::StateBack, generation: 0, index: start.index };
+            relay.expect(source.peer, what);
+        }
         let arrived = crossbeam_channel::select! {
             recv(summoned.arrivals()) -> arrived => arrived.ok(),
             recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),

@@ -6,6 +6,7 @@ use crate::{
     collective::table::OpTable,
     config::Config,
     control::Control,
+    relay::Relay,
     summons::Summons,
     tickets::Wallet,
     ways::Ways,
@@ -77,6 +78,11 @@ impl Syncs {
     /// What the master gave to connect to others with.
     pub(crate) fn ways(&self) -> &Arc<Ways> {
         &self.told.ways
+    }
+
+    /// The way to the relay, if the master has one.
+    pub(crate) fn relay(&self) -> Option<&Relay> {
+        self.told.relay.get()
     }
 
     /// What the master gave to connect to others with.

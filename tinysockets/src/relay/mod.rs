@@ -1,10 +1,10 @@
-//! A relay: joins two connections, for two ends that nobody can dial. Both of them dial the relay and say whom they want
-//! to meet; from then on each gets the bytes of the other one, and what these mean is a matter of the two.
+//! A relay: joins two connections, for two ends that nobody can dial. Both of them dial the relay and say whom they
+//! want to meet; from then on each gets the bytes of the other one, and what these mean is a matter of the two.
 //!
 //! A visit begins with a preamble of [`Role::Relay`], in a run with a key proven by that, and with the token of the
 //! relay. What follows travels as the two ends agree, so the records of the visit end with the reply, see
-//! [`SECURITY_OFF`]. When both are here, each gets one more reply; who is alone for too long is closed. A dead end closes
-//! the other one at once.
+//! [`SECURITY_OFF`]. When both are here, each gets one more reply; who is alone for too long is closed. A dead end
+//! closes the other one at once.
 //!
 //! All visitors are served by two threads: one takes connections and one moves bytes. A rate bounds all of these
 //! together, and for each direction of a pair there is a buffer of a fixed size.

@@ -269,7 +269,8 @@ arb_struct! {
     MemberCount { peer, count }
     CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
-    Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key }
+    Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key, relay }
+    RelayOffer { port, token }
     Keys { now_ms, door, run }
     Ticket { to, role, epoch, generation, secret }
     Tickets { now_ms, tickets }
@@ -312,9 +313,9 @@ arb_struct! {
     KickReason { code, detail }
     StateEntry { key, count, data_type, allow_inequality, digest }
     FetchItem { key, digest }
-    StateSource { peer, hosts, port, back }
+    StateSource { peer, hosts, port, back, relayed }
     CallMe { peer, role, index, count }
-    Call { peer, hosts, port, role, index, count }
+    Call { peer, hosts, port, role, index, count, relayed }
     SyncPlan { sync, revision, fetch, sources }
     Loan { sync, stands }
     AheadFailure { sync, failures }
@@ -322,13 +323,15 @@ arb_struct! {
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     Member { peer, hosts, p2p_port, state_port, share }
-    PlanEdge { from, to, generation, connections, purpose, back }
+    PlanEdge { from, to, generation, connections, purpose, back, relayed }
     Paths { mesh, one_host, pairwise, partial }
     GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
     EdgeFault { from, to, generation, text }
     StatusGroup { group, epoch, connected, ring, revision, slowest, pairwise }
     StatusWait { since_ms, text }
-    Status { request, run, uptime_ms, run_keys, wire, trusted_seeders, sizes, groups, peers, waits }
+    RelayedPair { from, to }
+    StatusRelay { port, mbit_per_s, bytes, pairs }
+    Status { request, run, uptime_ms, run_keys, wire, trusted_seeders, sizes, groups, peers, waits, relay }
 }
 
 impl Arb for Address {

@@ -1,0 +1,75 @@
+//! The relay of a master: the last resort for peers that nobody can dial. It has a port and threads of its own, so that
+//! it never delays the master, and sees of what it relays what any wire sees.
+
+use pccl_protocol::{PeerId, RelayOffer, RelayedPair, RunId, StatusRelay, limits};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
+use tinysockets::{
+    key::{RunKeys, SecretKey},
+    listener::Listener,
+    relay::{Gauge, Relay, RelayLimits},
+    ticket::Lock,
+};
+
+/// How long one end waits for the other one: as long as the slower of two dials takes, and some more.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Settings of the relay of a master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelayConfig {
+    /// The bound for all relayed bytes together, in Mbit/s (10^6 bits). At least 1.
+    pub mbit_per_s: u32,
+    /// Port to listen on, at the same addresses as the master. 0 takes a free one. Default: 48147.
+    pub port: u16,
+}
+
+impl RelayConfig {
+    /// With this bound in Mbit/s, on the default port.
+    #[must_use]
+    pub const fn new(mbit_per_s: u32) -> Self {
+        Self { mbit_per_s, port: limits::DEFAULT_RELAY_PORT }
+    }
+}
+
+/// What the event loop tells of the relay.
+#[derive(Debug, Clone)]
+pub(crate) struct RelayNews {
+    port: u16,
+    mbit_per_s: u32,
+    gauge: Arc<Gauge>,
+}
+
+impl RelayNews {
+    /// As the status says it.
+    pub(crate) fn status(&self) -> StatusRelay {
+        let pairs = self.gauge.pairs().into_iter().take(limits::MAX_RELAYED_PAIRS);
+        let pairs = pairs.map(|(from, to)| RelayedPair { from: PeerId(from), to: PeerId(to) });
+        let (port, mbit_per_s) = (self.port, self.mbit_per_s);
+        StatusRelay { port, mbit_per_s, bytes: self.gauge.bytes(), pairs: pairs.collect() }
+    }
+}
+
+/// Starts the relay of a run: itself, what peers are told of it, and what the status tells.
+pub(crate) fn start(
+    config: RelayConfig,
+    host: IpAddr,
+    run: RunId,
+    keys: Option<RunKeys>,
+) -> io::Result<(Relay, RelayOffer, RelayNews)> {
+    let random = SecretKey::generate()?;
+    let mut token = [0; 8];
+    token.copy_from_slice(&random.bytes()[..8]);
+    let token = u64::from_be_bytes(token);
+    let mbit_per_s = config.mbit_per_s;
+    let relay_limits = RelayLimits {
+        bytes_per_second: u64::from(mbit_per_s) * 125_000,
+        pairs_max: limits::MAX_RELAYED_PAIRS,
+        patience: PATIENCE,
+    };
+    // On all addresses of both families where the master is, too.
+    let host = (!host.is_unspecified()).then_some(host);
+    let listener = Listener::bind(host, config.port, 1)?;
+    let relay = Relay::start(listener, keys.map(Lock::of_master), (run.0, token), relay_limits)?;
+    let (port, gauge) = (relay.local_port(), relay.gauge());
+    log::info!("relay on port {port} for peers that nobody can dial, at most {mbit_per_s} Mbit/s");
+    Ok((relay, RelayOffer { port, token }, RelayNews { port, mbit_per_s, gauge }))
+}

@@ -128,8 +128,8 @@ impl World {
         let sync = plan.sync;
         let mut failures = Vec::new();
         let mut gave = false;
-        for StateSource { peer, back, .. } in &plan.sources {
-            self.check_source(slot, *peer, *back);
+        for StateSource { peer, back, relayed, .. } in &plan.sources {
+            self.check_source(slot, *peer, (*back, *relayed));
             match self.lends_to(slot, sync, *peer, &plan.fetch).filter(|_| !filtered) {
                 Some(true) => gave = true,
                 Some(false) => failures.push((*peer, SourceFault::Refused)),

@@ -235,14 +235,14 @@ impl World {
         }
     }
 
-    /// Nobody can dial it, nor somebody else of its group.
+    /// Nobody can dial it, nor somebody else of its group, and there is no relay.
     fn judge_hidden(&self, slot: usize) -> Result<(), String> {
         let group = self.clients[slot].group;
         let mut others =
             self.hidden.iter().filter(|other| **other != slot && self.clients[**other].group == group);
-        match self.hidden.contains(&slot) && others.next().is_some() {
+        match !self.swarm.relay && self.hidden.contains(&slot) && others.next().is_some() {
             true => Ok(()),
-            false => Err("it can be dialed, or all others of its group".into()),
+            false => Err("it can be dialed, or all others of its group, or there is a relay".into()),
         }
     }
 

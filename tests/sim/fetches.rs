@@ -90,8 +90,8 @@ impl World {
         let mut waits = false;
         let mut pause = 20 * MS;
         let mut failures = Vec::new();
-        for StateSource { peer, back, .. } in &plan.sources {
-            self.check_source(slot, *peer, *back);
+        for StateSource { peer, back, relayed, .. } in &plan.sources {
+            self.check_source(slot, *peer, (*back, *relayed));
             assert_ne!(Some(*peer), self.clients[slot].peer, "seed {}: told to fetch from itself", self.seed);
             match self.look_at_source(slot, sync, *peer, &plan.fetch) {
                 Found::Given => gave.push(*peer),
@@ -124,11 +124,15 @@ impl World {
         Some(SyncReport::Failed(Text::new("no source answers")))
     }
 
-    /// One of both can dial, and the master knows which.
-    pub(crate) fn check_source(&self, slot: usize, source: PeerId, back: bool) {
+    /// One of both can dial, or there is a relay, and the master knows which.
+    pub(crate) fn check_source(&self, slot: usize, source: PeerId, (back, relayed): (bool, bool)) {
         let Some((giver, _)) = self.slots.get(&source) else { return };
         let (gives, fetches) = (self.hidden.contains(giver), self.hidden.contains(&slot));
-        assert!(back == gives && !(gives && fetches), "seed {}: nobody can dial for it", self.seed);
+        assert!(
+            back == gives && (gives && fetches) == relayed && (!relayed || self.swarm.relay),
+            "seed {}: nobody can dial for it",
+            self.seed
+        );
     }
 
     fn look_at_source(&self, slot: usize, sync: SyncId, peer: PeerId, wanted: &[FetchItem]) -> Found {

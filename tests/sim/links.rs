@@ -161,6 +161,13 @@ impl World {
         client.peer == Some(if back { to } else { from })
     }
 
+    /// Whether the plan says that the ends of an edge meet at the relay.
+    fn is_relayed(&self, slot: usize, (from, to, generation): EdgeKey) -> bool {
+        let Some(plan) = &self.clients[slot].plan else { return false };
+        let name = EdgeName { from, to, generation };
+        plan.edges.iter().any(|edge| edge.relayed && plan.name_of(edge) == Some(name))
+    }
+
     /// Whether a process has yet to connect an edge that it dials.
     fn is_dialing(&self, slot: usize, edge: EdgeKey) -> bool {
         self.dials(slot, edge)
@@ -176,7 +183,14 @@ impl World {
         let me = self.clients[slot].peer;
         let other = if me == Some(edge.0) { edge.1 } else { edge.0 };
         let alive = self.alive(other);
-        assert!(!alive.is_some_and(|to| self.hidden.contains(&to)), "seed {}: nobody can dial it", self.seed);
+        let is_hidden = alive.is_some_and(|to| self.hidden.contains(&to));
+        let meets = self.swarm.relay && is_hidden && self.hidden.contains(&slot);
+        assert!(!is_hidden || meets, "seed {}: nobody can dial it", self.seed);
+        assert!(
+            alive.is_none() || meets == self.is_relayed(slot, edge),
+            "seed {}: where they meet",
+            self.seed
+        );
         match alive {
             None => self.edge_failed(slot, edge, "connection refused"),
             Some(to) if self.is_blocked(slot, to) && self.rng.percent(50) => {

@@ -251,14 +251,15 @@ fn seeds() {
             () if without("PCCL_SIM_AHEAD") => Model::Kinds,
             () if without("PCCL_SIM_AWAY") => Model::Ahead,
             () if without("PCCL_SIM_OUTBOUND") => Model::Away,
-            () => Model::Outbound,
+            () if without("PCCL_SIM_RELAY") => Model::Outbound,
+            () => Model::Relay,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Outbound);
+    let sums = run_all(first..first + count, Model::Relay);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with \
          another ring",
@@ -322,7 +323,7 @@ fn seeds_that_failed_before() {
     // shared state.
     let models =
         [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State, Model::Kinds];
-    for model in models.into_iter().chain([Model::Ahead, Model::Away, Model::Outbound]) {
+    for model in models.into_iter().chain([Model::Ahead, Model::Away, Model::Outbound, Model::Relay]) {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -330,8 +331,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Outbound, Logging::Hashed);
+        let once = || run(seed, Model::Relay, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Outbound, Logging::Hashed).hash, run(2, Model::Outbound, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Relay, Logging::Hashed).hash, run(2, Model::Relay, Logging::Hashed).hash);
 }

@@ -28,8 +28,10 @@ pub(crate) enum Model {
     Ahead,
     /// When the connection of a peer ends, the master keeps its place for a while.
     Away,
-    /// Everything: nobody can dial some processes.
+    /// Nobody can dial some processes.
     Outbound,
+    /// Everything: some masters have a relay for those.
+    Relay,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -174,6 +176,8 @@ pub(crate) struct Swarm {
     pub(crate) away: u64,
     /// Percentage of processes that nobody can dial.
     pub(crate) hidden: u64,
+    /// The master has a relay, and so there may be any number of those.
+    pub(crate) relay: bool,
     /// Processes let the master find out whether others can dial them.
     pub(crate) is_tested: bool,
 }
@@ -238,6 +242,7 @@ impl Swarm {
             ahead: 0,
             away: 0,
             hidden: 0,
+            relay: false,
             is_tested: false,
         }
     }

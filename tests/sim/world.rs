@@ -217,14 +217,15 @@ pub(crate) fn options(swarm: &Swarm) -> Options {
     let mut options = Options::new(RunId(1));
     options.min_world_size = swarm.min_world;
     options.max_tag_history = swarm.tag_history;
+    options.relay = swarm.relay.then_some(RelayOffer { port: 1, token: 1 });
     if swarm.straggler > 0 {
         options.straggler_timeout = Some(Duration::from_micros(swarm.straggler));
     }
     options
 }
 
-/// Processes that nobody can dial: of each group no more than a ring can separate.
-fn hidden_slots(clients: &[Client], percent: u64, rng: &mut Rng) -> BTreeSet<usize> {
+/// Processes that nobody can dial: of each group no more than a ring can separate, if there is no relay.
+fn hidden_slots(clients: &[Client], (percent, has_relay): (u64, bool), rng: &mut Rng) -> BTreeSet<usize> {
     let mut hidden: BTreeSet<usize> = BTreeSet::new();
     for (slot, client) in clients.iter().enumerate() {
         let of_group = |slot: &&usize| clients[**slot].group == client.group;
@@ -232,7 +233,7 @@ fn hidden_slots(clients: &[Client], percent: u64, rng: &mut Rng) -> BTreeSet<usi
             clients.iter().filter(|other| other.group == client.group).count(),
             hidden.iter().filter(of_group).count(),
         );
-        if rng.percent(percent) && 2 * (so_far + 1) <= all {
+        if rng.percent(percent) && (has_relay || 2 * (so_far + 1) <= all) {
             hidden.insert(slot);
         }
     }
@@ -296,12 +297,13 @@ impl World {
         swarm.is_tested = model >= Model::Outbound;
         if swarm.is_tested && of_outbound.percent(50) {
             swarm.hidden = of_outbound.range(20, 80);
+            swarm.relay = model >= Model::Relay && Rng::new(seed ^ 0x5eed_0012).percent(50);
         }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients: Vec<Client> =
             (0..swarm.slots).map(|_| Client::new(GroupId(rng.below(swarm.groups) as u32))).collect();
-        let hidden = hidden_slots(&clients, swarm.hidden, &mut of_outbound);
+        let hidden = hidden_slots(&clients, (swarm.hidden, swarm.relay), &mut of_outbound);
         let mut world = Self {
             seed,
             now: 1_000 * MS,

@@ -266,3 +266,82 @@ fn who_can_fetch_from_nobody_comes_back_when_somebody_else_holds_the_state() {
         assert_eq!((source.peer, source.back), (rig.peers[&3], true));
     }
 }
+
+/// A world with a relay.
+fn with_relay(open: u64, hidden: u64) -> Rig {
+    let mut rig = Rig::with(|options| options.relay = Some(RelayOffer { port: 9, token: 8 }));
+    for n in 1..=open + hidden {
+        register_as(&mut rig, n, Some(n > open));
+    }
+    rig.confirm_all();
+    let_in(&mut rig);
+    assert_eq!(rig.accepted().len() as u64, open + hidden, "{:?}", rig.state.blocked_on());
+    rig
+}
+
+/// How many edges of this purpose go through the relay; each has one connection and is dialed by its sender.
+fn relayed(rig: &Rig, n: u64, purpose: Purpose) -> usize {
+    let edges = rig.plans[&n].edges.iter().filter(|edge| edge.purpose == purpose && edge.relayed);
+    edges.inspect(|edge| assert!(edge.connections == 1 && !edge.back, "{edge:?}")).count()
+}
+
+#[test]
+fn with_a_relay_all_are_let_in_and_it_is_used_only_where_no_ring_goes_without() {
+    for (open, hidden, of_ring) in
+        [(0, 2, 2), (0, 4, 4), (1, 2, 1), (1, 4, 3), (2, 2, 0), (2, 1, 0), (3, 3, 0)]
+    {
+        let rig = with_relay(open, hidden);
+        assert_eq!(relayed(&rig, 1, Purpose::Ring), of_ring, "{open} and {hidden}");
+        assert_eq!(relayed(&rig, 1, Purpose::Mesh), 0);
+        let has_mesh = !edges(&rig, 1, Purpose::Mesh).is_empty();
+        assert_eq!(
+            has_mesh,
+            of_ring == 0 && open + hidden > 3 || (open, hidden) == (2, 1),
+            "{open}, {hidden}"
+        );
+    }
+}
+
+#[test]
+fn when_nobody_separates_them_any_more_they_meet_at_the_relay() {
+    let mut rig = with_relay(2, 2);
+    assert_eq!(relayed(&rig, 1, Purpose::Ring), 0);
+    rig.die(2);
+    rig.confirm_all();
+    assert_eq!((rig.accepted(), relayed(&rig, 1, Purpose::Ring)), (vec![1, 3, 4], 1));
+}
+
+#[test]
+fn state_is_relayed_to_who_reaches_no_other_source() {
+    for (open, holder, is_relayed) in [(1, 3, true), (1, 1, false)] {
+        let mut rig = with_relay(open, 2);
+        let epoch = rig.epoch(1);
+        // One that can be dialed, or one that cannot, holds what was committed last; 2 cannot be dialed and fetches.
+        for n in 1..=3 {
+            let (revision, digest) = if n == holder { (7, 1) } else { (0, 2) };
+            rig.send(
+                n,
+                C2m::SyncInitiate(vote(
+                    epoch,
+                    revision,
+                    SyncStrategy::EnforcePopular,
+                    vec![entry("a", digest)],
+                )),
+            );
+        }
+        let plan = rig.answers(2).into_iter().find_map(|packet| match packet {
+            M2c::SyncPlan(plan) => Some(plan.plan),
+            _ => None,
+        });
+        let [source] = &plan.expect("it fetches").sources[..] else { panic!("one source") };
+        assert_eq!((source.peer, source.relayed), (rig.peers[&holder], is_relayed));
+        rig.mail.clear();
+        let wish = CallMe { peer: rig.peers[&3], role: TicketRole::StateBack, index: 1, count: 2 };
+        rig.send(2, C2m::CallMe(wish));
+        assert!(
+            matches!(&rig.answers(3)[..], [M2c::Call(call)] if call.relayed && call.peer == rig.peers[&2])
+        );
+        rig.send(2, C2m::CallMe(CallMe { role: TicketRole::ProbeBack, ..wish }));
+        rig.nothing(3);
+    }
+}

@@ -3,8 +3,8 @@
 //! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`, `offline`,
-//! `random`, `rates`, `state`, `json`, `operate`, `topology`.
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`,
+//! `offline`, `random`, `rates`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
 pub mod doctor;

@@ -6,6 +6,7 @@ mod reason;
 pub(crate) use end::End;
 pub use reason::{ConnectCause, LossCause, Reason};
 
+use crate::threads::NoThread;
 use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};
 use std::{fmt, io};
 
@@ -196,6 +197,12 @@ const fn is_for_good(code: KickCode) -> bool {
 
 /// Result of the library's calls.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<NoThread> for Error {
+    fn from(none: NoThread) -> Self {
+        Self::System(Reason::system(none.tried(), none.error))
+    }
+}
 
 #[cfg(test)]
 mod tests {

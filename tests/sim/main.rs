@@ -25,6 +25,7 @@ mod fetches;
 mod forming;
 mod links;
 mod loans;
+mod log;
 mod mesh;
 mod probes;
 mod reach;
@@ -37,12 +38,13 @@ mod world;
 use blame::{LONGEST_STANDSTILL, LookAlike};
 use checker::INSTEAD_OF_PAIRWISE;
 use client::{Call, Power};
+use log::Logging;
 use pccl_master::state::{IdSource, MasterState, PeerPhase};
 use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use swarm::{MS, Model};
-use world::{Logging, World};
+use world::World;
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 6_000;

@@ -4,6 +4,7 @@ use crate::audit::Audit;
 use crate::blame::{Ledger, Who};
 use crate::checker::Checker;
 use crate::client::{Client, EdgeKey, Power};
+use crate::log::{Log, Logging};
 use crate::rng::Rng;
 use crate::swarm::{MS, Model, Swarm};
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
@@ -176,41 +177,6 @@ pub(crate) struct World {
     /// How often newcomers were told of lenders, and held the state before they were let in.
     pub(crate) told_ahead: u64,
     pub(crate) held_ahead: u64,
-}
-
-/// What becomes of the log of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Logging {
-    /// Lines are counted: most of the time of a run would go into text that nobody reads.
-    Counted,
-    /// Lines are hashed, so that runs can be compared.
-    Hashed,
-    /// Lines are printed, too.
-    Printed,
-}
-
-/// The log of a run.
-#[derive(Debug)]
-pub(crate) struct Log {
-    pub(crate) logging: Logging,
-    pub(crate) hash: u64,
-    pub(crate) lines: u64,
-}
-
-impl Log {
-    pub(crate) fn line(&mut self, now: u64, text: std::fmt::Arguments<'_>) {
-        self.lines += 1;
-        if self.logging == Logging::Counted {
-            return;
-        }
-        let text = text.to_string();
-        for byte in now.to_le_bytes().iter().chain(text.as_bytes()) {
-            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-        if self.logging == Logging::Printed {
-            println!("{:>10.3} {text}", now as f64 / 1000.0);
-        }
-    }
 }
 
 pub(crate) fn options(swarm: &Swarm) -> Options {

@@ -74,8 +74,8 @@ impl Mesh {
 
 impl Net {
     /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
-    /// two of its members is remembered, or if even the ring needs the relay. An edge that failed is built anew: its connections are not to be used again,
-    /// even if one of its ends has not noticed.
+    /// two of its members is remembered, or if even the ring needs the relay. An edge that failed is built anew: its
+    /// connections are not to be used again, even if one of its ends has not noticed.
     pub(super) fn plan_mesh(&mut self, dials: &Dials, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
         for ends in self.mesh.faults.keys() {
             if let Some(edge) = self.edges.get_mut(*ends).filter(|edge| edge.purpose == Purpose::Mesh) {

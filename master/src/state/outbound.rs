@@ -74,7 +74,8 @@ impl Roll {
         let client = peer.client;
         let found = why.map_or_else(|| "as its program says".to_owned(), |why| format!("since {why}"));
         let text = format!(
-            "this peer is outbound-only, {found}: it dials all of its connections itself. {} To have others dial it, {}",
+            "this peer is outbound-only, {found}: it dials all of its connections itself. {} To have others dial it, \
+             {}",
             match self.options.relay {
                 None => {
                     "Two such peers are never neighbours, so a group takes no more of them than of others, and \

@@ -2,8 +2,8 @@
 //!
 //! The sending end of an edge dials, unless nobody can dial the receiving end: then that one dials back. Two peers that
 //! nobody can dial (outbound-only) never meet, so no edge joins them, neither in a ring nor beside it. A ring separates
-//! them by others, so it has at most as many of them as others. Where there is a relay, a ring of more of them has edges
-//! through that, as few as possible.
+//! them by others, so it has at most as many of them as others. Where there is a relay, a ring of more of them has
+//! edges through that, as few as possible.
 
 use pccl_protocol::PeerId;
 use std::collections::BTreeSet;

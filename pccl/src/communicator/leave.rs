@@ -24,7 +24,8 @@ impl Communicator {
     /// `System` if there is no thread for it.
     pub fn close_on(self: &Arc<Self>, notice: &Notice, within: Duration) -> Result<(), Error> {
         let (this, given) = (Arc::downgrade(self), notice.given().clone());
-        threads::spawn("pccl-leave", move || leave(&this, &given, within)).map(drop)
+        threads::spawn("pccl-leave", move || leave(&this, &given, within))?;
+        Ok(())
     }
 }
 

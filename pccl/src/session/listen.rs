@@ -36,7 +36,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
                 what_for(role)
             );
         }
-        Ok((role, listener))
+        Ok::<_, Error>((role, listener))
     };
     Ok(vec![bind(Role::Data, config.first_p2p_port)?, bind(Role::State, config.first_state_port)?])
 }

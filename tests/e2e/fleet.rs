@@ -178,6 +178,7 @@ impl Fleet {
     /// One more peer is started, let in, and everybody knows it. Returns its place in the list.
     #[track_caller]
     pub(crate) fn join(&mut self, settings: &[&str]) -> usize {
+        self.await_departures();
         let place = self.spawn(settings);
         self.peers[place].send("connect");
         let wait = format!("wait {} 0", self.peers.len());
@@ -189,6 +190,17 @@ impl Fleet {
         }
         self.meet();
         place
+    }
+
+    /// Waits until all know that there are no more peers than those of the list. Whoever has died just now would count
+    /// for a wait for the world, and its answer would come at once.
+    #[track_caller]
+    fn await_departures(&mut self) {
+        let deadline = Instant::now() + WATCHDOG;
+        while self.all("world").iter().any(|answer| answer.number("global") > self.peers.len()) {
+            assert!(Instant::now() < deadline, "a peer that is gone still counts");
+            thread::yield_now();
+        }
     }
 
     /// The same command to all, at once.

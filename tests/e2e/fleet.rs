@@ -63,6 +63,8 @@ pub(crate) struct Fleet {
     indices: HashMap<String, usize>,
     /// Rings that were seen, newest last.
     rings: Vec<Vec<String>>,
+    /// Peers that were taken out of the list, and of which it is not known that the master has noticed.
+    departed: Vec<String>,
     dir: Dir,
 }
 
@@ -99,6 +101,7 @@ impl Fleet {
             next_index: 0,
             indices: HashMap::new(),
             rings: Vec::new(),
+            departed: Vec::new(),
             dir: Dir::new(),
         }
     }
@@ -192,14 +195,18 @@ impl Fleet {
         place
     }
 
-    /// Waits until all know that there are no more peers than those of the list. Whoever has died just now would count
-    /// for a wait for the world, and its answer would come at once.
+    /// Waits until the master knows of all departures. Whoever has died just now would count for a wait for the world,
+    /// and its answer would come at once.
     #[track_caller]
     fn await_departures(&mut self) {
         let deadline = Instant::now() + WATCHDOG;
-        while self.all("world").iter().any(|answer| answer.number("global") > self.peers.len()) {
+        let key = crate::run_key();
+        while !self.departed.is_empty() {
+            let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG).expect("a status");
+            let is_there =
+                |id: &String| status.peers.iter().any(|peer| format!("{:032x}", peer.peer.0) == *id);
+            self.departed.retain(is_there);
             assert!(Instant::now() < deadline, "a peer that is gone still counts");
-            thread::yield_now();
         }
     }
 
@@ -223,7 +230,7 @@ impl Fleet {
 
     /// Takes a peer out of the list; it dies if it lives.
     pub(crate) fn remove(&mut self, place: usize) {
-        self.peers.remove(place);
+        self.departed.extend(self.peers.remove(place).id.take());
     }
 
     /// Orders of peer numbers in which an operation with `participants` may have run.

@@ -71,6 +71,7 @@ functions! {
         cuStreamCreate: fn(*mut *mut c_void, c_uint);
         cuStreamDestroy_v2: fn(*mut c_void);
         cuStreamSynchronize: fn(*mut c_void);
+        cuStreamQuery: fn(*mut c_void);
         cuStreamWaitEvent: fn(*mut c_void, *mut c_void, c_uint);
         cuEventCreate: fn(*mut *mut c_void, c_uint);
         cuEventDestroy_v2: fn(*mut c_void);
@@ -146,6 +147,7 @@ impl Driver {
                 cuStreamCreate,
                 cuStreamDestroy_v2,
                 cuStreamSynchronize,
+                cuStreamQuery,
                 cuStreamWaitEvent,
                 cuEventCreate,
                 cuEventDestroy_v2,

@@ -6,7 +6,8 @@
 //! there is none, contents are copied to the host to be hashed there.
 //!
 //! All work is done on streams of this crate. It begins after what the caller has queued on the stream that came with
-//! the memory, and calls return when it is over. Nothing synchronises a whole device.
+//! the memory, and calls return when it is over, or that stream waits for it if asked. Nothing synchronises a whole
+//! device.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `memory`, `hash`, `lane`, `device`, `kernels`,
 //! `driver`, `error`.

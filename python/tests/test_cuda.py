@@ -17,6 +17,7 @@ driver.standin_new.restype = driver.standin_stream.restype = driver.standin_coun
 driver.standin_new.argtypes = [ctypes.c_uint64]
 driver.standin_put.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
 driver.standin_get.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+driver.standin_settle.argtypes = [ctypes.c_uint64]
 driver.standin_put_later.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
 
 class Array:
@@ -95,6 +96,27 @@ comm.all_gather(numpy.full(3, rank, numpy.float32), e)
 assert (e.get() == [[0] * 3, [1] * 3]).all()
 assert pccl.cuda.device_count() == 2
 assert driver.standin_count(4) > 0
+comm.barrier()
+comm.destroy()
+""")
+
+
+def test_a_stream_waits_for_results_if_asked(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank = comm.world().rank
+stream = driver.standin_stream()
+a, b = (Array(numpy.full(1000, 1.0 + rank, numpy.float32), stream) for _ in range(2))
+with pccl.cuda.results_on_stream():
+    comm.all_reduce(a, op="sum")
+    handle = comm.all_reduce_async(b, op="sum")
+handle.result()
+assert (a.get() == 3.0).all(), "the content of b came after it on the stream"
+assert (b.get() == 1.0 + rank).all(), "nobody has waited for the stream"
+driver.standin_settle(stream)
+assert (b.get() == 3.0).all(), b.get()
+comm.all_reduce(a, op="sum")
+assert (a.get() == 6.0).all(), "waited for, outside"
 comm.barrier()
 comm.destroy()
 """)

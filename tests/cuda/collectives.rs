@@ -32,6 +32,30 @@ fn a_reduce_begins_after_the_stream_and_its_result_is_on_the_device() {
 }
 
 #[test]
+fn a_stream_waits_for_the_result_in_place_of_the_caller() {
+    let standin = Standin::load().expect("the stand-in");
+    const COUNT: usize = 700_001;
+    let prepared: Vec<_> = (0..2)
+        .map(|number| {
+            let (address, _) = device(&standin, &bytes(&vec![1.0 + number as f32; COUNT]));
+            (address, standin.stream())
+        })
+        .collect();
+    peers(2, |number, comm| {
+        let (address, stream) = prepared[number];
+        // SAFETY: the memory stays, and only this peer uses it.
+        let memory = unsafe { DeviceMemory::from_raw(address, 4 * COUNT, stream) }.expect("device memory");
+        let mut staged = Staged::read(memory).expect("read");
+        comm.all_reduce(staged.elements_mut::<f32>(), ReduceOp::Sum).expect("reduced");
+        // SAFETY: as above.
+        unsafe { staged.write_back_on_stream() }.expect("queued");
+        assert!(standin.get(address, 4 * COUNT) == bytes(&vec![1.0 + number as f32; COUNT]), "nobody waited");
+        standin.settle(stream);
+        assert!(standin.get(address, 4 * COUNT) == bytes(&vec![3.0; COUNT]));
+    });
+}
+
+#[test]
 fn a_reduce_that_fails_leaves_the_device_as_it_was() {
     let standin = Standin::load().expect("the stand-in");
     let before = bytes(&vec![4.0; 100_000]);

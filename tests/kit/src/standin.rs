@@ -31,6 +31,8 @@ pub enum Count {
     Streams = 6,
     /// Events.
     Events = 7,
+    /// Operations that are queued on streams and have not run.
+    Queued = 8,
 }
 
 /// The stand-in, for one test at a time: what it counts, and what it does wrong.
@@ -175,6 +177,13 @@ impl Standin {
         // SAFETY: the function with this name has this type.
         let new: extern "C" fn() -> u64 = unsafe { std::mem::transmute(self.function("standin_stream")) };
         new()
+    }
+
+    /// Does what is queued on a stream of the program, and what that waits for.
+    pub fn settle(&self, stream: u64) {
+        // SAFETY: the function with this name has this type.
+        let settle: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_settle")) };
+        settle(stream);
     }
 
     /// Queues a write of device memory on a stream of the program: it is not there before the stream gets to it.

@@ -1073,6 +1073,12 @@ PCCL_EXPORT pcclResult_t pcclStage(const void *device_data, size_t bytes, void *
  * when this returns. To be called once, after the end of the collective, also of one that failed. */
 PCCL_EXPORT pcclResult_t pcclUnstage(pcclStaged_t *staged, bool writes);
 
+/* The same as pcclUnstage with writes, but the content may not be there yet when this returns: the stream waits for it,
+ * so that what is queued there from then on comes after it. Until the stream has come so far the device's memory has to
+ * stay, and nobody may use it but by way of the stream. Of more than 64 MiB this waits for all but the last ones. If it
+ * fails no copy is under way, and the content of the device's memory is undefined. */
+PCCL_EXPORT pcclResult_t pcclUnstageOnStream(pcclStaged_t *staged);
+
 #ifdef __cplusplus
 }
 #endif

@@ -125,6 +125,9 @@ public:
     // Once, after the end of the collective.
     void write_back() { check(pcclUnstage(std::exchange(staged_, nullptr), true), "write to a device"); }
 
+    // The same for the stream, which waits for the result in place of the caller, see pcclUnstageOnStream.
+    void write_back_on_stream() { check(pcclUnstageOnStream(std::exchange(staged_, nullptr)), "write to a device"); }
+
 private:
     std::size_t count_;
     void *host_ = nullptr;

@@ -176,6 +176,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclGetDeviceCount": [POINTER(c_uint32)],
     "pcclStage": [c_void_p, c_size_t, c_void_p, c_bool, POINTER(c_void_p), POINTER(c_void_p)],
     "pcclUnstage": [c_void_p, c_bool],
+    "pcclUnstageOnStream": [c_void_p],
     "pcclSetTimeout": [_HANDLE, c_int, c_uint64],
     "pcclSetAdvertisedHost": [_HANDLE, c_char_p],
     "pcclSetBindAddress": [_HANDLE, c_char_p],

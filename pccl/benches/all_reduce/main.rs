@@ -5,6 +5,7 @@
 //! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table
 //! is in `docs/performance.md`.
 
+mod beside;
 mod best_ring;
 mod child;
 mod fleet;
@@ -71,6 +72,10 @@ struct Args {
     /// same bytes.
     #[arg(long)]
     several: bool,
+    /// Measures operations of the sizes of `--kib` beside an attack on the master instead, in a run with a key: beside
+    /// this command with the address of the master behind it.
+    #[arg(long, value_name = "COMMAND")]
+    beside: Option<String>,
     /// Only the cases of `--wan` whose names contain this.
     #[arg(long, default_value = "")]
     case: String,
@@ -102,6 +107,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
         return schedules::run(program, &args);
+    }
+    if let Some(command) = &args.beside {
+        return beside::run(command, &args);
     }
     if args.keyed {
         return keyed::run(&args);

@@ -902,6 +902,28 @@ public:
         return Reduce(handle);
     }
 
+    // An all-reduce in place, of which what is done stays done when a peer dies: see pcclAllReduceInSegments. Returns
+    // the segments with the number of their contributors. After an error done has those that are done, if it is not
+    // null.
+    template <typename T>
+    std::vector<pcclSegment_t> all_reduce_in_segments(std::vector<T> &data, std::size_t segment_bytes,
+                                                      const Reduction &reduction,
+                                                      std::vector<pcclSegment_t> *done = nullptr) {
+        const pcclReduceOpDescriptor_t it = describe(data, reduction);
+        const std::size_t step = segment_bytes < sizeof(T) ? 1 : segment_bytes / sizeof(T);
+        std::vector<pcclSegment_t> segments((data.size() + step - 1) / step + 1);
+        std::size_t count = 0;
+        const pcclResult_t result =
+            pcclAllReduceInSegments(it.sendbuf, it.recvbuf, &it.descriptor, get(), segment_bytes, nullptr,
+                                    segments.data(), segments.size(), &count);
+        segments.resize(count < segments.size() ? count : segments.size());
+        if (done != nullptr) {
+            *done = segments;
+        }
+        check(result, "all-reduce in segments");
+        return segments;
+    }
+
     // Before an average: bounds the norm of what this peer is to contribute by a multiple of the median of all. See
     // pcclClipToMedian.
     template <typename T> Clip clip_to_median(std::vector<T> &data, double factor, std::uint64_t tag = 0) {

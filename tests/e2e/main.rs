@@ -34,6 +34,7 @@ mod resume;
 mod revisions;
 mod rogue;
 mod scale;
+mod segments;
 mod semantics;
 mod state;
 mod tickets;

@@ -62,6 +62,9 @@ struct Args {
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
+    /// With `--kill`: what segments are worth when it comes late in an operation.
+    #[arg(long, requires = "kill")]
+    segments: bool,
     /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
     #[arg(long)]
     keyed: bool,
@@ -119,6 +122,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.several {
         return several::run(&args);
+    }
+    if args.segments {
+        return kill::segments(&args);
     }
     if args.kill {
         return kill::run(&args);

@@ -184,7 +184,7 @@ impl Directory for Book {
 }
 
 pub fn op(tag: u64) -> OpKey {
-    OpKey { epoch: 1, tag, attempt: 0, pair: false }
+    OpKey { epoch: 1, tag, attempt: 0, pair: false, track: 0 }
 }
 
 pub fn frame(tag: u64, offset: usize, len: usize) -> FrameHeader {

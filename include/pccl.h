@@ -490,6 +490,16 @@ typedef struct pcclTensorDiff_t {
     bool is_apart;
 } pcclTensorDiff_t;
 
+/* A part of a tensor that was reduced as one: see pcclAllReduceInSegments. */
+typedef struct pcclSegment_t {
+    /* Its first element in the tensor, and how many it has. */
+    uint64_t first;
+    uint64_t count;
+    /* How many peers have contributed, by whose number an average is divided, and this peer's rank among them. */
+    uint32_t contributors;
+    uint32_t rank;
+} pcclSegment_t;
+
 /* What a clip has found. */
 typedef struct pcclClip_t {
     /* Euclidean norm of what this peer is to contribute, before the clip. */
@@ -774,6 +784,22 @@ PCCL_EXPORT pcclResult_t pcclWeightedAverage(void *buffer, double weight, const 
 PCCL_EXPORT pcclResult_t pcclWeightedAverageAsync(void *buffer, double weight,
                                                   const pcclReduceDescriptor_t *descriptor,
                                                   const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* An all-reduce of a large tensor, segment by segment: a segment that is done stays done when a peer dies, and those
+ * that were open are done again among those who are left, within the call. So each has contributors of its own; its
+ * elements have the same ones, and the same bytes on all of them. A segment has segment_bytes of the tensor, rounded
+ * down to whole elements; all peers give the same number, or all get pcclInvalidUsage with the cause "MismatchedCall".
+ *
+ * Writes at most capacity of the segments that are done, in the order of their elements, and their number to done_out,
+ * also after a failure: then these hold their results, in place everything else is as before, and the same call again
+ * would reduce them twice. Only with the cause "OutcomeUnknown" may further elements hold results. Of reduce_info_out,
+ * local_world_size is the least number of contributors of a segment, and schedule that of the last one.
+ * reduce_info_out and done_out may be NULL, and segments if capacity is 0. */
+PCCL_EXPORT pcclResult_t pcclAllReduceInSegments(const void *sendbuff, void *recvbuff,
+                                                 const pcclReduceDescriptor_t *descriptor,
+                                                 const pcclComm_t *communicator, size_t segment_bytes,
+                                                 pcclReduceInfo_t *reduce_info_out, pcclSegment_t *segments,
+                                                 size_t capacity, size_t *done_out);
 
 /* Before an average: bounds the Euclidean norm of what this peer is to contribute, the sendbuf of all tensors together,
  * by factor times the median of the norms of all peers. What is beyond that is multiplied by the one number that takes
@@ -1072,6 +1098,12 @@ PCCL_EXPORT pcclResult_t pcclStage(const void *device_data, size_t bytes, void *
 /* Frees it. If writes is true, the content goes to the device first, after what is queued on the stream, and is there
  * when this returns. To be called once, after the end of the collective, also of one that failed. */
 PCCL_EXPORT pcclResult_t pcclUnstage(pcclStaged_t *staged, bool writes);
+
+/* The same as pcclUnstage with writes, but the content may not be there yet when this returns: the stream waits for it,
+ * so that what is queued there from then on comes after it. Until the stream has come so far the device's memory has to
+ * stay, and nobody may use it but by way of the stream. Of more than 64 MiB this waits for all but the last ones. If it
+ * fails no copy is under way, and the content of the device's memory is undefined. */
+PCCL_EXPORT pcclResult_t pcclUnstageOnStream(pcclStaged_t *staged);
 
 #ifdef __cplusplus
 }

@@ -125,6 +125,9 @@ public:
     // Once, after the end of the collective.
     void write_back() { check(pcclUnstage(std::exchange(staged_, nullptr), true), "write to a device"); }
 
+    // The same for the stream, which waits for the result in place of the caller, see pcclUnstageOnStream.
+    void write_back_on_stream() { check(pcclUnstageOnStream(std::exchange(staged_, nullptr)), "write to a device"); }
+
 private:
     std::size_t count_;
     void *host_ = nullptr;
@@ -897,6 +900,28 @@ public:
         pcclAsyncReduceOp_t handle{};
         check(pcclWeightedAverageAsync(buffer, weight, &descriptor, get(), &handle), "begin weighted-average");
         return Reduce(handle);
+    }
+
+    // An all-reduce in place, of which what is done stays done when a peer dies: see pcclAllReduceInSegments. Returns
+    // the segments with the number of their contributors. After an error done has those that are done, if it is not
+    // null.
+    template <typename T>
+    std::vector<pcclSegment_t> all_reduce_in_segments(std::vector<T> &data, std::size_t segment_bytes,
+                                                      const Reduction &reduction,
+                                                      std::vector<pcclSegment_t> *done = nullptr) {
+        const pcclReduceOpDescriptor_t it = describe(data, reduction);
+        const std::size_t step = segment_bytes < sizeof(T) ? 1 : segment_bytes / sizeof(T);
+        std::vector<pcclSegment_t> segments((data.size() + step - 1) / step + 1);
+        std::size_t count = 0;
+        const pcclResult_t result =
+            pcclAllReduceInSegments(it.sendbuf, it.recvbuf, &it.descriptor, get(), segment_bytes, nullptr,
+                                    segments.data(), segments.size(), &count);
+        segments.resize(count < segments.size() ? count : segments.size());
+        if (done != nullptr) {
+            *done = segments;
+        }
+        check(result, "all-reduce in segments");
+        return segments;
     }
 
     // Before an average: bounds the norm of what this peer is to contribute by a multiple of the median of all. See

@@ -8,6 +8,10 @@ wrong. Two peers are threads of this process, on the first device.
 
 import argparse
 import ctypes
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -149,6 +153,46 @@ def check_reduces(device):
     print("reduces: right for 5 types")
 
 
+def check_results_on_stream(device):
+    def work(comm, rank):
+        array = Array(device, numpy.full(3_000_001, 1 + rank, numpy.float32))
+        with pccl.cuda.results_on_stream():
+            for _ in range(3):
+                comm.all_reduce(array, op="sum")
+        device.call("cuCtxSynchronize")
+        assert (array.get() == 12).all()
+        array.free()
+
+    together(device, work)
+    print("results for which the stream waits: right")
+
+
+def first_use(device):
+    """Seconds of the first sync of this process, which compiles the kernels, or finds them."""
+
+    def work(comm, rank):
+        array = Array(device, numpy.ones(1000, numpy.float32))
+        taken = seconds(lambda: comm.sync_shared_state(pccl.SharedState({"weights": array}, revision=0)))
+        array.free()
+        return taken
+
+    return together(device, work)
+
+
+def check_kernel_cache():
+    """Kernels are compiled by the first of two processes."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, __file__, "--first-use"]
+        environment = {**os.environ, "PCCL_KERNEL_CACHE": directory}
+
+        def run():
+            return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+        compiling, finding = run(), run()
+        assert len(os.listdir(directory)) == 1, os.listdir(directory)
+    print(f"first sync of a process:       {compiling:8.2f} s, {finding:.2f} s with kernels from a file")
+
+
 def measure(device, mebibytes):
     content = numpy.random.default_rng(2).integers(0, 1 << 32, mebibytes << 18, numpy.uint32).astype(numpy.float32)
 
@@ -160,32 +204,40 @@ def measure(device, mebibytes):
         on_host = content.copy()
         host = min(seconds(lambda: comm.all_reduce(on_host, op="avg")) for _ in range(2))
         on_device = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
+        with pccl.cuda.results_on_stream():
+            on_stream = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
         comm.barrier()
         other = Array(device, content)
         copy = min(seconds(lambda: array.copy_to(other)) for _ in range(3)) if rank == 0 else 0.0
         comm.barrier()
         array.free()
         other.free()
-        return sync, host, on_device, copy
+        return sync, host, on_device, on_stream, copy
 
-    sync, host, on_device, copy = together(device, work)
+    sync, host, on_device, on_stream, copy = together(device, work)
     size = content.nbytes / 1e9
     print(f"copy on the device:            {size / copy:8.2f} GB/s")
     print(f"sync of an identical state:    {size / sync:8.2f} GB/s at each of two peers on the device, {sync * 1e3:.1f} ms")
     print(f"all-reduce on the host:        {size / host:8.2f} GB/s")
     print(f"all-reduce of device buffers:  {size / on_device:8.2f} GB/s, {host / on_device:.2f} of that")
+    print(f"the same, the stream waits:    {size / on_stream:8.2f} GB/s, {host / on_stream:.2f} of that")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mebibytes", type=int, default=1024, help="size of what is measured with")
+    parser.add_argument("--first-use", action="store_true", help="only prints the seconds of the first sync")
     arguments = parser.parse_args()
     device = Device()
     device.enter()
+    if arguments.first_use:
+        return print(first_use(device))
     print(f"device: {device.name}; usable by the library: {pccl.cuda.device_count()}")
     assert pccl.cuda.device_count() > 0
     check_states(device)
     check_reduces(device)
+    check_results_on_stream(device)
+    check_kernel_cache()
     measure(device, arguments.mebibytes)
 
 

@@ -71,6 +71,7 @@ functions! {
         cuStreamCreate: fn(*mut *mut c_void, c_uint);
         cuStreamDestroy_v2: fn(*mut c_void);
         cuStreamSynchronize: fn(*mut c_void);
+        cuStreamQuery: fn(*mut c_void);
         cuStreamWaitEvent: fn(*mut c_void, *mut c_void, c_uint);
         cuEventCreate: fn(*mut *mut c_void, c_uint);
         cuEventDestroy_v2: fn(*mut c_void);
@@ -88,6 +89,7 @@ functions! {
 functions! {
     /// The functions of NVRTC that this crate uses.
     Nvrtc {
+        nvrtcVersion: fn(*mut c_int, *mut c_int);
         nvrtcCreateProgram: fn(*mut *mut c_void, *const c_char, *const c_char, c_int, *const *const c_char,
                                *const *const c_char);
         nvrtcCompileProgram: fn(*mut c_void, c_int, *const *const c_char);
@@ -146,6 +148,7 @@ impl Driver {
                 cuStreamCreate,
                 cuStreamDestroy_v2,
                 cuStreamSynchronize,
+                cuStreamQuery,
                 cuStreamWaitEvent,
                 cuEventCreate,
                 cuEventDestroy_v2,
@@ -237,7 +240,7 @@ impl Driver {
     ) -> Result<[Handle; N], CudaError> {
         let mut module = null_mut();
         let mut kernels = [Handle(null_mut()); N];
-        // SAFETY: an image ends with a zero (`Nvrtc::compile`), and names do.
+        // SAFETY: an image is what NVRTC has made, which ends with a zero (`Nvrtc::compile`), and names do.
         unsafe {
             call!(self, cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
             for (kernel, name) in kernels.iter_mut().zip(names) {
@@ -285,6 +288,7 @@ impl Nvrtc {
         look_up!(
             library,
             Nvrtc {
+                nvrtcVersion,
                 nvrtcCreateProgram,
                 nvrtcCompileProgram,
                 nvrtcGetPTXSize,
@@ -294,6 +298,16 @@ impl Nvrtc {
                 nvrtcDestroyProgram,
             }
         )
+    }
+
+    /// Its version, such as 12.9.
+    pub(crate) fn version(&self) -> Result<String, CudaError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: it writes two numbers.
+        match unsafe { (self.nvrtcVersion)(&mut major, &mut minor) } {
+            0 => Ok(format!("{major}.{minor}")),
+            error => Err(CudaError::NoCompiler(format!("error {error} of NVRTC"))),
+        }
     }
 
     /// Compiles a program to an image, which ends with a zero.

@@ -2,6 +2,7 @@
 
 use crate::{
     CudaError,
+    cache::Cache,
     driver::{Driver, Handle, Nvrtc},
 };
 use parking_lot::Mutex;
@@ -30,7 +31,7 @@ impl Kernels {
     }
 }
 
-/// The image for devices of a compute capability; compiled once in a process.
+/// The image for devices of a compute capability; found or compiled once in a process.
 fn image(capability: u32) -> Result<Vec<u8>, CudaError> {
     static IMAGES: Mutex<BTreeMap<u32, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let mut images = IMAGES.lock();
@@ -38,7 +39,17 @@ fn image(capability: u32) -> Result<Vec<u8>, CudaError> {
         return Ok(image.clone());
     }
     let compiler = Nvrtc::get()?;
-    let compile = |number: u32| compiler.compile(SOURCE, &format!("--gpu-architecture=compute_{number}"));
+    let (cache, version) = (Cache::of_environment(), compiler.version()?);
+    let compile = |number: u32| {
+        let option = format!("--gpu-architecture=compute_{number}");
+        let key = [SOURCE, version.as_str(), option.as_str()];
+        if let Some(image) = cache.get(&key) {
+            return Ok(image);
+        }
+        let image = compiler.compile(SOURCE, &option)?;
+        cache.put(&key, &image);
+        Ok(image)
+    };
     let older = OLDER.into_iter().filter(|older| *older < capability);
     let mut result = compile(capability);
     for number in older {

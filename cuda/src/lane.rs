@@ -1,8 +1,8 @@
 //! A lane: a stream of this crate with a ring of pinned buffers, through which bytes go to and from a device.
 //!
-//! A lane belongs to one call at a time. Every call of it that queues something waits until that is over before it
-//! returns, also when it fails: what the device reads or writes is alive as long as it may. A lane that has failed is
-//! not used again.
+//! A lane belongs to one call at a time. A call that queues something on it waits until that is over before it returns
+//! ([`with_lane`]), or makes the caller's stream wait for it ([`ahead_of_stream`]); if it fails, it waits in any case:
+//! what the device reads or writes is alive as long as it may. A lane that has failed is not used again.
 
 use crate::{
     CudaError,
@@ -14,6 +14,8 @@ use std::{ffi::c_void, ops::Range, ptr::null_mut, sync::Arc};
 
 /// Buffers of the ring: while one is filled or emptied here, the others are under way.
 const RING: usize = 4;
+/// Buffers of the ring of a lane that the caller does not wait for, at most: what they hold is copied behind its back.
+const WIDE_RING: usize = 64;
 /// Bytes of one.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of device memory for arguments and results of kernels.
@@ -22,9 +24,10 @@ pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
 const NON_BLOCKING: u32 = 1;
 /// Usable in every context.
 const PORTABLE: u32 = 1;
-/// Lanes that are kept for later calls, of all devices together.
+/// Lanes that no call has, of all devices together: they are kept for later calls, or still at work.
 const MAX_IDLE: usize = 8;
 
+/// The oldest one first.
 static IDLE: Mutex<Vec<Lane>> = Mutex::new(Vec::new());
 
 /// See the module's documentation.
@@ -60,33 +63,65 @@ pub(crate) enum Argument {
     U64(u64),
 }
 
-/// Runs `work` with a lane of a device, which begins after what is queued on `stream` now.
+/// Runs `work` with a lane of a device, which begins after what is queued on `stream` now, and is over when this
+/// returns.
 pub(crate) fn with_lane<R>(
     device: &Arc<Device>,
     stream: u64,
     work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
 ) -> Result<R, CudaError> {
+    run(device, stream, work, Lane::synchronize)
+}
+
+/// The same, but what the work has queued may be under way when this returns without an error. What is queued on
+/// `stream` from then on begins after it.
+pub(crate) fn ahead_of_stream<R>(
+    device: &Arc<Device>,
+    stream: u64,
+    work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
+) -> Result<R, CudaError> {
+    run(device, stream, work, |lane| lane.precede(stream))
+}
+
+fn run<R>(
+    device: &Arc<Device>,
+    stream: u64,
+    work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
+    end: impl FnOnce(&Lane) -> Result<(), CudaError>,
+) -> Result<R, CudaError> {
     let entered = device.enter()?;
-    let idle = {
-        let mut idle = IDLE.lock();
-        let at = idle.iter().position(|lane| Arc::ptr_eq(&lane.device, device));
-        at.map(|at| idle.swap_remove(at))
-    };
-    let mut lane = match idle {
+    let mut lane = match idle(device) {
         Some(lane) => lane,
         None => Lane::new(device)?,
     };
     let result = lane.follow(stream).and_then(|()| work(&mut lane));
-    // Nothing is under way after this, also where the work has failed half-way.
-    let result = lane.synchronize().and(result);
-    if result.is_ok() {
-        let mut idle = IDLE.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(lane);
+    let result = result.and_then(|result| end(&lane).map(|()| result));
+    let result = match result {
+        Ok(result) => {
+            keep(lane);
+            Ok(result)
         }
-    }
+        // Nothing is under way after this.
+        Err(error) => Err(lane.synchronize().err().unwrap_or(error)),
+    };
     drop(entered);
     result
+}
+
+/// A lane of the present device with nothing under way.
+fn idle(device: &Arc<Device>) -> Option<Lane> {
+    let mut idle = IDLE.lock();
+    let at = idle.iter().position(|lane| Arc::ptr_eq(&lane.device, device) && lane.is_over())?;
+    Some(idle.remove(at))
+}
+
+/// Keeps a lane for later calls. If there are too many the oldest one goes, when nothing is under way on it.
+fn keep(lane: Lane) {
+    let mut idle = IDLE.lock();
+    idle.push(lane);
+    let oldest = (idle.len() > MAX_IDLE).then(|| idle.remove(0));
+    drop(idle);
+    drop(oldest);
 }
 
 impl Lane {
@@ -101,21 +136,28 @@ impl Lane {
             call!(driver, cuStreamCreate(&mut lane.stream.0, NON_BLOCKING))?;
             call!(driver, cuEventCreate(&mut lane.event.0, EVENT_WITHOUT_TIME))?;
         }
-        for _ in 0..RING {
+        lane.widen(RING)?;
+        Ok(lane)
+    }
+
+    /// Makes the ring so many buffers long, if it is not.
+    fn widen(&mut self, buffers: usize) -> Result<(), CudaError> {
+        let driver = self.device.driver;
+        while self.ring.len() < buffers {
             let (mut start, mut over): (*mut c_void, _) = (null_mut(), null_mut());
             // SAFETY: each call writes one handle or address.
             unsafe {
                 call!(driver, cuMemHostAlloc(&mut start, BUFFER_BYTES, PORTABLE))?;
-                lane.ring.push(Slot { start: start.cast(), over: none });
+                self.ring.push(Slot { start: start.cast(), over: Handle(null_mut()) });
                 call!(driver, cuEventCreate(&mut over, EVENT_WITHOUT_TIME))?;
                 // The system may hand out what was another process's; nobody reads what is not written.
                 start.cast::<u8>().write_bytes(0, BUFFER_BYTES);
             }
-            if let Some(slot) = lane.ring.last_mut() {
+            if let Some(slot) = self.ring.last_mut() {
                 slot.over = Handle(over);
             }
         }
-        Ok(lane)
+        Ok(())
     }
 
     /// The device on which the lane works.
@@ -131,6 +173,22 @@ impl Lane {
             call!(driver, cuEventRecord(self.event.0, stream as *mut c_void))?;
             call!(driver, cuStreamWaitEvent(self.stream.0, self.event.0, 0))
         }
+    }
+
+    /// What is queued on the caller's stream from now on begins after what is queued here now.
+    fn precede(&self, stream: u64) -> Result<(), CudaError> {
+        let driver = self.device.driver;
+        // SAFETY: as in `follow`.
+        unsafe {
+            call!(driver, cuEventRecord(self.event.0, self.stream.0))?;
+            call!(driver, cuStreamWaitEvent(stream as *mut c_void, self.event.0, 0))
+        }
+    }
+
+    /// Whether nothing is under way, as far as the driver says.
+    fn is_over(&self) -> bool {
+        // SAFETY: the handle is the lane's own.
+        unsafe { (self.device.driver.cuStreamQuery)(self.stream.0) == 0 }
     }
 
     /// Waits until all that was queued is over.
@@ -187,7 +245,7 @@ impl Lane {
     pub(crate) unsafe fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
         let driver = self.device.driver;
         for (number, piece) in bytes.chunks(BUFFER_BYTES).enumerate() {
-            let slot = &self.ring[number % RING];
+            let slot = &self.ring[number % self.ring.len()];
             let to = to + (number * BUFFER_BYTES) as u64;
             // SAFETY: after the wait for its last copy nobody but this thread uses the buffer, which is as long as
             // each piece; then it is the device's until the event. The address is that of the caller's promise.
@@ -199,6 +257,16 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// The same with a longer ring: it waits only for room for what is more than [`WIDE_RING`] buffers.
+    ///
+    /// # Safety
+    /// As of [`Lane::write`], until what is queued now is over.
+    pub(crate) unsafe fn write_wide(&mut self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
+        self.widen(bytes.len().div_ceil(BUFFER_BYTES).min(WIDE_RING))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.write(to, bytes) }
     }
 
     /// Device memory of the lane, [`SCRATCH_BYTES`] of it.

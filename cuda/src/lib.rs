@@ -2,15 +2,17 @@
 //!
 //! Nothing is linked: `libcuda.so` is loaded when device memory is first named ([`DeviceMemory::from_raw`]) or somebody
 //! asks for a device ([`usable`]). A machine without it pays nothing, and gets [`CudaError::NoDriver`] only then. The
-//! kernels (`kernels/hash.cu`) are compiled at first use by NVRTC, which comes with CUDA and with frameworks; where
-//! there is none, contents are copied to the host to be hashed there.
+//! kernels (`kernels/hash.cu`) are compiled at first use by NVRTC, which comes with CUDA and with frameworks, and are
+//! kept in files for later processes; where there is no NVRTC, contents are copied to the host to be hashed there.
 //!
 //! All work is done on streams of this crate. It begins after what the caller has queued on the stream that came with
-//! the memory, and calls return when it is over. Nothing synchronises a whole device.
+//! the memory, and calls return when it is over, or that stream waits for it if asked. Nothing synchronises a whole
+//! device.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `memory`, `hash`, `lane`, `device`, `kernels`,
-//! `driver`, `error`.
+//! `cache`, `driver`, `error`.
 
+mod cache;
 mod device;
 #[allow(unsafe_code)]
 mod driver;

@@ -4,7 +4,7 @@ use crate::{
     CudaError,
     device::Device,
     hash::{self, Stretch},
-    lane::with_lane,
+    lane::{ahead_of_stream, with_lane},
 };
 use pccl_hash::{
     Digest128,
@@ -79,6 +79,26 @@ impl DeviceMemory {
         let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
         // SAFETY: the range lies inside, and the promise of `from_raw` covers it.
         with_lane(device, self.stream, |lane| unsafe { lane.write(self.start + at as u64, bytes) })
+    }
+
+    /// Copies `bytes` to `at` for what is queued on the stream from now on: they need not be there when this returns,
+    /// and the stream waits for them. Of what is longer than 64 MiB, or if there are several such copies, this waits
+    /// for some. An error that comes later is one of the device, which later uses tell.
+    ///
+    /// # Safety
+    /// Until what is queued on the stream when this returns is over, the bytes are memory of the device, which nobody
+    /// uses but by what is queued on the stream afterwards. After an error they are the caller's again at once.
+    ///
+    /// # Errors
+    /// Those of the driver; what is there is undefined then, and no copy is under way.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    pub unsafe fn write_on_stream(&mut self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "a range inside of the memory");
+        let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        // SAFETY: the range lies inside; the rest is the caller's promise.
+        ahead_of_stream(device, self.stream, |lane| unsafe { lane.write_wide(self.start + at as u64, bytes) })
     }
 
     /// The content, copied to the host.

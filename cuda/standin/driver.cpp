@@ -33,6 +33,7 @@ enum : Result {
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILED = 719,
 };
@@ -124,6 +125,16 @@ bool takes_device(Result error) {
     return error == ILLEGAL_ADDRESS || error == LAUNCH_FAILED || error == 46 || error == 214;
 }
 
+/// The device does nothing any more, of what is queued neither.
+void lose(Result error) {
+    lost = error;
+    for (void *handle : streams) {
+        Stream *stream = (Stream *)handle;
+        stream->operations.clear();
+        stream->done = stream->queued;
+    }
+}
+
 /// Every call begins with this: it counts, and fails if it is its turn.
 Result enter() {
     if (lost != SUCCESS) {
@@ -132,7 +143,7 @@ Result enter() {
     calls++;
     if (fail_at != 0 && calls == fail_at) {
         if (takes_device(fail_with)) {
-            lost = fail_with;
+            lose(fail_with);
         }
         return fail_with;
     }
@@ -192,7 +203,7 @@ Result run_until(Stream *stream, u64 position) {
         stream->done++;
         Result error = operation();
         if (error != SUCCESS) {
-            lost = error;
+            lose(error);
             return error;
         }
     }
@@ -439,6 +450,12 @@ API Result cuStreamSynchronize(void *handle) {
     return run_until(stream, stream->queued);
 }
 
+API Result cuStreamQuery(void *handle) {
+    ENTER;
+    STREAM(handle);
+    return stream->done == stream->queued ? (Result)SUCCESS : (Result)NOT_READY;
+}
+
 API Result cuStreamWaitEvent(void *handle, void *waited, unsigned) {
     ENTER;
     STREAM(handle);
@@ -592,15 +609,19 @@ API void standin_limit(u64 bytes) {
 }
 
 /// 0: calls so far, 1: kernels that ran, 2: bytes copied to the host, 3: to a device, 4: device memory in use, 5:
-/// pinned memory in use, 6: streams, 7: events.
+/// pinned memory in use, 6: streams, 7: events, 8: operations that are queued on streams.
 API u64 standin_count(u32 what) {
     LOCKED;
     u64 pinned = 0;
     for (auto &[start, bytes] : pinned_memory) {
         pinned += bytes;
     }
+    u64 queued = 0;
+    for (void *stream : streams) {
+        queued += ((Stream *)stream)->operations.size();
+    }
     const u64 counts[] = {calls,        kernels_run, bytes_to_host,  bytes_to_device,
-                          device_bytes, pinned,      streams.size(), events.size()};
+                          device_bytes, pinned,      streams.size(), events.size(), queued};
     return counts[what];
 }
 
@@ -642,6 +663,15 @@ API u64 standin_stream() {
     Stream *stream = new Stream{&contexts[0], 0, 0, {}};
     streams.insert(stream);
     return (u64)stream;
+}
+
+/// Does what is queued on a stream of the program.
+API void standin_settle(u64 handle) {
+    LOCKED;
+    Stream *stream = nullptr;
+    if (stream_of((void *)handle, &contexts[0], &stream) == SUCCESS) {
+        run_until(stream, stream->queued);
+    }
 }
 
 API void standin_put_later(u64 handle, u64 to, const u8 *from, u64 bytes) {

@@ -1,6 +1,6 @@
 //! Errors of the driver at every call.
 
-use crate::common::{Filled, noise};
+use crate::common::{Filled, memory, noise, write_on_stream};
 use pccl_cuda::CudaError;
 use pccl_hash::tree::level1_digests;
 use pccl_testkit::standin::{Count, Standin};
@@ -48,6 +48,27 @@ fn an_error_at_any_call_is_told_and_the_next_use_works() {
             memory.to_vec().map(|copy| assert_eq!(copy, content))
         };
         assert!(at_every_call(&standin, error, write) > 20);
+    }
+}
+
+#[test]
+fn nothing_is_under_way_after_a_copy_on_a_stream_that_has_failed() {
+    let standin = Standin::load().expect("the stand-in");
+    let (old, new) = (noise((5 << 20) + 3, 5), noise((5 << 20) + 3, 6));
+    let filled = Filled::new(&standin, &old, 0);
+    let stream = standin.stream();
+    let memory = memory(filled.memory.range().start, new.len(), stream);
+    for error in [OUT_OF_MEMORY, INVALID_CONTEXT] {
+        let write = || {
+            standin.settle(stream);
+            assert_eq!(standin.count(Count::Queued), 0);
+            let result = write_on_stream(&memory, &new);
+            assert_eq!(standin.count(Count::Queued) > 0, result.is_ok(), "{result:?}");
+            result
+        };
+        assert!(at_every_call(&standin, error, write) > 20);
+        standin.settle(stream);
+        assert!(standin.get(filled.memory.range().start, new.len()) == new);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The communicator: the calls that a training process makes.
 
 mod ahead;
+mod beginning;
 mod builder;
 mod clip;
 mod collectives;
@@ -143,7 +144,7 @@ impl Communicator {
             if slot.as_ref().is_some_and(|session| session.shared.control.end().is_none()) {
                 return Err(Error::InvalidUsage("already connected".into()));
             }
-            if slot.as_ref().is_some_and(|session| !session.shared.calls.activity().ops.is_empty()) {
+            if slot.as_ref().is_some_and(|session| session.shared.calls.activity().in_flight() > 0) {
                 return Err(Error::InvalidUsage(
                     "wait for the all-reduces of the lost connection first".into(),
                 ));
@@ -321,8 +322,9 @@ impl Communicator {
             if let Some((other, _)) = activity.exclusive {
                 return Err(Error::InvalidUsage(format!("{kind} while another thread is in {other}")));
             }
-            if drained && !activity.ops.is_empty() {
-                return Err(Error::PendingAsyncOps { count: activity.ops.len() });
+            let count = activity.in_flight();
+            if drained && count > 0 {
+                return Err(Error::PendingAsyncOps { count });
             }
             activity.exclusive = Some((kind, Instant::now()));
         }

@@ -174,6 +174,13 @@ impl Error {
         self.remedy() == Remedy::Retry
     }
 
+    /// Whether the same collective, tried again at once, may succeed: it failed for all, nobody gave it up, and it does
+    /// not depend on who the members are.
+    pub(crate) fn may_pass(&self) -> bool {
+        let is_other_world = self.verdict().is_some_and(|verdict| verdict.cause == Cause::WorldChanged);
+        self.is_retryable() && !self.is_given_up() && !is_other_world
+    }
+
     /// The verdict of the master, if the operation failed for all.
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {

@@ -77,9 +77,9 @@
 //! }
 //! ```
 
-// Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `scope`, `communicator`,
-// `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `summons`, `flight`, `backups`,
-// `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
+// Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `segments`, `scope`,
+// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `summons`, `flight`,
+// `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
 mod backups;
 mod collective;
 mod communicator;
@@ -96,6 +96,7 @@ mod notice;
 mod options;
 mod relay;
 mod scope;
+mod segments;
 mod session;
 mod state;
 mod summons;
@@ -129,6 +130,7 @@ pub use pccl_quant::{
     quantise::{Block, Quantisation, Scheme},
 };
 pub use scope::{AsyncReduce, Scope};
+pub use segments::{Segment, SegmentedError, SegmentedInfo};
 pub use state::{
     SaveInfo, SaveOptions, Saving, SharedState, StateFile, StateFileError, StateSnapshot, SyncInfo,
     SyncProgress, SyncStrategy,

@@ -105,6 +105,15 @@ impl<'a> Tensor<'a> {
         }
     }
 
+    /// Some of its elements, with an operation of their own. Whoever makes it takes care that no two of them that are
+    /// in use at the same time have an element in common.
+    pub(crate) fn part(&self, elements: Range<usize>) -> Self {
+        let size = self.descriptor.data_type.size_bytes();
+        let raw = self.raw.part(elements.start * size..elements.end * size);
+        let descriptor = PartDescriptor { count: elements.len() as u64, ..self.descriptor };
+        Self { raw, descriptor, lent: PhantomData }
+    }
+
     /// The same tensor for a shorter time, so that a call may be tried again with it.
     pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
@@ -337,6 +346,13 @@ impl RawTensor {
         let bytes = room.checked(&(0..send.bytes));
         let (send, recv) = (send.start, room.start);
         Self { send, recv, bytes, in_place: false, is_saved: false, is_read_only: false }
+    }
+
+    /// Some of its bytes.
+    fn part(&self, bytes: Range<usize>) -> Self {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "a part lies within the tensor");
+        let (send, recv) = (self.send.wrapping_add(bytes.start), self.recv.wrapping_add(bytes.start));
+        Self { send, recv, bytes: bytes.len(), ..self.clone() }
     }
 
     /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the

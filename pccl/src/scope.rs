@@ -5,6 +5,7 @@ use crate::{
     limit::Limit, session::Shared,
 };
 use parking_lot::Mutex;
+use pccl_protocol::PeerId;
 use pccl_quant::Element;
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -77,9 +78,25 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         options: impl Into<LaunchOptions>,
     ) -> Result<AsyncReduce<'scope>, Error> {
         let (shared, op) = self.comm.launch(&call.into(), options.into())?;
+        Ok(self.keep(shared, op))
+    }
+
+    /// Launches a segment, again if need be, on a track of the tag that none is on.
+    pub(crate) fn launch_segment(
+        &'scope self,
+        shared: &Arc<Shared>,
+        call: &Call<'env>,
+        options: LaunchOptions,
+        track: u8,
+    ) -> Result<AsyncReduce<'scope>, Error> {
+        let op = self.comm.launch_on(shared, call, options, track)?;
+        Ok(self.keep(shared.clone(), op))
+    }
+
+    fn keep(&'scope self, shared: Arc<Shared>, op: Arc<Op>) -> AsyncReduce<'scope> {
         shared.control.recall_reader();
         self.launched.lock().push((shared.clone(), op.clone()));
-        Ok(AsyncReduce { comm: self.comm, shared, op })
+        AsyncReduce { comm: self.comm, shared, op }
     }
 }
 
@@ -90,8 +107,7 @@ impl AsyncReduce<'_> {
     /// # Errors
     /// As [`Communicator::call`].
     pub fn wait(self) -> Result<ReduceInfo, Error> {
-        let limit = Limit::of(self.op.timeout());
-        self.comm.complete(&self.shared, &self.op, limit)
+        self.finish(Limit::of(self.op.timeout()))
     }
 
     /// As [`AsyncReduce::wait`], with this limit.
@@ -99,7 +115,17 @@ impl AsyncReduce<'_> {
     /// # Errors
     /// As [`Communicator::call`].
     pub fn wait_for(self, timeout: Duration) -> Result<ReduceInfo, Error> {
-        self.comm.complete(&self.shared, &self.op, Limit::of(Some(timeout)))
+        self.finish(Limit::of(Some(timeout)))
+    }
+
+    /// Waits for its end, once.
+    pub(crate) fn finish(&self, limit: Limit) -> Result<ReduceInfo, Error> {
+        self.comm.complete(&self.shared, &self.op, limit)
+    }
+
+    /// Who took part, by rank. Once it is over.
+    pub(crate) fn contributors(&self) -> Vec<PeerId> {
+        self.op.contributors()
     }
 
     /// Whether [`AsyncReduce::wait`] would return at once.

@@ -13,6 +13,7 @@ from ._descriptors import (
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
+    Segment,
     describe,
     pair,
 )
@@ -112,6 +113,47 @@ class Collectives:
                                quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a ``weighted_average``."""
         return self._weighted(data, weight, tag, quantization_options)
+
+    def all_reduce_in_segments(self, send: Any, recv: Any = None, *, segment_bytes: int, op: Union[ReduceOp, str],
+                               tag: Optional[int] = None,
+                               operand_descriptor: Optional[ReduceOperandDescriptor] = None,
+                               quantization_options: Optional[QuantizationOptions] = None,
+                               timeout: Optional[float] = None) -> List[Segment]:
+        """An ``all_reduce`` of a large tensor, segment by segment. What is done stays done when a peer dies; what was
+        open is done again among those who are left, within the call. So each segment has contributors of its own, by
+        whose number an average is divided: their number is in what this returns.
+
+        A segment has ``segment_bytes``; all peers give the same number. Two to four seconds of transfer are a good
+        size. It has no twin.
+
+        After an error, ``done`` of the error has the segments that hold their results; in place, everything else is
+        as before. The same call again would reduce them twice.
+        """
+        limit, step = (None if timeout is None else limit_ms(timeout)), integer(segment_bytes, "segment_bytes", 1, _I64)
+        given, taken = pair(send, recv, operand_descriptor)
+        describe(given, op, 0, operand_descriptor, quantization_options)
+        name = self._tag(tag)
+        described = describe(given, op, name, operand_descriptor, quantization_options)
+        descriptor, done = described.to_c(), c_size_t()
+        elements = max(1, step // described.operand_descriptor.datatype.itemsize)
+        segments = (structs.Segment * max(1, -(-given.count // elements)))()
+
+        def told() -> List[Segment]:
+            known = segments[:min(done.value, len(segments))]
+            return [Segment(it.first, it.count, it.contributors, it.rank) for it in known]
+
+        try:
+            # What Ctrl-C leaves behind uses the buffers until it is over.
+            blocking("Communicator.all_reduce_in_segments", "pcclAllReduceInSegments", given.pointer, taken.pointer,
+                     byref(descriptor), self._handle, step, None, segments, len(segments), byref(done),
+                     on_interrupt=lambda: self._end(name), limit_ms=limit,
+                     keep=(self, given, taken, descriptor, segments, done))
+        except PCCLError as error:
+            error.done = told()
+            finish((given, taken), bool(error.done))
+            raise
+        finish((given, taken), True)
+        return told()
 
     def clip_to_median(self, data: Any, factor: float, *, tag: Optional[int] = None,
                        operand_descriptor: Optional[ReduceOperandDescriptor] = None,

@@ -34,6 +34,25 @@ class ReduceInfo:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A part of a tensor that was reduced as one."""
+
+    #: Its first element in the tensor.
+    first: int
+    #: How many elements it has.
+    count: int
+    #: How many peers have contributed; an average is divided by that.
+    contributors: int
+    #: Own rank among them.
+    rank: int
+
+    @property
+    def elements(self) -> range:
+        """Its elements."""
+        return range(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True)
 class PeerNorm:
     """What one peer was about to contribute."""
 

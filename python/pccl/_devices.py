@@ -1,8 +1,10 @@
 """Memory on devices: where it is, and what stands for it in collectives."""
 
+import contextlib
+import contextvars
 import ctypes
 import sys
-from typing import Any, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from ._enums import DataType
 from ._errors import InvalidBuffer, PCCLError
@@ -15,6 +17,26 @@ _DLPACK_KINDS = {0: "INT", 1: "UINT"}
 _DLPACK_FLOATS = {(2, 16): DataType.FLOAT16, (2, 32): DataType.FLOAT, (2, 64): DataType.DOUBLE,
                   (4, 16): DataType.BFLOAT16}
 _CODES = {"f2": DataType.FLOAT16, "f4": DataType.FLOAT, "f8": DataType.DOUBLE}
+
+
+_on_stream: "contextvars.ContextVar[bool]" = contextvars.ContextVar("pccl_results_on_stream", default=False)
+
+
+@contextlib.contextmanager
+def results_on_stream() -> Iterator[None]:
+    """Within it calls that take arrays on a device do not wait until a result is there: the stream of the array does.
+
+    This holds for calls that begin within it, also for those that return a handle. It changes what "done" says: when
+    a call returns, or a handle says that its operation is over, what is queued on the stream of the array from then on
+    (torch's current stream when the call began, or the stream that an array names) comes after the result. Until then
+    keep the array, and let no other stream use it that does not wait for this one. If the call fails nothing is under
+    way. An error of the device that comes later is told by the stream, and by later calls with arrays on the device.
+    """
+    token = _on_stream.set(True)
+    try:
+        yield
+    finally:
+        _on_stream.reset(token)
 
 
 class DeviceArray:
@@ -41,11 +63,14 @@ class Staged:
                                  ctypes.byref(self._staged), ctypes.byref(host))
         PCCLError.check(code, "staging a tensor on a device")
         self.array, self.pointer = array, host.value or 0
+        self._on_stream = _on_stream.get()
 
     def finish(self, writes: bool) -> None:
         """Puts the content back on the device, if it ``writes``, and frees the memory. Once; later calls do nothing."""
         staged, self._staged = self._staged, ctypes.c_void_p()
-        if staged:
+        if staged and writes and self._on_stream:
+            PCCLError.check(library.pcclUnstageOnStream(staged), "writing a tensor on a device")
+        elif staged:
             PCCLError.check(library.pcclUnstage(staged, writes), "writing a tensor on a device")
 
     def __del__(self) -> None:

@@ -1,7 +1,7 @@
 """What calls fail with."""
 
 import ctypes
-from typing import Any, Optional, Tuple, Type
+from typing import Any, Optional, Sequence, Tuple, Type
 
 from ._enums import Remedy, Result
 from ._library import library
@@ -30,6 +30,8 @@ class PCCLError(Exception):
         self.cause = cause
         #: The peers that the verdict names, as in ``Communicator.ring()``.
         self.culprits = culprits
+        #: Of ``all_reduce_in_segments``: the segments that are done all the same, and hold their results.
+        self.done: Sequence[Any] = ()
 
     def __reduce__(self) -> Tuple[Any, ...]:
         fields = (self.result, self.func_name, self.message, self.remedy, self.verdict, self.cause, self.culprits)

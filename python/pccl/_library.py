@@ -26,6 +26,9 @@ class structs:
     class AsyncReduceOp(Structure):
         _fields_ = [("comm", c_void_p), ("tag", c_uint64)]
 
+    class Segment(Structure):
+        _fields_ = [("first", c_uint64), ("count", c_uint64), ("contributors", c_uint32), ("rank", c_uint32)]
+
     class Clip(Structure):
         _fields_ = [("norm", c_double), ("scale", c_double), ("median", c_double), ("peers", c_uint32)]
 
@@ -146,6 +149,9 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSendAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclRecvAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclBarrierAsync": [c_uint64, _HANDLE, POINTER(structs.AsyncReduceOp)],
+    "pcclAllReduceInSegments":
+        [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, c_size_t, POINTER(structs.ReduceInfo),
+         POINTER(structs.Segment), c_size_t, POINTER(c_size_t)],
     "pcclClipToMedian":
         [POINTER(_ReduceOpDescriptor), c_size_t, c_double, _HANDLE, POINTER(structs.Clip), POINTER(structs.PeerNorm),
          c_size_t],
@@ -176,6 +182,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclGetDeviceCount": [POINTER(c_uint32)],
     "pcclStage": [c_void_p, c_size_t, c_void_p, c_bool, POINTER(c_void_p), POINTER(c_void_p)],
     "pcclUnstage": [c_void_p, c_bool],
+    "pcclUnstageOnStream": [c_void_p],
     "pcclSetTimeout": [_HANDLE, c_int, c_uint64],
     "pcclSetAdvertisedHost": [_HANDLE, c_char_p],
     "pcclSetBindAddress": [_HANDLE, c_char_p],

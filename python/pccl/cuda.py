@@ -1,8 +1,11 @@
-"""Whether tensors may be in the memory of a GPU."""
+"""Whether tensors may be in the memory of a GPU, and who waits for results there."""
 
 import ctypes
 
+from ._devices import results_on_stream
 from ._library import library, structs
+
+__all__ = ["device_count", "is_available", "results_on_stream"]
 
 
 def is_available() -> bool:

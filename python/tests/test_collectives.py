@@ -112,6 +112,32 @@ def test_send_and_receive(fleet, count):
         """)
 
 
+def test_segments_say_who_has_contributed(fleet):
+    fleet(3, """
+        comm = join()
+        rank = comm.world().rank
+        data = numpy.arange(10, dtype=numpy.float32) + 3 * rank
+        done = comm.all_reduce_in_segments(data, segment_bytes=16, op="avg")
+        assert [(one.first, one.count, one.contributors) for one in done] == [(0, 4, 3), (4, 4, 3), (8, 2, 3)], done
+        assert all(one.rank == rank for one in done) and done[1].elements == range(4, 8)
+        assert (data == numpy.arange(10) + 3).all(), data
+        result = numpy.zeros_like(data)
+        assert len(comm.all_reduce_in_segments(data, result, segment_bytes=1 << 20, op="sum", tag=8)) == 1
+        assert (result == 3 * data).all(), result
+        try:
+            comm.all_reduce_in_segments(data, segment_bytes=16 + 4 * (rank == 1), op="sum", tag=9)
+            raise SystemExit("sizes that differ")
+        except Mismatch as error:
+            assert list(error.done) == [] and "in segments of 20 bytes" in str(error), error
+        for wrong in (0, -1, 1.5):
+            try:
+                comm.all_reduce_in_segments(data, segment_bytes=wrong, op="sum")
+                raise SystemExit("not refused")
+            except (ValueError, TypeError):
+                pass
+        """)
+
+
 def test_contributions_are_clipped_to_the_median(fleet):
     fleet(3, """
         comm = join()

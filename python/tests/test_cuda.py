@@ -17,6 +17,7 @@ driver.standin_new.restype = driver.standin_stream.restype = driver.standin_coun
 driver.standin_new.argtypes = [ctypes.c_uint64]
 driver.standin_put.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
 driver.standin_get.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+driver.standin_settle.argtypes = [ctypes.c_uint64]
 driver.standin_put_later.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
 
 class Array:
@@ -68,6 +69,7 @@ def standin(tmp_path, monkeypatch):
         subprocess.run([compiler, "-std=c++17", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", "-o", tmp_path / name,
                         *(SOURCES / source for source in sources)], check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("PCCL_KERNEL_CACHE", str(tmp_path / "kernels"))
 
 
 def test_collectives_take_arrays_on_devices(standin, fleet):
@@ -98,6 +100,50 @@ assert driver.standin_count(4) > 0
 comm.barrier()
 comm.destroy()
 """)
+
+
+def test_a_stream_waits_for_results_if_asked(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank = comm.world().rank
+stream = driver.standin_stream()
+a, b = (Array(numpy.full(1000, 1.0 + rank, numpy.float32), stream) for _ in range(2))
+with pccl.cuda.results_on_stream():
+    comm.all_reduce(a, op="sum")
+    handle = comm.all_reduce_async(b, op="sum")
+handle.result()
+assert (a.get() == 3.0).all(), "the content of b came after it on the stream"
+assert (b.get() == 1.0 + rank).all(), "nobody has waited for the stream"
+driver.standin_settle(stream)
+assert (b.get() == 3.0).all(), b.get()
+comm.all_reduce(a, op="sum")
+assert (a.get() == 6.0).all(), "waited for, outside"
+comm.barrier()
+comm.destroy()
+""")
+
+
+def test_kernels_are_compiled_once_for_all_processes(standin, fleet, tmp_path):
+    def sync(compiled):
+        fleet(2, DEVICE + f"""
+comm = join()
+state = SharedState({{"weights": Array(numpy.ones(100_000, numpy.float32))}}, revision=1)
+comm.sync_shared_state(state)
+compiled = ctypes.CDLL("libnvrtc.so").standin_compiled()
+assert compiled in {compiled}, compiled
+assert driver.standin_count(1) > 0
+comm.barrier()
+comm.destroy()
+""")
+
+    # The second of two that begin at a time may find what the first has compiled.
+    sync((0, 1))
+    sync((0,))
+    kept, = (tmp_path / "kernels").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1])
+    sync((0, 1))
+    assert kept.read_bytes() == whole, "half of a file is none"
 
 
 def test_a_failed_reduce_leaves_the_device_as_it_was(standin, fleet):
@@ -135,7 +181,7 @@ def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
     output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
-    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 7, lines
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 10, lines
 
 
 def test_without_a_driver_the_error_says_so():

@@ -233,6 +233,12 @@ impl Fleet {
         self.departed.extend(self.peers.remove(place).id.take());
     }
 
+    /// The number of a peer that has been here.
+    #[track_caller]
+    pub(crate) fn index_of(&self, id: &str) -> usize {
+        self.indices.get(id).copied().unwrap_or_else(|| panic!("nobody here was {id}"))
+    }
+
     /// Orders of peer numbers in which an operation with `participants` may have run.
     pub(crate) fn orders(&mut self, answer: &Answer, participants: usize) -> Vec<Vec<usize>> {
         let ring = answer.ring();

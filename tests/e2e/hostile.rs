@@ -52,7 +52,13 @@ fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
 
 fn frame(seed: u64, len: u32) -> Vec<u8> {
     let header = FrameHeader {
-        op: OpKey { epoch: seed % 8, tag: 0, attempt: (seed % 3) as u32, pair: seed.is_multiple_of(5) },
+        op: OpKey {
+            epoch: seed % 8,
+            tag: 0,
+            attempt: (seed % 3) as u32,
+            pair: seed.is_multiple_of(5),
+            track: u8::from(seed.is_multiple_of(7)),
+        },
         part: 0,
         stage: (seed % 5) as u32,
         offset: 0,

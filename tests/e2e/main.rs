@@ -35,6 +35,7 @@ mod resume;
 mod revisions;
 mod rogue;
 mod scale;
+mod segments;
 mod semantics;
 mod state;
 mod tickets;

@@ -6,7 +6,7 @@ use pccl_quant::{
     quantise::{Algorithm, Quantisation, Scheme},
 };
 use pccl_quant_reference as reference;
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr};
 
 fn data_type(name: &str) -> Result<DataType, String> {
     DataType::ALL
@@ -79,14 +79,34 @@ impl Spec {
     pub fn result(&self, indices_in_ring_order: &[usize], algorithm: &str) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
+        self.reduced(&inputs, algorithm, 0)
+    }
+
+    /// The same of some of its elements, which are that segment of a call in segments.
+    #[must_use]
+    pub fn segment(
+        &self,
+        (segment, elements): (u64, Range<usize>),
+        indices_in_ring_order: &[usize],
+        algorithm: &str,
+    ) -> Vec<u8> {
+        let size = self.data_type.size_bytes();
+        let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
+        let inputs: Vec<_> =
+            inputs.iter().map(|it| &it[elements.start * size..elements.end * size]).collect();
+        self.reduced(&inputs, algorithm, segment)
+    }
+
+    fn reduced(&self, inputs: &[&[u8]], algorithm: &str, segment: u64) -> Vec<u8> {
         match self.quantisation {
-            None => pattern::expected(self.data_type, self.op, &inputs),
+            None => pattern::expected(self.data_type, self.op, inputs),
             Some(how) => {
                 let oracle = match algorithm {
                     "pairwise" => reference::quantised_pairwise_oracle,
                     _ => reference::quantised_ring_oracle,
                 };
-                oracle(self.data_type, self.op, how, (0, 0), &inputs)
+                let how = how.seed().map_or(how, |seed| how.stochastic(seed.wrapping_add(segment)));
+                oracle(self.data_type, self.op, how, (0, 0), inputs)
             }
         }
     }

@@ -3,6 +3,8 @@
 //! - *Flow*: one way over one connection, frames of 512 KiB, straight into place. Plain TCP writes and reads the same
 //!   frames with blocking calls from and into the same kind of memory.
 //! - *Ping-pong*: 1 KiB there and back. Plain TCP uses one blocking thread on each side.
+//! - *With a key*: processor time of the flow for each GB, with records and without, and that of the cipher alone,
+//!   which seals and opens as many bytes in the cache.
 //!
 //! The figure to watch is the ratio; absolute ones depend on what else the machine does.
 
@@ -20,7 +22,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use link_support::{Book, op, socket_pairs, start_in, start_out};
+#[cfg(feature = "aws-lc")]
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use link_support::{Book, conn_pairs, op, socket_pairs, start_in, start_out};
+use pccl_testkit::usage::cpu_seconds;
+#[cfg(not(feature = "aws-lc"))]
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use threadpark::{Parker, Unparker};
 use tinysockets::{
     conn::Conn,
@@ -33,14 +40,62 @@ use tinysockets::{
 const FRAME_BYTES: usize = 512 << 10;
 const BUFFER_FRAMES: usize = 64;
 const FLOW_FRAMES: u64 = 1024;
+/// Bytes of the records of a flow.
+const RECORD_BYTES: usize = 64 << 10;
 const PING_BYTES: usize = 1024;
 const PINGS: u64 = 5_000;
 const ROUNDS: usize = 7;
 
 fn main() {
     let frames = |rate: f64| rate * FRAME_BYTES as f64 / (1 << 30) as f64;
-    report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow()));
+    report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow(false)));
     report("1 KiB round trips per second", ROUNDS, plain_ping_pong, link_ping_pong);
+    report_key();
+}
+
+/// Prints the medians of the processor time of a GB on the wire, all measured in turns.
+fn report_key() {
+    let gigabytes = (FLOW_FRAMES * FRAME_BYTES as u64) as f64 / 1e9;
+    let cost = |call: &dyn Fn()| {
+        let before = cpu_seconds().expect("the system tells");
+        (0..4).for_each(|_| call());
+        (cpu_seconds().expect("the system tells") - before) / 4.0 / gigabytes
+    };
+    let flow = |sealed| {
+        move || {
+            link_flow(sealed);
+        }
+    };
+    let runs: Vec<[f64; 3]> =
+        (0..ROUNDS).map(|_round| [cost(&flow(false)), cost(&flow(true)), cost(&cipher)]).collect();
+    let median = |column: usize| {
+        let mut values: Vec<f64> = runs.iter().map(|run| run[column]).collect();
+        values.sort_by(f64::total_cmp);
+        values[ROUNDS / 2]
+    };
+    let [plain, keyed, cipher] = [0, 1, 2].map(median);
+    println!(
+        "processor time, s/GB: without a key {plain:.3}, with one {keyed:.3} ({:.2}), cipher alone {cipher:.3} ({:.2})",
+        keyed / plain,
+        1.0 + cipher / plain
+    );
+}
+
+/// Seals and opens the bytes of a flow, record by record, in place.
+fn cipher() {
+    let key = || LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &[7; 16]).expect("16 bytes"));
+    let (sealing, opening, mut record) = (key(), key(), vec![1; RECORD_BYTES]);
+    for number in 0..FLOW_FRAMES * (FRAME_BYTES / RECORD_BYTES) as u64 {
+        let nonce = || {
+            let mut nonce = [0; NONCE_LEN];
+            nonce[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+            Nonce::assume_unique_for_key(nonce)
+        };
+        record.truncate(RECORD_BYTES);
+        sealing.seal_in_place_append_tag(nonce(), Aad::empty(), &mut record).expect("sealed");
+        let opened = opening.open_in_place(nonce(), Aad::empty(), &mut record).expect("opened");
+        assert_eq!(opened.len(), RECORD_BYTES);
+    }
 }
 
 /// Runs both in turns and prints the medians, and the median of the ratios of neighbouring runs.
@@ -211,14 +266,15 @@ impl Transfer for End {
 }
 
 /// Frames per second.
-fn link_flow() -> f64 {
-    let (one, other) = tuned_pair();
+fn link_flow(sealed: bool) -> f64 {
+    let (ones, others) = conn_pairs(1, sealed);
+    ones.iter().chain(&others).for_each(|conn| _ = tune_data_socket(conn, Duration::ZERO));
     let parker = Parker::new();
     let ends = [0; 2].map(|_| End::new(BUFFER_FRAMES * FRAME_BYTES, FLOW_FRAMES, parker.unparker()));
     let book = Arc::new(Book::default());
     book.announce(op(1), Arc::<End>::clone(&ends[1]));
-    let (out, _) = start_out(vec![one], false);
-    let (into, _) = start_in(vec![other], &book);
+    let (out, _) = start_out(ones, false);
+    let (into, _) = start_in(others, &book);
     let start = Instant::now();
     out.push_all((0..FLOW_FRAMES).map(|at| ends[0].outgoing(header(at, FRAME_BYTES))));
     parker.park();

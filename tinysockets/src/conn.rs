@@ -93,27 +93,27 @@ impl Sealed {
         Ok(())
     }
 
-    /// Hands authentic bytes to `take`, which says how many of them it has taken. `Ok(0)` without a call of it: the end
+    /// Hands authentic bytes to `take`, which says how many of them it has taken. `None` without a call of it: the end
     /// of the stream. An end within a record is one as well: its bytes never come out.
     fn recv(
         &self,
         fd: BorrowedFd<'_>,
         dont_wait: bool,
-        take: impl FnOnce(&[u8]) -> Option<usize>,
+        take: impl FnOnce(&[u8]) -> usize,
     ) -> io::Result<Option<usize>> {
         let mut opener = self.opener.lock();
         while opener.plain().is_empty() {
             if !opener.open()? {
                 match sys::recv(fd, opener.room(), dont_wait)? {
-                    0 => return Ok(Some(0)),
+                    0 => return Ok(None),
                     count => opener.received(count),
                 }
             }
         }
         let taken = take(opener.plain());
-        opener.take(taken.unwrap_or(0));
+        opener.take(taken);
         self.has_bytes.store(opener.is_ready(), Ordering::Relaxed);
-        Ok(taken)
+        Ok(Some(taken))
     }
 }
 
@@ -206,12 +206,17 @@ impl Conn {
     }
 
     /// As [`Conn::try_recv`], with authentic bytes handed to `take` where they lie, on a connection that has records:
-    /// `None` on another one. `take` says how many it has taken, or `None` if it does not want any.
+    /// `None` on another one. `take` says how many it has taken; the result is `None` at the end of the stream.
     pub(crate) fn try_recv_with(
         &self,
-        take: impl FnOnce(&[u8]) -> Option<usize>,
+        take: impl FnOnce(&[u8]) -> usize,
     ) -> Option<io::Result<Option<usize>>> {
         self.sealed.as_ref().map(|sealed| sealed.recv(self.fd(), true, take))
+    }
+
+    /// As [`Conn::try_recv_with`], and waits without a limit where nothing has arrived. `take` must not receive.
+    pub(crate) fn recv_with(&self, take: impl FnOnce(&[u8]) -> usize) -> Option<io::Result<Option<usize>>> {
+        self.sealed.as_ref().map(|sealed| sealed.recv(self.fd(), false, take))
     }
 
     /// Sends what was taken and has not left. `WouldBlock`: there is some, and the socket has no room.
@@ -246,7 +251,7 @@ impl Conn {
         let copied = sealed.recv(self.fd(), dont_wait, |bytes| {
             let count = bytes.len().min(buffer.len());
             buffer[..count].copy_from_slice(&bytes[..count]);
-            Some(count)
+            count
         });
         copied.map(|count| count.unwrap_or(0))
     }

@@ -38,6 +38,8 @@ pub const PROOF_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 const RECORDS_PER_KEY: u64 = 1 << 20;
 /// How far a read for a header may reach beyond it, so that small records come with one system call.
 const READ_AHEAD_BYTES: usize = 8 << 10;
+/// Behind a record from this length on there are more like it, mostly, so as many are received as may come at once.
+const BULK_BYTES: usize = RECORD_BYTES / 2;
 
 /// How records are sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,6 +115,7 @@ impl Seal {
             plain: 0..0,
             start: 0,
             end: 0,
+            is_bulk: false,
             is_broken: false,
         };
         Ok(Self { suite, mode, sealer, opener })
@@ -246,6 +249,8 @@ pub(crate) struct Opener {
     /// What was received behind them.
     start: usize,
     end: usize,
+    /// The last record was a long one.
+    is_bulk: bool,
     /// A record was not authentic: nothing that follows is.
     is_broken: bool,
 }
@@ -305,11 +310,12 @@ impl Opener {
         }
         self.plain = body..body + length - TAG_BYTES;
         self.start = body + length;
+        self.is_bulk = length >= BULK_BYTES;
         Ok(true)
     }
 
     /// A place for what is received next: the rest of the record, and what stands behind it as far as that is ours and
-    /// little, or of records that are full. Everything authentic must have been taken, and no whole record be there.
+    /// little, or among long records. Everything authentic must have been taken, and no whole record be there.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         // What is left is a part of a record: less than a header mostly, and never more than a read ahead.
         if self.start > 0 {
@@ -322,8 +328,9 @@ impl Opener {
         let wanted = match self.mode {
             // What follows the last record is not for us.
             WireMode::Off => first.clamp(HEADER_BYTES, RECORD_ROOM),
-            // Behind a full record there are more, mostly.
-            WireMode::Encrypt | WireMode::Integrity if first >= RECORD_ROOM => RECORDS_AT_ONCE * RECORD_ROOM,
+            WireMode::Encrypt | WireMode::Integrity if self.is_bulk || first >= RECORD_ROOM => {
+                RECORDS_AT_ONCE * RECORD_ROOM
+            }
             WireMode::Encrypt | WireMode::Integrity => (first + HEADER_BYTES).max(READ_AHEAD_BYTES),
         };
         if self.bytes.len() < wanted {

@@ -4,10 +4,11 @@ use std::{
     io::Write,
     net::TcpStream,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::link_support::*;
+use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 use socket2::SockRef;
 use tinysockets::link::{FLAG_CHECKSUM, FaultKind, FrameHeader, InLink, Landing, LinkFault};
@@ -101,7 +102,44 @@ fn folded_frames_come_in_whole_elements() {
     r.transfer.record.look(|record| {
         assert_eq!(record.folded[&0], bytes[..999_996]);
         assert_eq!(record.folded[&8], bytes[8..12]);
+        assert_eq!(record.misaligned, 0);
     });
+}
+
+#[test]
+fn elements_are_folded_out_of_records_wherever_those_end() {
+    for granule in [1, 4, 8, 4096] {
+        let (mut near, far) = conn_pairs(1, true);
+        let (near, book) = (near.remove(0), Arc::new(Book::default()));
+        let transfer = Recorder::new(vec![0; SIZE], Landing::Fold, granule);
+        book.announce(op(1), Arc::<Recorder>::clone(&transfer));
+        let (link, _events) = start_in(far, &book);
+        let lens = [512 << 10, 4096, 256 << 10, 64 << 10];
+        let (bytes, mut rng, mut offset) = (pattern(SIZE, 6), Rng::keyed(&[granule as u64]), 0);
+        let mut stream = Vec::new();
+        for len in lens {
+            stream.extend_from_slice(&frame(1, offset, len).encode());
+            stream.extend_from_slice(&bytes[offset..offset + len]);
+            offset += len;
+        }
+        // Records within headers and elements, and longer than frames.
+        let mut rest = stream.as_slice();
+        while !rest.is_empty() {
+            let most = [3, 60, 9000, 300_000][rng.index(4)];
+            let (record, behind) = rest.split_at(rng.index(most).min(rest.len()));
+            near.send_all(record, Some(Instant::now() + PATIENCE)).expect("send");
+            rest = behind;
+        }
+        transfer.wait_for_arrivals(lens.len());
+        transfer.record.look(|record| {
+            let mut offset = 0;
+            for len in lens {
+                assert!(record.folded[&(offset as u64)] == bytes[offset..offset + len], "{granule} {offset}");
+                offset += len;
+            }
+        });
+        assert_eq!(link.received_bytes(), stream.len() as u64);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod link_ring;
 mod link_send;
 mod link_support;
 mod queued;
+mod records;
 mod relay;
 mod secure;
 mod stream;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::link_support::{conn_pairs, hear, knock_at, seals, socket_pairs};
+use crate::link_support::{hear, knock_at};
 use crossbeam_channel::{Receiver, unbounded};
 use pccl_testkit::random::Rng;
 use socket2::{Domain, Socket, Type};
@@ -352,59 +352,6 @@ fn a_network_that_takes_all_places_pushes_nobody_out_of_other_ones() {
     let mut answer = [0; ANSWER_BYTES];
     slow.read_exact(&mut answer).unwrap();
     assert!(matches!(hear(&mut knock, &answer), Ok(Heard::Proven(..))));
-}
-
-#[test]
-fn bytes_that_were_changed_on_their_way_never_come_out() {
-    let (near, far) = socket_pairs(1);
-    let (mut near, mut far) = (near, Conn::from(far.into_iter().next().unwrap()));
-    let (dialing, listening) = seals();
-    far.protect(listening);
-    let mut sender = {
-        let (one, other) = socket_pairs(1);
-        let mut conn = Conn::from(one.into_iter().next().unwrap());
-        conn.protect(dialing);
-        conn.send_all(&[1; 100], Some(soon())).unwrap();
-        conn.send_all(&[2; 100], Some(soon())).unwrap();
-        other.into_iter().next().unwrap()
-    };
-    let mut records = [0; 240];
-    sender.read_exact(&mut records).unwrap();
-    records[200] ^= 1;
-    near[0].write_all(&records).unwrap();
-    let mut heard = [0; 200];
-    assert_eq!(far.recv(&mut heard).unwrap(), 100);
-    assert_eq!(heard[..100], [1; 100]);
-    for _ in 0..2 {
-        assert_eq!(far.recv(&mut heard).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
-    }
-}
-
-#[test]
-fn a_stream_of_records_is_a_stream_of_bytes() {
-    let (mut near, mut far) = conn_pairs(1, true);
-    let (near, far) = (near.remove(0), far.remove(0));
-    let bytes = Rng::keyed(&[1]).bytes(3_000_000);
-    let expected = bytes.clone();
-    let sending = thread::spawn(move || {
-        let (mut rest, mut rng) = (bytes.as_slice(), Rng::keyed(&[2]));
-        while !rest.is_empty() {
-            let count = rest.len().min(1 + rng.index(200_000));
-            near.send_all(&rest[..count], Some(soon())).unwrap();
-            rest = &rest[count..];
-        }
-        near
-    });
-    let (mut heard, mut rng) = (Vec::new(), Rng::keyed(&[3]));
-    let mut buffer = vec![0; 100_000];
-    while heard.len() < expected.len() {
-        let count = far.recv_some(&mut buffer[..1 + rng.index(100_000)], Some(soon())).unwrap();
-        assert_ne!(count, 0);
-        heard.extend_from_slice(&buffer[..count]);
-    }
-    assert!(heard == expected);
-    drop(sending.join().unwrap());
-    assert_eq!(far.recv(&mut buffer).unwrap(), 0);
 }
 
 /// How often random input is tried: together with that of records ten million times with `PCCL_TEST_FULL=1`.

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use pccl_cuda::DeviceMemory;
+use pccl_cuda::{CudaError, DeviceMemory};
 use pccl_testkit::{random::Rng, standin::Standin};
 
 /// Device memory with a content, which is freed with it.
@@ -30,6 +30,12 @@ impl Drop for Filled<'_> {
 pub(crate) fn memory(address: u64, bytes: usize, stream: u64) -> DeviceMemory {
     // SAFETY: the tests free memory after their last use of it, and nothing else writes it.
     unsafe { DeviceMemory::from_raw(address, bytes, stream) }.expect("device memory")
+}
+
+/// Writes all of `memory`, for its stream.
+pub(crate) fn write_on_stream(memory: &DeviceMemory, content: &[u8]) -> Result<(), CudaError> {
+    // SAFETY: the tests free memory after the stream has done everything, and nothing else writes it.
+    unsafe { memory.clone().write_on_stream(0, content) }
 }
 
 /// Bytes that look random.

@@ -139,6 +139,20 @@ impl Peer {
                 }
                 Ok((failed_at, start.elapsed().as_secs_f64()))
             }
+            // Until there is a result, whoever dies meanwhile, and the fewest contributors of a part of it; in one
+            // piece if a segment has no bytes.
+            ("whole", &[bytes, segment_bytes]) => {
+                self.data.resize(bytes / 4, 1.0);
+                let tensor = Tensor::in_place(&mut self.data, ReduceOp::Sum);
+                let start = Instant::now();
+                let fewest = if segment_bytes > 0 {
+                    let done = self.comm.all_reduce_in_segments(tensor, segment_bytes, ())?;
+                    done.segments.iter().map(|segment| segment.contributors.len()).min().unwrap_or(0)
+                } else {
+                    self.comm.all_reduce_many(&mut [tensor], ManyOptions::default())?.world_size
+                };
+                Ok((start.elapsed().as_secs_f64(), fewest as f64))
+            }
             ("many", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);
                 timed(repetitions, || many(&self.comm, self.data.chunks_exact_mut(bytes / 4)))

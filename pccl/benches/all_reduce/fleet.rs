@@ -30,6 +30,8 @@ pub(crate) struct Setup<'a> {
 pub(crate) struct Fleet {
     peers: Vec<Partner>,
     master: Partner,
+    /// Of the master.
+    address: String,
 }
 
 impl Fleet {
@@ -49,11 +51,12 @@ impl Fleet {
         let wire = keyed.unwrap_or_default().to_string();
         let mut master =
             start(peers, &["--serve".to_owned(), format!("{address}:0"), "--wire".to_owned(), wire])?;
-        let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), master.listen()?];
+        let listens = master.listen()?;
+        let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
         let started = (0..peers).map(|host| start(host, &arguments)).collect::<io::Result<Vec<_>>>()?;
-        let mut fleet = Self { peers: started, master };
+        let mut fleet = Self { peers: started, master, address: listens };
         let mut ports = Vec::new();
         for (host, peer) in fleet.peers.iter_mut().enumerate() {
             let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host));
@@ -69,6 +72,11 @@ impl Fleet {
             }
         }
         Ok(fleet)
+    }
+
+    /// Where the master listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     /// Number of peers.

@@ -5,6 +5,7 @@
 //! sockets with the same settings, so that the ratio holds up on a machine that others use too. How to read the table
 //! is in `docs/performance.md`.
 
+mod beside;
 mod best_ring;
 mod child;
 mod fleet;
@@ -61,6 +62,9 @@ struct Args {
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
+    /// With `--kill`: what segments are worth when it comes late in an operation.
+    #[arg(long, requires = "kill")]
+    segments: bool,
     /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
     #[arg(long)]
     keyed: bool,
@@ -71,6 +75,10 @@ struct Args {
     /// same bytes.
     #[arg(long)]
     several: bool,
+    /// Measures operations of the sizes of `--kib` beside an attack on the master instead, in a run with a key: beside
+    /// this command with the address of the master behind it.
+    #[arg(long, value_name = "COMMAND")]
+    beside: Option<String>,
     /// Only the cases of `--wan` whose names contain this.
     #[arg(long, default_value = "")]
     case: String,
@@ -103,6 +111,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
         return schedules::run(program, &args);
     }
+    if let Some(command) = &args.beside {
+        return beside::run(command, &args);
+    }
     if args.keyed {
         return keyed::run(&args);
     }
@@ -111,6 +122,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.several {
         return several::run(&args);
+    }
+    if args.segments {
+        return kill::segments(&args);
     }
     if args.kill {
         return kill::run(&args);

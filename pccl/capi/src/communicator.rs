@@ -9,7 +9,7 @@ use crate::{
 use parking_lot::{Condvar, Mutex};
 use pccl::{
     Ahead, Builder, Call, Communicator, DetachedReduce, LaunchOptions, ManyOptions, ReduceInfo, Remedy,
-    Schedule, SharedState, StateDiff, SyncProgress, Tensor, doctor::Report,
+    Schedule, SegmentedError, SegmentedInfo, SharedState, StateDiff, SyncProgress, Tensor, doctor::Report,
 };
 use std::{
     cell::Cell,
@@ -288,6 +288,20 @@ impl Comm {
         let result = communicator.all_reduce_many(tensors, options);
         self.reduces.lock().remove(&tag);
         result.map_err(|error| Failure::of_reduce(&error))
+    }
+
+    /// All-reduces a tensor in segments under a tag that is free.
+    pub(crate) fn reduce_in_segments(
+        &self,
+        tensor: Tensor<'_>,
+        segment_bytes: usize,
+        tag: u64,
+    ) -> Outcome<Result<SegmentedInfo, SegmentedError>> {
+        let communicator = self.take_tag(tag)?;
+        let options = LaunchOptions { tag, schedule: *self.schedule.lock(), timeout: self.call_timeout() };
+        let result = communicator.all_reduce_in_segments(tensor, segment_bytes, options);
+        self.reduces.lock().remove(&tag);
+        Ok(result)
     }
 
     /// The communicator, if the group is large enough for an operation.

@@ -66,13 +66,23 @@ pub(crate) unsafe extern "C" fn pcclStage(
 /// The device's memory and its stream are still there, and no operation is under way that uses what stands for it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pcclUnstage(staged: Handle, writes: bool) -> ResultCode {
-    call(|| {
-        let staged = STAGED.remove(staged)?.lock().take();
-        match staged.filter(|_| writes) {
-            Some(staged) => staged.write_back().map_err(|error| Failure::of(&error, code::INVALID_USAGE)),
-            None => Ok(()),
-        }
-    })
+    call(|| unstage(staged, |staged| if writes { staged.write_back() } else { Ok(()) }))
+}
+
+/// `pcclUnstageOnStream`.
+///
+/// # Safety
+/// As of [`pcclUnstage`], until the stream has done what is queued on it when this returns.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclUnstageOnStream(staged: Handle) -> ResultCode {
+    // SAFETY: by the contract of this function.
+    call(|| unstage(staged, |staged| unsafe { staged.write_back_on_stream() }))
+}
+
+/// Takes what stands for a tensor, and ends it so.
+fn unstage(staged: Handle, end: impl FnOnce(Staged) -> Result<(), pccl::Error>) -> Outcome<()> {
+    let staged = STAGED.remove(staged)?.lock().take();
+    staged.map_or(Ok(()), end).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
 }
 
 /// Device memory that a caller names.

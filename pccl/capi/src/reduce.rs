@@ -5,7 +5,9 @@ use crate::{
     convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
     failure::{Failure, Outcome, call},
     raw,
-    types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor, ResultCode, code},
+    types::{
+        AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor, ResultCode, Segment, code,
+    },
 };
 use pccl::Tensor;
 use std::{
@@ -76,6 +78,63 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
             comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, reduce_info(&info)) };
+        Ok(())
+    })
+}
+
+/// What C is told of a segment.
+fn segment_info(segment: &pccl::Segment) -> Segment {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Segment {
+        first: segment.elements.start as u64,
+        count: segment.elements.len() as u64,
+        contributors: number(segment.contributors.len()),
+        rank: number(segment.rank),
+    }
+}
+
+/// `pcclAllReduceInSegments`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceInSegments(
+    send: *const c_void,
+    recv: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    segment_bytes: usize,
+    info_out: *mut ReduceInfo,
+    segments: *mut Segment,
+    capacity: usize,
+    done_out: *mut usize,
+) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(done_out, 0) };
+        let comm = enter(comm)?;
+        if capacity > 0 {
+            raw::check(segments, "segments")?;
+        }
+        // SAFETY: by the contract of this function.
+        let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
+        // SAFETY: the same; the caller gets control back only after it is over.
+        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
+        let result = comm.reduce_in_segments(tensor, segment_bytes, descriptor.tag)?;
+        let done = result.as_ref().map_or_else(|failed| &failed.done, |info| &info.segments);
+        for (index, segment) in done.iter().enumerate().take(capacity) {
+            // SAFETY: by the contract of this function; `index` is below the capacity.
+            unsafe { raw::write(segments.add(index), segment_info(segment)) };
+        }
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(done_out, done.len()) };
+        let info = result.map_err(|failed| Failure::of_reduce(&failed.error))?;
+        let fewest = info.segments.iter().map(|segment| segment.contributors.len()).min().unwrap_or(0);
+        let schedule = info.segments.last().map_or(0, |segment| convert::schedule_code(segment.algorithm));
+        let local_world_size = u32::try_from(fewest).unwrap_or(u32::MAX);
+        let (tx_bytes, rx_bytes) = (info.tx_bytes, info.rx_bytes);
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(info_out, ReduceInfo { local_world_size, schedule, tx_bytes, rx_bytes }) };
         Ok(())
     })
 }

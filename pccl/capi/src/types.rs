@@ -106,6 +106,16 @@ pub(crate) struct ReduceOpDescriptor {
     pub(crate) descriptor: ReduceDescriptor,
 }
 
+/// `pcclSegment_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Segment {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) contributors: u32,
+    pub(crate) rank: u32,
+}
+
 /// `pcclClip_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -312,6 +322,7 @@ const _: () = {
     assert!(size_of::<ReduceInfo>() == 24);
     assert!(size_of::<ReduceDescriptor>() == 40 && size_of::<ReduceOpDescriptor>() == 56);
     assert!(size_of::<AsyncReduceOp>() == 16);
+    assert!(size_of::<Segment>() == 24);
     assert!(size_of::<Clip>() == 32 && size_of::<PeerNorm>() == 32);
     assert!(size_of::<TensorInfo>() == 40 && size_of::<SharedState>() == 24);
     assert!(size_of::<SyncInfo>() == 16 && size_of::<BuildInfo>() == 1 && size_of::<World>() == 24);

@@ -192,6 +192,9 @@ fn write_entry(out: &mut String, entry: &Entry) -> fmt::Result {
         None => {}
         Some(Subject::Op(OpId { epoch, tag, attempt })) => {
             write!(out, " op={epoch}.{}.{attempt}", tag.number)?;
+            if tag.track > 0 {
+                write!(out, ".{}", tag.track)?;
+            }
             tag.pair.map_or(Ok(()), |Pair { from, to }| write!(out, ".{from:#}.{to:#}"))?;
         }
         Some(Subject::Tag(tag)) => write!(out, " tag={tag}")?,
@@ -260,15 +263,18 @@ fn parse_subject(key: &str, value: &str) -> Option<Subject> {
     if key == "op" {
         let mut numbers = value.split('.');
         let epoch = GroupEpoch(numbers.next()?.parse().ok()?);
-        let number = numbers.next()?.parse().ok()?;
+        let number: u64 = numbers.next()?.parse().ok()?;
         let attempt = numbers.next()?.parse().ok()?;
-        let pair = match numbers.next() {
-            None => None,
-            Some(from) => {
-                Some(Pair { from: PeerId(parse_id(from)?), to: PeerId(parse_id(numbers.next()?)?) })
-            }
+        let tag = match numbers.next() {
+            None => Tag::from(number),
+            Some(text) => match parse_id(text).map(PeerId) {
+                Some(from) => {
+                    let pair = Pair { from, to: PeerId(parse_id(numbers.next()?)?) };
+                    Tag { pair: Some(pair), ..number.into() }
+                }
+                None => Tag { track: text.parse().ok()?, ..number.into() },
+            },
         };
-        let tag = Tag { number, pair };
         return numbers.next().is_none().then_some(Subject::Op(OpId { epoch, tag, attempt }));
     }
     let number = value.parse().ok()?;

@@ -1,6 +1,7 @@
 //! What a collective is: its descriptor, its algorithm, its result.
 
 use crate::{Collective, CollectiveKind, Nothing, OpId, PartDescriptor, Paths, Verdict, limits};
+use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
 /// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for whether the
@@ -16,6 +17,8 @@ pub struct Descriptor {
     pub algorithm: Algorithm,
     /// Whether contributions have to be finite, which all votes say alike, and whether that of the voter is.
     pub finite: Finite,
+    /// Which segment it is of a call that has several.
+    pub cut: Option<Cut>,
 }
 
 impl Encode for Descriptor {
@@ -24,6 +27,7 @@ impl Encode for Descriptor {
         self.parts.encode(out);
         self.algorithm.encode(out);
         self.finite.encode(out);
+        self.cut.encode(out);
     }
 }
 
@@ -31,9 +35,13 @@ impl Decode for Descriptor {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let collective = Collective::decode(reader)?;
         let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
-        let finite = Finite::decode(reader)?;
+        let (finite, cut) = (Finite::decode(reader)?, Option::<Cut>::decode(reader)?);
         collective.check(&parts)?;
-        Ok(Self { collective, parts, algorithm, finite })
+        if cut.is_some() && (collective.kind() != CollectiveKind::AllReduce || parts.len() != 1) {
+            let what = "code of a collective that is a segment";
+            return Err(WireError::BadValue { what, value: collective.kind().code().into() });
+        }
+        Ok(Self { collective, parts, algorithm, finite, cut })
     }
 }
 
@@ -43,7 +51,7 @@ impl Descriptor {
     /// An all-reduce of these tensors.
     pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: Algorithm) -> Self {
         let (collective, finite) = (Collective::AllReduce(Nothing {}), Finite::NotAsked(Nothing {}));
-        Self { collective, parts, algorithm, finite }
+        Self { collective, parts, algorithm, finite, cut: None }
     }
 
     /// The kind of collective.
@@ -144,6 +152,10 @@ impl Descriptor {
         if self.collective != other.collective {
             return Some((format!("as {}", self.collective), format!("as {}", other.collective)));
         }
+        if self.cut != other.cut {
+            let text = |cut: &Option<Cut>| cut.map_or("as a whole".to_owned(), |cut| format!("with {cut}"));
+            return Some((text(&self.cut), text(&other.cut)));
+        }
         if self.parts.len() != other.parts.len() {
             let tensors = |count| format!("with {count} tensors");
             return Some((tensors(self.parts.len()), tensors(other.parts.len())));
@@ -186,6 +198,27 @@ wire_struct! {
         pub tensor: u32,
         /// Number of the element in it.
         pub element: u64,
+    }
+}
+
+wire_struct! {
+    /// What a segment is a part of. A segment is an operation like any other; this is in its descriptor so that votes
+    /// for different segments, and for tensors that are cut in different ways, do not match.
+    #[derive(Copy)]
+    pub struct Cut {
+        /// Number of the segment, from 0.
+        pub segment: u32,
+        /// Most bytes of a segment, as the caller has given it.
+        pub segment_bytes: u64,
+        /// Elements of the whole tensor.
+        pub count: u64,
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, segment_bytes, count } = self;
+        write!(f, "segment {segment} of {count} elements in segments of {segment_bytes} bytes")
     }
 }
 

@@ -145,13 +145,15 @@ impl Decode for Pair {
 serialized_as_wire!(Pair);
 
 /// What tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
-/// and of an operation between two members who they are.
+/// of an operation between two members who they are, and which of the segments of one call that are in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag {
     /// The caller's number.
     pub number: u64,
     /// The two who take part; `None`: all members do.
     pub pair: Option<Pair>,
+    /// Which of the operations of one call, below [`limits::TRACKS`]. 0 for a call that is one operation.
+    pub track: u8,
 }
 
 impl Tag {
@@ -163,13 +165,16 @@ impl Tag {
 
 impl From<u64> for Tag {
     fn from(number: u64) -> Self {
-        Self { number, pair: None }
+        Self { number, pair: None, track: 0 }
     }
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tag {}", self.number)?;
+        if self.track > 0 {
+            write!(f, " on track {}", self.track)?;
+        }
         self.pair.map_or(Ok(()), |Pair { from, to }| write!(f, " from {from} to {to}"))
     }
 }
@@ -178,12 +183,23 @@ impl Encode for Tag {
     fn encode(&self, out: &mut Vec<u8>) {
         self.number.encode(out);
         self.pair.encode(out);
+        self.track.encode(out);
     }
 }
 
 impl Decode for Tag {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { number: Decode::decode(reader)?, pair: Decode::decode(reader)? })
+        let tag = Self {
+            number: Decode::decode(reader)?,
+            pair: Decode::decode(reader)?,
+            track: Decode::decode(reader)?,
+        };
+        // What goes between two is never cut.
+        let tracks = if tag.pair.is_some() { 1 } else { limits::TRACKS };
+        if tag.track >= tracks {
+            return Err(WireError::BadValue { what: "track of a tag", value: tag.track.into() });
+        }
+        Ok(tag)
     }
 }
 

@@ -20,6 +20,8 @@ pub const FEW_PARTS: usize = 64;
 /// Most tensors in all large votes of one peer for collectives that wait, together: the master keeps them until all
 /// have voted.
 pub const MAX_VOTED_PARTS: usize = 8 * MAX_PARTS;
+/// Segments of one call that may be in flight at the same time: each has a track of the caller's tag.
+pub const TRACKS: u8 = 2;
 /// Most collectives that one group may have in flight.
 pub const MAX_TAGS_IN_FLIGHT: usize = 1024;
 /// Formings of groups that the master remembers, of one number of a group: their uuids cannot be used again.

@@ -21,7 +21,8 @@ use std::{
 };
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Place, Transfer};
 
-pub(super) const ID: OpId = OpId { epoch: GroupEpoch(3), tag: Tag { number: 9, pair: None }, attempt: 1 };
+pub(super) const ID: OpId =
+    OpId { epoch: GroupEpoch(3), tag: Tag { number: 9, pair: None, track: 0 }, attempt: 1 };
 
 /// Stands for the operation and for the link to the next rank.
 #[derive(Default)]

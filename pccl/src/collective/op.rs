@@ -79,13 +79,13 @@ impl Op {
     /// Prepares an operation; [`Op::vote`] begins it.
     pub(crate) fn new(
         common: &Arc<Operations>,
-        (tag, timeout): (u64, Option<Duration>),
+        ((number, track), timeout): ((u64, u8), Option<Duration>),
         known: Arc<Known>,
         Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
     ) -> Arc<Self> {
         let backup = common.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
-            tag: Tag { number: tag, pair },
+            tag: Tag { number, pair, track },
             timeout,
             descriptor,
             known,
@@ -103,6 +103,16 @@ impl Op {
     /// The caller's tag.
     pub(crate) fn tag(&self) -> Tag {
         self.tag
+    }
+
+    /// Whether it is a part of a call in segments.
+    pub(crate) fn is_segment(&self) -> bool {
+        self.descriptor.cut.is_some()
+    }
+
+    /// Who takes part in the last attempt, by rank.
+    pub(crate) fn contributors(&self) -> Vec<PeerId> {
+        self.state.lock().ring.clone()
     }
 
     /// How long it may be waited for.
@@ -167,9 +177,10 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let mut shape = None;
+        let (mut shape, mut ring) = (None, Vec::new());
         let registered = common.table.register(&op, self.tag, |slot| {
             shape = shape_of(&self.descriptor.collective, &slot.ring);
+            ring.clone_from(&slot.ring);
             let what = (&self.descriptor, &self.raws[..]);
             Running::new(slot, shape.as_ref(), what, (&common.backups, &self.backup), self.me.clone())
         });
@@ -181,7 +192,7 @@ impl Op {
         // The master finds that as well, and lets no such attempt begin.
         state.early = shape.is_none().then(|| local_fault("called for other members"));
         state.vote = None;
-        state.attempt = Some(attempt.clone());
+        (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
         if let Some(beside) = self.beside.as_ref().filter(|_| shape.is_some()) {

@@ -165,7 +165,7 @@ impl Progress {
 /// The link's name for an attempt.
 pub(crate) fn op_key(id: OpId) -> OpKey {
     let OpId { epoch, tag, attempt } = id;
-    OpKey { epoch: epoch.0, tag: tag.number, attempt, pair: tag.pair.is_some() }
+    OpKey { epoch: epoch.0, tag: tag.number, attempt, pair: tag.pair.is_some(), track: tag.track }
 }
 
 pub(crate) fn local_fault(text: impl Into<String>) -> OpFault {

@@ -193,7 +193,7 @@ impl LinkDirectory {
 
 impl Directory for LinkDirectory {
     fn find(&self, op: &OpKey) -> Lookup {
-        let tag = Tag { number: op.tag, pair: op.pair.then_some(self.ends) };
+        let tag = Tag { number: op.tag, pair: op.pair.then_some(self.ends), track: op.track };
         self.table.find(OpId { epoch: GroupEpoch(op.epoch), tag, attempt: op.attempt })
     }
 }

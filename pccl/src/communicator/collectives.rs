@@ -1,13 +1,17 @@
 //! Collectives of any kind: from the call of the caller to the operation and back.
 
-use super::{Communicator, misfits::Ended};
+use super::{Communicator, beginning::Beginning, misfits::Ended};
 use crate::{
     Call, CollectiveOptions, Error, LaunchOptions, ManyOptions, ReduceInfo, ReduceOptions, Root,
-    collective::op::Op, flight, limit::Limit, session::Shared,
+    collective::op::Op,
+    flight,
+    limit::Limit,
+    memory::RawTensor,
+    session::{Shared, calls::Claim},
 };
-use pccl_protocol::{CallKind, Cause, limits};
+use pccl_protocol::CollectiveKind;
 use pccl_quant::Element;
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 impl Communicator {
     /// Carries out a collective and waits for its end. The calls for each kind, such as [`Communicator::broadcast`],
@@ -42,9 +46,7 @@ impl Communicator {
             let (shared, op) = self.launch(&call, options.into())?;
             let result = self.complete(&shared, &op, limit);
             let Err(error) = &result else { return result };
-            let is_other_world = error.verdict().is_some_and(|verdict| verdict.cause == Cause::WorldChanged);
-            let is_final = !error.is_retryable() || error.is_given_up() || is_other_world;
-            if is_final || retries == 0 || limit.is_over() {
+            if !error.may_pass() || retries == 0 || limit.is_over() {
                 return result;
             }
             retries -= 1;
@@ -288,9 +290,21 @@ impl Communicator {
     pub(crate) fn launch(
         &self,
         call: &Call<'_>,
-        LaunchOptions { tag, schedule, timeout }: LaunchOptions,
+        options: LaunchOptions,
     ) -> Result<(Arc<Shared>, Arc<Op>), Error> {
         let shared = self.shared()?;
+        let op = self.launch_on(&shared, call, options, 0)?;
+        Ok((shared, op))
+    }
+
+    /// As [`Communicator::launch`], in a session that may have been replaced meanwhile, on a track of the tag.
+    pub(crate) fn launch_on(
+        &self,
+        shared: &Arc<Shared>,
+        call: &Call<'_>,
+        LaunchOptions { tag, schedule, timeout }: LaunchOptions,
+        track: u8,
+    ) -> Result<Arc<Op>, Error> {
         self.check_group("a collective")?;
         let me = shared.told.identity().ok_or(Error::NotConnected)?.peer;
         // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
@@ -299,32 +313,33 @@ impl Communicator {
         let how = (schedule.algorithm(), self.config.refuses_non_finite);
         let prepared = call.prepare((me, &known.world), &shared.operations.backups, how)?;
         let timeout = timeout.or(self.call_timeout());
-        let kind = prepared.descriptor.kind().call();
-        let op = Op::new(&shared.operations, (tag, timeout), known, prepared);
+        let op = Op::new(&shared.operations, ((tag, track), timeout), known, prepared);
         {
             let mut activity = shared.calls.activity();
-            activity.check_not_draining()?;
-            if let Some((call, _)) = activity.exclusive
-                && call != CallKind::ArePeersPending
-            {
-                return Err(Error::InvalidUsage(format!("{kind} while another thread is in {call}")));
+            // There is room for the whole call since it has begun.
+            if !op.is_segment() {
+                Beginning::of(&op).check(&activity)?;
             }
-            if activity.ops.iter().any(|other| other.tag() == op.tag()) {
-                return Err(Error::InvalidUsage(format!("{} is in flight already", op.tag())));
-            }
-            if activity.ops.len() >= limits::MAX_TAGS_IN_FLIGHT {
-                return Err(Error::InvalidUsage(format!(
-                    "more than {} collectives in flight",
-                    limits::MAX_TAGS_IN_FLIGHT
-                )));
-            }
-            check_parts(activity.ops.iter().chain([&op]))?;
-            check_overlaps(activity.ops.iter().chain([&op]))?;
             activity.ops.push(op.clone());
         }
         flight::launched(&shared.flight, tag, op.descriptor());
         op.vote();
-        Ok((shared, op))
+        Ok(op)
+    }
+
+    /// Begins a call in segments: until [`Calls::end_claim`](crate::session::calls::Calls::end_claim) its tag and
+    /// memory are taken, and whatever waits for operations to be over waits for it.
+    pub(crate) fn claim(&self, tag: u64, tensor: &RawTensor) -> Result<(Arc<Shared>, Arc<Claim>), Error> {
+        let shared = self.shared()?;
+        let ranges: Vec<_> = tensor.ranges().collect();
+        let kind = CollectiveKind::AllReduce.call();
+        let beginning = Beginning { kind, tag: tag.into(), parts: 1, ranges: ranges.clone() };
+        let claim = Arc::new(Claim { tag, ranges });
+        let mut activity = shared.calls.activity();
+        beginning.check(&activity)?;
+        activity.claims.push(claim.clone());
+        drop(activity);
+        Ok((shared, claim))
     }
 
     /// Waits for an operation and takes it off the books. When the limit passes, it is given up.
@@ -363,41 +378,4 @@ impl Communicator {
         let open = shared.calls.activity().ops.iter().any(|other| Arc::ptr_eq(other, op));
         if open { self.complete(shared, op, Limit::of(op.timeout())).map(drop) } else { Ok(()) }
     }
-}
-
-/// The master keeps what is voted for until all have voted, and so much of each peer. The last of them is the new one.
-fn check_parts<'o>(ops: impl Iterator<Item = &'o Arc<Op>>) -> Result<(), Error> {
-    let parts = ops.map(|op| op.descriptor().parts.len());
-    let (mut all, mut last) = (0, 0);
-    for parts in parts {
-        last = if parts > limits::FEW_PARTS { parts } else { 0 };
-        all += last;
-    }
-    if last > 0 && all > limits::MAX_VOTED_PARTS {
-        return Err(Error::InvalidUsage(format!(
-            "{all} tensors in operations in flight, at most {} may be",
-            limits::MAX_VOTED_PARTS
-        )));
-    }
-    Ok(())
-}
-
-/// No memory that an operation writes may be used by another one in flight, or twice by the same.
-fn check_overlaps<'a>(ops: impl Iterator<Item = &'a Arc<Op>>) -> Result<(), Error> {
-    let mut ranges: Vec<(Range<usize>, bool)> = ops.flat_map(|op| op.ranges()).collect();
-    ranges.retain(|(range, _)| !range.is_empty());
-    ranges.sort_unstable_by_key(|(range, _)| range.start);
-    let (mut written_end, mut any_end) = (0, 0);
-    for (range, written) in ranges {
-        if range.start < written_end || (written && range.start < any_end) {
-            return Err(Error::InvalidArgument(
-                "buffers overlap, with each other or with an operation in flight".into(),
-            ));
-        }
-        any_end = any_end.max(range.end);
-        if written {
-            written_end = written_end.max(range.end);
-        }
-    }
-    Ok(())
 }

@@ -67,7 +67,7 @@ impl Communicator {
 
     fn diff_until(&self, state: &SharedState<'_>, limit: Limit) -> Result<StateDiff, Error> {
         let tensors: Vec<&StateTensor> = state.tensors.iter().filter(|it| !it.allow_inequality).collect();
-        let count = self.shared()?.calls.activity().ops.len();
+        let count = self.shared()?.calls.activity().in_flight();
         if count > 0 {
             return Err(Error::PendingAsyncOps { count });
         }

@@ -79,7 +79,7 @@ impl Communicator {
         let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let mut activity = shared.calls.activity();
         activity.draining = true;
-        if let Err(call) = shared.calls.wait_for_exclusive(&mut activity, deadline) {
+        if let Err(call) = shared.calls.wait_for_calls(&mut activity, deadline) {
             activity.draining = false;
             return Err(drain_over(format!("{call} is not over after {timeout:?}")));
         }

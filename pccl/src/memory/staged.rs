@@ -63,8 +63,29 @@ impl Staged {
     /// `System` with what the driver refuses; the content of the device's memory is undefined then.
     pub fn write_back(mut self) -> Result<(), Error> {
         let mut memory = self.memory.clone();
-        memory.write(0, self.bytes_mut()).map_err(|error| refused("writing a tensor on a device", error))
+        memory.write(0, self.bytes_mut()).map_err(unwritten)
     }
+
+    /// The same for the stream that came with the memory: what is queued there from now on comes after it, and this
+    /// returns before the elements are there. Of more than 64 MiB it waits for all but the last ones. An error of the
+    /// device that comes later is told by the stream, and by later uses of the device.
+    ///
+    /// # Safety
+    /// Until what is queued on the stream when this returns is over, the memory stays memory of the device, and nobody
+    /// uses it but by what is queued on the stream afterwards. After an error it is the caller's at once.
+    ///
+    /// # Errors
+    /// `System` with what the driver refuses; no copy is under way then, and the content of the device's memory is
+    /// undefined.
+    pub unsafe fn write_back_on_stream(mut self) -> Result<(), Error> {
+        let mut memory = self.memory.clone();
+        // SAFETY: the caller's promise.
+        unsafe { memory.write_on_stream(0, self.bytes_mut()) }.map_err(unwritten)
+    }
+}
+
+fn unwritten(error: pccl_cuda::CudaError) -> Error {
+    refused("writing a tensor on a device", error)
 }
 
 fn refused(tried: &str, error: pccl_cuda::CudaError) -> Error {

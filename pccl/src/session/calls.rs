@@ -3,8 +3,9 @@
 use super::waiting::{WaitLog, say};
 use crate::{Error, collective::op::Op};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pccl_protocol::{CallKind, CollectiveId};
+use pccl_protocol::{CallKind, CollectiveId, CollectiveKind};
 use std::{
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,11 +20,33 @@ pub(crate) struct Activity {
     pub(crate) exclusive: Option<(CallKind, Instant)>,
     /// Operations that have been launched and not yet waited for.
     pub(crate) ops: Vec<Arc<Op>>,
+    /// Calls in segments, some of which may be among the operations.
+    pub(crate) claims: Vec<Arc<Claim>>,
     /// No call may begin any more: this peer is about to leave.
     pub(crate) draining: bool,
 }
 
+/// What a call in segments holds from its beginning to its end, whichever of its segments are in flight.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// The caller's tag.
+    pub(crate) tag: u64,
+    /// The caller's memory: address ranges, and whether they are written.
+    pub(crate) ranges: Vec<(Range<usize>, bool)>,
+}
+
 impl Activity {
+    /// Operations and calls in segments that are not over; of the latter each counts as one.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.claims.len() + self.ops.iter().filter(|op| !op.is_segment()).count()
+    }
+
+    /// A call that is over only when its thread says so.
+    fn long_call(&self) -> Option<CallKind> {
+        let reduce = || CallKind::Collective(CollectiveKind::AllReduce);
+        self.exclusive.map(|(call, _)| call).or_else(|| (!self.claims.is_empty()).then(reduce))
+    }
+
     /// Refuses a new call of a peer that is about to leave.
     pub(crate) fn check_not_draining(&self) -> Result<(), Error> {
         if self.draining {
@@ -50,7 +73,7 @@ pub(super) struct Underway {
 #[derive(Debug)]
 pub(crate) struct Calls {
     activity: Mutex<Activity>,
-    /// A call that had to be alone is over; goes with `activity`.
+    /// A call that had to be alone, or one in segments, is over; goes with `activity`.
     idle: Condvar,
     waiting: Mutex<WaitLog>,
     /// Bytes of the operations that are over.
@@ -62,7 +85,12 @@ impl Calls {
     pub(super) fn connecting() -> Self {
         let exclusive = Some((CallKind::Connect, Instant::now()));
         Self {
-            activity: Mutex::new(Activity { exclusive, ops: Vec::new(), draining: false }),
+            activity: Mutex::new(Activity {
+                exclusive,
+                ops: Vec::new(),
+                claims: Vec::new(),
+                draining: false,
+            }),
             idle: Condvar::new(),
             waiting: Mutex::default(),
             moved_bytes: AtomicU64::new(0),
@@ -86,14 +114,21 @@ impl Calls {
         over.map(|(kind, _)| kind)
     }
 
-    /// Waits until a call that goes alone is over, or until `deadline`: then it returns that call.
-    pub(crate) fn wait_for_exclusive(
+    /// A call in segments is over.
+    pub(crate) fn end_claim(&self, claim: &Arc<Claim>) {
+        self.activity.lock().claims.retain(|other| !Arc::ptr_eq(other, claim));
+        self.idle.notify_all();
+    }
+
+    /// Waits until a call that goes alone, and those in segments, are over, or until `deadline`: then it returns one
+    /// that is not.
+    pub(crate) fn wait_for_calls(
         &self,
         activity: &mut MutexGuard<'_, Activity>,
         deadline: Instant,
     ) -> Result<(), CallKind> {
-        while let Some((call, _)) = activity.exclusive {
-            if self.idle.wait_until(activity, deadline).timed_out() && activity.exclusive.is_some() {
+        while let Some(call) = activity.long_call() {
+            if self.idle.wait_until(activity, deadline).timed_out() && activity.long_call().is_some() {
                 return Err(call);
             }
         }

@@ -393,6 +393,10 @@ static void devices(void) {
     EXPECT(pcclUnstage(staged, true), pcclInvalidArgument);
     EXPECT(pcclUnstage(NULL, false), pcclInvalidArgument);
     EXPECT(pcclUnstage((pcclStaged_t *) host, false), pcclInvalidArgument);
+    EXPECT(pcclUnstageOnStream(staged), pcclInvalidArgument);
+    EXPECT(pcclUnstageOnStream(NULL), pcclInvalidArgument);
+    EXPECT(pcclStage(NULL, 0, NULL, true, &staged, &stands_for), pcclSuccess);
+    EXPECT(pcclUnstageOnStream(staged), pcclSuccess);
 }
 
 int main(void) {

@@ -147,6 +147,34 @@ static void weighted_average(bool async) {
     CHECK(data[0] == 7);
 }
 
+/* Three segments, of which all tell the same. Others are refused with nothing done. */
+static void in_segments(void) {
+    pcclSegment_t segments[4];
+    pcclReduceInfo_t info;
+    float data[10];
+    size_t done = 9;
+    pcclReduceDescriptor_t descriptor = describe(10, pcclFloat, pcclAvg, 5);
+    int i;
+    for (i = 0; i < 10; i++) {
+        data[i] = (float) i + 3.0f * (float) rank;
+    }
+    memset(segments, 0, sizeof segments);
+    EXPECT(pcclAllReduceInSegments(data, data, &descriptor, comm, 16, &info, segments, 4, &done), pcclSuccess);
+    CHECK(done == 3 && info.local_world_size == PEERS && segments[3].count == 0);
+    CHECK(segments[1].first == 4 && segments[1].count == 4 && segments[2].first == 8 && segments[2].count == 2);
+    for (i = 0; i < 3; i++) {
+        CHECK(segments[i].contributors == PEERS && segments[i].rank == rank);
+    }
+    for (i = 0; i < 10; i++) {
+        CHECK(data[i] == (float) (i + 3));
+    }
+    EXPECT(pcclAllReduceInSegments(data, data, &descriptor, comm, rank == 1 ? 20 : 16, NULL, segments, 4, &done),
+           pcclInvalidUsage);
+    CHECK(strcmp(pcclGetLastCause(), "MismatchedCall") == 0 && done == 0 && data[9] == 12.0f);
+    EXPECT(pcclAllReduceInSegments(data, data, &descriptor, comm, 0, NULL, NULL, 0, NULL), pcclInvalidArgument);
+    EXPECT(pcclAllReduceInSegments(data, data, &descriptor, comm, 16, NULL, NULL, 1, NULL), pcclInvalidArgument);
+}
+
 /* Rank 1 is an outlier. What is contributed has two tensors, and one norm. */
 static void clip_to_median(void) {
     pcclReduceOpDescriptor_t tensors[2];
@@ -430,6 +458,7 @@ int main(int argc, char **argv) {
             reduce_scatter(async != 0);
             weighted_average(async != 0);
         }
+        in_segments();
         clip_to_median();
         several_at_once();
         where_states_differ();

@@ -70,6 +70,8 @@ SIZE(pcclBuildInfo_t, 1);
 SIZE(pcclResult_t, 4);
 SIZE(pcclDataType_t, 4);
 SIZE(pcclWorld_t, 24);
+SIZE(pcclSegment_t, 24);
+AT(pcclSegment_t, contributors, 16);
 SIZE(pcclClip_t, 32);
 AT(pcclClip_t, peers, 24);
 SIZE(pcclPeerNorm_t, 32);

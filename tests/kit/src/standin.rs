@@ -31,6 +31,8 @@ pub enum Count {
     Streams = 6,
     /// Events.
     Events = 7,
+    /// Operations that are queued on streams and have not run.
+    Queued = 8,
 }
 
 /// The stand-in, for one test at a time: what it counts, and what it does wrong.
@@ -101,7 +103,13 @@ impl Standin {
                 library => Ok(library),
             }
         };
-        let library = LIBRARY.get_or_init(|| load("libnvrtc.so").and_then(|_| load("libcuda.so"))).clone()?;
+        let begin = || {
+            // Tests leave nothing in the caches of whoever runs them.
+            // SAFETY: other tests of this process wait for this one, before they look at anything.
+            unsafe { std::env::set_var("PCCL_KERNEL_CACHE", "") };
+            load("libnvrtc.so").and_then(|_| load("libcuda.so"))
+        };
+        let library = LIBRARY.get_or_init(begin).clone()?;
         let standin = Self { library, _alone: alone };
         standin.fail(0, 0);
         standin.limit(1 << 40);
@@ -175,6 +183,13 @@ impl Standin {
         // SAFETY: the function with this name has this type.
         let new: extern "C" fn() -> u64 = unsafe { std::mem::transmute(self.function("standin_stream")) };
         new()
+    }
+
+    /// Does what is queued on a stream of the program, and what that waits for.
+    pub fn settle(&self, stream: u64) {
+        // SAFETY: the function with this name has this type.
+        let settle: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_settle")) };
+        settle(stream);
     }
 
     /// Queues a write of device memory on a stream of the program: it is not there before the stream gets to it.

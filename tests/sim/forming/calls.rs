@@ -100,7 +100,7 @@ impl World {
             second if second < 2 * half => Pair { from: member(second - half), to: process.peer },
             _ => return None,
         };
-        Some(Tag { number: process.steps, pair: Some(pair) })
+        Some(Tag { pair: Some(pair), ..process.steps.into() })
     }
 
     fn vote(&mut self, slot: usize, tag: Tag) {

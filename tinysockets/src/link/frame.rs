@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0..2 | magic `F7 A3` |
 //! | 2 | flags: 1 a checksum, 2 an operation of the two ends of the link only |
-//! | 3 | zero |
+//! | 3 | track of the operation's tag |
 //! | 4..8 | payload length |
 //! | 8..16, 16..24, 24..28 | operation: epoch, tag, attempt |
 //! | 28..32, 32..36 | part, stage |
@@ -44,6 +44,8 @@ pub struct OpKey {
     pub attempt: u32,
     /// Whether only the two ends of the link take part: such operations have tags of their own.
     pub pair: bool,
+    /// Which of the operations that share the tag, 0 for one that does not.
+    pub track: u8,
 }
 
 /// What a frame is a piece of, and how long it is.
@@ -82,9 +84,9 @@ pub enum HeaderError {
     /// The payload is longer than a frame may be.
     #[error("frame of {0} bytes, at most {MAX_FRAME_BYTES} are allowed")]
     TooLong(u32),
-    /// Flags that this version does not know, or the byte after them not zero.
-    #[error("unknown frame flags {0:#06x}")]
-    Flags(u16),
+    /// Flags that this version does not know.
+    #[error("unknown frame flags {0:#04x}")]
+    Flags(u8),
 }
 
 impl FrameHeader {
@@ -94,6 +96,7 @@ impl FrameHeader {
         let mut out = [0; FRAME_HEADER_BYTES];
         out[0..2].copy_from_slice(&MAGIC);
         out[2] = self.flags | if self.op.pair { FLAG_PAIR } else { 0 };
+        out[3] = self.op.track;
         BigEndian::write_u32(&mut out[4..8], self.len);
         BigEndian::write_u64(&mut out[8..16], self.op.epoch);
         BigEndian::write_u64(&mut out[16..24], self.op.tag);
@@ -117,8 +120,8 @@ impl FrameHeader {
         if found != computed {
             return Err(HeaderError::Check { found, computed });
         }
-        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR) != 0 || bytes[3] != 0 {
-            return Err(HeaderError::Flags(BigEndian::read_u16(&bytes[2..4])));
+        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR) != 0 {
+            return Err(HeaderError::Flags(bytes[2]));
         }
         let len = BigEndian::read_u32(&bytes[4..8]);
         if len as usize > MAX_FRAME_BYTES {
@@ -130,6 +133,7 @@ impl FrameHeader {
                 tag: BigEndian::read_u64(&bytes[16..24]),
                 attempt: BigEndian::read_u32(&bytes[24..28]),
                 pair: bytes[2] & FLAG_PAIR != 0,
+                track: bytes[3],
             },
             part: BigEndian::read_u32(&bytes[28..32]),
             stage: BigEndian::read_u32(&bytes[32..36]),
@@ -155,9 +159,9 @@ mod tests {
 
     fn headers() -> impl Strategy<Value = FrameHeader> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
-        (numbers, 0..=MAX_FRAME_BYTES as u32, any::<u8>(), any::<u32>()).prop_map(
-            |((epoch, tag, attempt, part, stage, offset), len, flags, checksum)| FrameHeader {
-                op: OpKey { epoch, tag, attempt, pair: flags & FLAG_PAIR != 0 },
+        (numbers, 0..=MAX_FRAME_BYTES as u32, any::<[u8; 2]>(), any::<u32>()).prop_map(
+            |((epoch, tag, attempt, part, stage, offset), len, [flags, track], checksum)| FrameHeader {
+                op: OpKey { epoch, tag, attempt, pair: flags & FLAG_PAIR != 0, track },
                 part,
                 stage,
                 offset,
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn bytes_are_as_documented() {
         let header = FrameHeader {
-            op: OpKey { epoch: 0x0102_0304_0506_0708, tag: 9, attempt: 10, pair: false },
+            op: OpKey { epoch: 0x0102_0304_0506_0708, tag: 9, attempt: 10, pair: false, track: 16 },
             part: 11,
             stage: 12,
             offset: 13,
@@ -180,7 +184,7 @@ mod tests {
             checksum: 15,
         };
         let bytes = header.encode();
-        assert_eq!(bytes[..16], [0xF7, 0xA3, 1, 0, 0, 0, 0, 14, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes[..16], [0xF7, 0xA3, 1, 16, 0, 0, 0, 14, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(bytes[16..28], [0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 10]);
         assert_eq!(bytes[28..48], [0, 0, 0, 11, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 13, 0, 0, 0, 15]);
     }
@@ -188,7 +192,7 @@ mod tests {
     #[test]
     fn too_long_and_unknown_flags_are_refused_with_a_good_check_word() {
         let header = FrameHeader {
-            op: OpKey { epoch: 0, tag: 0, attempt: 0, pair: false },
+            op: OpKey { epoch: 0, tag: 0, attempt: 0, pair: false, track: 0 },
             part: 0,
             stage: 0,
             offset: 0,
@@ -198,7 +202,7 @@ mod tests {
         };
         assert_eq!(FrameHeader::decode(&header.encode()), Err(HeaderError::TooLong(header.len)));
         let flags = FrameHeader { len: 0, flags: 4, ..header };
-        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(0x0400)));
+        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(4)));
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::{conn::Conn, sys::Interest};
 const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
 
 /// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then
-/// come with one system call; of a large one this much is copied once more.
+/// come with one system call; of a large one this much is copied once more. What comes in records is read ahead there.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 
 /// Most bytes of one receive into the caller's memory: bounds the time under a pass, and keeps the bytes in the cache
@@ -127,7 +127,8 @@ impl Drop for InLink {
 impl Shared {
     /// An RX thread: takes frames until the link ends.
     fn run(&self, connection: u16, scratch: Scratch) {
-        let mut receiver = Receiver { shared: self, conn: self.core.conn(connection), scratch };
+        let conn = self.core.conn(connection);
+        let mut receiver = Receiver { shared: self, conn, has_records: conn.suite().is_some(), scratch };
         loop {
             // The transfer of the frame under way is kept outside, so that it can be told of a failure in it.
             let mut transfer = None;
@@ -156,6 +157,8 @@ impl Shared {
 struct Receiver<'a> {
     shared: &'a Shared,
     conn: &'a Conn,
+    /// What comes over it comes in records, and may be taken from there.
+    has_records: bool,
     scratch: Scratch,
 }
 
@@ -209,15 +212,15 @@ impl Receiver<'_> {
                 self.scratch.consume(FRAME_HEADER_BYTES);
                 return Ok(header);
             }
-            let is_boundary = buffered.is_empty();
-            if self.fill(READ_AHEAD_BYTES)? == 0 {
+            let (is_boundary, missing) = (buffered.is_empty(), FRAME_HEADER_BYTES - buffered.len());
+            if self.fill(if self.has_records { missing } else { READ_AHEAD_BYTES })? == 0 {
                 let place = if is_boundary { "between two frames" } else { "inside a frame header" };
                 return Err(Fault::new(FaultKind::Eof, format!("the peer closed the connection {place}")));
             }
         }
     }
 
-    /// Receives the payload through scratch memory, piece by piece.
+    /// Receives the payload piece by piece, through scratch memory or where it lies in a record.
     fn fold(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
         let (len, granule) = (header.len as usize, transfer.granule_bytes(header));
         if granule == 0 || granule > GRANULE_BYTES_MAX {
@@ -228,28 +231,55 @@ impl Receiver<'_> {
             let text = format!("length is no multiple of {granule} bytes: {}", describe(header));
             return Err(Fault::new(FaultKind::Violation, text));
         }
-        let (mut done, mut checksum) = (0, 0);
+        let append = header.has_checksum().then_some(self.shared.checksum);
+        let (mut done, mut checksum, mut goes_on) = (0, 0, true);
         while done < len {
+            // Folds the whole elements at the beginning of `bytes`; returns how many bytes they have.
+            let mut take = |bytes: &[u8]| {
+                let available = bytes.len().min(len - done);
+                let piece = &bytes[..available - available % granule];
+                if !piece.is_empty() {
+                    checksum = append.map_or(0, |append| append(checksum, piece));
+                    goes_on = transfer.fold(header, done, piece);
+                }
+                piece.len()
+            };
             self.scratch.align();
-            let buffered = self.scratch.buffered();
-            let available = buffered.len().min(len - done);
-            let whole = available - available % granule;
-            if whole == 0 {
-                self.fill_or_eof(header, len - done - available + READ_AHEAD_BYTES)?;
-                continue;
-            }
-            let piece = &buffered[..whole];
-            if header.has_checksum() {
-                checksum = (self.shared.checksum)(checksum, piece);
-            }
-            let goes_on = transfer.fold(header, done, piece);
-            self.scratch.consume(whole);
+            let whole = if self.scratch.buffered().is_empty() && self.has_records {
+                self.take_from_record(header, take)?
+            } else {
+                let whole = take(self.scratch.buffered());
+                self.scratch.consume(whole);
+                whole
+            };
             done += whole;
             if !goes_on {
                 return self.discard(header, len - done);
             }
+            if whole == 0 {
+                // In records: one element, the parts of which are in two.
+                let buffered = self.scratch.buffered().len();
+                let rest = len - done - buffered + READ_AHEAD_BYTES;
+                self.fill_or_eof(header, if self.has_records { granule - buffered } else { rest })?;
+            }
         }
         Ok(Payload::Landed(checksum))
+    }
+
+    /// Hands authentic bytes to `take` where they lie in a record; returns how many of them it has taken.
+    fn take_from_record(
+        &self,
+        header: &FrameHeader,
+        take: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<usize, Fault> {
+        match self.conn.recv_with(take) {
+            Some(Ok(Some(count))) => {
+                self.count(count);
+                Ok(count)
+            }
+            Some(Ok(None)) | None => Err(eof_in(header)),
+            Some(Err(error)) => Err(Fault::io("receiving failed", &error)),
+        }
     }
 
     /// Receives the payload straight into its places, apart from what was read together with the header, and from
@@ -278,6 +308,10 @@ impl Receiver<'_> {
                 self.fill_or_eof(header, len - done + READ_AHEAD_BYTES)?;
                 continue;
             } else {
+                if self.has_records {
+                    // One system call waits and receives; no pass is held meanwhile.
+                    self.take_from_record(header, |_| 0)?;
+                }
                 match places.receive(self.conn) {
                     None => return self.discard(header, len - done),
                     Some(Ok(0)) => return Err(eof_in(header)),

@@ -174,7 +174,7 @@ pub(super) fn receive(places: &[Place<'_>], conn: &Conn) -> Option<io::Result<us
         return Some(Ok(0));
     }
     // SAFETY: as below; and the record is memory of its own.
-    let sealed = conn.try_recv_with(|record| Some(unsafe { copy_in(record, parts) }));
+    let sealed = conn.try_recv_with(|record| unsafe { copy_in(record, parts) });
     if let Some(sealed) = sealed {
         return Some(sealed.map(|count| count.unwrap_or(0)));
     }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn frame(offset: u64) -> Outgoing {
-        let op = OpKey { epoch: 0, tag: 0, attempt: 0, pair: false };
+        let op = OpKey { epoch: 0, tag: 0, attempt: 0, pair: false, track: 0 };
         let header = FrameHeader { op, part: 0, stage: 0, offset, len: 0, flags: 0, checksum: 0 };
         Outgoing { transfer: Arc::new(Untouched), header }
     }

@@ -190,7 +190,7 @@ fn a_master_may_refuse_them() {
 fn two_of_them_have_no_edge_for_send_and_receive() {
     let mut rig = world(2, 2);
     let pair = Pair { from: rig.peers[&3], to: rig.peers[&4] };
-    let tag = Tag { number: 1, pair: Some(pair) };
+    let tag = Tag { pair: Some(pair), ..1.into() };
     let op = OpId { epoch: rig.epoch(3), tag, attempt: 0 };
     let descriptor = Descriptor { collective: Collective::SendRecv(Nothing {}), ..descriptor(64) };
     rig.send(3, C2m::Initiate(Initiate { op, descriptor: descriptor.clone() }));

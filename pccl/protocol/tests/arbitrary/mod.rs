@@ -186,8 +186,9 @@ impl Arb for CallKind {
 impl Arb for Descriptor {
     /// Only such as can be carried out: the tensors are made to fit the collective.
     fn arb() -> BoxedStrategy<Self> {
-        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), Algorithm::arb(), Finite::arb());
-        let fitted = all.prop_map(|(mut collective, mut parts, algorithm, finite)| {
+        let how = (Algorithm::arb(), Finite::arb(), Option::<Cut>::arb());
+        let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), how);
+        let fitted = all.prop_map(|(mut collective, mut parts, (algorithm, finite, cut))| {
             if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
                 match split {
                     Split::Equal(ranks) => {
@@ -209,9 +210,23 @@ impl Arb for Descriptor {
             if !collective.kind().folds() {
                 parts.iter_mut().for_each(|part| part.op = ReduceOp::Sum);
             }
-            Self { collective, parts, algorithm, finite }
+            let cut = cut.filter(|_| collective.kind() == CollectiveKind::AllReduce);
+            parts.truncate(if cut.is_some() { 1 } else { usize::MAX });
+            let cut = cut.filter(|_| parts.len() == 1);
+            Self { collective, parts, algorithm, finite, cut }
         });
         fitted.boxed()
+    }
+}
+
+impl Arb for Tag {
+    fn arb() -> BoxedStrategy<Self> {
+        let all = (u64::arb(), Option::<Pair>::arb(), 0..limits::TRACKS);
+        let tag = |(number, pair, track): (u64, Option<Pair>, u8)| {
+            let track = if pair.is_some() { 0 } else { track };
+            Self { number, pair, track }
+        };
+        all.prop_map(tag).boxed()
     }
 }
 
@@ -244,7 +259,6 @@ impl<T: Arb + ListItem + 'static> Arb for Vec<T> {
 
 arb_struct! {
     OpId { epoch, tag, attempt }
-    Tag { number, pair }
     Pair { from, to }
     Hosts { host, others }
     ResumeOffer { revision, digest }
@@ -262,6 +276,7 @@ arb_struct! {
     Initiate { op, descriptor }
     Complete { op, fault, moved_bytes }
     NotFinite { tensor, element }
+    Cut { segment, segment_bytes, count }
     SyncInitiate { request, epoch, revision, strategy, entries, offered }
     SyncComplete { sync, report, failures, gave }
     SourceFailure { peer, fault, text }

@@ -25,8 +25,8 @@ use crate::{
     memory::{Backup, RawTensor},
 };
 use pccl_protocol::{
-    Algorithm, Collective, Descriptor, Finite, MemberCount, NotFinite, Nothing, Pair, PartDescriptor, PeerId,
-    Split,
+    Algorithm, Collective, Cut, Descriptor, Finite, MemberCount, NotFinite, Nothing, Pair, PartDescriptor,
+    PeerId, Split,
 };
 use pccl_quant::{DataType, ReduceOp, first_non_finite, quantise::Quantisation};
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
@@ -52,6 +52,7 @@ pub struct Call<'a> {
     prepare: Box<Prepare>,
     quantisation: Option<Quantisation>,
     refuses_non_finite: bool,
+    cut: Option<Cut>,
     lent: PhantomData<&'a mut [u8]>,
 }
 
@@ -66,7 +67,7 @@ impl Call<'_> {
     /// life of the call.
     fn new(prepare: impl Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync + 'static) -> Self {
         let prepare = Box::new(prepare);
-        Self { prepare, quantisation: None, refuses_non_finite: false, lent: PhantomData }
+        Self { prepare, quantisation: None, refuses_non_finite: false, cut: None, lent: PhantomData }
     }
 
     /// The same, with elements that are quantised while they travel: floats only, and the same way on all peers.
@@ -88,6 +89,12 @@ impl Call<'_> {
         self
     }
 
+    /// The same, as a segment of a call in several.
+    pub(crate) fn segment(mut self, cut: Cut) -> Self {
+        self.cut = Some(cut);
+        self
+    }
+
     /// Checks the arguments and makes the operation. May be called again, for another try.
     pub(crate) fn prepare(
         &self,
@@ -97,6 +104,7 @@ impl Call<'_> {
     ) -> Result<Prepared, Error> {
         let quantisation = self.quantisation;
         let mut prepared = (self.prepare)(&Context { me, world, backups, algorithm, quantisation })?;
+        prepared.descriptor.cut = self.cut;
         if (refuses_non_finite || self.refuses_non_finite) && prepared.descriptor.kind().folds() {
             prepared.look_at_values();
         }

@@ -2,7 +2,7 @@
 
 use super::super::running::Running;
 use crate::{Error, control::Control, limit::Limit, world::Known};
-use pccl_protocol::{OpFault, OpId};
+use pccl_protocol::{OpFault, OpId, PeerId};
 use std::sync::Arc;
 use threadpark::Unparker;
 
@@ -30,6 +30,8 @@ pub(super) enum Vote {
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) attempt: Option<Running>,
+    /// Who takes part in it, by rank.
+    pub(super) ring: Vec<PeerId>,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
     /// The caller has given up, or its limit has passed: no further attempt may succeed.
@@ -54,6 +56,7 @@ impl State {
         Self {
             phase: Phase::Stale,
             attempt: None,
+            ring: Vec::new(),
             vote: None,
             given_up: None,
             told: false,

@@ -9,6 +9,7 @@ mod buffer;
 mod collective;
 mod pair;
 mod reduce;
+mod segments;
 mod train;
 mod trap;
 
@@ -160,6 +161,7 @@ fn run(comm: &Communicator, index: usize, command: &str, rest: &str) -> Reply {
         "reduce-announced" => reduce::one(comm, index, &words, true),
         "many" => reduce::many(comm, index, &words),
         "scope" => reduce::scope(comm, index, &words),
+        "segments" => segments::run(comm, index, &words),
         "collective" => collective::run(comm, index, &words),
         "send" | "recv" => pair::run(comm, index, command, &words),
         "busy" => reduce::busy(comm, index, &words),

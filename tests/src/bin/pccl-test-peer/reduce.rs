@@ -6,8 +6,8 @@ use pccl_tests::{pattern, spec::Spec};
 use std::{collections::BTreeSet, time::Instant};
 
 /// A tensor with its input and its memory.
-struct Job {
-    spec: Spec,
+pub(crate) struct Job {
+    pub(crate) spec: Spec,
     input: Vec<u8>,
     send: Buffer,
     recv: Option<Buffer>,
@@ -22,11 +22,11 @@ impl Job {
         Self { spec, input, send, recv }
     }
 
-    fn parse(text: &str, index: usize) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, index: usize) -> Result<Self, String> {
         Ok(Self::new(text.parse().map_err(|text: String| usage(&text))?, index))
     }
 
-    fn tensor(&mut self) -> Result<Tensor<'_>, Error> {
+    pub(crate) fn tensor(&mut self) -> Result<Tensor<'_>, Error> {
         match &mut self.recv {
             None => Ok(self.send.in_place(self.spec.op)),
             Some(recv) => self.send.out_of_place(recv, self.spec.op),
@@ -47,8 +47,23 @@ impl Job {
         self.send.bytes() == self.input
     }
 
+    /// What was put in.
+    pub(crate) fn input(&self) -> &[u8] {
+        &self.input
+    }
+
+    /// What is now where it was put in.
+    pub(crate) fn sent(&self) -> &[u8] {
+        self.send.bytes()
+    }
+
+    /// What came out.
+    pub(crate) fn result(&self) -> &[u8] {
+        self.recv.as_ref().unwrap_or(&self.send).bytes()
+    }
+
     fn digest(&self) -> String {
-        pattern::digest(self.recv.as_ref().unwrap_or(&self.send).bytes())
+        pattern::digest(self.result())
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 /// The bytes are the little-endian form of the 128-bit number that XXH3 defines; they are compared, ordered and
 /// printed in that order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Digest128(pub [u8; 16]);
 
 impl Digest128 {

@@ -1,8 +1,9 @@
 //! A master that runs in this process.
 
 use crate::{
-    event_loop::{AdminSocket, EventLoop, Setup},
-    random::RandomIds,
+    event_loop::{AdminSocket, Begin, EventLoop, Recalled, Setup},
+    journal::Journal,
+    origin::Origin,
     relay::RelayConfig,
     state::{MasterState, Options},
 };
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
-    key::{AcceptedKeys, RunKey, RunKeys, SecretKey},
+    key::{AcceptedKeys, RunKey, RunKeys},
     listeners,
     mode::WireMode,
     reactor::Stopper,
@@ -98,6 +99,11 @@ pub struct MasterConfig {
     /// Where to listen for an operator, see [`remove_peer`](crate::remove_peer): a Unix socket that only the owner of
     /// this process can open. Default: nowhere.
     pub admin: Option<PathBuf>,
+    /// Directory of a journal, which is made if it is missing. A master that is started there after another one has
+    /// died goes on in its place: the same run, and no call of a peer notices more than a pause, if it comes within
+    /// `Builder::master_grace` of the peers. It outlives the process, not a new start of the machine. A master that is
+    /// stopped in order ends its run. Default: none.
+    pub journal: Option<PathBuf>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
     /// Outcomes of operations that the master keeps for each group, by their tags. When there are more, a new epoch of
@@ -133,6 +139,7 @@ impl Default for MasterConfig {
             relay: None,
             registration_timeout: options.registration_timeout,
             admin: None,
+            journal: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
             tag_history: options.max_tag_history,
             flight_dir: None,
@@ -160,6 +167,7 @@ impl MasterConfig {
             require_reachable: self.require_reachable,
             max_tag_history: self.tag_history,
             wire: self.run_key.is_some().then_some(self.wire),
+            comes_back: self.journal.is_some(),
             trusted_seeders: self.trusted_seeders.iter().map(|name| Name::new(name)).collect(),
             ..defaults
         }
@@ -199,6 +207,11 @@ impl MasterConfig {
                 "a return grace of {grace:?} is no shorter than the peer time-out of {:?}",
                 self.peer_timeout
             )));
+        }
+        if self.journal.is_some() && self.return_grace == Some(Duration::ZERO) {
+            let text =
+                "with a journal peers have to come back, which a return grace of nothing does not let them";
+            return Err(MasterError::Setting(text.into()));
         }
         if self.relay.is_some_and(|relay| relay.mbit_per_s == 0) {
             return Err(MasterError::Setting("a relay needs a rate of at least 1 Mbit/s".into()));
@@ -282,8 +295,11 @@ pub enum MasterError {
         /// The system's error.
         error: Arc<io::Error>,
     },
+    /// The journal cannot be used, or is of another run than this master is to lead.
+    #[error("the journal of the master: {0}")]
+    Journal(String),
     /// The system has no random numbers for identities.
-    #[error("cannot read random numbers from /dev/urandom: {0}")]
+    #[error("no random numbers: {0}")]
     Random(Arc<io::Error>),
     /// The system refused what the event loop needs.
     #[error("the master's event loop cannot run: {0}")]
@@ -338,7 +354,14 @@ impl Master {
             let text = "trusted seeders are for runs with a key: without one anybody can take any name";
             return Err(MasterError::Setting(text.into()));
         }
-        let (ids, run) = RandomIds::open().map_err(|error| MasterError::Random(Arc::new(error)))?;
+        let opened = config.journal.as_deref().map(Journal::open).transpose();
+        let opened = opened.map_err(|error| MasterError::Journal(error.to_string()))?;
+        let (journal, past) = opened.map_or((None, None), |(journal, past)| (Some(journal), past));
+        let origin = match &past {
+            Some((chapter, _)) => chapter.origin.clone(),
+            None => Origin::draw().map_err(|error| MasterError::Random(Arc::new(error)))?,
+        };
+        let run = origin.run;
         let listeners = listen(&config)?;
         let event_loop_error = |error| MasterError::EventLoop(Arc::new(error));
         let first = listeners.first().ok_or_else(|| event_loop_error(io::ErrorKind::NotFound.into()))?;
@@ -347,23 +370,34 @@ impl Master {
         let recorder = Arc::new(recorder(&config, run, local_addr));
         let mut options = config.options(run);
         if config.run_key.is_some() {
-            let drawn = SecretKey::generate().map_err(|error| MasterError::Random(Arc::new(error)))?;
-            options.state_key = Some(drawn);
+            options.state_key = Some(origin.state_key());
         }
         let keys = config.accepted_keys()?.map(RunKeys::new);
         let (mut relay, mut news) = (None, None);
         if let Some(wanted) = config.relay {
-            let started = crate::relay::start(wanted, local_addr.ip(), run, keys.clone());
+            let started =
+                crate::relay::start(wanted, local_addr.ip(), (run, origin.relay_token()), keys.clone());
             let failed = |error| MasterError::Relay { port: wanted.port, error: Arc::new(error) };
             let (running, offer, told) = started.map_err(failed)?;
             (relay, news, options.relay) = (Some(running), Some(told), Some(offer));
         }
-        let state = MasterState::new(options, Box::new(ids));
+        let begin = match past {
+            None => Begin::Fresh(Box::new(MasterState::new(options, Box::new(origin.identities())))),
+            Some((chapter, entries)) => {
+                let again =
+                    catch_unwind(AssertUnwindSafe(|| Recalled::of(chapter, entries, options, keys.clone())));
+                let again = again.unwrap_or_else(|payload| Err(panic_text(&*payload)));
+                Begin::Again(Box::new(again.map_err(|error| {
+                    MasterError::Journal(format!("{error}: remove the journal to begin a new run"))
+                })?))
+            }
+        };
         let (event_loop, stopper) = EventLoop::new(Setup {
             listeners,
             admin,
-            state,
-            run,
+            begin,
+            origin,
+            journal,
             keys,
             relay: news,
             recorder: Arc::clone(&recorder),

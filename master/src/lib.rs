@@ -4,16 +4,17 @@
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`,
-//! `offline`, `random`, `rates`, `state`, `json`, `operate`, `topology`.
+//! `offline`, `rates`, `journal`, `origin`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
 pub mod doctor;
 mod event_loop;
 mod handle;
+mod journal;
 mod json;
 pub mod offline;
 mod operate;
-mod random;
+mod origin;
 mod rates;
 mod relay;
 pub mod state;

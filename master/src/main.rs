@@ -111,6 +111,12 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 
+    /// Keep a journal in this directory, from which a master that is started there with the same settings after this
+    /// one has died goes on: the same run, and no call of a peer fails if it comes within their grace of 60 s. Not
+    /// after a new start of the machine.
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+
     #[command(flatten)]
     store: store::StoreArguments,
 
@@ -265,6 +271,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         accept_revision: arguments.accept_revision,
         require_reachable: arguments.require_reachable,
         relay: arguments.relay.map(|mbit_per_s| RelayConfig { mbit_per_s, port: arguments.relay_port }),
+        journal: arguments.journal.clone(),
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };

@@ -4,7 +4,7 @@
 use pccl_protocol::{PeerId, RelayOffer, RelayedPair, RunId, StatusRelay, limits};
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 use tinysockets::{
-    key::{RunKeys, SecretKey},
+    key::RunKeys,
     listener::Listener,
     relay::{Gauge, Relay, RelayLimits},
     ticket::Lock,
@@ -52,13 +52,9 @@ impl RelayNews {
 pub(crate) fn start(
     config: RelayConfig,
     host: IpAddr,
-    run: RunId,
+    (run, token): (RunId, u64),
     keys: Option<RunKeys>,
 ) -> io::Result<(Relay, RelayOffer, RelayNews)> {
-    let random = SecretKey::generate()?;
-    let mut token = [0; 8];
-    token.copy_from_slice(&random.bytes()[..8]);
-    let token = u64::from_be_bytes(token);
     let mbit_per_s = config.mbit_per_s;
     let relay_limits = RelayLimits {
         bytes_per_second: u64::from(mbit_per_s) * 125_000,

@@ -81,6 +81,8 @@ pub(crate) struct Identity {
     pub(crate) peer_timeout: Duration,
     /// How bulk data travels, in a run with a key.
     pub(crate) wire: WireMode,
+    /// The master goes on after its death: where nobody listens it will be again.
+    pub(crate) comes_back: bool,
 }
 
 impl Identity {
@@ -88,7 +90,8 @@ impl Identity {
     pub(crate) fn new(registered: &Registered) -> Self {
         let peer_timeout = Duration::from_millis(registered.peer_timeout_ms.clamp(10, 86_400_000));
         let wire = registered.wire.unwrap_or_default();
-        Self { run: registered.run, peer: registered.peer, peer_timeout, wire }
+        let comes_back = registered.comes_back;
+        Self { run: registered.run, peer: registered.peer, peer_timeout, wire, comes_back }
     }
 }
 

@@ -16,6 +16,7 @@ mod accuracy;
 mod collectives;
 mod families;
 mod hostile;
+mod journal;
 mod keyed;
 mod kill;
 mod limits;

@@ -28,6 +28,7 @@ impl MasterProcess {
     /// The same, by a command that leads to the program.
     fn start_by(mut command: Command, config: &MasterConfig) -> Self {
         command.args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()]);
+        command.args(&config.journal);
         let mut process = Process::start(&mut command).expect("the master process starts");
         let mut address = String::new();
         let output = process.output().expect("piped");

@@ -72,7 +72,7 @@ fn register() -> Register {
 struct Counter(u128);
 
 impl IdSource for Counter {
-    fn peer_id(&mut self) -> PeerId {
+    fn peer_id(&mut self, _nth: u64) -> PeerId {
         self.0 += 1;
         PeerId(self.0 << 96)
     }

@@ -29,6 +29,7 @@ mod log;
 mod mesh;
 mod probes;
 mod reach;
+mod recall;
 mod revisions;
 mod rng;
 mod strikes;
@@ -70,7 +71,11 @@ fn converged(world: &World, goals: &[u64]) -> bool {
 }
 
 fn run(seed: u64, model: Model, logging: Logging) -> Summary {
-    let mut world = World::new(seed, model, logging);
+    run_world(World::new(seed, model, logging))
+}
+
+fn run_world(mut world: World) -> Summary {
+    let seed = world.seed;
     let end = world.now + world.swarm.fault_time;
     world.run_until(end, |_| false);
     world.heal();
@@ -139,7 +144,7 @@ fn run(seed: u64, model: Model, logging: Logging) -> Summary {
 fn fresh() -> MasterState {
     struct NoIds;
     impl IdSource for NoIds {
-        fn peer_id(&mut self) -> PeerId {
+        fn peer_id(&mut self, _nth: u64) -> PeerId {
             PeerId(0)
         }
     }

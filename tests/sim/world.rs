@@ -99,7 +99,7 @@ pub(crate) struct Conn {
 struct Ids(Rng);
 
 impl IdSource for Ids {
-    fn peer_id(&mut self) -> PeerId {
+    fn peer_id(&mut self, _nth: u64) -> PeerId {
         PeerId(u128::from(self.0.next()) << 64 | u128::from(self.0.next()))
     }
 }
@@ -123,6 +123,8 @@ pub(crate) struct World {
     pub(crate) ends: Rng,
     /// How often somebody was away, and came back.
     pub(crate) returns: (u64, u64),
+    /// If the master dies now and then, and another one goes on: choices of when.
+    pub(crate) recalls: Option<Rng>,
     pub(crate) swarm: Swarm,
     pub(crate) now: u64,
     pub(crate) sequence: u64,
@@ -317,6 +319,7 @@ impl World {
             turns: of_turns,
             ends,
             returns: (0, 0),
+            recalls: None,
             swarm,
         };
         if logging == Logging::Printed {
@@ -443,6 +446,7 @@ impl World {
         self.carry_out(out);
         self.checker.after(&self.master);
         self.audit_input();
+        self.recall_master();
     }
 
     /// Nothing reaches a client before the master has settled.

@@ -13,6 +13,7 @@ pub struct Rate {
 
 /// What is left of a rate for one who is counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Bucket<T> {
     left: f64,
     since: T,

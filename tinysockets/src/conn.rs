@@ -125,6 +125,13 @@ impl From<TcpStream> for Conn {
 }
 
 impl Conn {
+    /// One that has never been connected: it stands for a connection that has ended.
+    pub fn unconnected() -> io::Result<Self> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None)
+            .or_else(|_| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None))?;
+        Ok(TcpStream::from(socket).into())
+    }
+
     /// From here on the bytes of both directions travel in records.
     pub fn protect(&mut self, seal: Seal) {
         let Seal { suite, mode, sealer, opener } = seal;

@@ -57,7 +57,8 @@ impl SecretKey {
     }
 
     /// The one that only whoever has this one makes of these bytes.
-    pub(crate) fn derive(&self, label: &str, bytes: &[u8]) -> Self {
+    #[must_use]
+    pub fn derive(&self, label: &str, bytes: &[u8]) -> Self {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, self.bytes()));
         context.update(label.as_bytes());
         context.update(bytes);

@@ -77,6 +77,16 @@ impl Reactor {
         })
     }
 
+    /// The key of the next connection.
+    pub fn next_key(&self) -> u64 {
+        self.next_key
+    }
+
+    /// Connections get keys from this one on, if theirs would be smaller.
+    pub fn begin_keys_at(&mut self, key: u64) {
+        self.next_key = self.next_key.max(key);
+    }
+
     /// Ends a wait, from any thread.
     pub fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)

@@ -31,6 +31,7 @@ pub const LINES_ABOUT_STRANGERS: Rate = Rate { burst: 256.0, per_second: 8.0 };
 
 /// Addresses that are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Network(u128);
 
 impl Network {

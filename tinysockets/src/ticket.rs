@@ -28,6 +28,12 @@ impl Authority {
         SecretKey::generate().map(Self)
     }
 
+    /// The one that is made of a secret that nobody else has.
+    #[must_use]
+    pub fn of(secret: SecretKey) -> Self {
+        Self(secret)
+    }
+
     /// The key of a peer's door.
     #[must_use]
     pub fn door_key(&self, peer: u128) -> DoorKey {

@@ -71,6 +71,17 @@ impl Frame {
         Self { numbered: true, ..self }
     }
 
+    /// The same, as one that no later one takes the place of.
+    #[must_use]
+    pub fn staying(self) -> Self {
+        Self { replaced: None, ..self }
+    }
+
+    /// What leaves.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Bytes in it.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -257,6 +268,25 @@ impl WriteQueue {
         self.written = 0;
         self.waiting_bytes = self.frames.iter().map(Frame::len).sum();
         true
+    }
+
+    /// The numbered frames of which it is not known that they have come, whether they have left or not, and the number
+    /// of the last one in front of them.
+    pub fn not_acknowledged(&self) -> (u64, Vec<&[u8]>) {
+        let numbered = self.frames.iter().filter(|frame| frame.numbered);
+        (self.kept.before, self.kept.frames.iter().chain(numbered).map(Frame::bytes).collect())
+    }
+
+    /// A queue that keeps up to so many bytes, and whose next numbered frame follows this number.
+    pub fn recalled(before: u64, limit_bytes: usize) -> Self {
+        Self { kept: Kept { before, limit_bytes, ..Kept::default() }, ..Self::default() }
+    }
+
+    /// This frame left over a connection before. It is kept if it is numbered.
+    pub fn push_left(&mut self, frame: Frame) {
+        if frame.numbered {
+            self.kept.push(frame);
+        }
     }
 
     /// Puts a frame in front of everything else. Only while nothing of what waits has begun to leave.

@@ -18,7 +18,7 @@ const PEERS: u64 = 8;
 struct Counter(u128);
 
 impl IdSource for Counter {
-    fn peer_id(&mut self) -> PeerId {
+    fn peer_id(&mut self, _nth: u64) -> PeerId {
         self.0 += 1;
         PeerId(self.0)
     }

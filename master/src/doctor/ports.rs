@@ -5,7 +5,7 @@ use super::{
     master::Way,
     remedy::{self, what_for},
 };
-use crate::random::RandomIds;
+use crate::origin::Origin;
 use crate::state::IdSource;
 use pccl_protocol::{Address, C2m, Examine, Examined, Host, M2c, Padding, PeerId, RequestId, Ticket, limits};
 use std::{
@@ -41,8 +41,8 @@ pub(super) struct Answer {
 
 /// Listens on the ports of a peer; nothing if that is not possible.
 pub(super) fn listen(patient: &Patient, way: &Way, report: &mut Report) -> Option<Listening> {
-    let me = match RandomIds::open() {
-        Ok((mut ids, _)) => ids.peer_id(),
+    let me = match Origin::draw() {
+        Ok(origin) => origin.identities().peer_id(0),
         Err(error) => {
             report.failed("identity", format!("no random numbers: {error}"), "give /dev/urandom back");
             return None;

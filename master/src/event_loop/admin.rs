@@ -288,7 +288,7 @@ impl EventLoop {
     /// Accepts other run keys from now on, and tells all peers.
     fn rotate_key(&mut self, keys: Result<AcceptedKeys, KeyError>) -> Result<String, String> {
         let keys = keys.map_err(|error| error.to_string())?;
-        let now_ms = self.now_ms();
+        let now_ms = self.now().millis();
         let Some(office) = &mut self.tickets else {
             return Err("this run has no key: it has to be started again to get one".into());
         };
@@ -306,6 +306,8 @@ impl EventLoop {
         for client in slow {
             self.take(Input::SlowReader { client });
         }
+        // The state knows nothing of keys, so nobody could do this once more.
+        self.begin_chapter();
         Ok(done)
     }
 }

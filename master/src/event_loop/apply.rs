@@ -33,6 +33,8 @@ impl EventLoop {
     pub(super) fn take(&mut self, input: Input) {
         self.observer.input(&input);
         let now = self.now();
+        self.at = now;
+        self.record_input(&input);
         self.unsettled = true;
         self.act(|state, actions| state.take(now, input, actions));
     }
@@ -40,6 +42,7 @@ impl EventLoop {
     /// Lets the state draw the consequences of what it has taken.
     pub(super) fn settle(&mut self) {
         while mem::take(&mut self.unsettled) {
+            self.record_settled();
             self.act(|state, actions| state.settle(actions));
         }
     }
@@ -59,7 +62,10 @@ impl EventLoop {
     }
 
     /// Carries out one action. Notes clients that have not read for too long.
-    fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
+    pub(super) fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.note_asked(&action);
+        }
         match action {
             Action::Send { client, mut packet } => {
                 if let M2c::Status(status) = &mut packet {
@@ -87,8 +93,12 @@ impl EventLoop {
     /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know
     /// yet.
     pub(super) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
-        let encoded = frame(packet).counted(&self.queued);
-        let now_ms = self.now_ms();
+        let mut encoded = frame(packet).counted(&self.queued);
+        if self.keeper.is_some() {
+            // Which packets leave must follow from what the state was given, not from who reads how fast.
+            encoded = encoded.staying();
+        }
+        let now_ms = self.at.millis();
         for client in clients {
             let is_client = |conn: &&mut Conn| matches!(conn.phase, Phase::Client(_));
             let Some(conn) = self.conns.get_mut(&client.0).filter(is_client) else { continue };

@@ -1,6 +1,6 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
-use super::{half_open::HalfOpen, inbox::Inbox};
+use super::{half_open::HalfOpen, inbox::Inbox, recall::Place};
 use pccl_protocol::{
     M2c,
     limits::{CONTROL_BUFFER_BYTES, MAX_KEPT_BYTES, MAX_THROWN_AWAY_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},
@@ -94,6 +94,16 @@ impl Conn {
             reader: None,
             write_error: None,
         }
+    }
+
+    /// The place of a client of the master that this one takes the place of: it may come back to it.
+    pub(super) fn recalled(place: Place) -> io::Result<Self> {
+        let Place { remote, received, queue } = place;
+        let stream = Stream::unconnected()?;
+        let mut conn = Self::new(stream, SocketAddr::new(remote, 0), None, Instant::now());
+        conn.phase = Phase::Client(Inbox::new());
+        (conn.away, conn.received, conn.queue) = (true, received, queue);
+        Ok(conn)
     }
 
     /// Reads once: into `buffer`, or, as long as it is not known whose the connection is, no more than that takes.

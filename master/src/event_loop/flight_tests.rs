@@ -39,6 +39,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         wire: None,
         state_key: None,
         relay: None,
+        comes_back: false,
     };
     observer.output(client, &M2c::Registered(registered));
     peer

@@ -13,21 +13,27 @@ mod flight;
 mod frame;
 mod half_open;
 mod inbox;
+mod keeper;
 mod large;
 mod planner;
 mod reach;
 mod read;
+mod recall;
 mod returning;
 mod tickets;
 
 pub(crate) use admin::AdminSocket;
+pub(crate) use recall::Recalled;
 
 use crate::{
+    journal::{Journal, Open},
+    origin::Origin,
     relay::RelayNews,
     state::{Action, ClientKey, Input, MasterState, Timestamp},
 };
 use admin::Admin;
 use conn::Conn;
+use keeper::Keeper;
 use large::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
@@ -73,8 +79,11 @@ pub(crate) struct Setup {
     pub(crate) listeners: Vec<std::net::TcpListener>,
     /// The operator's socket, if there is one.
     pub(crate) admin: Option<AdminSocket>,
-    pub(crate) state: MasterState,
-    pub(crate) run: RunId,
+    /// What a master knew in whose place this one goes on, or a state that knows nothing.
+    pub(crate) begin: Begin,
+    pub(crate) origin: Origin,
+    /// Where is written what happens, if it is.
+    pub(crate) journal: Option<Journal>,
     /// All clients have to prove that they have one of these, if there are any.
     pub(crate) keys: Option<RunKeys>,
     /// What is told of the relay, if there is one.
@@ -85,6 +94,14 @@ pub(crate) struct Setup {
     pub(crate) preamble_timeout: Duration,
     /// Bytes that may wait for one client.
     pub(crate) queue_limit_bytes: usize,
+}
+
+/// Where a loop begins.
+pub(crate) enum Begin {
+    /// A run begins.
+    Fresh(Box<MasterState>),
+    /// A run goes on.
+    Again(Box<Recalled>),
 }
 
 /// The loop and everything that it owns.
@@ -104,6 +121,11 @@ pub(crate) struct EventLoop {
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
     started: Instant,
+    /// The state's time when this loop was started.
+    began_at: Timestamp,
+    /// The state's time when it was last given something.
+    at: Timestamp,
+    keeper: Option<Keeper>,
     /// When the loop last looked at its events, for the measurement of gaps.
     last_turn: Instant,
     stop_deadline: Option<Instant>,
@@ -135,23 +157,41 @@ impl EventLoop {
         let (waker, stopper) = (reactor.waker(), reactor.stopper());
         let admin = setup.admin.map(|socket| Admin::register(socket, &mut reactor)).transpose()?;
         let now = Instant::now();
+        let keys = setup.keys.clone();
+        let fresh = || keys.map(|keys| TicketOffice::open(&setup.origin, keys));
+        let (state, tickets, began_at, places, open) = match setup.begin {
+            Begin::Fresh(state) => (*state, fresh(), Timestamp::default(), BTreeMap::new(), Open::default()),
+            Begin::Again(recalled) => {
+                let Recalled { at, next_client, state, tickets, places, open } = *recalled;
+                reactor.begin_keys_at(next_client);
+                (state, tickets, at, places, open)
+            }
+        };
+        let mut conns = BTreeMap::new();
+        for (client, place) in places {
+            conns.insert(client.0, Conn::recalled(place)?);
+        }
+        let run = setup.origin.run;
         let event_loop = Self {
             reactor,
             admin,
-            state: setup.state,
+            state,
             observer: flight::Observer::new(setup.recorder),
             planner: Planner::new(Arc::clone(&waker)),
-            reacher: Reacher::new(setup.run, waker),
-            run: setup.run,
-            lock: setup.keys.clone().map(Lock::of_master),
-            tickets: setup.keys.map(|keys| TicketOffice::open(setup.run, keys)).transpose()?,
+            reacher: Reacher::new(run, waker),
+            run,
+            lock: setup.keys.map(Lock::of_master),
+            tickets,
             relay: setup.relay,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,
+            began_at,
+            at: began_at,
+            keeper: setup.journal.map(|journal| Keeper::new(journal, setup.origin, open)),
             last_turn: now,
             stop_deadline: None,
-            conns: BTreeMap::new(),
+            conns,
             half_open: Crowd::default(),
             throttle: Throttle::new(now),
             last_read: 0,
@@ -173,6 +213,7 @@ impl EventLoop {
     /// Runs until it is stopped and its clients are told, or until the system's event queue fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         self.last_turn = Instant::now();
+        self.go_on();
         loop {
             let wait = self.wait();
             self.reactor.wait(wait)?;
@@ -187,8 +228,12 @@ impl EventLoop {
             self.tick()?;
             self.judge_readers();
             self.expire();
+            self.write_journal();
             self.flush_dirty();
             if self.has_stopped() {
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.end();
+                }
                 return Ok(());
             }
         }
@@ -303,19 +348,14 @@ impl EventLoop {
         Some(conn)
     }
 
-    /// How long the loop has been running, in milliseconds.
-    fn now_ms(&self) -> u64 {
-        self.now().as_micros() / 1000
-    }
-
     /// The state's time.
     fn now(&self) -> Timestamp {
-        Timestamp(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        self.began_at + self.started.elapsed()
     }
 
     /// The instant of a time of the state's.
     fn instant(&self, at: Timestamp) -> Instant {
         let far = Duration::from_secs(86_400 * 365);
-        self.started + Duration::from_micros(at.0).min(self.started.elapsed() + far)
+        self.started + at.since(self.began_at).min(self.started.elapsed() + far)
     }
 }

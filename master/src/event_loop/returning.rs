@@ -46,6 +46,8 @@ impl EventLoop {
                     self.take(Input::Malformed { client: ClientKey(key), error });
                     return Err(Progress::Drained);
                 }
+                self.record_acknowledged(ClientKey(key), count);
+                let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
                 let answer = M2c::Received(Received { count: conn.received });
                 conn.queue.push(frame(&answer));
                 self.reactor.mark_dirty(key);

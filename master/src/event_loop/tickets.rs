@@ -8,12 +8,12 @@
 //! an end: what they are for may last, so those for state are renewed with the echoes of beats, as long as the receiver
 //! fetches.
 
-use crate::state::ClientKey;
+use crate::{origin::Origin, state::ClientKey};
 use pccl_protocol::{
     C2m, Examined, GroupEpoch, GroupPlan, Keys, M2c, PeerId, RunId, SyncPlan, Ticket, TicketRole, Tickets,
     limits,
 };
-use std::{collections::BTreeMap, io};
+use std::collections::BTreeMap;
 use tinysockets::{
     key::{AcceptedKeys, RunKey, RunKeys, SecretKey},
     preamble::Preamble,
@@ -30,7 +30,7 @@ const VISIT_LIFE_MS: u64 = 60_000;
 const RENEWAL_MS: u64 = 20_000;
 
 /// What the office knows of a registered peer.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     peer: PeerId,
     /// The epoch of the newest plan that it was sent.
@@ -41,7 +41,21 @@ struct Holder {
     told_ms: u64,
     /// The run keys that it was told. A newcomer has one of those that are accepted, and hears of others when it is let
     /// in: who was thrown out, and comes again as long as it can, is not to hear of a new one.
-    knows: Option<AcceptedKeys>,
+    knows: Option<KeysTag>,
+}
+
+/// Tells accepted keys from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct KeysTag([u8; 16]);
+
+impl KeysTag {
+    fn of(keys: &AcceptedKeys) -> Self {
+        let second = keys.second.as_ref().map_or(&[][..], |key| key.secret().bytes());
+        let derived = keys.used.secret().derive("PCCL accepted keys", second);
+        let mut tag = [0; 16];
+        tag.copy_from_slice(&derived.bytes()[..16]);
+        Self(tag)
+    }
 }
 
 /// What the master proves to have when it tries a port.
@@ -74,8 +88,18 @@ pub(super) struct TicketOffice {
 
 impl TicketOffice {
     /// For a run with these keys.
-    pub(super) fn open(run: RunId, keys: RunKeys) -> io::Result<Self> {
-        Ok(Self { authority: Authority::draw()?, run, keys, holders: BTreeMap::new() })
+    pub(super) fn open(origin: &Origin, keys: RunKeys) -> Self {
+        Self { authority: origin.authority(), run: origin.run, keys, holders: BTreeMap::new() }
+    }
+
+    /// What it knows of peers, see [`TicketOffice::recall`].
+    pub(super) fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_stdvec(&self.holders)
+    }
+
+    /// The office that knew this, with the keys that are accepted now.
+    pub(super) fn recall(origin: &Origin, keys: RunKeys, known: &[u8]) -> Result<Self, postcard::Error> {
+        Ok(Self { holders: postcard::from_bytes(known)?, ..Self::open(origin, keys) })
     }
 
     /// The keys that are accepted now.
@@ -88,8 +112,8 @@ impl TicketOffice {
         self.keys.replace(keys.clone());
         let mut told = Vec::new();
         for (client, holder) in self.holders.iter_mut().filter(|(_, holder)| holder.knows.is_some()) {
-            holder.knows = Some(keys.clone());
-            told.push((*client, keys_of(&self.authority, holder, now_ms)));
+            holder.knows = Some(KeysTag::of(&keys));
+            told.push((*client, keys_of(&self.authority, holder, Some(&keys), now_ms)));
         }
         told
     }
@@ -132,7 +156,7 @@ impl TicketOffice {
                 told_ms: now_ms,
                 knows: None,
             };
-            let keys = keys_of(&self.authority, &holder, now_ms);
+            let keys = keys_of(&self.authority, &holder, None, now_ms);
             self.holders.insert(client, holder);
             return vec![keys];
         }
@@ -145,9 +169,10 @@ impl TicketOffice {
             M2c::GroupPlan(plan) => {
                 holder.epoch = plan.epoch;
                 let accepted = self.keys.accepted();
-                if holder.knows.as_ref() != Some(&accepted) {
-                    holder.knows = Some(accepted);
-                    front.push(keys_of(&self.authority, holder, now_ms));
+                let tag = KeysTag::of(&accepted);
+                if holder.knows != Some(tag) {
+                    holder.knows = Some(tag);
+                    front.push(keys_of(&self.authority, holder, Some(&accepted), now_ms));
                 }
             }
             M2c::SyncPlan(plan) => holder.sources = sources_of(&plan.plan),
@@ -238,8 +263,8 @@ impl TicketOffice {
 }
 
 /// What a peer is told of keys: its own, and those of the run that it knows.
-fn keys_of(authority: &Authority, holder: &Holder, now_ms: u64) -> M2c {
-    let known = holder.knows.iter().flat_map(|keys| std::iter::once(&keys.used).chain(&keys.second));
+fn keys_of(authority: &Authority, holder: &Holder, known: Option<&AcceptedKeys>, now_ms: u64) -> M2c {
+    let known = known.into_iter().flat_map(|keys| std::iter::once(&keys.used).chain(&keys.second));
     let run = known.map(|key| key.secret().clone()).collect();
     M2c::Keys(Keys { now_ms, door: authority.door_key(holder.peer.0).secret().clone(), run })
 }
@@ -261,7 +286,8 @@ mod tests {
     const RUN: RunId = RunId(9);
 
     fn office() -> TicketOffice {
-        let mut office = TicketOffice::open(RUN, RunKeys::new(RunKey::from_bytes([1; 32]).into())).unwrap();
+        let origin = Origin::of(RUN);
+        let mut office = TicketOffice::open(&origin, RunKeys::new(RunKey::from_bytes([1; 32]).into()));
         for peer in [1, 2, 3] {
             let registered = Registered {
                 run: RUN,
@@ -271,6 +297,7 @@ mod tests {
                 wire: Some(pccl_protocol::WireMode::Encrypt),
                 state_key: None,
                 relay: None,
+                comes_back: false,
             };
             let client = ClientKey(peer as u64);
             let told = office.in_front_of(client, &M2c::Registered(registered), 5);

@@ -14,7 +14,7 @@ use pccl_protocol::{
 };
 
 /// Where the sender of a packet stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Standing {
     /// Connected, not registered; how often it has asked for the status.
     Stranger(u32),

@@ -30,7 +30,7 @@ const FAILURES_MAX: u32 = 8;
 const PLANS_MAX: usize = 8;
 
 /// What a newcomer was told of one sync.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Told {
     sync: SyncId,
     /// Names what the sync has committed, see [`Agreed::content`].
@@ -44,7 +44,7 @@ struct Told {
 }
 
 /// How far a newcomer is that wants to fetch ahead.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Ahead {
     since: Timestamp,
     /// When it was last told of something new, or has moved bytes, or succeeded.
@@ -59,7 +59,7 @@ pub(super) struct Ahead {
 }
 
 /// Why a newcomer is let in when the others let somebody in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Why {
     /// It wants to be let in as it is.
     Unwanted,

@@ -41,9 +41,37 @@ const KEYS: Rate = Rate {
 /// Questions for the rates of edges, whose answers are large.
 const RATES: Rate = Rate { burst: 8.0, per_second: 1.0 };
 
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+enum Subject {
+    Beats,
+    VotesGivenUp,
+    Probes,
+    Reports,
+    Calls,
+    Steps,
+    Keys,
+    Rates,
+}
+
+impl Subject {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Beats => "beats",
+            Self::VotesGivenUp => "votes given up",
+            Self::Probes => "results of probes",
+            Self::Reports => "reports about edges",
+            Self::Calls => "wishes to be dialed",
+            Self::Steps => "steps of loans and fetches",
+            Self::Keys => "keys of shared state",
+            Self::Rates => "questions for rates",
+        }
+    }
+}
+
 /// What is counted of a packet.
 struct Counted {
-    what: &'static str,
+    what: Subject,
     rate: Rate,
     count: f64,
 }
@@ -54,26 +82,26 @@ fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
         C2m::Beat(_) => {
             let interval_s = options.beat_interval.as_secs_f64().max(1e-6);
             let per_second = BEATS.per_second.max(BEATS_PER_INTERVAL / interval_s);
-            one("beats", Rate { per_second, ..BEATS })
+            one(Subject::Beats, Rate { per_second, ..BEATS })
         }
-        C2m::GiveUp(_) => one("votes given up", ABORTS),
-        C2m::ProbeReport(_) => one("results of probes", PROBES),
-        C2m::EdgeReport(_) | C2m::ReachReport(_) => one("reports about edges", REPORTS),
-        C2m::CallMe(_) => one("wishes to be dialed", CALLS),
-        C2m::Loan(_) | C2m::Ahead(_) => one("steps of loans and fetches", STEPS),
+        C2m::GiveUp(_) => one(Subject::VotesGivenUp, ABORTS),
+        C2m::ProbeReport(_) => one(Subject::Probes, PROBES),
+        C2m::EdgeReport(_) | C2m::ReachReport(_) => one(Subject::Reports, REPORTS),
+        C2m::CallMe(_) => one(Subject::Calls, CALLS),
+        C2m::Loan(_) | C2m::Ahead(_) => one(Subject::Steps, STEPS),
         C2m::SyncInitiate(vote) => {
             let count = vote.entries.len() as f64;
-            Some(Counted { what: "keys of shared state", rate: KEYS, count })
+            Some(Counted { what: Subject::Keys, rate: KEYS, count })
         }
-        C2m::RatesRequest(_) => one("questions for rates", RATES),
+        C2m::RatesRequest(_) => one(Subject::Rates, RATES),
         _ => None,
     }
 }
 
 /// What a client has used of what it may do.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Allowance {
-    used: BTreeMap<&'static str, Bucket<Timestamp>>,
+    used: BTreeMap<Subject, Bucket<Timestamp>>,
     answers: Option<Bucket<Timestamp>>,
 }
 
@@ -86,7 +114,8 @@ impl Allowance {
         }
         let Rate { burst, per_second } = rate;
         Err(protocol(format!(
-            "too many {what}: the limit is {burst} at once and then {per_second} per second"
+            "too many {}: the limit is {burst} at once and then {per_second} per second",
+            what.text()
         )))
     }
 
@@ -104,7 +133,7 @@ impl Allowance {
 }
 
 /// Joins of each network.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Joins(BTreeMap<Network, Bucket<Timestamp>>);
 
 impl Joins {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use tinysockets::place::{is_private, may_be_told};
 
 /// One control connection.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Client {
     /// Source address.
     pub(super) remote: IpAddr,
@@ -47,7 +47,7 @@ impl Client {
 }
 
 /// How far a peer has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) enum Phase {
     /// Waits for a round that admits it.
     Pending,
@@ -58,7 +58,7 @@ pub(super) enum Phase {
 }
 
 /// A vote of `update_topology` or `wait_for_world`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct TopologyVote {
     pub(super) request: RequestId,
     /// 0, or the size of the world that the vote waits for.
@@ -71,21 +71,21 @@ pub(super) struct TopologyVote {
 }
 
 /// A vote of `optimize_topology`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct OptimizeVote {
     pub(super) request: RequestId,
     pub(super) since: Timestamp,
 }
 
 /// A vote of `are_peers_pending`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct PendingVote {
     pub(super) request: RequestId,
     pub(super) since: Timestamp,
 }
 
 /// The connection of a peer has ended, and it may come back over another one.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Away {
     pub(super) since: Timestamp,
     /// How the connection ended.
@@ -93,7 +93,7 @@ pub(super) struct Away {
 }
 
 /// A registered peer.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Peer {
     pub(super) client: ClientKey,
     pub(super) info: Register,

@@ -26,7 +26,7 @@ pub(super) fn mesh_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
 }
 
 /// A report about an edge that is held back for a while.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct HeldFault {
     pub(super) since: Timestamp,
     /// The edge could not be built (as opposed to: stood and broke).
@@ -37,7 +37,7 @@ pub(super) struct HeldFault {
 }
 
 /// What is known against an edge.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Mark {
     /// Forgotten after this.
     pub(super) until: Timestamp,
@@ -46,7 +46,7 @@ pub(super) struct Mark {
 }
 
 /// How bad an edge is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) enum Severity {
     /// Stood, and broke once; it is built anew.
     Broke,
@@ -59,7 +59,7 @@ pub(super) enum Severity {
 }
 
 /// An edge of the present plan.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edge {
     pub(super) purpose: Purpose,
     pub(super) generation: LinkGeneration,
@@ -115,7 +115,7 @@ impl Edge {
 }
 
 /// What an edge is to be in a plan.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(super) struct Wanted {
     pub(super) ends: EdgeEnds,
     pub(super) purpose: Purpose,
@@ -125,7 +125,7 @@ pub(super) struct Wanted {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edges {
     planned: BTreeMap<EdgeEnds, Edge>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,

@@ -6,7 +6,7 @@ use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy, limit
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Two voters that contradict each other, or one against the rest.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Conflict {
     pub(super) peers: (PeerId, PeerId),
     /// The values of the two, in words.
@@ -14,7 +14,7 @@ pub(super) struct Conflict {
 }
 
 /// What a voter has to do.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Part {
     pub(super) fetch: Vec<FetchItem>,
     pub(super) sources: Vec<PeerId>,
@@ -30,7 +30,7 @@ impl Part {
 }
 
 /// The result of an election.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Election {
     pub(super) revision: Revision,
     /// One of those who hold the elected content.
@@ -41,7 +41,7 @@ pub(super) struct Election {
 type Votes = BTreeMap<PeerId, SyncVote>;
 
 /// How the tensors of a voter differ from those of its group.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Deviation {
     /// What the group has, and what the voter has, for the first key that differs.
     pub(super) theirs: String,

@@ -13,7 +13,7 @@ use pccl_protocol::{
 use std::collections::BTreeSet;
 
 /// What becomes of a held report when it is judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Judgement {
     /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built,
     /// and the members are asked whom they reach.

@@ -4,7 +4,7 @@ use pccl_protocol::{PeerId, SourceFault};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the fetches of a group have shown about its members.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Fetches {
     /// How often somebody asked a source in vain since somebody last got something there.
     in_vain: BTreeMap<PeerId, u32>,
@@ -54,7 +54,7 @@ impl Fetches {
 pub(super) type Failures = BTreeMap<PeerId, Vec<(PeerId, SourceFault)>>;
 
 /// Who has to go so that the others can sync.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Culprits {
     pub(super) receivers: BTreeSet<PeerId>,
     pub(super) sources: BTreeSet<PeerId>,

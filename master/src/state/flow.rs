@@ -11,7 +11,7 @@ use pccl_protocol::{EdgeBytes, LinkGeneration, PeerId};
 use std::time::Duration;
 
 /// What the two ends of an edge have counted.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Flow {
     counts: (u64, u64),
     /// Since when bytes have been missing and none has arrived.
@@ -19,7 +19,7 @@ pub(super) struct Flow {
 }
 
 /// Bytes that are missing on an edge.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Missing {
     pub(super) to: PeerId,
     pub(super) generation: LinkGeneration,

@@ -19,7 +19,7 @@ use pccl_protocol::{
 use std::collections::BTreeMap;
 
 /// What makes a group one of given members.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Formed {
     uuid: GroupUuid,
     /// The number for which its members registered.
@@ -35,7 +35,7 @@ pub(super) struct Formed {
 }
 
 /// Why a formed group is not whole.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Broken {
     cause: Cause,
     culprits: Vec<Culprit>,
@@ -76,7 +76,7 @@ impl Broken {
 }
 
 /// What a peer brings along from the formed groups that it was in.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Past {
     /// The last epoch that it may know.
     epoch: GroupEpoch,

@@ -25,7 +25,7 @@ const NAMED_MAX: usize = 8;
 const FIRST_NUMBER: u32 = 1 << 31;
 
 /// One forming that waits for members.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Forming {
     since: Timestamp,
     votes: BTreeMap<PeerId, Vote>,
@@ -37,7 +37,7 @@ pub(super) struct Forming {
     elsewhere: Option<(PeerId, GroupUuid)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Vote {
     request: RequestId,
     members: Vec<MemberRef>,
@@ -58,7 +58,7 @@ fn is_listed(members: &[MemberRef], id: PeerId, name: &Name) -> bool {
 }
 
 /// Uuids that were decided.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Used {
     uuids: BTreeSet<GroupUuid>,
     /// The same, the oldest first.
@@ -67,7 +67,7 @@ struct Used {
 }
 
 /// All formings, by the number of the group that their callers registered for.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Formings {
     open: BTreeMap<(GroupId, GroupUuid), Forming>,
     used: BTreeMap<GroupId, Used>,

@@ -18,7 +18,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An edge that was judged broken, as operations know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct BrokenEdge {
     pub(super) ends: EdgeEnds,
     pub(super) generation: LinkGeneration,
@@ -30,7 +30,7 @@ pub(super) struct BrokenEdge {
 }
 
 /// The loss of a peer, as far as operations are concerned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Loss {
     pub(super) cause: Cause,
     pub(super) culprit: Culprit,
@@ -39,7 +39,7 @@ pub(super) struct Loss {
 }
 
 /// A caller gave up what it had voted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct GivenUp {
     pub(super) by: PeerId,
     /// Its limit, if that has passed, in milliseconds. `None`: it wanted no result.
@@ -47,14 +47,14 @@ pub(super) struct GivenUp {
 }
 
 /// A vote to complete a collective.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Completion {
     pub(super) fault: Option<OpFault>,
     pub(super) at: Timestamp,
 }
 
 /// One attempt of a collective that has no outcome yet.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum Op {
     /// Votes to begin are collected.
     Voting {
@@ -88,7 +88,7 @@ pub(super) enum Op {
 }
 
 /// A living participant of a running collective.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Participant {
     /// Bytes that it had moved, over all operations, when this one began.
     pub(super) base_bytes: u64,
@@ -119,7 +119,7 @@ impl Op {
 }
 
 /// A vote to begin a sync.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct SyncVote {
     pub(super) request: RequestId,
     pub(super) revision: Revision,
@@ -128,7 +128,7 @@ pub(super) struct SyncVote {
 }
 
 /// A sync without outcome.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum Sync {
     /// Votes are collected.
     Voting {
@@ -153,7 +153,7 @@ pub(super) enum Sync {
 }
 
 /// A living voter of a running sync.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct SyncVoter {
     pub(super) request: RequestId,
     /// Peers that were named to it as sources, in this order.
@@ -164,7 +164,7 @@ pub(super) struct SyncVoter {
 }
 
 /// What a voter of a running sync has reported.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum VoterReport {
     /// Nothing yet.
     Awaited,
@@ -216,7 +216,7 @@ impl Sync {
 }
 
 /// Facts about one group. It exists while it has members in a ring.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Group {
     /// The present epoch; 0 before the first ring.
     pub(super) epoch: GroupEpoch,
@@ -232,7 +232,7 @@ pub(super) struct Group {
 }
 
 /// What the next ring of a group is to be.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct NextRing {
     /// A new plan is needed although the members are the same.
     pub(super) is_due: bool,
@@ -243,7 +243,7 @@ pub(super) struct NextRing {
 }
 
 /// Whom the members of a group reach.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Reach {
     /// They are being asked.
     pub(super) check: Option<Check>,
@@ -252,7 +252,7 @@ pub(super) struct Reach {
 }
 
 /// The shared state of a group.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct SharedState {
     pub(super) sync: Option<Sync>,
     /// The last revision that all members held.

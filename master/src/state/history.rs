@@ -9,7 +9,7 @@ use pccl_protocol::{Outcome, Tag};
 use std::collections::BTreeMap;
 
 /// The attempts that a tag has had since they are counted.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct TagHistory {
     /// Outcomes so far.
     outcomes: u32,
@@ -27,7 +27,7 @@ impl TagHistory {
 }
 
 /// All tags.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct History {
     tags: BTreeMap<Tag, TagHistory>,
     /// Outcomes that are kept, over all tags.

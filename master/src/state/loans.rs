@@ -9,7 +9,7 @@ use pccl_protocol::{FetchItem, Key, PeerId, Revision, SyncId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the voters of a sync hold once it is committed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Content {
     /// Tensors that are the same everywhere.
     strict: Vec<FetchItem>,
@@ -67,7 +67,7 @@ impl Content {
 }
 
 /// The place of a content among those of its group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Place {
     /// The first content of its count: it begins anew when nobody is left who holds the state.
     first: SyncId,
@@ -83,7 +83,7 @@ impl Place {
 }
 
 /// The last committed sync of a group.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Agreed {
     pub(super) sync: SyncId,
     pub(super) revision: Revision,

@@ -6,7 +6,7 @@ use pccl_protocol::{PeerId, ProbeRate, ProbeResult};
 use std::collections::BTreeMap;
 
 /// The last that was found out about an edge, and when.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Finding {
     at: Timestamp,
     /// Rate and latency, if it could be measured.
@@ -16,7 +16,7 @@ struct Finding {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Measured {
     edges: BTreeMap<EdgeEnds, Finding>,
     /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not

@@ -24,7 +24,7 @@ const MESH_PATIENCE: Duration = Duration::from_secs(2);
 const DOUBLINGS_MAX: u32 = 6;
 
 /// What is remembered of the faults of the mesh of one group.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Mesh {
     /// Edges that failed, and until when that is remembered.
     faults: BTreeMap<EdgeEnds, Timestamp>,

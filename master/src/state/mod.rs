@@ -31,6 +31,7 @@ mod history;
 mod liveness;
 mod loans;
 mod measured;
+mod memory;
 mod mesh;
 mod net;
 mod ops;
@@ -82,6 +83,8 @@ use roll::Roll;
 /// Everything that the master knows and decides. What a rule may read or change is what it is given of this.
 pub struct MasterState {
     ids: Box<dyn IdSource + Send>,
+    /// Identities that were drawn of it.
+    drawn: u64,
     out: Outbox,
     roll: Roll,
     groups: Groups,
@@ -157,6 +160,7 @@ impl MasterState {
         let revisions = revisions::Revisions::new(options.accept_revision);
         Self {
             ids,
+            drawn: 0,
             out: Outbox::default(),
             roll: Roll::new(options),
             groups: Groups::default(),
@@ -384,7 +388,8 @@ impl MasterState {
     }
 
     fn register(&mut self, client: ClientKey, mut info: Register) {
-        let id = self.ids.peer_id();
+        let id = self.ids.peer_id(self.drawn);
+        self.drawn += 1;
         let is_encrypted = self.roll.options.is_encrypted();
         let Some(known) = self.roll.clients.get_mut(&client) else { return };
         info.addresses = client::candidates(&info.addresses, known.remote, is_encrypted);
@@ -433,6 +438,7 @@ impl MasterState {
             wire: self.roll.options.wire,
             state_key: self.roll.options.state_key.clone(),
             relay: self.roll.options.relay,
+            comes_back: self.roll.options.comes_back,
         };
         self.out.send(client, M2c::Registered(answer));
         self.roll.begin_to_dial(&mut self.out, id);

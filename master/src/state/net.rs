@@ -9,7 +9,7 @@ use pccl_protocol::{GroupEpoch, LinkGeneration, Pair, Paths, PeerId, Tag};
 use std::collections::BTreeMap;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Net {
     pub(super) edges: Edges,
     pub(super) pairs: Pairs,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 /// What all votes of a group depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Gate {
     pub(super) epoch: GroupEpoch,
     /// The ring stands and consists of voters only.
@@ -31,7 +31,7 @@ impl Gate {
 }
 
 /// Operations by their identity. Reads as a map; whatever changes one notes that.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Ops {
     all: BTreeMap<OpId, Op>,
     /// Facts about these have changed since the rules looked at them.

@@ -38,7 +38,7 @@ fn probe_limit(probe_time: Duration, rounds: usize) -> Duration {
 const CROWD_TIME: Duration = Duration::from_millis(1500);
 
 /// An optimisation that runs.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Optimization {
     pub(super) number: u64,
     pub(super) since: Timestamp,
@@ -50,7 +50,7 @@ pub(super) struct Optimization {
     pub(super) planned: BTreeMap<GroupId, Planned>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Stage {
     /// Edges are being measured.
     Probing {
@@ -86,7 +86,7 @@ impl Means<'_> {
 }
 
 /// The optimisation that runs, if one does.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Optimizer {
     pub(super) running: Option<Optimization>,
     /// Optimisations so far.

@@ -18,7 +18,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How it is with the edge from one member to another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum PairState {
     /// Both ends have said that it stands.
     Stands,
@@ -29,7 +29,7 @@ pub(super) enum PairState {
 }
 
 /// What is asked for, and what has failed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Pairs {
     wanted: BTreeSet<EdgeEnds>,
     /// Edges that make room for others.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(super) const SMALLEST_PLANNED: usize = 3;
 
 /// What a ring is planned for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Purpose {
     /// An optimisation, in which all wait for it.
     Optimization,
@@ -25,14 +25,14 @@ pub(super) enum Purpose {
 }
 
 /// A ring that was planned without anybody waiting for it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Better {
     pub(super) order: Vec<PeerId>,
     purpose: Purpose,
 }
 
 /// A ring that is being planned.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Pending {
     key: PlanKey,
     /// In the order of their numbers in the plan, which is that of the present ring.
@@ -41,7 +41,7 @@ pub(super) struct Pending {
 }
 
 /// At most one plan for each group.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Plans {
     last: u64,
     open: BTreeMap<GroupId, Pending>,
@@ -134,7 +134,7 @@ impl Plans {
 }
 
 /// What a plan for a group came to.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Planned {
     /// Its members when it was planned, in the order of the numbers in the answer.
     pub(super) members: Vec<PeerId>,

@@ -11,7 +11,7 @@ use pccl_protocol::{M2c, PeerId, ReachTarget, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port of a peer that the master has not reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Closed {
     pub(super) is_state: bool,
     since: Timestamp,

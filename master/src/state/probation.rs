@@ -23,7 +23,7 @@ const ADDRESSES_MAX: usize = 1024;
 /// Where a peer says, or is seen, to be: host and port for data. It is the same after a reconnect.
 type Address = (String, u16);
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Record {
     times: u32,
     dropped_at: Timestamp,
@@ -31,7 +31,7 @@ struct Record {
 }
 
 /// Addresses whose peers were dropped because of ports.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Probation {
     records: BTreeMap<Address, Record>,
 }

@@ -34,7 +34,7 @@ const START_ROUND_TRIPS: u32 = 8;
 const WAY_BACK: u64 = 2;
 
 /// What one look has shown.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Look {
     op: OpId,
     at: Timestamp,
@@ -42,7 +42,7 @@ struct Look {
 }
 
 /// Looks at an edge while operations by one algorithm keep it busy.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Pace {
     algorithm: Algorithm,
     last: Option<Look>,

@@ -29,14 +29,14 @@ const ENOUGH_TO_JUDGE: usize = 3;
 const EDGES_MAX: usize = 4;
 
 /// What a member has answered.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Answer {
     /// The newest ring that it has worked on.
     epoch: GroupEpoch,
 }
 
 /// Why members are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Reason {
     /// An edge of the ring could not be built.
     Fault,
@@ -47,7 +47,7 @@ enum Reason {
 }
 
 /// The question to all members of a group whom they reach.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Check {
     number: u64,
     since: Timestamp,
@@ -127,7 +127,7 @@ impl Check {
 }
 
 /// Questions to groups.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Checks {
     /// How many there were so far.
     asked: u64,

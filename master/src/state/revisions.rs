@@ -14,7 +14,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of the revisions of the groups that let newcomers in. It outlives their members.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Revisions {
     /// For groups that have committed nothing: nothing below this is committed.
     floor: Option<Revision>,
@@ -26,7 +26,7 @@ pub(super) struct Revisions {
 }
 
 /// What a group has committed.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct History {
     /// The last revision, or the one that an operator chose since.
     newest: Revision,
@@ -36,7 +36,7 @@ struct History {
     has_ended: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Refusal {
     since: Timestamp,
     /// What would have been committed, if nobody who waits offers more.

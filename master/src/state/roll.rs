@@ -5,12 +5,13 @@ use super::admit::Standing;
 use super::client::{Client, Peer, Phase};
 use super::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{Culprit, GroupId, PeerId, StateSource, WorldEpoch, WorldSizes};
+use pccl_protocol::{Culprit, GroupId, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
 use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Roll {
+    #[serde(skip, default = "no_options")]
     pub(super) options: Options,
     /// Time of the present input.
     pub(super) now: Timestamp,
@@ -22,6 +23,11 @@ pub(super) struct Roll {
     gone: VecDeque<Culprit>,
     pub(super) world_epoch: WorldEpoch,
     pub(super) registrations: u64,
+}
+
+/// The settings are not a part of what is kept: a master has those with which it was started.
+const fn no_options() -> Options {
+    Options::new(RunId(0))
 }
 
 /// Peers that are remembered after they went.

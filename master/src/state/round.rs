@@ -12,7 +12,7 @@ use pccl_protocol::{
 };
 
 /// Who is let in, and when.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Admission {
     /// The round that waits for its rings.
     pub(super) round: Option<Round>,
@@ -21,7 +21,7 @@ pub(super) struct Admission {
 }
 
 /// A round of admission that waits for its rings.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Round {
     pub(super) since: Timestamp,
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Who wants to know how the run is.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct StatusRequests {
     /// Clients that have asked since the rules ran last.
     fresh: BTreeSet<ClientKey>,

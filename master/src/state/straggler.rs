@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// A vote that a caller can hold up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) enum Vote {
     Topology,
     Optimize,
@@ -37,14 +37,14 @@ impl fmt::Display for Vote {
 }
 
 /// The one whose vote is missing, and since when it is the only one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(super) struct Straggler {
     peer: PeerId,
     since: Timestamp,
 }
 
 /// Who alone holds up which vote.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stragglers(BTreeMap<Vote, Straggler>);
 
 impl Stragglers {

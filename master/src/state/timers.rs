@@ -9,7 +9,7 @@ use super::{MasterState, Timestamp};
 use std::time::Duration;
 
 /// See the module's documentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Timer {
     /// A client that has not registered is refused.
     Registration,

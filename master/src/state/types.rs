@@ -11,13 +11,20 @@ use std::time::Duration;
 use tinysockets::key::SecretKey;
 
 /// A point in time, in microseconds since the caller of the state machine started. The state machine has no clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
     /// The instant `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1000))
+    }
+
+    /// Milliseconds since the origin.
+    pub const fn millis(self) -> u64 {
+        self.0 / 1000
     }
 
     /// Microseconds since the origin.
@@ -48,7 +55,7 @@ impl Sub for Timestamp {
 }
 
 /// One control connection. The event loop gives the numbers and never uses one twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ClientKey(pub u64);
 
 impl fmt::Display for ClientKey {
@@ -58,13 +65,13 @@ impl fmt::Display for ClientKey {
 }
 
 /// Names a plan. Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct PlanKey(pub u64);
 
 /// Where the state machine takes its random identities from.
 pub trait IdSource {
-    /// A peer identity that was never given before.
-    fn peer_id(&mut self) -> PeerId;
+    /// A peer identity that was never given before: the `nth` that is asked for, counted from 0.
+    fn peer_id(&mut self, nth: u64) -> PeerId;
 }
 
 /// Settings of a run.
@@ -116,6 +123,8 @@ pub struct Options {
     pub require_reachable: bool,
     /// Where peers meet that nobody can dial, if they may.
     pub relay: Option<RelayOffer>,
+    /// A master takes the place of this one when it dies, and knows what it knew.
+    pub comes_back: bool,
     /// Most registered peers.
     pub max_peers: usize,
     /// Most clients that wait for admission.
@@ -157,6 +166,7 @@ impl Options {
             accept_revision: None,
             require_reachable: false,
             relay: None,
+            comes_back: false,
             max_peers: limits::MAX_PEERS,
             max_pending: limits::MAX_PENDING_PEERS,
             max_tags_in_flight: limits::MAX_TAGS_IN_FLIGHT,
@@ -171,7 +181,7 @@ impl Options {
 }
 
 /// A fact for the state machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Input {
     /// A connection with a valid preamble of the control role.
     Connected {

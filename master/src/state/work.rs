@@ -8,7 +8,7 @@ use super::types::Timestamp;
 use pccl_protocol::{Algorithm, Complete, GroupEpoch, OpId, Outcome, Pair, PeerId, Text};
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Work {
     pub(super) ops: Ops,
     /// The first of the epochs up to the present one over which attempts are counted on.

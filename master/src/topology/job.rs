@@ -4,7 +4,7 @@ use super::{Link, Matrix, Options, plan};
 use std::time::Duration;
 
 /// A directed edge that was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct JobLink {
     /// Its rate, above 0.
     pub kbit_s: u64,
@@ -13,7 +13,7 @@ pub struct JobLink {
 }
 
 /// A ring to be planned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Job {
     /// What the peers are called, for sentences.
     pub names: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Job {
 }
 
 /// A ring that was planned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
     /// Each peer is followed by the one it sends to.
     pub order: Vec<usize>,

@@ -86,3 +86,5 @@ impl Decode for CallKind {
         kind.or(other).ok_or(WireError::BadValue { what: "CallKind", value: code.into() })
     }
 }
+
+serialized_as_wire!(CallKind);

@@ -45,6 +45,8 @@ impl Decode for Descriptor {
     }
 }
 
+serialized_as_wire!(Descriptor);
+
 impl Descriptor {
     /// An all-reduce of these tensors.
     pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: Algorithm) -> Self {

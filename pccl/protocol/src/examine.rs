@@ -36,6 +36,8 @@ impl Decode for Padding {
     }
 }
 
+serialized_as_wire!(Padding);
+
 wire_struct! {
     /// Question of a machine that has not registered: how do you see me, and do you reach my ports?
     pub struct Examine {

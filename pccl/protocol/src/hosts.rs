@@ -58,6 +58,8 @@ impl Decode for Address {
     }
 }
 
+serialized_as_wire!(Address);
+
 impl ListItem for Address {
     const LIST: &'static str = "addresses";
     const MAX_ITEMS: usize = limits::MAX_ADDRESSES;

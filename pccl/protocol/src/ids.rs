@@ -27,6 +27,8 @@ macro_rules! id {
                 Ok(Self(Decode::decode(reader)?))
             }
         }
+
+        serialized_as_wire!($name);
     };
 }
 
@@ -104,6 +106,8 @@ impl Decode for PeerId {
     }
 }
 
+serialized_as_wire!(PeerId);
+
 impl ListItem for PeerId {
     const LIST: &'static str = "list of peers";
     const MAX_ITEMS: usize = limits::MAX_PEERS;
@@ -137,6 +141,8 @@ impl Decode for Pair {
         Ok(Self { from: Decode::decode(reader)?, to: Decode::decode(reader)? })
     }
 }
+
+serialized_as_wire!(Pair);
 
 /// What tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
 /// of an operation between two members who they are, and which of the segments of one call that are in flight.
@@ -197,6 +203,8 @@ impl Decode for Tag {
     }
 }
 
+serialized_as_wire!(Tag);
+
 /// Identity of one attempt of one collective.
 ///
 /// `attempt` counts the outcomes that `tag` has had in `epoch`, so every peer knows it before it votes, and nothing
@@ -234,6 +242,8 @@ impl Decode for OpId {
         })
     }
 }
+
+serialized_as_wire!(OpId);
 
 macro_rules! text {
     ($(#[$meta:meta])* $name:ident, $max:expr, $what:literal) => {
@@ -276,6 +286,8 @@ macro_rules! text {
                 Ok(Self(reader.string($max, $what)?))
             }
         }
+
+        serialized_as_wire!($name);
     };
 }
 
@@ -343,6 +355,8 @@ impl Decode for Name {
     }
 }
 
+serialized_as_wire!(Name);
+
 text!(
     /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes. Callers must check the length of a
     /// user's key *before* they build one: two long keys with the same front would become equal.
@@ -376,3 +390,5 @@ impl Decode for GroupUuid {
         Ok(Self(u128::decode(reader)?))
     }
 }
+
+serialized_as_wire!(GroupUuid);

@@ -24,6 +24,7 @@ mod examine;
 mod forming;
 mod hosts;
 mod ids;
+pub mod kept;
 mod kind;
 pub mod limits;
 mod m2c;

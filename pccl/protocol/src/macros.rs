@@ -1,5 +1,22 @@
 //! Declarations of structs, codes and packet sets together with their encodings.
 
+/// What is kept in a file is kept in the form that it has on the wire: serde sees its bytes.
+macro_rules! serialized_as_wire {
+    ($($name:ty),* $(,)?) => { $(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                crate::kept::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                crate::kept::deserialize(deserializer)
+            }
+        }
+    )* };
+}
+
 /// A struct that is encoded field by field in the order of declaration.
 macro_rules! wire_struct {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident : $ty:ty),* $(,)? }) => {
@@ -18,6 +35,8 @@ macro_rules! wire_struct {
                 Ok(Self { $($field: tinysockets::wire::Decode::decode(_reader)?),* })
             }
         }
+
+        serialized_as_wire!($name);
     };
 }
 
@@ -69,6 +88,8 @@ macro_rules! wire_code {
                 Self::from_code(code).ok_or(tinysockets::wire::WireError::BadValue { what, value: code.into() })
             }
         }
+
+        serialized_as_wire!($name);
     };
 }
 
@@ -106,6 +127,8 @@ macro_rules! wire_union {
                 }
             }
         }
+
+        serialized_as_wire!($name);
     };
 }
 
@@ -148,5 +171,23 @@ macro_rules! packets {
                 }
             }
         }
+
+        /// The kind, and the body.
+        impl tinysockets::wire::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                tinysockets::wire::Encode::encode(&self.kind(), out);
+                match self { $(Self::$variant(body) => tinysockets::wire::Encode::encode(body, out)),* }
+            }
+        }
+
+        impl tinysockets::wire::Decode for $name {
+            fn decode(reader: &mut tinysockets::wire::Reader<'_>) -> Result<Self, tinysockets::wire::WireError> {
+                let kind = <u16 as tinysockets::wire::Decode>::decode(reader)?;
+                let body = reader.take(reader.remaining(), stringify!($name))?;
+                Self::from_frame(kind, body)
+            }
+        }
+
+        serialized_as_wire!($name);
     };
 }

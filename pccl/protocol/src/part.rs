@@ -68,6 +68,8 @@ impl Decode for PartDescriptor {
     }
 }
 
+serialized_as_wire!(PartDescriptor);
+
 fn decode_quantisation(reader: &mut Reader<'_>) -> Result<Quantisation, WireError> {
     let code = u8::decode(reader)?;
     let algorithm = quantise::Algorithm::from_code(code)

@@ -57,6 +57,8 @@ impl Decode for StateEntry {
     }
 }
 
+serialized_as_wire!(StateEntry);
+
 impl ListItem for StateEntry {
     const LIST: &'static str = "shared-state entries";
     const MAX_ITEMS: usize = limits::MAX_STATE_ENTRIES;
@@ -115,6 +117,8 @@ impl Decode for FetchItem {
         Ok(Self { key: Key::decode(reader)?, digest: decode_digest(reader)? })
     }
 }
+
+serialized_as_wire!(FetchItem);
 
 impl ListItem for FetchItem {
     const LIST: &'static str = "tensors to fetch";

@@ -76,7 +76,8 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             shared.flight.record(Event::new(What::StoodStill).count(count));
         }
         let silent = control.silence(stood_still.unwrap_or_default());
-        if silent > shared.config.master_timeout {
+        // Who has no connection looks for another one, which has a limit of its own.
+        if silent > shared.config.master_timeout && control.is_connected() {
             let text = format!("no sign of life for {} ms", silent.as_millis());
             return control.lose(Reason::new(LossCause::Silent, text));
         }

@@ -89,8 +89,8 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
 fn attempt(shared: &Arc<Shared>, me: Identity, deadline: Instant) -> Result<(), Failure> {
     let config = &shared.config;
     let conn = dial_master(config, Some(me.run), deadline).map_err(|reason| match reason.kind() {
-        // Whoever listened there has ended.
-        ConnectCause::ConnectionRefused => Failure::ForGood(reason.to_string()),
+        // Whoever listened there has ended. One that goes on from its journal comes back.
+        ConnectCause::ConnectionRefused if !me.comes_back => Failure::ForGood(reason.to_string()),
         kind if kind.is_permanent() => Failure::ForGood(reason.to_string()),
         _ => Failure::ForNow(reason.to_string()),
     })?;

@@ -23,7 +23,7 @@ const STEPS: u64 = 3;
 struct Ids(Rng);
 
 impl IdSource for Ids {
-    fn peer_id(&mut self) -> PeerId {
+    fn peer_id(&mut self, _nth: u64) -> PeerId {
         PeerId(u128::from(self.0.next()) << 64 | u128::from(self.0.next()))
     }
 }

@@ -218,7 +218,7 @@ fn leaving_is_answered_and_closed() {
 fn an_emptied_master_equals_a_fresh_one() {
     struct NoIds;
     impl crate::state::IdSource for NoIds {
-        fn peer_id(&mut self) -> PeerId {
+        fn peer_id(&mut self, _nth: u64) -> PeerId {
             PeerId(0)
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 struct Counter(u128);
 
 impl IdSource for Counter {
-    fn peer_id(&mut self) -> PeerId {
+    fn peer_id(&mut self, _nth: u64) -> PeerId {
         self.0 += 1;
         PeerId(self.0 << 96)
     }

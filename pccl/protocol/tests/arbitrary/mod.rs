@@ -284,7 +284,7 @@ arb_struct! {
     MemberCount { peer, count }
     CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
-    Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key, relay }
+    Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key, relay, comes_back }
     RelayOffer { port, token }
     Keys { now_ms, door, run }
     Ticket { to, role, epoch, generation, secret }

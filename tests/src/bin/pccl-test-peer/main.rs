@@ -30,10 +30,10 @@ pub(crate) type Reply = Result<String, String>;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, listen, peer_timeout_ms] = &args[..]
+    if let [mode, listen, peer_timeout_ms, journal @ ..] = &args[..]
         && mode == "master"
     {
-        return master(listen, peer_timeout_ms);
+        return master(listen, peer_timeout_ms, journal.first());
     }
     let [index, log, master, settings @ ..] = &args[..] else {
         eprintln!("usage: pccl-test-peer INDEX LOG MASTER [KEY=VALUE]...");
@@ -62,10 +62,10 @@ fn main() {
 }
 
 /// A master instead of a peer: says where it listens, and lives until standard input ends.
-fn master(listen: &str, peer_timeout_ms: &str) {
+fn master(listen: &str, peer_timeout_ms: &str, journal: Option<&String>) {
     let peer_timeout = Duration::from_millis(peer_timeout_ms.parse().expect("milliseconds"));
-    let config =
-        MasterConfig { listen: listen.to_owned(), insecure: true, peer_timeout, ..MasterConfig::default() };
+    let (listen, journal) = (listen.to_owned(), journal.map(Into::into));
+    let config = MasterConfig { listen, insecure: true, peer_timeout, journal, ..MasterConfig::default() };
     let master = Master::launch(config).expect("the master starts");
     say(&master.local_addr().to_string());
     for line in std::io::stdin().lock().lines() {

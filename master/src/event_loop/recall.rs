@@ -1,0 +1,138 @@
+//! What a master knew that has died, out of its journal: the state machine is given once more what it was given, and
+//! what it sends is counted and kept as it was. Nothing is sent and nobody is asked.
+
+use super::{frame::frame, tickets::TicketOffice};
+use crate::{
+    journal::{Chapter, Client, Entry, Open},
+    origin::Origin,
+    state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
+};
+use pccl_protocol::{M2c, limits::MAX_KEPT_BYTES};
+use std::{collections::BTreeMap, net::IpAddr};
+use tinysockets::{
+    key::RunKeys,
+    write_queue::{Frame, WriteQueue},
+};
+
+/// The place of a client.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) remote: IpAddr,
+    /// Numbered packets of it that have come.
+    pub(super) received: u64,
+    /// What it may not have.
+    pub(super) queue: WriteQueue,
+}
+
+impl Place {
+    fn new(remote: IpAddr) -> Self {
+        Self { remote, received: 0, queue: WriteQueue::recalled(0, MAX_KEPT_BYTES) }
+    }
+
+    fn of(client: Client) -> Self {
+        let Client { remote, received, before, frames } = client;
+        let mut queue = WriteQueue::recalled(before, MAX_KEPT_BYTES);
+        frames.into_iter().for_each(|bytes| queue.push_left(Frame::new(bytes).numbered()));
+        Self { remote, received, queue }
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Recalled {
+    pub(super) at: Timestamp,
+    pub(super) next_client: u64,
+    pub(super) state: MasterState,
+    pub(super) tickets: Option<TicketOffice>,
+    pub(super) places: BTreeMap<ClientKey, Place>,
+    pub(super) open: Open,
+}
+
+impl Recalled {
+    /// What was known at the end of a journal.
+    ///
+    /// # Errors
+    /// Why that cannot be found out.
+    pub(crate) fn of(
+        chapter: Chapter,
+        entries: Vec<Entry<'static>>,
+        options: Options,
+        keys: Option<RunKeys>,
+    ) -> Result<Self, String> {
+        let Chapter { origin, at, next_client, state, tickets, clients, open } = chapter;
+        let text = |error: postcard::Error| error.to_string();
+        let tickets = match (keys, tickets) {
+            (None, None) => None,
+            (Some(keys), Some(known)) => Some(TicketOffice::recall(&origin, keys, &known).map_err(text)?),
+            (Some(_), None) => return Err("the run had no run key".into()),
+            (None, Some(_)) => return Err("the run has a run key, and none is given".into()),
+        };
+        let state = MasterState::recall(options, Box::new(Origin::identities(&origin)), &state);
+        let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
+        let mut recalled = Self { at, next_client, state: state.map_err(text)?, tickets, places, open };
+        entries.into_iter().for_each(|entry| recalled.live_through(entry));
+        Ok(recalled)
+    }
+
+    fn live_through(&mut self, entry: Entry<'static>) {
+        let mut actions = Vec::new();
+        match entry {
+            Entry::Taken { at, input } => {
+                let input = input.into_owned();
+                self.at = self.at.max(at);
+                self.count(&input);
+                self.open.note_answered(&input);
+                self.state.take(at, input, &mut actions);
+            }
+            Entry::Settled => self.state.settle(&mut actions),
+            Entry::Acknowledged { client, count } => {
+                if let Some(place) = self.places.get_mut(&client) {
+                    place.queue.acknowledge(count);
+                }
+            }
+        }
+        actions.into_iter().for_each(|action| self.carry_out(action));
+    }
+
+    fn count(&mut self, input: &Input) {
+        match input {
+            Input::Connected { client, remote, .. } => {
+                self.next_client = self.next_client.max(client.0 + 1);
+                self.places.insert(*client, Place::new(*remote));
+            }
+            Input::Packet { client, .. } => {
+                if let Some(place) = self.places.get_mut(client) {
+                    place.received += 1;
+                }
+            }
+            Input::Disconnected { client, .. } => self.forget(*client),
+            _ => {}
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        self.open.note_asked(&action);
+        match action {
+            Action::Send { client, packet } => self.send(client, &packet),
+            Action::SendAll { clients, packet } => {
+                clients.into_iter().for_each(|client| self.send(client, &packet));
+            }
+            Action::Close { client } => self.forget(client),
+            Action::Plan { .. } | Action::Reach { .. } | Action::DropPlan { .. } | Action::Log { .. } => {}
+        }
+    }
+
+    fn send(&mut self, client: ClientKey, packet: &M2c) {
+        let Some(place) = self.places.get_mut(&client) else { return };
+        let front = self.tickets.as_mut().map(|office| office.in_front_of(client, packet, self.at.millis()));
+        for packet in front.iter().flatten().chain([packet]) {
+            place.queue.push_left(frame(packet));
+        }
+    }
+
+    fn forget(&mut self, client: ClientKey) {
+        self.places.remove(&client);
+        if let Some(office) = &mut self.tickets {
+            office.forget(client);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a journal holds, and its form: frames of a length, a check sum and the bytes of one value. Pure.
+
+use crate::{
+    origin::Origin,
+    state::{Action, ClientKey, Input, PlanKey, Timestamp},
+    topology::Job,
+};
+use pccl_hash::crc32c;
+use pccl_protocol::{GroupId, PeerId, ReachTarget};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};
+
+/// Length and check sum.
+const HEADER_BYTES: usize = 8;
+/// No value is larger.
+const MAX_BYTES: usize = 1 << 30;
+
+/// What was asked of others that have not answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Open {
+    /// Rings that are being planned, and whether nobody waits for them.
+    pub(crate) plans: BTreeMap<PlanKey, (Job, bool)>,
+    /// Listeners that are being tried.
+    pub(crate) reaches: BTreeMap<PeerId, (ReachTarget, GroupId, Duration)>,
+}
+
+impl Open {
+    /// The state wants something of others.
+    pub(crate) fn note_asked(&mut self, action: &Action) {
+        match action {
+            Action::Plan { plan, job, background } => {
+                self.plans.insert(*plan, ((**job).clone(), *background));
+            }
+            Action::DropPlan { plan } => {
+                self.plans.remove(plan);
+            }
+            Action::Reach { target, group, limit } => {
+                self.reaches.insert(target.peer, (target.clone(), *group, *limit));
+            }
+            Action::Send { .. } | Action::SendAll { .. } | Action::Close { .. } | Action::Log { .. } => {}
+        }
+    }
+
+    /// An answer may have come.
+    pub(crate) fn note_answered(&mut self, input: &Input) {
+        match input {
+            Input::Planned { plan, .. } => {
+                self.plans.remove(plan);
+            }
+            Input::Reached { peer, .. } => {
+                self.reaches.remove(peer);
+            }
+            _ => {}
+        }
+    }
+
+    /// All of it, once more.
+    pub(crate) fn actions(&self) -> Vec<Action> {
+        let plans = self.plans.iter().map(|(plan, (job, background))| Action::Plan {
+            plan: *plan,
+            job: Box::new(job.clone()),
+            background: *background,
+        });
+        let reaches = self.reaches.values().map(|(target, group, limit)| Action::Reach {
+            target: target.clone(),
+            group: *group,
+            limit: *limit,
+        });
+        plans.chain(reaches).collect()
+    }
+}
+
+/// One client: its packets are counted, and what it may not have is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Client {
+    pub(crate) remote: IpAddr,
+    /// Numbered packets of it that have come.
+    pub(crate) received: u64,
+    /// The number of the last packet to it that is known to have come.
+    pub(crate) before: u64,
+    /// Those behind it, as frames.
+    pub(crate) frames: Vec<Vec<u8>>,
+}
+
+/// All that a master knew at some moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chapter {
+    pub(crate) origin: Origin,
+    /// The time of the state.
+    pub(crate) at: Timestamp,
+    /// No client has had this number, or a larger one.
+    pub(crate) next_client: u64,
+    /// The state, see [`MasterState::remember`](crate::state::MasterState::remember).
+    pub(crate) state: Vec<u8>,
+    /// What the ticket office knows of peers, in a run with a key.
+    pub(crate) tickets: Option<Vec<u8>>,
+    pub(crate) clients: BTreeMap<ClientKey, Client>,
+    pub(crate) open: Open,
+}
+
+/// One thing that happened since.
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are of the large kind")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Entry<'a> {
+    /// The state took this in.
+    Taken { at: Timestamp, input: Cow<'a, Input> },
+    /// It drew its consequences.
+    Settled,
+    /// A client has so many of the packets to it.
+    Acknowledged { client: ClientKey, count: u64 },
+}
+
+/// Appends a value.
+pub(super) fn put(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), postcard::Error> {
+    let bytes = postcard::to_stdvec(value)?;
+    let length = u32::try_from(bytes.len()).map_err(|_| postcard::Error::SerializeBufferFull)?;
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&crc32c(&bytes).to_le_bytes());
+    out.extend_from_slice(&bytes);
+    Ok(())
+}
+
+/// Takes the next value from the front of `bytes`. `None`: there is no whole one, since the file ends here or in the
+/// middle of one.
+pub(super) fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<Option<T>, postcard::Error> {
+    let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
+    let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let length = number(0) as usize;
+    if length > MAX_BYTES {
+        return Ok(None);
+    }
+    let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+    if crc32c(body) != number(4) {
+        return Ok(None);
+    }
+    *bytes = rest;
+    postcard::from_bytes(body).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_protocol::{C2m, RequestId};
+
+    #[test]
+    fn what_was_put_is_taken_up_to_where_the_file_ends() {
+        let client = ClientKey(7);
+        let packet = C2m::VotePending(RequestId(3));
+        let input = Cow::Owned(Input::Packet { client, packet });
+        let entries = [
+            Entry::Taken { at: Timestamp(5), input },
+            Entry::Settled,
+            Entry::Acknowledged { client, count: 9 },
+        ];
+        let mut bytes = Vec::new();
+        entries.iter().for_each(|entry| put(&mut bytes, entry).unwrap());
+        for end in 0..=bytes.len() {
+            let mut rest = &bytes[..end];
+            let mut found = Vec::new();
+            while let Some(entry) = take::<Entry<'static>>(&mut rest).unwrap() {
+                found.push(entry);
+            }
+            assert_eq!(found, entries[..found.len()]);
+            assert_eq!(found.len() == entries.len(), end == bytes.len());
+        }
+        *bytes.last_mut().unwrap() ^= 1;
+        let mut rest = &bytes[..];
+        let count = std::iter::from_fn(|| take::<Entry<'static>>(&mut rest).unwrap()).count();
+        assert_eq!(count, 2, "damage ends the file");
+    }
+}

@@ -1,0 +1,186 @@
+//! The file of a journal in its directory.
+//!
+//! It is written before anything leaves that follows from it, without waiting for the disk: it outlives the process,
+//! not the machine. So a file from before the machine was started is not used: its end may be missing.
+
+use super::entry::{Chapter, Entry, put, take};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Changes with the form of what is written.
+const FORMAT: &str = concat!("PCCL journal 1 ", env!("CARGO_PKG_VERSION"));
+/// After so many bytes of entries a new chapter begins.
+const CHAPTER_BYTES: usize = 16 << 20;
+/// The system makes a new one each time that the machine starts.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Why there is no journal.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum JournalError {
+    #[error("{path:?}: {error}")]
+    File { path: PathBuf, error: Arc<io::Error> },
+    #[error("another master uses {0:?}")]
+    InUse(PathBuf),
+    #[error("{path:?} is not a journal of this version ({found}): remove it to begin a new run")]
+    Version { path: PathBuf, found: String },
+    #[error("{path:?} cannot be read ({error}): remove it to begin a new run")]
+    Damaged { path: PathBuf, error: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Header {
+    format: String,
+    /// Which start of the machine it belongs to.
+    boot: String,
+}
+
+impl Header {
+    fn now() -> Self {
+        Self { format: FORMAT.into(), boot: fs::read_to_string(BOOT_ID).unwrap_or_default() }
+    }
+}
+
+/// What a journal held.
+pub(crate) type Past = (Chapter, Vec<Entry<'static>>);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    /// Nobody else uses the directory as long as this lives.
+    _lock: File,
+    /// `None`: nothing is written.
+    file: Option<File>,
+    /// What is not written yet.
+    buffer: Vec<u8>,
+    /// Bytes of entries in the file.
+    written: usize,
+}
+
+impl Journal {
+    /// The journal in this directory, which is made if it is missing, and what it held of a run that has not ended.
+    pub(crate) fn open(directory: &Path) -> Result<(Self, Option<Past>), JournalError> {
+        let failed =
+            |path: &Path, error| JournalError::File { path: path.to_owned(), error: Arc::new(error) };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(directory).map_err(|error| failed(directory, error))?;
+        let lock_path = directory.join("lock");
+        let lock = private().create(true).append(true).open(&lock_path);
+        let lock = lock.map_err(|error| failed(&lock_path, error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(directory.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error)),
+        }
+        let path = directory.join("journal");
+        let journal = Self { path, _lock: lock, file: None, buffer: Vec::new(), written: 0 };
+        let bytes = match fs::read(&journal.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((journal, None)),
+            Err(error) => return Err(failed(&journal.path, error)),
+        };
+        let past = journal.read(&bytes)?;
+        Ok((journal, past))
+    }
+
+    fn read(&self, mut bytes: &[u8]) -> Result<Option<Past>, JournalError> {
+        let path = self.path.clone();
+        let damaged = |error: String| JournalError::Damaged { path: self.path.clone(), error };
+        let header = take::<Header>(&mut bytes).ok().flatten();
+        let Some(header) = header.filter(|header| header.format.starts_with("PCCL journal ")) else {
+            return Err(JournalError::Version { path, found: "it does not begin like one".into() });
+        };
+        if header.format != FORMAT {
+            return Err(JournalError::Version { path, found: header.format });
+        }
+        if header.boot != Header::now().boot {
+            log::warn!(
+                "{path:?} is of before this machine was started, so its end may be missing: a new run"
+            );
+            return Ok(None);
+        }
+        let chapter = take(&mut bytes).map_err(|error| damaged(error.to_string()))?;
+        let chapter = chapter.ok_or_else(|| damaged("its first chapter is not whole".into()))?;
+        let mut entries = Vec::new();
+        while let Some(entry) = take(&mut bytes).map_err(|error| damaged(error.to_string()))? {
+            entries.push(entry);
+        }
+        if !bytes.is_empty() {
+            log::info!("{path:?}: the last {} bytes were not written whole", bytes.len());
+        }
+        Ok(Some((chapter, entries)))
+    }
+
+    /// A chapter begins; what was written before is not needed any more.
+    pub(crate) fn begin(&mut self, chapter: &Chapter) {
+        if let Err(error) = self.try_begin(chapter) {
+            self.give_up(&error);
+        }
+    }
+
+    fn try_begin(&mut self, chapter: &Chapter) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Header::now()).map_err(io::Error::other)?;
+        put(&mut bytes, chapter).map_err(io::Error::other)?;
+        let next = self.path.with_extension("next");
+        let mut file = private().create(true).write(true).truncate(true).open(&next)?;
+        file.write_all(&bytes)?;
+        fs::rename(&next, &self.path)?;
+        (self.file, self.written) = (Some(file), 0);
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Something has happened. It is written by [`Journal::flush`].
+    pub(crate) fn record(&mut self, entry: &Entry<'_>) {
+        if self.file.is_some()
+            && let Err(error) = put(&mut self.buffer, entry)
+        {
+            self.give_up(&io::Error::other(error));
+        }
+    }
+
+    /// Writes what was recorded: from now on it may have consequences. Whether a new chapter is due.
+    pub(crate) fn flush(&mut self) -> bool {
+        if !self.buffer.is_empty()
+            && let Some(file) = &mut self.file
+        {
+            let written = file.write_all(&self.buffer);
+            self.written += self.buffer.len();
+            self.buffer.clear();
+            if let Err(error) = written {
+                self.give_up(&error);
+            }
+        }
+        self.file.is_some() && self.written >= CHAPTER_BYTES
+    }
+
+    /// Goes on without: nobody must go on from a file that does not hold everything.
+    fn give_up(&mut self, error: &io::Error) {
+        log::error!("{:?}: {error}; if this master dies now, its run ends", self.path);
+        self.end();
+    }
+
+    /// The run ends, or nothing is written any more.
+    pub(crate) fn end(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if let Err(error) = fs::remove_file(&self.path) {
+            log::error!("{:?} cannot be removed: {error}", self.path);
+            let _ = file.set_len(0);
+        }
+    }
+}
+
+/// Files that only their owner reads: they hold what tickets are made of.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}

@@ -948,6 +948,9 @@ PCCL_EXPORT pcclResult_t pcclMasterSetRunKey(pcclMasterInstance_t *master_instan
 /* How tensors and shared state travel in a run with a key: "encrypt", which is the default; "integrity": readable, and
  * not to be changed; "off", on private wires. Everything else is always encrypted. */
 PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);
+/* Keeps a journal in this directory, from which a master that is started there after this one has died goes on: the
+ * same run, and no call of a peer fails. See docs/operating.md. */
+PCCL_EXPORT pcclResult_t pcclMasterSetJournal(pcclMasterInstance_t *master_instance, const char *directory);
 /* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
  * Who has such a name keeps it for as long as it is there. */
 PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master_instance, const char *name);

@@ -1069,6 +1069,11 @@ public:
         check(pcclMasterSetWireMode(get(), mode.c_str()), "set wire mode");
         return *this;
     }
+    /* A master that is started with this directory after this one has died goes on in its place. */
+    Master &journal(const std::string &directory) {
+        check(pcclMasterSetJournal(get(), directory.c_str()), "set journal");
+        return *this;
+    }
     /* With a key: only peers with such names give shared state to others. */
     Master &trusted_seeder(const std::string &name) {
         check(pcclMasterAddTrustedSeeder(get(), name.c_str()), "add trusted seeder");

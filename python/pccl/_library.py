@@ -227,6 +227,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclMasterSetPeerTimeout": [_HANDLE, c_uint64],
     "pcclMasterSetRunKey": [_HANDLE, c_char_p],
     "pcclMasterSetWireMode": [_HANDLE, c_char_p],
+    "pcclMasterSetJournal": [_HANDLE, c_char_p],
     "pcclMasterAddTrustedSeeder": [_HANDLE, c_char_p],
     "pcclMasterSetStragglerTimeout": [_HANDLE, c_uint64],
     "pcclMasterSetEdgeTimeout": [_HANDLE, c_uint64],

@@ -34,7 +34,8 @@ class MasterNode:
     def __init__(self, listen_address: str = "0.0.0.0:48148", *, min_world_size: Optional[int] = None,
                  peer_timeout: Optional[float] = None, straggler_timeout: Optional[float] = None,
                  edge_timeout: Optional[float] = None, run_key: Optional[str] = None,
-                 wire: Optional[str] = None, trusted_seeders: Sequence[str] = ()):
+                 wire: Optional[str] = None, trusted_seeders: Sequence[str] = (),
+                 journal: Optional[str] = None):
         """A master that does not run yet.
 
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
@@ -50,6 +51,8 @@ class MasterNode:
         - ``wire``: with a key, how tensors and shared state travel: ``"encrypt"``, which is the default,
           ``"integrity"`` (readable, and not to be changed), or ``"off"`` (on private wires).
         - ``trusted_seeders``: with a key, names of the only peers that give shared state to others; default: all do.
+        - ``journal``: a directory; a master that is started with it after this one has died goes on in its place, and no
+          call of a peer fails. Default: none.
         """
         self._handle = ctypes.c_void_p()
         self._main: Optional[FrameType] = None
@@ -70,6 +73,9 @@ class MasterNode:
         mode = optional_words(wire, "wire")
         if mode is not None:
             settings.append(("pcclMasterSetWireMode", mode))
+        directory = optional_words(journal, "journal")
+        if directory is not None:
+            settings.append(("pcclMasterSetJournal", directory))
         for name in trusted_seeders:
             settings.append(("pcclMasterAddTrustedSeeder", words(name, "trusted_seeders")))
         attach()

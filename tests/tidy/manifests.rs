@@ -73,6 +73,7 @@ const PACKAGES: &[&str] = &[
     "loom",
     "mio",
     "parking_lot",
+    "postcard",
     "proptest",
     "ring",
     "rayon",

@@ -114,6 +114,20 @@ pub(crate) unsafe extern "C" fn pcclMasterSetWireMode(handle: Handle, mode: *con
     })
 }
 
+/// `pcclMasterSetJournal`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetJournal(handle: Handle, directory: *const c_char) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let directory = unsafe { raw::text(directory, "directory") }?;
+        master.set(|config| config.journal = Some(directory.into()))
+    })
+}
+
 /// `pcclMasterAddTrustedSeeder`.
 ///
 /// # Safety

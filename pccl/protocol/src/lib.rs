@@ -11,7 +11,7 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
 //! `collective`, `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `examine`, `reach`, `world`, `returning`,
-//! `hosts`, `ids`, `part`, `limits`, `macros`, `reasons`.
+//! `hosts`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]

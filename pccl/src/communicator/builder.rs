@@ -218,9 +218,9 @@ impl Builder {
     }
 
     /// How long this peer looks for its master again when the connection to it has ended, while the calls under way go
-    /// on and wait. Default 10 s; 0: the master is lost with the connection. It is lost earlier if nobody listens at
-    /// its address any more, or if it has dropped this peer meanwhile, which it does after half of its peer time-out
-    /// unless it is told otherwise.
+    /// on and wait. Default 60 s; 0: the master is lost with the connection. It is lost earlier if nobody listens at
+    /// its address any more and it keeps no journal, or if it has dropped this peer meanwhile, which it does after half
+    /// of its peer time-out unless it is told otherwise.
     pub fn master_grace(mut self, grace: Duration) -> Self {
         self.master_grace = grace;
         self

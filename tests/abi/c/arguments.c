@@ -269,6 +269,7 @@ static void masters(void) {
         EXPECT(pcclMasterSetRunKey(wrong[i], RUN_KEY), pcclInvalidArgument);
         EXPECT(pcclMasterSetWireMode(wrong[i], "off"), pcclInvalidArgument);
         EXPECT(pcclMasterAddTrustedSeeder(wrong[i], "vault"), pcclInvalidArgument);
+        EXPECT(pcclMasterSetJournal(wrong[i], "journal"), pcclInvalidArgument);
         EXPECT(pcclMasterSetStragglerTimeout(wrong[i], 2000), pcclInvalidArgument);
         EXPECT(pcclMasterSetEdgeTimeout(wrong[i], 2000), pcclInvalidArgument);
     }
@@ -290,6 +291,7 @@ static void masters(void) {
     EXPECT(pcclMasterSetWireMode(master, "plain"), pcclInvalidArgument);
     EXPECT(pcclMasterSetWireMode(master, "encrypt"), pcclSuccess);
     EXPECT(pcclMasterAddTrustedSeeder(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetJournal(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetEdgeTimeout(master, 2000), pcclSuccess);
     EXPECT(pcclMasterSetStragglerTimeout(master, 1), pcclSuccess);
     /* Too short, which only the start says. */

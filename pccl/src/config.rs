@@ -43,8 +43,8 @@ pub(crate) struct Config {
     /// Of calls that name none of their own.
     pub(crate) call_timeout: Option<Duration>,
     pub(crate) master_timeout: Duration,
-    /// How long another connection is looked for when the one to the master has ended.
-    pub(crate) master_grace: Duration,
+    /// How long another connection is looked for when the one to the master has ended, if it was set.
+    pub(crate) master_grace: Option<Duration>,
     pub(crate) dial_timeout: Duration,
     pub(crate) checksums: FrameChecksums,
     /// Connections of a probe, if not as many as an edge has.

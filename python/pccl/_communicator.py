@@ -73,7 +73,7 @@ class Communicator(Training, Collectives, Sharing):
         - ``master_timeout``: after as many seconds of silence the master counts as lost; default 30.
         - ``dial_timeout``: seconds for connecting to another peer; default 3.
         - ``master_grace``: for as many seconds this peer looks for its master again when the connection to it was cut,
-          while calls wait; default 60. 0: ``MasterLost`` at once.
+          while calls wait; default 10, or 60 if the master keeps a journal. 0: ``MasterLost`` at once.
         - ``call_timeout``: limit of all calls that wait for other peers, in seconds; default none. It has to be longer
           than the longest step of the slowest peer.
         - ``frame_checksums``: whether data carry checksums on their way; ``None``: unless both ends are on one host.

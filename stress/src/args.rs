@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// port.
     #[arg(long)]
     pub(crate) master_kill: bool,
+    /// The master has a journal, and goes on from it when it is started again: then its death must cost nobody a call.
+    #[arg(long, requires = "master_kill")]
+    pub(crate) master_journal: bool,
     /// No run key: nothing is encrypted. Otherwise each run has a fresh one, and so has each part of it.
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -87,6 +90,9 @@ pub(crate) struct Args {
     /// Address of the master; of a peer process. Of a master: where it listens.
     #[arg(long, hide = true, default_value = "")]
     pub(crate) master: String,
+    /// Of a master: the directory of its journal.
+    #[arg(long, hide = true)]
+    pub(crate) memory: Option<std::path::PathBuf>,
     /// Number of a peer process.
     #[arg(long, hide = true, default_value_t = 0)]
     pub(crate) index: u64,
@@ -253,6 +259,7 @@ impl Args {
         }
         let given = [
             (self.master_kill, " --master-kill"),
+            (self.master_journal, " --master-journal"),
             (self.insecure, " --insecure"),
             (self.no_proxy, " --no-proxy"),
         ];
@@ -298,14 +305,14 @@ mod tests {
     #[test]
     fn the_replay_command_means_the_same_run() {
         let given = "pccl-stress --minutes 2 --peers 4..9 --profile storm --elements 7 --groups 2 --master-kill \
-                     --c-peers 1 --python-peers 2 --fault-every 10 --state-mib 0 --state-memory-mib 3";
+                     --master-journal --c-peers 1 --python-peers 2 --fault-every 10 --state-mib 0 --state-memory-mib 3";
         let args = Args::try_parse_from(given.split(' ').filter(|word| !word.is_empty())).expect("valid");
         assert_eq!(args.conflict(), None);
         let again = args.replay_command(5);
         let again = Args::try_parse_from(again.split(' ')).expect("valid");
         assert_eq!(again.seed, Some(5));
         assert_eq!(again.replay_command(5), args.replay_command(5));
-        assert!(again.master_kill && !again.no_proxy && again.groups == 2);
+        assert!(again.master_kill && again.master_journal && !again.no_proxy && again.groups == 2);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Authority {
     series: Series,
     address: String,
     peer_timeout_ms: u64,
+    /// It goes on from what is written here.
+    memory: Option<PathBuf>,
     folder: PathBuf,
     starter: Starter,
     /// Masters that were started.
@@ -48,11 +50,14 @@ impl Authority {
     /// Starts the first master.
     pub(crate) fn start(
         peer_timeout_ms: u64,
+        has_journal: bool,
         folder: &Path,
         starter: &Starter,
         heard: &Receiver<Notice>,
     ) -> io::Result<Self> {
-        let process = start("127.0.0.1:0", peer_timeout_ms, &log(folder, 0), starter)?;
+        let memory = has_journal.then(|| folder.join("master-journal"));
+        let of_master = (peer_timeout_ms, memory.as_deref());
+        let process = start("127.0.0.1:0", of_master, &log(folder, 0), starter)?;
         let address = match heard.recv_timeout(Duration::from_micros(PATIENCE_US)) {
             Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
                 line[crate::master::LISTENING.len()..].to_owned()
@@ -68,6 +73,7 @@ impl Authority {
             series: Series::default(),
             address,
             peer_timeout_ms,
+            memory,
             folder: folder.to_owned(),
             starter: starter.clone(),
             started: 1,
@@ -98,7 +104,11 @@ impl Authority {
             return Ok(());
         }
         journal.event(now_us, &format!("kill the master; the next one comes in {} ms", down_us / 1000))?;
-        oracle.master_killed(now_us);
+        match self.memory {
+            // Whoever goes on knows all that it knew, so nobody may notice more than a pause.
+            Some(_) => oracle.master_stopped(now_us),
+            None => oracle.master_killed(now_us),
+        }
         self.dying += 1;
         self.restart_us = Some(now_us + down_us);
         self.process.signal(Signal::Kill)
@@ -147,7 +157,8 @@ impl Authority {
             return Ok(());
         }
         let log = log(&self.folder, self.started);
-        self.process = start(&self.address, self.peer_timeout_ms, &log, &self.starter)?;
+        let of_master = (self.peer_timeout_ms, self.memory.as_deref());
+        self.process = start(&self.address, of_master, &log, &self.starter)?;
         self.started += 1;
         if let Some(old) = self.started.checked_sub(LOGS_KEPT).filter(|old| *old > 0) {
             // Somebody else may have tidied up.
@@ -163,7 +174,10 @@ impl Authority {
     pub(crate) fn line(&mut self, line: &str, oracle: &mut Oracle) {
         if line.starts_with(crate::master::LISTENING) {
             self.restarted_us = None;
-            oracle.master_listens(os::monotonic_us());
+            match self.memory {
+                Some(_) => oracle.master_resumed(os::monotonic_us()),
+                None => oracle.master_listens(os::monotonic_us()),
+            }
         }
     }
 
@@ -218,8 +232,17 @@ fn log(folder: &Path, number: usize) -> PathBuf {
     folder.join(if number == 0 { "master.log".to_owned() } else { format!("master-{number}.log") })
 }
 
-fn start(address: &str, peer_timeout_ms: u64, log: &Path, starter: &Starter) -> io::Result<Process> {
+fn start(
+    address: &str,
+    (peer_timeout_ms, memory): (u64, Option<&Path>),
+    log: &Path,
+    starter: &Starter,
+) -> io::Result<Process> {
     let timeout = peer_timeout_ms.to_string();
     let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
-    starter.start(Who::Master, this_program()?, &words.map(str::to_owned), log)
+    let mut words = words.map(str::to_owned).to_vec();
+    if let Some(memory) = memory {
+        words.extend(["--memory".into(), memory.display().to_string()]);
+    }
+    starter.start(Who::Master, this_program()?, &words, log)
 }

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         return ExitCode::from(NO_RUN);
     }
     match args.role {
-        Role::Master => master::run(&args.master, args.peer_timeout_ms),
+        Role::Master => master::run(&args.master, args.peer_timeout_ms, args.memory.clone()),
         Role::Peer => peer::run(peer::Settings {
             state: (args.state_bytes(), args.state_memory()),
             step_ms: args.step_ms(),

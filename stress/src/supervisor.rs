@@ -100,7 +100,8 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let patience_us = edges_us.max(args.peer_timeout_ms * 1000);
     let key = if args.insecure { None } else { Some(RunKey::generate()?) };
     let starter = Starter { notices: sender, key };
-    let authority = Authority::start(args.peer_timeout_ms, &beginning.logs, &starter, &notices)?;
+    let authority =
+        Authority::start(args.peer_timeout_ms, args.master_journal, &beginning.logs, &starter, &notices)?;
     let peer_args = peer_args(args, seed, authority.address());
     let links = Links::start(!args.no_proxy)?;
     let duration_us = args.duration().as_micros() as u64;

@@ -116,7 +116,9 @@ pub const DEFAULT_PEER_TIMEOUT_MS: u64 = 10_000;
 /// Bytes of packets that have left and that each end keeps for another connection.
 pub const MAX_KEPT_BYTES: usize = 2 * MAX_PACKET_BYTES;
 /// Default time in which a peer goes on looking for its master after the connection ended, in milliseconds.
-pub const DEFAULT_MASTER_GRACE_MS: u64 = 60_000;
+pub const DEFAULT_MASTER_GRACE_MS: u64 = 10_000;
+/// The same if the master comes back after its death.
+pub const JOURNAL_MASTER_GRACE_MS: u64 = 60_000;
 /// Default time without an echo after which the master is lost, in milliseconds.
 pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 30_000;
 /// Default time between two beats of a peer, in milliseconds.

@@ -66,7 +66,7 @@ pub struct Builder {
     connect_timeout: Duration,
     call_timeout: Option<Duration>,
     master_timeout: Duration,
-    master_grace: Duration,
+    master_grace: Option<Duration>,
     dial_timeout: Duration,
     checksums: FrameChecksums,
     flight_dir: Option<PathBuf>,
@@ -97,7 +97,7 @@ impl Builder {
             connect_timeout: Duration::from_secs(60),
             call_timeout: None,
             master_timeout: Duration::from_millis(limits::DEFAULT_MASTER_TIMEOUT_MS),
-            master_grace: Duration::from_millis(limits::DEFAULT_MASTER_GRACE_MS),
+            master_grace: None,
             dial_timeout: Duration::from_millis(limits::DEFAULT_DIAL_TIMEOUT_MS),
             checksums: FrameChecksums::Automatic,
             flight_dir: None,
@@ -218,11 +218,11 @@ impl Builder {
     }
 
     /// How long this peer looks for its master again when the connection to it has ended, while the calls under way go
-    /// on and wait. Default 60 s; 0: the master is lost with the connection. It is lost earlier if nobody listens at
-    /// its address any more and it keeps no journal, or if it has dropped this peer meanwhile, which it does after half
-    /// of its peer time-out unless it is told otherwise.
+    /// on and wait. Default 10 s, or 60 s if the master keeps a journal; 0: the master is lost with the connection. It
+    /// is lost earlier if nobody listens at its address any more and it keeps no journal, or if it has dropped this
+    /// peer meanwhile, which it does after half of its peer time-out unless it is told otherwise.
     pub fn master_grace(mut self, grace: Duration) -> Self {
-        self.master_grace = grace;
+        self.master_grace = Some(grace);
         self
     }
 

@@ -32,12 +32,18 @@ enum Failure {
 
 /// The connection to the master has ended. On the thread that read from it.
 pub(super) fn connection_ended(shared: &Arc<Shared>, reason: &CloseReason) {
-    let (grace, control) = (shared.config.master_grace, &shared.control);
+    let control = &shared.control;
     if control.end().is_some() {
         return;
     }
     let why: Reason<LossCause> = reason.into();
     let me = shared.told.identity();
+    let grace = shared.config.master_grace.unwrap_or_else(|| {
+        let comes_back = me.is_some_and(|me| me.comes_back);
+        let usual =
+            if comes_back { limits::JOURNAL_MASTER_GRACE_MS } else { limits::DEFAULT_MASTER_GRACE_MS };
+        Duration::from_millis(usual)
+    });
     let Some(me) = me.filter(|_| reason.may_be_the_way() && !grace.is_zero()) else {
         return shared.finish(End::MasterLost(why));
     };

@@ -117,7 +117,7 @@ fn packaged(file: &str, start: &str) -> String {
 #[test]
 fn service_and_image_call_it_as_it_is_called() {
     let unit = |start| packaged("pccl-master.service", start);
-    assert_eq!(unit("ExecStart="), "/usr/local/bin/pccl-master $PCCL_MASTER_OPTIONS");
+    assert_eq!(unit("ExecStart="), "/usr/local/bin/pccl-master --journal /var/lib/pccl/journal $PCCL_MASTER_OPTIONS");
     let options = unit("Environment=\"PCCL_MASTER_OPTIONS=");
     let mut options: Vec<&str> = options.trim_end_matches('"').split(' ').collect();
     assert!(!options.contains(&"--insecure"), "{options:?}");
@@ -140,6 +140,37 @@ fn service_and_image_call_it_as_it_is_called() {
     program.signal("TERM");
     assert_eq!(program.end().0.code(), Some(0));
     assert!(!healthy(&program));
+}
+
+#[test]
+fn one_that_was_killed_goes_on_from_its_journal_and_one_that_was_stopped_does_not() {
+    let directory = std::env::temp_dir().join(format!("pccl-program-journal-{}", std::process::id()));
+    let journal = directory.to_str().expect("a plain path");
+    let options = ["--listen", "127.0.0.1:0", "--journal", journal];
+    let run = |program: &Program| {
+        pccl_master::query_status(&program.address.to_string(), None, PATIENCE).expect("a status").run
+    };
+    let mut program = Program::start(&options);
+    let first = run(&program);
+    let refusal = |wanted: &str| {
+        let output = command().args(options).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains(wanted), "{stderr}");
+    };
+    refusal("another master uses");
+    program.signal("KILL");
+    program.end();
+    let mut program = Program::start(&options);
+    assert_eq!(run(&program), first);
+    program.signal("TERM");
+    assert_eq!(program.end().0.code(), Some(0));
+    let mut program = Program::start(&options);
+    assert_ne!(run(&program), first);
+    program.signal("KILL");
+    program.end();
+    std::fs::write(directory.join("journal"), "something else").unwrap();
+    refusal("remove it to begin a new run");
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -117,7 +117,10 @@ fn packaged(file: &str, start: &str) -> String {
 #[test]
 fn service_and_image_call_it_as_it_is_called() {
     let unit = |start| packaged("pccl-master.service", start);
-    assert_eq!(unit("ExecStart="), "/usr/local/bin/pccl-master --journal /var/lib/pccl/journal $PCCL_MASTER_OPTIONS");
+    assert_eq!(
+        unit("ExecStart="),
+        "/usr/local/bin/pccl-master --journal /var/lib/pccl/journal $PCCL_MASTER_OPTIONS"
+    );
     let options = unit("Environment=\"PCCL_MASTER_OPTIONS=");
     let mut options: Vec<&str> = options.trim_end_matches('"').split(' ').collect();
     assert!(!options.contains(&"--insecure"), "{options:?}");

@@ -68,6 +68,8 @@ impl EventLoop {
 
     /// All that is known is written, and takes the place of what was written before.
     pub(super) fn begin_chapter(&mut self) {
+        // What the state has not drawn the consequences of is no part of what it remembers.
+        self.settle();
         let Some(keeper) = &self.keeper else { return };
         let state = self.state.remember();
         let tickets = self.tickets.as_ref().map(|office| office.remember()).transpose();

@@ -70,6 +70,8 @@ impl Recalled {
         let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
         let mut recalled = Self { at, next_client, state: state.map_err(text)?, tickets, places, open };
         entries.into_iter().for_each(|entry| recalled.live_through(entry));
+        // The end of the last turn may be missing. If it is not, this changes nothing.
+        recalled.live_through(Entry::Settled);
         Ok(recalled)
     }
 

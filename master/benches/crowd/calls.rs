@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Turns that are looked at.
+const TURNS: usize = 10_000;
 /// Calls of `update_topology` in a row.
 const UPDATES: u32 = 5;
 /// For so long the master is watched while nobody does anything.
@@ -33,6 +35,22 @@ pub(crate) fn idle(peers: usize) {
         used_s * 1e6 / (peers as f64 * IDLE.as_secs_f64()),
         crowd.slowest_echo().as_secs_f64()
     );
+}
+
+/// One beat after the other, each in a turn of the master's loop by itself: what a turn costs when little happens.
+pub(crate) fn turns(peers: usize) {
+    let (master, mut crowd) = settled(peers);
+    crowd.next_look_at_beats = None;
+    crowd.run(Duration::from_secs(1), |_| false);
+    let before = master.usage();
+    let keys: Vec<usize> = crowd.peers.keys().copied().collect();
+    for nth in 0..TURNS {
+        let key = keys[nth % keys.len()];
+        crowd.peers.get_mut(&key).expect("a peer that stays").beat(Instant::now());
+        assert!(crowd.run(PATIENCE, |crowd| crowd.peers[&key].open.is_empty()), "no echo");
+    }
+    let used_s = master.usage().cpu_s - before.cpu_s;
+    println!("turns {peers}: {:.1} us of the master's CPU for each", used_s * 1e6 / TURNS as f64);
 }
 
 /// `update_topology` with nobody to let in.

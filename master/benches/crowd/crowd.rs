@@ -23,9 +23,12 @@ pub(crate) struct Crowd {
     /// Bytes of all ring plans that have arrived.
     pub(crate) plan_bytes: u64,
     slowest_echo: Duration,
-    next_look_at_beats: Instant,
+    /// `None`: nobody beats by itself.
+    pub(crate) next_look_at_beats: Option<Instant>,
 }
 
+/// So many come at the same time, that builds may be measured which let no more wait.
+const COME_AT_ONCE: usize = 250;
 /// How often it is looked at whose beats are due.
 const LOOK_AT_BEATS: Duration = Duration::from_millis(10);
 
@@ -34,7 +37,7 @@ impl Crowd {
         let poll = Poll::new().expect("an event queue");
         let (peers, buffer) = (BTreeMap::new(), vec![0; 256 << 10]);
         let (slowest_echo, plan_bytes) = (Duration::ZERO, 0);
-        let next_look_at_beats = Instant::now();
+        let next_look_at_beats = Some(Instant::now());
         Self {
             address,
             poll,
@@ -60,7 +63,7 @@ impl Crowd {
                 return;
             }
             // The first one alone needs nobody's vote.
-            let come = if have == 0 { 1 } else { size - have };
+            let come = if have == 0 { 1 } else { COME_AT_ONCE.min(size - have) };
             self.come(come);
             if have > 0 {
                 self.vote_topology();
@@ -179,10 +182,10 @@ impl Crowd {
 
     fn beats(&mut self) {
         let now = Instant::now();
-        if now < self.next_look_at_beats {
+        if self.next_look_at_beats.is_none_or(|next| now < next) {
             return;
         }
-        self.next_look_at_beats = now + LOOK_AT_BEATS;
+        self.next_look_at_beats = Some(now + LOOK_AT_BEATS);
         for peer in self.peers.values_mut().filter(|peer| peer.next_beat <= now && !peer.leaving) {
             peer.beat(now);
         }

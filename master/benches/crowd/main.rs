@@ -1,7 +1,7 @@
 //! What many peers, and many operations, cost the master: light peers that speak the control protocol and move no data,
 //! and the state machine by itself.
 //!
-//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 update:1000
+//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 turns:1000 update:1000
 //! optimize:256 wait:1000 tags:20 storm:60 inflight`
 //! Without names it runs small cases.
 
@@ -42,6 +42,7 @@ fn main() {
         "die:10/100",
         "operations:100/1",
         "idle:100",
+        "turns:100",
         "update:100",
         "optimize:50",
         "wait:100",
@@ -63,6 +64,7 @@ fn main() {
                 operations::run(&case, &Load { peers, flying, endless: false, length, looks: 1 });
             }
             ("idle", None) => calls::idle(number(of)),
+            ("turns", None) => calls::turns(number(of)),
             ("update", None) => calls::update(number(of)),
             ("optimize", None) => calls::optimize(number(of)),
             ("wait", None) => calls::wait(number(of)),
@@ -73,7 +75,7 @@ fn main() {
             ("storm", _) => storm(number(of)),
             ("inflight", _) => inflight::run(),
             _ => panic!(
-                "{case}: leave:N, leave:K/N, die:K/N, operations:PEERS/FLYING, idle:N, update:N, optimize:N, wait:N, \
+                "{case}: leave:N, leave:K/N, die:K/N, operations:PEERS/FLYING, idle:N, turns:N, update:N, optimize:N, wait:N, \
                  tags:SECONDS, storm:SECONDS or inflight"
             ),
         }

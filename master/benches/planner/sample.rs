@@ -16,20 +16,29 @@ use std::{
 /// Time for each plan.
 const BUDGET: Duration = Duration::from_secs(1);
 
-/// Peers in `draws` orders of a table of rates, with a table of latencies, which may have holes.
+/// Peers in `draws` orders of a table of rates, with a table of latencies, which may have holes: all of them, and those
+/// of which there are latencies.
 pub(crate) fn compare(rates: &str, latencies: &str, draws: u64) {
     let table = |path: &str| {
         let text = std::fs::read_to_string(path).expect("the table can be read");
         read(&text, Kind::Rates, None).expect("a table of numbers").matrix
     };
     let (rates, latencies) = (table(rates), table(latencies));
-    let n = rates.peers();
-    let all: Vec<Option<Link>> = (0..n * n).map(|at| link(&rates, at / n, at % n)).collect();
+    let all: Vec<usize> = (0..rates.peers()).collect();
+    let has_latencies = |from: &&usize| all.iter().any(|to| latencies.value(**from, *to).is_some());
+    let known: Vec<usize> = all.iter().filter(has_latencies).copied().collect();
+    compare_some(&rates, &latencies, &all, draws);
+    compare_some(&rates, &latencies, &known, draws);
+}
+
+fn compare_some(rates: &Matrix, latencies: &Matrix, peers: &[usize], draws: u64) {
+    let n = peers.len();
+    let all: Vec<Option<Link>> = (0..n * n).map(|at| link(rates, peers[at / n], peers[at % n])).collect();
     let (bound, sum) = (found(n, &all, Objective::Bottleneck), found(n, &all, Objective::Sum));
     println!("{n} peers, all edges: the slowest has {bound:.0} Mbit/s, the least sum is {sum:.4}");
     for draw in 1..=draws {
-        let order = Dice::new(draw).permutation(n);
-        let known = sampled(&rates, &latencies, &order);
+        let order: Vec<usize> = Dice::new(draw).permutation(n).into_iter().map(|at| peers[at]).collect();
+        let known = sampled(rates, latencies, &order);
         let edges = known.iter().flatten().count();
         println!(
             "order {draw}: {edges} of {} edges ({:.0} %), the slowest {:.3} of that, the sum {:.3}",
@@ -69,7 +78,7 @@ fn sampled(rates: &Matrix, latencies: &Matrix, order: &[usize]) -> Vec<Option<Li
         for (from, to) in rounds.concat() {
             let (a, b) = (order[from], order[to]);
             done.insert((from, to));
-            known[a * n + b] = link(rates, a, b);
+            known[from * n + to] = link(rates, a, b);
             let (Some(mbit_s), Some(ms)) = (rates.value(a, b), latencies.value(a, b)) else { continue };
             let (kbit_s, latency_us) = ((mbit_s * 1e3) as u64, (ms * 1e3) as u32);
             probed.push(Probed { from, to, kbit_s, latency_us });

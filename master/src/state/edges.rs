@@ -133,8 +133,8 @@ pub(super) struct Wanted {
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edges {
     planned: BTreeMap<EdgeEnds, Edge>,
-    /// Those of which not both ends have said that they stand.
-    open: BTreeSet<EdgeEnds>,
+    /// Those of which not both ends have said that they stand, by what they are for.
+    open: BTreeMap<Purpose, BTreeSet<EdgeEnds>>,
     /// Those about which a report is held back.
     held: BTreeSet<EdgeEnds>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
@@ -178,11 +178,15 @@ impl Edges {
 
     /// There are other edges now.
     fn note_plan(&mut self) {
-        let which = |is_it: fn(&Edge) -> bool| -> BTreeSet<EdgeEnds> {
-            self.planned.iter().filter(|(_, edge)| is_it(edge)).map(|(ends, _)| *ends).collect()
-        };
-        let (open, held) = (which(|edge| !edge.is_up()), which(|edge| edge.held.is_some()));
-        (self.open, self.held) = (open, held);
+        (self.open, self.held) = (BTreeMap::new(), BTreeSet::new());
+        for (ends, edge) in &self.planned {
+            if !edge.is_up() {
+                self.open.entry(edge.purpose).or_default().insert(*ends);
+            }
+            if edge.held.is_some() {
+                self.held.insert(*ends);
+            }
+        }
     }
 
     /// As plans carry them, for members in this order.
@@ -249,7 +253,8 @@ impl Edges {
         edge.up.0 |= by == name.from;
         edge.up.1 |= by == name.to;
         let (is_up, purpose) = (edge.is_up(), edge.purpose);
-        is_up && self.open.remove(&ends) && self.all_up(purpose)
+        let is_new = is_up && self.open.get_mut(&purpose).is_some_and(|open| open.remove(&ends));
+        is_new && self.all_up(purpose)
     }
 
     /// Whether all edges for this purpose stand.
@@ -259,8 +264,8 @@ impl Edges {
 
     /// Edges for this purpose that do not stand.
     fn open_for(&self, purpose: Purpose) -> impl Iterator<Item = (EdgeEnds, &Edge)> {
-        let open = self.open.iter().filter_map(|ends| Some((*ends, self.get(*ends)?)));
-        open.filter(move |(_, edge)| edge.purpose == purpose)
+        let open = self.open.get(&purpose).into_iter().flatten();
+        open.filter_map(|ends| Some((*ends, self.get(*ends)?)))
     }
 
     /// Whether a peer has said of its edge that it stands.

@@ -85,7 +85,8 @@ pub fn near_rounds(
 /// For each peer others, the nearest first: those between whom and it not both directions are measured.
 ///
 /// The latency between two is at most the sum of theirs to a third peer, and at least the difference. The more third
-/// peers there are, the closer to the lower bound it is supposed to be.
+/// peers there are, the closer to the mean difference it is supposed to be: ways of different networks to the same place
+/// may differ much for a single one.
 fn near_peers(peers: usize, probed: &[Probed]) -> Vec<Vec<usize>> {
     let mut known: Vec<Vec<(usize, u32, bool)>> = vec![Vec::new(); peers];
     for it in probed {
@@ -94,20 +95,21 @@ fn near_peers(peers: usize, probed: &[Probed]) -> Vec<Vec<usize>> {
     }
     known.iter_mut().for_each(|row| row.sort_unstable());
     let of = |peer: usize| {
-        let mut bounds: Vec<(u32, u32, u32)> = vec![(0, u32::MAX, 0); peers];
+        let mut bounds: Vec<(u64, u32, u64)> = vec![(0, u32::MAX, 0); peers];
         for (third, there, _) in &known[peer] {
             for (other, back, _) in &known[*third] {
-                let (low, high, count) = &mut bounds[*other];
-                *low = (*low).max(there.abs_diff(*back));
+                let (differences, high, count) = &mut bounds[*other];
+                *differences += u64::from(there.abs_diff(*back));
                 *high = (*high).min(there.saturating_add(*back));
                 *count += 1;
             }
         }
-        let mut others: Vec<(u32, usize)> = (0..peers)
+        let mut others: Vec<(u64, usize)> = (0..peers)
             .filter(|other| *other != peer && bounds[*other].2 > 0)
             .map(|other| {
-                let (low, high, count) = bounds[other];
-                (low.saturating_add(high.saturating_sub(low) / (count + 1)), other)
+                let (differences, high, count) = bounds[other];
+                let (mean, high) = (differences / count, u64::from(high));
+                (mean.min(high) + high.saturating_sub(mean) / (count + 1), other)
             })
             .collect();
         for pair in known[peer].chunk_by(|a, b| a.0 == b.0) {
@@ -115,7 +117,7 @@ fn near_peers(peers: usize, probed: &[Probed]) -> Vec<Vec<usize>> {
             others.retain(|(_, it)| *it != other);
             // Only one direction is known, which says what the other one has.
             if pair.iter().any(|it| it.2) != pair.iter().any(|it| !it.2) {
-                others.push((pair[0].1, other));
+                others.push((pair[0].1.into(), other));
             }
         }
         others.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a journal of the master costs a run that nothing happens to: the same operations with one and without, in turns.
+//! What a journal of the master costs a run that nothing happens to: operations with one and without, in turns.
 
 use crate::{Args, fleet::Setup, turns};
 use std::error::Error;

@@ -2,6 +2,7 @@
 
     python python/benches/compare_torch.py                                      # some minutes
     python python/benches/compare_torch.py --faults kill stop leave --mib 4 64 --seeds 5 --json out.json
+    python python/benches/compare_torch.py --interleave 20 --columns torchft torchft-gloo       # steps only
     sudo python python/benches/compare_torch.py --places lab --wanlab WANLAB --faults kill stop leave cut
 
 Three processes average gradients of so many MiB in each step (``examples/torch/ways.py``); nothing else is computed.
@@ -13,6 +14,10 @@ other, so that all see the same machine. Times are those of one survivor, from r
 - ``torchft-gloo``: over its own transport, with the shorter times of its documents (stragglers 10 s, limits 10 s) and
   1 s without a heartbeat, as ``torchft`` here has them, too. ``torchft-gloo-default``: with its defaults.
 - ``fixed-pccl``, ``fixed-gloo``: DDP with fixed ranks, which ends with a fault.
+
+With ``--interleave`` there is no fault: the replicas of all columns are there at once, and those of one run for 1.5 s
+while the others are stopped, in turn. On a machine that others use as well this compares best; the ratios are to the
+last column, turn by turn.
 
 Faults hit one of the three: ``kill`` (SIGKILL), ``stop`` (SIGSTOP for 20 s), ``leave`` (it ends after a step, as its
 library wants it to), ``cut`` (nothing goes between two of them any more; in a lab only), ``none``. In a lab each
@@ -29,10 +34,11 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from torch_places import places
-from torch_runs import COLUMNS, measure
+from torch_runs import COLUMNS, interleaved, measure
 
 import pccl
 
+SLICE_S = 1.5
 FAULTS = ("none", "kill", "stop", "leave", "cut")
 
 
@@ -51,6 +57,7 @@ def arguments():
     parser.add_argument("--places", nargs="+", default=["loopback"], choices=["loopback", "lab"])
     parser.add_argument("--faults", nargs="+", default=["kill"], choices=FAULTS)
     parser.add_argument("--mib", nargs="+", type=int, default=[4])
+    parser.add_argument("--interleave", type=int, metavar="TURNS", help="the columns in turn, without a fault")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each")
     parser.add_argument("--before", type=int, default=30, help="steps before the fault")
     parser.add_argument("--after", type=int, default=20, help="steps after it, before a replacement comes")
@@ -68,6 +75,19 @@ def arguments():
     return args
 
 
+def in_turn(place, args):
+    """The table of steps of columns that run in turn."""
+    print("| place | MiB | column | step, ms | ratio to the last column: median, lowest, highest |\n"
+          "|---|---|---|---|---|")
+    for mib in args.mib:
+        medians = interleaved(place, args.columns, mib, SLICE_S, args.interleave, args.patience)
+        last = medians[args.columns[-1]]
+        for column, times in medians.items():
+            ratios = [time / other for time, other in zip(times, last) if time and other]
+            print(f"| {place.name} | {mib} | `{column}` | {statistics.median(time for time in times if time):.1f} | "
+                  f"{statistics.median(ratios):.2f}, {min(ratios):.2f}, {max(ratios):.2f} |", flush=True)
+
+
 def main():
     args = arguments()
     about = {name: installed(name) for name in ("torch", "torchft-nightly", "pccl-rs")}
@@ -76,6 +96,9 @@ def main():
     runs = []
     for entered in places(args.places, args.wanlab, args.rate_mbit, args.delay_ms):
         with entered as place:
+            if args.interleave:
+                in_turn(place, args)
+                continue
             cases = [(seed, mib, fault, column) for seed in range(args.seeds) for mib in args.mib
                      for fault in args.faults if fault != "cut" or place.can_cut for column in args.columns]
             for seed, mib, fault, column in cases:
@@ -87,7 +110,8 @@ def main():
                     head = f'{{"about": {json.dumps(about)},\n"arguments": {json.dumps(given)},\n'
                     args.json.write_text(f'{head}"runs": [\n{lines}\n]}}\n')
     print(about)
-    table(runs)
+    if runs:
+        table(runs)
 
 
 def table(runs):

@@ -1,4 +1,4 @@
-"""Where the processes of ``compare_torch.py`` run: on this machine, or on hosts of a network that can be slow and cut."""
+"""Where the processes of ``compare_torch.py`` run: here, or on hosts of a network that can be slow and cut."""
 
 import contextlib
 import ctypes

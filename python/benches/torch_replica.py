@@ -10,9 +10,13 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch"))
 
+# Memory that is free again stays with the process: new pages for 64 MiB in each step take longer than any transport.
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 30))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 32))
 #: Imports what takes long once, and forks a process for each replica.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "torchft"])
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo",
+                                 "torchft"])
 
 
 class Replica:

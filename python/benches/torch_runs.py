@@ -28,14 +28,15 @@ COLUMNS = {
 class Run:
     """The replicas of one run and what they have reported."""
 
-    def __init__(self, place, column, mib, patience_s):
+    def __init__(self, place, column, mib, patience_s, times=None):
+        """``times`` stands for those of the lighthouse that the column has."""
         self.place, self.patience_s, self.is_fixed = place, patience_s, column.startswith("fixed")
         self._changed, self._stack = threading.Condition(), contextlib.ExitStack()
-        self.way, limit_s, times = COLUMNS[column]
+        self.way, limit_s, own = COLUMNS[column]
         self._arguments = ["--master", master(place, self._stack), "--steps", str(10**9), "--mib", str(mib),
                            "--gloo-timeout", str(limit_s), "--late", str(MEMBERS), "--troubles"]
-        if times is not None:
-            self._arguments += ["--lighthouse", lighthouse(place, self._stack, *times)]
+        if own is not None:
+            self._arguments += ["--lighthouse", lighthouse(place, self._stack, *(times or own))]
         if self.is_fixed:
             self._arguments += ["--store", f"{place.host(0)}:{place.port(0)}"]
         self.replicas = []
@@ -169,9 +170,11 @@ def _afterwards(run, result, witness, since):
     start = max(index for index, line in enumerate(lines) if line["at"] < since or index == 0)
     later = lines[start:]
     gaps = _intervals(later)
-    longest = max(range(len(gaps)), key=gaps.__getitem__)
-    result["first_s"] = round(later[longest + 1]["at"] - since, 3)
-    result["after_ms"] = round(1000 * statistics.median(gaps[longest + 1:] or gaps), 2)
+    # Where somebody was dropped the first step without it; otherwise the one that took longest.
+    without = [index for index, line in enumerate(later[1:]) if line["members"] < MEMBERS]
+    first = without[0] if without else max(range(len(gaps)), key=gaps.__getitem__)
+    result["first_s"] = round(later[first + 1]["at"] - since, 3)
+    result["after_ms"] = round(1000 * statistics.median(gaps[first + 1:] or gaps), 2)
     result["lost"] = later[-1]["attempts"] - later[0]["attempts"] - (later[-1]["step"] - later[0]["step"])
 
 
@@ -207,7 +210,9 @@ def interleaved(place, columns, mib, slice_s, turns, patience_s):
     at a time, for ``slice_s`` seconds in turn: so all see the same machine within seconds. By column, for each turn the
     median in milliseconds."""
     with contextlib.ExitStack() as stack:
-        runs = {column: stack.enter_context(Run(place, column, mib, patience_s)) for column in columns}
+        # Who is stopped is not to be dropped.
+        runs = {column: stack.enter_context(Run(place, column, mib, patience_s, (60_000, 60_000)))
+                for column in columns}
         for run in runs.values():
             run.wait(f"steps of {MEMBERS}", lambda run=run: len(run.steps(0)) > 20 and all(
                 line["members"] == MEMBERS for line in run.steps(0)[-20:]))

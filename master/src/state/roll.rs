@@ -227,8 +227,8 @@ impl Roll {
         self.have_voted(vote)
     }
 
-    /// Whether all have given a vote who have one. Looks on from the one that was missing last, so that all looks of one
-    /// voting together pass over everybody twice at most.
+    /// Whether all have given a vote who have one. Looks on from the one that was missing last, so that all looks of
+    /// one voting together pass over everybody twice at most.
     fn have_voted(&mut self, vote: CommonVote) -> bool {
         let from = self.awaited.get(&vote).copied().unwrap_or(PeerId(0));
         let is_missing = |(_, peer): &(&PeerId, &Peer)| peer.has_a_say() && !vote.is_given(peer);

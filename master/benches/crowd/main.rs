@@ -1,8 +1,8 @@
 //! What many peers, and many operations, cost the master: light peers that speak the control protocol and move no data,
 //! and the state machine by itself.
 //!
-//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 turns:1000 update:1000
-//! optimize:256 wait:1000 tags:20 storm:60 inflight`
+//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 turns:1000
+//! update:1000 optimize:256 wait:1000 tags:20 storm:60 inflight`
 //! Without names it runs small cases.
 
 mod calls;
@@ -75,8 +75,8 @@ fn main() {
             ("storm", _) => storm(number(of)),
             ("inflight", _) => inflight::run(),
             _ => panic!(
-                "{case}: leave:N, leave:K/N, die:K/N, operations:PEERS/FLYING, idle:N, turns:N, update:N, optimize:N, wait:N, \
-                 tags:SECONDS, storm:SECONDS or inflight"
+                "{case}: leave:N, leave:K/N, die:K/N, operations:PEERS/FLYING, idle:N, turns:N, update:N, \
+                 optimize:N, wait:N, tags:SECONDS, storm:SECONDS or inflight"
             ),
         }
     }

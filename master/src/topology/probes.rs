@@ -85,8 +85,8 @@ pub fn near_rounds(
 /// For each peer others, the nearest first: those between whom and it not both directions are measured.
 ///
 /// The latency between two is at most the sum of theirs to a third peer, and at least the difference. The more third
-/// peers there are, the closer to the mean difference it is supposed to be: ways of different networks to the same place
-/// may differ much for a single one.
+/// peers there are, the closer to the mean difference it is supposed to be: ways of different networks to the same
+/// place may differ much for a single one.
 fn near_peers(peers: usize, probed: &[Probed]) -> Vec<Vec<usize>> {
     let mut known: Vec<Vec<(usize, u32, bool)>> = vec![Vec::new(); peers];
     for it in probed {

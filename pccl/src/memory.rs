@@ -9,18 +9,20 @@
 mod backup;
 mod content;
 mod on_device;
+mod pipeline;
 mod staged;
 
 pub(crate) use backup::Backup;
 pub(crate) use content::{LentContent, Piece, RawState, device_error, digests_on_devices};
 pub(crate) use on_device::{LentDevice, OnDevice};
+pub(crate) use pipeline::Pipeline;
 pub use staged::Staged;
 
 use pccl_cuda::DeviceMemory;
 use pccl_protocol::PartDescriptor;
 use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, first_non_finite, quantise::Quantisation};
 use std::{marker::PhantomData, ops::Range, sync::Arc};
-use tinysockets::link::{Gate, Lent};
+use tinysockets::link::{Gate, Lent, Origin};
 
 /// One tensor of a collective: the caller's memory and what is to be done with it.
 #[derive(Debug)]
@@ -322,6 +324,8 @@ pub(crate) struct RawTensor {
     is_read_only: bool,
     /// If it is on a device: then the pointers are addresses there, and nobody follows them.
     device: Option<OnDevice>,
+    /// If it stands for a tensor on a device: where the contribution comes from, and where the result goes.
+    stands_for: Option<[Arc<dyn Origin>; 2]>,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -374,7 +378,16 @@ impl PartMemory {
 impl RawTensor {
     fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
         let in_place = std::ptr::eq(send, recv);
-        Self { send, recv, bytes, in_place, is_saved: in_place, is_read_only: false, device: None }
+        Self {
+            send,
+            recv,
+            bytes,
+            in_place,
+            is_saved: in_place,
+            is_read_only: false,
+            device: None,
+            stands_for: None,
+        }
     }
 
     /// A tensor on a device. Before the outcome nothing is written there but a receive buffer, so nothing is saved.
@@ -413,6 +426,12 @@ impl RawTensor {
         Self::new(send, recv, bytes)
     }
 
+    /// The same, in the place of a tensor on a device: where its contribution comes from, and where its result goes.
+    pub(crate) fn standing_for(self, contribution: Arc<dyn Origin>, result: Arc<dyn Origin>) -> Self {
+        assert!(!self.in_place || self.bytes == 0, "what comes down stays what it is");
+        Self { stands_for: Some([contribution, result]), ..self }
+    }
+
     /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
     pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
         let bytes = room.checked(&(0..send.bytes));
@@ -441,6 +460,11 @@ impl RawTensor {
     pub(crate) fn first_non_finite(&self, data_type: DataType) -> Result<Option<usize>, crate::Error> {
         if let Some(device) = &self.device {
             return device.first_non_finite(data_type);
+        }
+        if let Some([contribution, _]) = &self.stands_for
+            && !contribution.arrived(&(0..self.bytes))
+        {
+            return Err(crate::Error::System("a tensor on a device could not be read".to_owned().into()));
         }
         // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
         // begun, nobody writes them.
@@ -483,7 +507,13 @@ impl RawTensor {
             let send = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
             // SAFETY: the caller's exclusive borrow covers `bytes` bytes at `recv` until the gate has drained.
             let recv = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
-            PartMemory::OutOfPlace { send, recv }
+            match self.stands_for.clone() {
+                None => PartMemory::OutOfPlace { send, recv },
+                Some([contribution, result]) => PartMemory::OutOfPlace {
+                    send: send.standing_for(contribution),
+                    recv: recv.standing_for(result),
+                },
+            }
         }
     }
 

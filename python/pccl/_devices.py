@@ -39,6 +39,11 @@ def results_on_stream() -> Iterator[None]:
         _on_stream.reset(token)
 
 
+def results_are_on_stream() -> bool:
+    """Whether a call that begins now leaves it to a stream to wait for its result."""
+    return _on_stream.get()
+
+
 class DeviceArray:
     """Elements on a device: their address, number and type, and the stream on which they are made."""
 
@@ -63,7 +68,7 @@ class Staged:
                                  ctypes.byref(self._staged), ctypes.byref(host))
         PCCLError.check(code, "staging a tensor on a device")
         self.array, self.pointer = array, host.value or 0
-        self._on_stream = _on_stream.get()
+        self._on_stream = results_are_on_stream()
 
     def finish(self, writes: bool) -> None:
         """Puts the content back on the device, if it ``writes``, and frees the memory. Once; later calls do nothing."""

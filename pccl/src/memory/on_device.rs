@@ -36,6 +36,11 @@ impl OnDevice {
         (&self.send, &self.recv)
     }
 
+    /// Whether the result takes the place of what it contributes.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.send.range() == self.recv.range()
+    }
+
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.send.bytes()
@@ -44,9 +49,8 @@ impl OnDevice {
     /// Its address ranges, and whether they are written.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<usize>, bool)> + use<> {
         let range = |memory: &DeviceMemory| memory.range().start as usize..memory.range().end as usize;
-        let (send, recv) = (range(&self.send), range(&self.recv));
-        let read = (send != recv).then_some((send, false));
-        std::iter::once((recv, true)).chain(read)
+        let read = (!self.is_in_place()).then(|| (range(&self.send), false));
+        std::iter::once((range(&self.recv), true)).chain(read)
     }
 
     /// Whether it can be encoded and decoded where it is. Compiles the kernels at first use.

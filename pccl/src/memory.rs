@@ -10,6 +10,8 @@ mod backup;
 mod content;
 mod on_device;
 mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
 mod staged;
 
 pub(crate) use backup::Backup;
@@ -102,48 +104,6 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// A tensor on a device that is reduced in place. This waits for what is queued now on the stream that came with
-    /// the memory; when the call that the tensor is given to returns, the result is there. After a failed call the
-    /// memory is bit-identical to before.
-    ///
-    /// If it is [quantised](Self::quantised) by blocks or casts, it is encoded, added to and decoded on the device, and
-    /// only what travels is copied.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the bytes are not whole elements; `System` with what the driver refuses.
-    pub fn on_device(memory: DeviceMemory, data_type: DataType, op: ReduceOp) -> Result<Self, crate::Error> {
-        let memory = settled(memory, data_type)?;
-        Ok(Self::of_device(OnDevice::new(memory.clone(), memory), data_type, op))
-    }
-
-    /// The same from `send` into `recv`. After a failed call `send` is bit-identical to before and the content of
-    /// `recv` is undefined.
-    ///
-    /// # Errors
-    /// As [`Tensor::on_device`], and `InvalidArgument` if the two have different lengths.
-    pub fn between_devices(
-        send: DeviceMemory,
-        recv: DeviceMemory,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<Self, crate::Error> {
-        if send.bytes() != recv.bytes() {
-            let text = format!("send buffer has {} bytes, receive buffer {}", send.bytes(), recv.bytes());
-            return Err(crate::Error::InvalidArgument(text));
-        }
-        let (send, recv) = (settled(send, data_type)?, settled(recv, data_type)?);
-        Ok(Self::of_device(OnDevice::new(send, recv), data_type, op))
-    }
-
-    fn of_device(device: OnDevice, data_type: DataType, op: ReduceOp) -> Self {
-        let count = (device.bytes() / data_type.size_bytes()) as u64;
-        Self {
-            raw: RawTensor::on_device(device),
-            descriptor: PartDescriptor::new(count, data_type, op),
-            lent: PhantomData,
-        }
-    }
-
     /// Some of its elements, with an operation of their own. Whoever makes it takes care that no two of them that are
     /// in use at the same time have an element in common.
     pub(crate) fn part(&self, elements: Range<usize>) -> Self {
@@ -157,22 +117,6 @@ impl<'a> Tensor<'a> {
     pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
     }
-}
-
-/// Memory of whole elements, after what is queued on its stream.
-fn settled(memory: DeviceMemory, data_type: DataType) -> Result<DeviceMemory, crate::Error> {
-    whole_elements(&memory, data_type)?;
-    memory.settled().map_err(|error| on_device::refused("waiting for the stream of a tensor", error))
-}
-
-/// How many elements device memory holds.
-fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Result<usize, crate::Error> {
-    let (bytes, size) = (memory.bytes(), data_type.size_bytes());
-    if bytes % size != 0 {
-        let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
-        return Err(crate::Error::InvalidArgument(text));
-    }
-    Ok(bytes / size)
 }
 
 /// Whether a tensor can be quantised as it is to be.
@@ -567,7 +511,7 @@ impl<'a> StateMemory<'a> {
     /// # Errors
     /// `InvalidArgument` if the bytes are not whole elements.
     pub fn on_device(memory: DeviceMemory, data_type: DataType) -> Result<Self, crate::Error> {
-        let count = whole_elements(&memory, data_type)?;
+        let count = on_device::whole_elements(&memory, data_type)?;
         Ok(Self { raw: RawState::Device(memory), data_type, count, lent: PhantomData })
     }
 }

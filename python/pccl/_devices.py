@@ -52,10 +52,12 @@ class DeviceArray:
         self.shape, self.owner = shape, owner
 
     def settle(self) -> None:
-        """Waits until what is queued on its stream is over: a shared state knows the default stream only."""
+        """Waits until what is queued on its stream is over: a shared state knows the default stream only, and a reduce
+        knows one stream."""
         if self.stream > _DEFAULT_STREAM:
-            # To stage nothing waits for the stream, and changes nothing.
-            Staged(self).finish(False)
+            # To stage an element waits for the stream, and changes nothing.
+            first = DeviceArray(self.pointer, min(self.count, 1), self.dtype, self.stream, (), self.owner)
+            Staged(first).finish(False)
 
 
 class Staged:

@@ -1088,6 +1088,19 @@ PCCL_EXPORT pcclResult_t pcclIterationGetMember(pcclIteration_t *iteration, uint
 /* How many devices of CUDA this process can use; 0 where there is no driver. */
 PCCL_EXPORT pcclResult_t pcclGetDeviceCount(uint32_t *count_out);
 
+/* As pcclAllReduce and pcclAllReduceAsync, of buffers on a device, both after what is queued on the stream (a CUstream
+ * or cudaStream_t of the same device; NULL: the default one), for which these wait. If it is quantised by blocks or
+ * casts, it is encoded and decoded on the device, and only what travels is copied; otherwise copies go on beside the
+ * ring. The result is there when the operation is over. pcclInvalidArgument if it is not memory of a device, or there
+ * is no driver. */
+PCCL_EXPORT pcclResult_t pcclAllReduceOnDevice(const void *sendbuf, void *recvbuf, void *stream,
+                                               const pcclReduceDescriptor_t *descriptor,
+                                               const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out);
+PCCL_EXPORT pcclResult_t pcclAllReduceOnDeviceAsync(const void *sendbuf, void *recvbuf, void *stream,
+                                                    const pcclReduceDescriptor_t *descriptor,
+                                                    const pcclComm_t *communicator,
+                                                    pcclAsyncReduceOp_t *reduce_handle_out);
+
 /* Memory of the host that stands for a tensor on a device in collectives. */
 typedef struct pcclStaged_t pcclStaged_t;
 

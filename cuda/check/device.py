@@ -9,6 +9,7 @@ wrong. Two peers are threads of this process, on the first device.
 import argparse
 import ctypes
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,9 @@ import time
 import numpy
 
 import pccl
+
+#: Schemes of which elements stay on the device.
+QUANTISED = ("BLOCK_AFFINE_UINT8", "BLOCK_AFFINE_UINT4", "BLOCK_SYMMETRIC_INT8", "CAST_BFLOAT16", "CAST_FLOAT16")
 
 
 class Device:
@@ -46,6 +50,44 @@ class Device:
     def enter(self):
         """Makes the device the one of this thread."""
         self.call("cuCtxPushCurrent_v2", self.context)
+
+
+KERNELS = pathlib.Path(__file__).resolve().parent.parent / "kernels"
+
+
+class Program:
+    """Kernels of the library, to be launched by themselves."""
+
+    def __init__(self, device, source):
+        self.device = device
+        for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"):
+            try:
+                compiler = ctypes.CDLL(name)
+                break
+            except OSError:
+                continue
+        else:
+            raise SystemExit("there is no NVRTC")
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        device.call("cuDeviceGetAttribute", ctypes.byref(major), 75, 0)
+        device.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, 0)
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        option = f"--gpu-architecture=compute_{major.value}{minor.value}".encode()
+        text = (KERNELS / source).read_bytes()
+        assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None) == 0
+        assert compiler.nvrtcCompileProgram(program, 1, (ctypes.c_char_p * 1)(option)) == 0, "NVRTC is too old"
+        assert compiler.nvrtcGetPTXSize(program, ctypes.byref(size)) == 0
+        image, self.module = ctypes.create_string_buffer(size.value), ctypes.c_void_p()
+        assert compiler.nvrtcGetPTX(program, image) == 0
+        device.call("cuModuleLoadData", ctypes.byref(self.module), image)
+
+    def launch(self, name, blocks, threads, *arguments):
+        """Runs a kernel, and waits for it."""
+        function = ctypes.c_void_p()
+        self.device.call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
+        addresses = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(argument) for argument in arguments])
+        self.device.call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, addresses, None)
+        self.device.call("cuStreamSynchronize", None)
 
 
 class Array:
@@ -167,6 +209,80 @@ def check_results_on_stream(device):
     print("results for which the stream waits: right")
 
 
+def check_quantised(device):
+    """Quantised on the device they are the bits of the host, whoever has a device."""
+    algorithms = [pccl.QuantizationAlgorithm[name] for name in QUANTISED]
+
+    def work(comm, rank):
+        for place, algorithm in enumerate(algorithms):
+            for count in (1, 255, 100_003):
+                content = numpy.random.default_rng(place + rank).standard_normal(count).astype(numpy.float32)
+                how = pccl.QuantizationOptions(algorithm=algorithm)
+                host = content.copy()
+                comm.all_reduce(host, op="avg", tag=7, quantization_options=how)
+                array = Array(device, content) if rank == 0 else content
+                comm.all_reduce(array, op="avg", tag=7, quantization_options=how)
+                result = array.get() if rank == 0 else array
+                assert (result.view(numpy.uint32) == host.view(numpy.uint32)).all(), (algorithm, count)
+                if rank == 0:
+                    array.free()
+
+    together(device, work)
+    print(f"quantised reduces: the bits of the host for {len(algorithms)} schemes")
+
+
+def check_pipeline(device):
+    """Copies beside the ring, in place and from one buffer into another."""
+
+    def work(comm, rank):
+        content = numpy.arange(3_000_001, dtype=numpy.int32) * (rank + 1)
+        array, other = Array(device, content), Array(device, numpy.zeros_like(content))
+        comm.all_reduce(array, other, op="sum")
+        assert (other.get() == numpy.arange(3_000_001, dtype=numpy.int32) * 3).all()
+        assert (array.get() == content).all()
+        comm.all_reduce(array, op="max")
+        assert (array.get() == numpy.arange(3_000_001, dtype=numpy.int32) * 2).all()
+        array.free()
+        other.free()
+
+    together(device, work)
+    print("reduces beside which copies go on: right, in place and not")
+
+
+def measure_kernels(device, mebibytes):
+    """Each kernel by itself, beside a copy on the device of the same memory."""
+    content = numpy.random.default_rng(3).standard_normal(mebibytes << 18).astype(numpy.float32)
+    array, other = Array(device, content), Array(device, content)
+    count, block = content.size, 256
+    records = Array(device, numpy.zeros(count // block * (block + 8), numpy.uint8))
+    table = numpy.array([array.address.value, content.nbytes, 0], numpy.uint64)
+    stretches, digests = Array(device, table), Array(device, numpy.zeros(16 * mebibytes, numpy.uint8))
+    hashes, coders = Program(device, "hash.cu"), Program(device, "quantise.cu")
+    u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+
+    def encode():
+        coders.launch("pccl_encode_f32_affine_u8", count // (4 * block), 256, array.address, u64(count), u32(block),
+                      records.address, u64(0), u32(0), u32(0), u64(0), u64(0))
+
+    def decode():
+        coders.launch("pccl_decode_f32_affine_u8", count // 256, 256, records.address, u64(count), u32(block),
+                      other.address)
+
+    def tree():
+        hashes.launch("pccl_tree_level1", mebibytes, 1024, stretches.address, u32(1), u64(0), digests.address)
+
+    size = content.nbytes / 1e9
+    copy = size / min(seconds(lambda: array.copy_to(other)) for _ in range(5))
+    print(f"copy on the device:            {copy:8.2f} GB/s, of what is read; the kernels beside it:")
+    for name, work in [("hash", tree), ("encode, affine u8, block 256", encode), ("decode", decode)]:
+        rate = size / min(seconds(work) for _ in range(5))
+        print(f"{name + ':':30} {rate:8.2f} GB/s of elements, {rate / copy:.2f} of the copy")
+    error = numpy.abs(other.get() - content).max()
+    assert error < 0.05, error
+    for one in (array, other, records, stretches, digests):
+        one.free()
+
+
 def first_use(device):
     """Seconds of the first sync of this process, which compiles the kernels, or finds them."""
 
@@ -206,21 +322,29 @@ def measure(device, mebibytes):
         on_device = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
         with pccl.cuda.results_on_stream():
             on_stream = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
+        how = pccl.QuantizationOptions(algorithm=pccl.QuantizationAlgorithm.BLOCK_AFFINE_UINT8)
+
+        def quantised(buffer):
+            return min(seconds(lambda: comm.all_reduce(buffer, op="avg", quantization_options=how)) for _ in range(2))
+
+        coded = quantised(on_host), quantised(array)
         comm.barrier()
         other = Array(device, content)
         copy = min(seconds(lambda: array.copy_to(other)) for _ in range(3)) if rank == 0 else 0.0
         comm.barrier()
         array.free()
         other.free()
-        return sync, host, on_device, on_stream, copy
+        return sync, host, on_device, on_stream, coded, copy
 
-    sync, host, on_device, on_stream, copy = together(device, work)
+    sync, host, on_device, on_stream, coded, copy = together(device, work)
     size = content.nbytes / 1e9
     print(f"copy on the device:            {size / copy:8.2f} GB/s")
-    print(f"sync of an identical state:    {size / sync:8.2f} GB/s at each of two peers on the device, {sync * 1e3:.1f} ms")
+    print(f"sync of an identical state:    {size / sync:8.2f} GB/s at each of two peers, {sync * 1e3:.1f} ms")
     print(f"all-reduce on the host:        {size / host:8.2f} GB/s")
     print(f"all-reduce of device buffers:  {size / on_device:8.2f} GB/s, {host / on_device:.2f} of that")
-    print(f"the same, the stream waits:    {size / on_stream:8.2f} GB/s, {host / on_stream:.2f} of that")
+    print(f"copied before and after:       {size / on_stream:8.2f} GB/s, {host / on_stream:.2f} of that")
+    print(f"quantised, on the host:        {size / coded[0]:8.2f} GB/s")
+    print(f"quantised, device buffers:     {size / coded[1]:8.2f} GB/s, {coded[0] / coded[1]:.2f} of that")
 
 
 def main():
@@ -236,8 +360,11 @@ def main():
     assert pccl.cuda.device_count() > 0
     check_states(device)
     check_reduces(device)
+    check_quantised(device)
+    check_pipeline(device)
     check_results_on_stream(device)
     check_kernel_cache()
+    measure_kernels(device, min(arguments.mebibytes, 1024))
     measure(device, arguments.mebibytes)
 
 

@@ -9,18 +9,22 @@
 mod backup;
 mod content;
 mod on_device;
+mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
 mod staged;
 
 pub(crate) use backup::Backup;
 pub(crate) use content::{LentContent, Piece, RawState, device_error, digests_on_devices};
 pub(crate) use on_device::{LentDevice, OnDevice};
+pub(crate) use pipeline::Pipeline;
 pub use staged::Staged;
 
 use pccl_cuda::DeviceMemory;
 use pccl_protocol::PartDescriptor;
 use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, first_non_finite, quantise::Quantisation};
 use std::{marker::PhantomData, ops::Range, sync::Arc};
-use tinysockets::link::{Gate, Lent};
+use tinysockets::link::{Gate, Lent, Origin};
 
 /// One tensor of a collective: the caller's memory and what is to be done with it.
 #[derive(Debug)]
@@ -100,48 +104,6 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// A tensor on a device that is reduced in place. This waits for what is queued now on the stream that came with
-    /// the memory; when the call that the tensor is given to returns, the result is there. After a failed call the
-    /// memory is bit-identical to before.
-    ///
-    /// If it is [quantised](Self::quantised) by blocks or casts, it is encoded, added to and decoded on the device, and
-    /// only what travels is copied.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the bytes are not whole elements; `System` with what the driver refuses.
-    pub fn on_device(memory: DeviceMemory, data_type: DataType, op: ReduceOp) -> Result<Self, crate::Error> {
-        let memory = settled(memory, data_type)?;
-        Ok(Self::of_device(OnDevice::new(memory.clone(), memory), data_type, op))
-    }
-
-    /// The same from `send` into `recv`. After a failed call `send` is bit-identical to before and the content of
-    /// `recv` is undefined.
-    ///
-    /// # Errors
-    /// As [`Tensor::on_device`], and `InvalidArgument` if the two have different lengths.
-    pub fn between_devices(
-        send: DeviceMemory,
-        recv: DeviceMemory,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<Self, crate::Error> {
-        if send.bytes() != recv.bytes() {
-            let text = format!("send buffer has {} bytes, receive buffer {}", send.bytes(), recv.bytes());
-            return Err(crate::Error::InvalidArgument(text));
-        }
-        let (send, recv) = (settled(send, data_type)?, settled(recv, data_type)?);
-        Ok(Self::of_device(OnDevice::new(send, recv), data_type, op))
-    }
-
-    fn of_device(device: OnDevice, data_type: DataType, op: ReduceOp) -> Self {
-        let count = (device.bytes() / data_type.size_bytes()) as u64;
-        Self {
-            raw: RawTensor::on_device(device),
-            descriptor: PartDescriptor::new(count, data_type, op),
-            lent: PhantomData,
-        }
-    }
-
     /// Some of its elements, with an operation of their own. Whoever makes it takes care that no two of them that are
     /// in use at the same time have an element in common.
     pub(crate) fn part(&self, elements: Range<usize>) -> Self {
@@ -155,22 +117,6 @@ impl<'a> Tensor<'a> {
     pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
     }
-}
-
-/// Memory of whole elements, after what is queued on its stream.
-fn settled(memory: DeviceMemory, data_type: DataType) -> Result<DeviceMemory, crate::Error> {
-    whole_elements(&memory, data_type)?;
-    memory.settled().map_err(|error| on_device::refused("waiting for the stream of a tensor", error))
-}
-
-/// How many elements device memory holds.
-fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Result<usize, crate::Error> {
-    let (bytes, size) = (memory.bytes(), data_type.size_bytes());
-    if bytes % size != 0 {
-        let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
-        return Err(crate::Error::InvalidArgument(text));
-    }
-    Ok(bytes / size)
 }
 
 /// Whether a tensor can be quantised as it is to be.
@@ -322,6 +268,8 @@ pub(crate) struct RawTensor {
     is_read_only: bool,
     /// If it is on a device: then the pointers are addresses there, and nobody follows them.
     device: Option<OnDevice>,
+    /// If it stands for a tensor on a device: where the contribution comes from, and where the result goes.
+    stands_for: Option<[Arc<dyn Origin>; 2]>,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -374,7 +322,16 @@ impl PartMemory {
 impl RawTensor {
     fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
         let in_place = std::ptr::eq(send, recv);
-        Self { send, recv, bytes, in_place, is_saved: in_place, is_read_only: false, device: None }
+        Self {
+            send,
+            recv,
+            bytes,
+            in_place,
+            is_saved: in_place,
+            is_read_only: false,
+            device: None,
+            stands_for: None,
+        }
     }
 
     /// A tensor on a device. Before the outcome nothing is written there but a receive buffer, so nothing is saved.
@@ -413,6 +370,12 @@ impl RawTensor {
         Self::new(send, recv, bytes)
     }
 
+    /// The same, in the place of a tensor on a device: where its contribution comes from, and where its result goes.
+    pub(crate) fn standing_for(self, contribution: Arc<dyn Origin>, result: Arc<dyn Origin>) -> Self {
+        assert!(!self.in_place || self.bytes == 0, "what comes down stays what it is");
+        Self { stands_for: Some([contribution, result]), ..self }
+    }
+
     /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
     pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
         let bytes = room.checked(&(0..send.bytes));
@@ -441,6 +404,11 @@ impl RawTensor {
     pub(crate) fn first_non_finite(&self, data_type: DataType) -> Result<Option<usize>, crate::Error> {
         if let Some(device) = &self.device {
             return device.first_non_finite(data_type);
+        }
+        if let Some([contribution, _]) = &self.stands_for
+            && !contribution.arrived(&(0..self.bytes))
+        {
+            return Err(crate::Error::System("a tensor on a device could not be read".to_owned().into()));
         }
         // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
         // begun, nobody writes them.
@@ -483,7 +451,13 @@ impl RawTensor {
             let send = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
             // SAFETY: the caller's exclusive borrow covers `bytes` bytes at `recv` until the gate has drained.
             let recv = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
-            PartMemory::OutOfPlace { send, recv }
+            match self.stands_for.clone() {
+                None => PartMemory::OutOfPlace { send, recv },
+                Some([contribution, result]) => PartMemory::OutOfPlace {
+                    send: send.standing_for(contribution),
+                    recv: recv.standing_for(result),
+                },
+            }
         }
     }
 
@@ -537,7 +511,7 @@ impl<'a> StateMemory<'a> {
     /// # Errors
     /// `InvalidArgument` if the bytes are not whole elements.
     pub fn on_device(memory: DeviceMemory, data_type: DataType) -> Result<Self, crate::Error> {
-        let count = whole_elements(&memory, data_type)?;
+        let count = on_device::whole_elements(&memory, data_type)?;
         Ok(Self { raw: RawState::Device(memory), data_type, count, lent: PhantomData })
     }
 }

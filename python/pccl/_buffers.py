@@ -78,16 +78,28 @@ def buffer_of(source: Any, *, writable: bool) -> Buffer:
         if not source.is_contiguous():
             raise InvalidBuffer("the tensor is not contiguous: reduce a copy, tensor.contiguous()")
         dtype = DataType.from_torch_dtype(source.dtype)
-        if _devices.is_on_device(source):
-            return Buffer.of_device(_devices.of_tensor(source), writable)
-        return Buffer(source.data_ptr(), source.numel(), dtype, source)
-    array = _devices.of_object(source, writable)
+        if not _devices.is_on_device(source):
+            return Buffer(source.data_ptr(), source.numel(), dtype, source)
+    array = device_array_of(source, writable=writable)
     if array is not None:
         return Buffer.of_device(array, writable)
     source = array_of_dlpack(source, writable)
     view = view_of(source, writable)
     dtype = dtype_of_format(view.format, view.itemsize)
     return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
+
+
+def device_array_of(source: Any, *, writable: bool) -> Optional[_devices.DeviceArray]:
+    """The array that a source is on a device, for a reduce; ``None`` for anything else."""
+    if not is_tensor(source):
+        return _devices.of_object(source, writable)
+    if not _devices.is_on_device(source):
+        return None
+    check_tensor(source)
+    DataType.from_torch_dtype(source.dtype)
+    if not source.is_contiguous():
+        raise InvalidBuffer("the tensor is not contiguous: reduce a copy, tensor.contiguous()")
+    return _devices.of_tensor(source)
 
 
 def is_tensor(source: Any) -> bool:

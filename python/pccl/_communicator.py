@@ -20,6 +20,7 @@ from ._descriptors import (
     ReduceOperandDescriptor,
     World,
     describe,
+    device_pair,
     pair,
 )
 from ._enums import Attribute, ReduceOp, Result, Schedule
@@ -359,12 +360,17 @@ class Communicator(Training, Collectives, Sharing):
     def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
                 operand: Optional[ReduceOperandDescriptor],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        given, taken = pair(send, recv, operand)
+        arrays = device_pair(send, recv, operand)
+        given, taken = arrays or pair(send, recv, operand)
         describe(given, op, 0, operand, quantization)
         descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
         c_op = structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
+        rest = byref(descriptor), self._handle, byref(c_op)
+        if arrays is not None:
+            code = library.pcclAllReduceOnDeviceAsync(given.pointer, taken.pointer, arrays[0].stream, *rest)
+        else:
+            code = library.pcclAllReduceAsync(given.pointer, taken.pointer, *rest)
         PCCLError.check(code, call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple, Union
 
 from ._arguments import U64, integer
-from ._buffers import Buffer, buffer_of
+from ._buffers import Buffer, buffer_of, device_array_of
+from ._devices import DeviceArray, results_are_on_stream
 from ._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
 from ._errors import InvalidBuffer
 from ._library import structs
@@ -317,6 +318,27 @@ def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tu
     ``send``."""
     given = buffer_of(send, writable=recv is None)
     taken = given if recv is None else buffer_of(recv, writable=True)
+    _check_fit(given, taken, operand)
+    return given, taken
+
+
+def device_pair(send: Any, recv: Any,
+                operand: Optional[ReduceOperandDescriptor]) -> Optional[Tuple[DeviceArray, DeviceArray]]:
+    """As ``pair``, if both are on a device, and nobody wants a stream to wait for the result; otherwise ``None``."""
+    if results_are_on_stream():
+        return None
+    given = device_array_of(send, writable=recv is None)
+    taken = given if recv is None else device_array_of(recv, writable=True)
+    if given is None or taken is None:
+        return None
+    _check_fit(given, taken, operand)
+    if taken.stream != given.stream:
+        taken.settle()
+    return given, taken
+
+
+def _check_fit(given: Union[Buffer, DeviceArray], taken: Union[Buffer, DeviceArray],
+               operand: Optional[ReduceOperandDescriptor]) -> None:
     if given.count != taken.count:
         raise InvalidBuffer(f"{given.count} elements to send, {taken.count} to receive")
     if given.dtype is not taken.dtype:
@@ -325,10 +347,10 @@ def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tu
         _instance(operand, ReduceOperandDescriptor, "operand_descriptor")
         if operand.datatype.itemsize != given.dtype.itemsize:
             raise InvalidBuffer(f"elements of {given.dtype.name} are not elements of {operand.datatype.name}")
-    return given, taken
 
 
-def describe(buffer: Buffer, op: Union[ReduceOp, str], tag: int, operand: Optional[ReduceOperandDescriptor],
+def describe(buffer: Union[Buffer, DeviceArray], op: Union[ReduceOp, str], tag: int,
+             operand: Optional[ReduceOperandDescriptor],
              quantization: Optional[QuantizationOptions]) -> ReduceDescriptor:
     """The descriptor of a reduce, with what was left out."""
     operand = operand or ReduceOperandDescriptor(buffer.dtype)

@@ -39,6 +39,11 @@ def results_on_stream() -> Iterator[None]:
         _on_stream.reset(token)
 
 
+def results_are_on_stream() -> bool:
+    """Whether a call that begins now leaves it to a stream to wait for its result."""
+    return _on_stream.get()
+
+
 class DeviceArray:
     """Elements on a device: their address, number and type, and the stream on which they are made."""
 
@@ -47,10 +52,12 @@ class DeviceArray:
         self.shape, self.owner = shape, owner
 
     def settle(self) -> None:
-        """Waits until what is queued on its stream is over: a shared state knows the default stream only."""
+        """Waits until what is queued on its stream is over: a shared state knows the default stream only, and a reduce
+        knows one stream."""
         if self.stream > _DEFAULT_STREAM:
-            # To stage nothing waits for the stream, and changes nothing.
-            Staged(self).finish(False)
+            # To stage an element waits for the stream, and changes nothing.
+            first = DeviceArray(self.pointer, min(self.count, 1), self.dtype, self.stream, (), self.owner)
+            Staged(first).finish(False)
 
 
 class Staged:
@@ -63,7 +70,7 @@ class Staged:
                                  ctypes.byref(self._staged), ctypes.byref(host))
         PCCLError.check(code, "staging a tensor on a device")
         self.array, self.pointer = array, host.value or 0
-        self._on_stream = _on_stream.get()
+        self._on_stream = results_are_on_stream()
 
     def finish(self, writes: bool) -> None:
         """Puts the content back on the device, if it ``writes``, and frees the memory. Once; later calls do nothing."""

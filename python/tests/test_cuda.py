@@ -65,9 +65,10 @@ def standin(tmp_path, monkeypatch):
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None or not SOURCES.is_dir():
         pytest.skip("no compiler for the stand-in driver, or no sources of it")
-    for name, sources in {"libcuda.so": ["driver.cpp", "shim.cpp"], "libnvrtc.so": ["nvrtc.cpp"]}.items():
-        subprocess.run([compiler, "-std=c++17", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", "-o", tmp_path / name,
-                        *(SOURCES / source for source in sources)], check=True)
+    for name, sources in {"libcuda.so": ["driver.cpp", "kernels.cpp", "shim.cpp"],
+                          "libnvrtc.so": ["nvrtc.cpp"]}.items():
+        subprocess.run([compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", f"-Wl,-soname,{name}",
+                        "-o", tmp_path / name, *(SOURCES / source for source in sources)], check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("PCCL_KERNEL_CACHE", str(tmp_path / "kernels"))
 
@@ -97,6 +98,30 @@ comm.all_gather(numpy.full(3, rank, numpy.float32), e)
 assert (e.get() == [[0] * 3, [1] * 3]).all()
 assert pccl.cuda.device_count() == 2
 assert driver.standin_count(4) > 0
+comm.barrier()
+comm.destroy()
+""")
+
+
+def test_all_reduces_are_quantised_on_the_device(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank = comm.world().rank
+content = numpy.sin(numpy.arange(300_001, dtype=numpy.float32) + rank)
+how = pccl.QuantizationOptions(algorithm=pccl.QuantizationAlgorithm.BLOCK_AFFINE_UINT8)
+host, stream = content.copy(), driver.standin_stream()
+comm.all_reduce(host, op="avg", tag=7, quantization_options=how)
+a, b = Array(content, stream), Array(numpy.zeros_like(content), driver.standin_stream())
+down = driver.standin_count(2)
+comm.all_reduce_async(a, b, op="avg", tag=7, quantization_options=how).result()
+assert driver.standin_count(2) - down < content.nbytes / 3, "only what travels is copied"
+assert (b.get().view(numpy.uint32) == host.view(numpy.uint32)).all(), "the bytes of the host"
+assert (a.get() == content).all()
+comm.all_reduce(a, op="avg", tag=7, quantization_options=how)
+assert (a.get().view(numpy.uint32) == host.view(numpy.uint32)).all()
+big = Array(numpy.full(900_000, rank, numpy.int32), stream)
+comm.all_reduce(big, op="max")
+assert (big.get() == 1).all()
 comm.barrier()
 comm.destroy()
 """)
@@ -181,7 +206,7 @@ def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
     output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
-    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 10, lines
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 18, lines
 
 
 def test_without_a_driver_the_error_says_so():

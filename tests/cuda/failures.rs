@@ -1,10 +1,18 @@
-//! Errors of the driver in the middle of a sync.
+//! Errors of the driver in the middle of a sync, and of an all-reduce.
 
-use crate::{device, noise, peers};
-use pccl::{DataType, Error, SharedState, StateMemory, SyncStrategy};
-use pccl_testkit::standin::{Count, Standin};
+use crate::{device, lend, noise, peers};
+use pccl::{
+    Block, Call, DataType, Error, Quantisation, ReduceOp, Scheme, SharedState, StateMemory, SyncStrategy,
+    Tensor,
+};
+use pccl_quant_reference::data::elements_of;
+use pccl_testkit::{
+    random::Rng,
+    standin::{Count, Standin},
+};
 
 const OUT_OF_MEMORY: u32 = 2;
+const LAUNCH_FAILED: u32 = 719;
 
 /// One peer has the state, the other one an older one on a device, whose driver fails at a call. Whether both have
 /// committed, and what is on the device then.
@@ -54,4 +62,70 @@ fn a_sync_leaves_no_half_state_whatever_call_fails() {
         failed += u32::from(!fetch(&standin, number).1);
     }
     assert!(failed > 3, "{failed} of the runs had an error");
+}
+
+/// One peer has its tensor on the host, the other one on a device, whose driver fails at a call. Whether the other one
+/// has succeeded, and how many calls there were.
+fn reduce(
+    standin: &Standin,
+    quantisation: Option<Quantisation>,
+    (fail_at, error): (u64, u32),
+) -> (bool, u64) {
+    const COUNT: usize = 600_000;
+    let ours = vec![1.0_f32; COUNT];
+    let theirs = elements_of(DataType::Float32, 0, COUNT, &mut Rng::keyed(&[1]));
+    let (address, _) = device(standin, &theirs);
+    let calls = standin.count(Count::Calls);
+    standin.fail(fail_at, error);
+    let results = peers(2, |number, comm| -> Result<Vec<u8>, Error> {
+        let mut host = ours.clone();
+        let result = if number == 0 {
+            let tensor = Tensor::in_place(&mut host, ReduceOp::Sum);
+            comm.call(Call::all_reduce(vec![tensor]).quantised(quantisation), ())
+        } else {
+            lend(address, 4 * COUNT)
+                .map_err(|error| Error::System(error.to_string().into()))
+                .and_then(|memory| Tensor::on_device(memory, DataType::Float32, ReduceOp::Sum))
+                .and_then(|tensor| comm.call(Call::all_reduce(vec![tensor]).quantised(quantisation), ()))
+        };
+        // Whoever cannot vote leaves, and nobody waits for it.
+        if matches!(result, Err(Error::System(_))) {
+            comm.close();
+        }
+        result?;
+        Ok(host.iter().flat_map(|value| value.to_le_bytes()).collect())
+    });
+    let calls = standin.count(Count::Calls) - calls;
+    standin.fail(0, 0);
+    let after = standin.get(address, theirs.len());
+    let what = format!("after error {error} at call {fail_at}: {:?}", results[1].as_ref().map(drop));
+    match (&results[0], &results[1]) {
+        (Ok(sum), Ok(_)) => assert!(after == *sum, "{what}"),
+        // It is told that the result did not get to the device.
+        (Ok(_), Err(Error::System(_))) => {}
+        (Ok(_), other) => panic!("only one has succeeded, {what}, {:?}", other.is_ok()),
+        // A device that is lost gives and takes nothing any more, also not what was there.
+        (Err(_), Err(Error::System(_))) if error == LAUNCH_FAILED => {}
+        (Err(_), _) => assert!(after == theirs, "not as it was, {what}"),
+    }
+    standin.free(address);
+    (results[1].is_ok(), calls)
+}
+
+#[test]
+fn an_all_reduce_leaves_a_result_or_what_was_there_whatever_call_fails() {
+    let standin = Standin::load().expect("the stand-in");
+    let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    for quantisation in [None, Some(affine)] {
+        let (done, calls) = reduce(&standin, quantisation, (0, 0));
+        assert!(done && calls > 20, "{calls} calls");
+        let step = usize::try_from(calls / 16).expect("a few calls").max(1);
+        for error in [OUT_OF_MEMORY, LAUNCH_FAILED] {
+            let mut failed = 0;
+            for number in (1..=calls).step_by(step) {
+                failed += u32::from(!reduce(&standin, quantisation, (number, error)).0);
+            }
+            assert!(failed > 8, "{failed} of the runs had error {error}");
+        }
+    }
 }

@@ -2,10 +2,11 @@
 
 mod collectives;
 mod failures;
+mod pipeline;
 mod quantised;
 mod state;
 
-use pccl::{Communicator, DeviceMemory, Master, MasterConfig};
+use pccl::{Communicator, CudaError, DeviceMemory, Master, MasterConfig};
 use pccl_testkit::barrier::Barrier;
 use pccl_testkit::{random::Rng, standin::Standin};
 use std::time::Duration;
@@ -42,8 +43,13 @@ fn device(standin: &Standin, content: &[u8]) -> (u64, DeviceMemory) {
 
 /// Memory of a device, as long as the process.
 fn memory(address: u64, bytes: usize) -> DeviceMemory {
-    // SAFETY: the memory stays, and each test uses it by one peer.
-    unsafe { DeviceMemory::from_raw(address, bytes, 0) }.expect("device memory")
+    lend(address, bytes).expect("device memory")
+}
+
+/// The same, where the driver may refuse it.
+fn lend(address: u64, bytes: usize) -> Result<DeviceMemory, CudaError> {
+    // SAFETY: the memory stays until all peers are done, and each test uses it by one peer.
+    unsafe { DeviceMemory::from_raw(address, bytes, 0) }
 }
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {

@@ -59,6 +59,7 @@ const UNSAFE_IN_TESTS: &[(&str, &str)] = &[
     ("stress/src/os.rs", "signals and clocks"),
     ("tests/cuda/collectives.rs", "lends device memory"),
     ("tests/cuda/main.rs", "lends device memory"),
+    ("pccl/src/memory/pipeline_tests.rs", "lends device memory"),
     ("tests/kit/src/process.rs", "signals"),
     ("tests/kit/src/standin.rs", "loads the stand-in driver and calls it"),
     ("tests/src/bin/pccl-test-peer/buffer.rs", "memory that no slice stands for"),

@@ -5,7 +5,7 @@
 //! up. No panic leaves this crate.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `iteration`, `ahead`, `diff`, `files`, `calls`,
-//! `device`, `clip`, `collectives`, `master`, `diagnosis`, `reduce`, `settings`, `world`, `groups`, `convert`,
+//! `clip`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`, `groups`, `convert`,
 //! `logging`, `raw`, `fork`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
 //! `types`.
 

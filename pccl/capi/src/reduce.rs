@@ -3,18 +3,69 @@
 use crate::{
     communicator::{Comm, check_initialized, enter},
     convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    device,
     failure::{Failure, Outcome, call},
     raw,
     types::{
         AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor, ResultCode, Segment, code,
     },
 };
-use pccl::Tensor;
+use pccl::{DataType, Quantisation, ReduceOp, Tensor};
 use std::{
     collections::BTreeSet,
     ffi::{c_int, c_void},
     time::Duration,
 };
+
+/// What a descriptor says of a tensor, wherever that is.
+struct Described {
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Option<Quantisation>,
+    count: usize,
+}
+
+impl Described {
+    fn of(descriptor: &ReduceDescriptor) -> Outcome<Self> {
+        let data_type = convert::data_type(descriptor.source.data_type)?;
+        convert::distribution_hint(descriptor.source.distribution_hint)?;
+        let op = convert::reduce_op(descriptor.op)?;
+        let quantisation = convert::quantisation(&descriptor.quantization, data_type)?;
+        let count = descriptor.count;
+        if count > isize::MAX as usize / data_type.size_bytes() {
+            return Err(Failure::argument(format!("{count} elements")));
+        }
+        Ok(Self { data_type, op, quantisation, count })
+    }
+
+    fn apply(&self, tensor: Tensor<'static>) -> Tensor<'static> {
+        match self.quantisation {
+            Some(quantisation) => tensor.quantised(quantisation),
+            None => tensor,
+        }
+    }
+}
+
+/// The tensor of a descriptor, on a device.
+///
+/// # Safety
+/// As of [`tensor`], of memory of a device and a stream of it.
+unsafe fn device_tensor(
+    (send, recv): (*const c_void, *mut c_void),
+    stream: *mut c_void,
+    descriptor: &ReduceDescriptor,
+) -> Outcome<Tensor<'static>> {
+    let described = Described::of(descriptor)?;
+    let Described { data_type, op, count, .. } = described;
+    let bytes = count * data_type.size_bytes();
+    // SAFETY: by the contract of this function.
+    let memory = |data| unsafe { device::memory(data, bytes, stream) };
+    let made = match send == recv.cast_const() {
+        true => Tensor::on_device(memory(send)?, data_type, op),
+        false => Tensor::between_devices(memory(send)?, memory(recv)?, data_type, op),
+    };
+    made.map(|tensor| described.apply(tensor)).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
+}
 
 /// The tensor of a descriptor.
 ///
@@ -26,23 +77,14 @@ unsafe fn tensor(
     recv: *mut c_void,
     descriptor: &ReduceDescriptor,
 ) -> Outcome<Tensor<'static>> {
-    let data_type = convert::data_type(descriptor.source.data_type)?;
-    convert::distribution_hint(descriptor.source.distribution_hint)?;
-    let op = convert::reduce_op(descriptor.op)?;
-    let quantisation = convert::quantisation(&descriptor.quantization, data_type)?;
-    let count = descriptor.count;
-    if count > isize::MAX as usize / data_type.size_bytes() {
-        return Err(Failure::argument(format!("{count} elements")));
-    }
+    let described = Described::of(descriptor)?;
+    let Described { data_type, op, count, .. } = described;
     let send = raw::buffer(send, count, "sendbuf")?;
     let recv = raw::buffer(recv, count, "recvbuf")?;
     // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this function; every
     // path waits for it before it tells the caller so, see `Comm::wait` and `Comm::destroy`.
     let tensor = unsafe { Tensor::from_raw(send, recv, count, data_type, op) };
-    Ok(match quantisation {
-        Some(quantisation) => tensor.quantised(quantisation),
-        None => tensor,
-    })
+    Ok(described.apply(tensor))
 }
 
 /// What C is told of a collective that succeeded.
@@ -73,13 +115,84 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
         let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
         // SAFETY: the same; the caller gets control back only after it was waited for.
         let tensor = unsafe { tensor(send, recv, &descriptor) }?;
-        comm.launch(vec![tensor], descriptor.tag)?;
-        let info =
-            comm.wait(descriptor.tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
+        let info = reduced(&comm, tensor, descriptor.tag)?;
         // SAFETY: by the contract of this function.
-        unsafe { raw::write(info_out, reduce_info(&info)) };
+        unsafe { raw::write(info_out, info) };
         Ok(())
     })
+}
+
+/// Reduces a tensor, and waits for it.
+fn reduced(comm: &Comm, tensor: Tensor<'static>, tag: u64) -> Outcome<ReduceInfo> {
+    comm.launch(vec![tensor], tag)?;
+    let info = comm.wait(tag, comm.call_timeout())?.map_err(|error| Failure::of_reduce(&error))?;
+    Ok(reduce_info(&info))
+}
+
+/// `pcclAllReduceOnDevice`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceOnDevice(
+    send: *const c_void,
+    recv: *mut c_void,
+    stream: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
+        // SAFETY: the same; the caller gets control back only after it was waited for.
+        let tensor = unsafe { device_tensor((send, recv), stream, &descriptor) }?;
+        let info = reduced(&comm, tensor, descriptor.tag)?;
+        // SAFETY: by the contract of this function.
+        unsafe { raw::write(info_out, info) };
+        Ok(())
+    })
+}
+
+/// `pcclAllReduceOnDeviceAsync`.
+///
+/// # Safety
+/// As of [`pcclAllReduceAsync`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclAllReduceOnDeviceAsync(
+    send: *const c_void,
+    recv: *mut c_void,
+    stream: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    // SAFETY: by the contract of this function.
+    let tensor = |descriptor: &ReduceDescriptor| unsafe { device_tensor((send, recv), stream, descriptor) };
+    // SAFETY: by the contract of this function.
+    call(|| unsafe { begin(tensor, descriptor, comm, handle_out) })
+}
+
+/// Begins an all-reduce of the tensor of a descriptor.
+///
+/// # Safety
+/// As of [`pcclAllReduceAsync`].
+unsafe fn begin(
+    tensor: impl FnOnce(&ReduceDescriptor) -> Outcome<Tensor<'static>>,
+    descriptor: *const ReduceDescriptor,
+    comm: Handle,
+    handle_out: *mut AsyncReduceOp,
+) -> Outcome {
+    let entered = enter(comm)?;
+    raw::check(handle_out, "reduce_handle_out")?;
+    // SAFETY: by the contract of this function.
+    let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
+    entered.launch(vec![tensor(&descriptor)?], descriptor.tag)?;
+    entered.reduce(descriptor.tag)?.goes_on_alone();
+    // SAFETY: by the contract of this function.
+    unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag: descriptor.tag }) };
+    Ok(())
 }
 
 /// What C is told of a segment.
@@ -152,19 +265,10 @@ pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
     comm: Handle,
     handle_out: *mut AsyncReduceOp,
 ) -> ResultCode {
-    call(|| {
-        let entered = enter(comm)?;
-        raw::check(handle_out, "reduce_handle_out")?;
-        // SAFETY: by the contract of this function.
-        let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
-        // SAFETY: by the contract of this function.
-        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
-        entered.launch(vec![tensor], descriptor.tag)?;
-        entered.reduce(descriptor.tag)?.goes_on_alone();
-        // SAFETY: by the contract of this function.
-        unsafe { raw::write(handle_out, AsyncReduceOp { comm, tag: descriptor.tag }) };
-        Ok(())
-    })
+    // SAFETY: by the contract of this function.
+    let tensor = |descriptor: &ReduceDescriptor| unsafe { tensor(send, recv, descriptor) };
+    // SAFETY: by the contract of this function.
+    call(|| unsafe { begin(tensor, descriptor, comm, handle_out) })
 }
 
 /// `pcclAwaitAsyncReduce`.

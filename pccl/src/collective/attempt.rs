@@ -282,6 +282,9 @@ impl Attempt {
         (slot, saved_bytes): (usize, usize),
     ) -> Option<Result<(), KernelError>> {
         let bytes = || stretch.bytes.clone();
+        if !stretch.memory.own().has_arrived(&stretch.bytes) {
+            return None;
+        }
         let average = |data: &mut [u8]| {
             if last && part.op == ReduceOp::Avg {
                 finish_average(part.data_type, data, self.plan.ranks() as u32)
@@ -376,9 +379,13 @@ impl Transfer for Attempt {
                 return;
             }
         } else {
-            let gather = self.plan.stage_kind(stage) == StageKind::Gather;
-            self.states[frame.slot].store(if gather { GATHERED } else { REDUCED }, Ordering::Release);
+            let kind = self.plan.stage_kind(stage);
+            let state = if kind == StageKind::Gather { GATHERED } else { REDUCED };
+            self.states[frame.slot].store(state, Ordering::Release);
             self.send_on(std::iter::once(frame), stage);
+            if kind != StageKind::Reduce {
+                self.parts[frame.part].memory.finished(frame.range());
+            }
         }
         if self.progress.frame_done() {
             self.progress.all_received();

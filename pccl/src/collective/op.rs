@@ -196,7 +196,13 @@ impl Op {
         (state.initiated, state.told) = (false, false);
         drop(state);
         if let Some(beside) = self.beside.as_ref().filter(|_| shape.is_some()) {
-            beside.before(attempt.place());
+            let me = self.me.clone();
+            let fault = move |text: String| {
+                if let Some(op) = me.upgrade() {
+                    op.fault(id, local_fault(text));
+                }
+            };
+            beside.before(attempt.place(), Box::new(fault));
         }
         attempt.prepare();
         flight::op(&common.flight, What::OpVoted, id);

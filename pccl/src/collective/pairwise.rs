@@ -387,12 +387,15 @@ impl Transfer for Pairwise {
         self.progress.bytes_arrived(header);
         self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
         log::trace!("{}: frame complete, a {} at stage {}", self.progress.id(), cargo.what(), header.stage);
-        if let Cargo::Contribution { .. } = cargo {
-            match self.contributed(&frame) {
+        let part = &self.parts[frame.part];
+        match cargo {
+            Cargo::Contribution { .. } => match self.contributed(&frame) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
-            }
+            },
+            Cargo::Result if part.coding.is_none() => part.memory.finished(frame.range()),
+            Cargo::Result => {}
         }
         if self.progress.frame_done() {
             self.progress.all_received();

@@ -139,6 +139,13 @@ impl RunMemory {
         })
     }
 
+    /// Says that results are where they go, and that nobody writes them any more.
+    pub(crate) fn finished(&self, range: Range<usize>) {
+        for Stretch { memory, bytes, .. } in self.stretches(range) {
+            memory.result().finished(bytes);
+        }
+    }
+
     /// Where the first bytes of the range lie, in the memory that `which` picks.
     pub(crate) fn place(&self, range: Range<usize>, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
         let tensor = &self.tensors[self.tensor_with(range.start)];

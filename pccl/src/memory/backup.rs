@@ -52,15 +52,11 @@ impl Backup {
         work(unsafe { std::slice::from_raw_parts(self.start.add(range.start), bytes) })
     }
 
-    /// Fills bytes. Only while no thread uses them, as [`Backup::view`].
+    /// Writes bytes, in which anything is. Only while no thread uses them, as [`Backup::view`].
     pub(crate) fn fill<R>(&self, range: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> R {
         let bytes = self.checked(&range);
-        // SAFETY: the range lies inside the allocation, of which this thread is the only user; the bytes are
-        // initialised first.
-        work(unsafe {
-            std::ptr::write_bytes(self.start.add(range.start), 0, bytes);
-            std::slice::from_raw_parts_mut(self.start.add(range.start), bytes)
-        })
+        // SAFETY: the range lies inside the allocation, which is initialised, and this thread is the only user of it.
+        work(unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), bytes) })
     }
 
     /// Lends `range` behind `gate`, to an attempt that keeps `self` as well.

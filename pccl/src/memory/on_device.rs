@@ -1,17 +1,78 @@
 //! A tensor on a device in collectives: where it is, and what is done with it there.
 
-use super::device_error;
+use super::{RawTensor, Tensor, device_error};
 use crate::{Error, Reason};
 use pccl_cuda::{CudaError, DeviceMemory};
+use pccl_protocol::PartDescriptor;
 use pccl_quant::{
-    DataType, first_non_finite,
+    DataType, ReduceOp, first_non_finite,
     quantise::{Codec, Rounding},
 };
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 use tinysockets::link::Lent;
 
 /// Bytes that are looked at on the host at once. A multiple of every element size.
 const PIECE_BYTES: usize = 1 << 20;
+
+impl Tensor<'_> {
+    /// A tensor on a device that is reduced in place. This waits for what is queued now on the stream that came with
+    /// the memory; when the call that the tensor is given to returns, the result is there. After a failed call the
+    /// memory is bit-identical to before.
+    ///
+    /// If it is [quantised](Self::quantised) by blocks or casts, it is encoded, added to and decoded on the device, and
+    /// only what travels is copied.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are not whole elements; `System` with what the driver refuses.
+    pub fn on_device(memory: DeviceMemory, data_type: DataType, op: ReduceOp) -> Result<Self, Error> {
+        let memory = settled(memory, data_type)?;
+        Ok(Self::of_device(OnDevice::new(memory.clone(), memory), data_type, op))
+    }
+
+    /// The same from `send` into `recv`. After a failed call `send` is bit-identical to before and the content of
+    /// `recv` is undefined.
+    ///
+    /// # Errors
+    /// As [`Tensor::on_device`], and `InvalidArgument` if the two have different lengths.
+    pub fn between_devices(
+        send: DeviceMemory,
+        recv: DeviceMemory,
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> Result<Self, Error> {
+        if send.bytes() != recv.bytes() {
+            let text = format!("send buffer has {} bytes, receive buffer {}", send.bytes(), recv.bytes());
+            return Err(Error::InvalidArgument(text));
+        }
+        let (send, recv) = (settled(send, data_type)?, settled(recv, data_type)?);
+        Ok(Self::of_device(OnDevice::new(send, recv), data_type, op))
+    }
+
+    fn of_device(device: OnDevice, data_type: DataType, op: ReduceOp) -> Self {
+        let count = (device.bytes() / data_type.size_bytes()) as u64;
+        Self {
+            raw: RawTensor::on_device(device),
+            descriptor: PartDescriptor::new(count, data_type, op),
+            lent: PhantomData,
+        }
+    }
+}
+
+/// Memory of whole elements, after what is queued on its stream.
+fn settled(memory: DeviceMemory, data_type: DataType) -> Result<DeviceMemory, Error> {
+    whole_elements(&memory, data_type)?;
+    memory.settled().map_err(|error| refused("waiting for the stream of a tensor", error))
+}
+
+/// How many elements device memory holds.
+pub(super) fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Result<usize, Error> {
+    let (bytes, size) = (memory.bytes(), data_type.size_bytes());
+    if bytes % size != 0 {
+        let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
+        return Err(Error::InvalidArgument(text));
+    }
+    Ok(bytes / size)
+}
 
 /// What a tensor on a device contributes, and where its result goes: the same memory, if it is reduced in place.
 #[derive(Debug, Clone)]
@@ -36,6 +97,11 @@ impl OnDevice {
         (&self.send, &self.recv)
     }
 
+    /// Whether the result takes the place of what it contributes.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.send.range() == self.recv.range()
+    }
+
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.send.bytes()
@@ -44,9 +110,8 @@ impl OnDevice {
     /// Its address ranges, and whether they are written.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<usize>, bool)> + use<> {
         let range = |memory: &DeviceMemory| memory.range().start as usize..memory.range().end as usize;
-        let (send, recv) = (range(&self.send), range(&self.recv));
-        let read = (send != recv).then_some((send, false));
-        std::iter::once((recv, true)).chain(read)
+        let read = (!self.is_in_place()).then(|| (range(&self.send), false));
+        std::iter::once((range(&self.recv), true)).chain(read)
     }
 
     /// Whether it can be encoded and decoded where it is. Compiles the kernels at first use.

@@ -27,12 +27,22 @@ pub use super::gate::{Gate, Pass};
 use super::places::Place;
 use crate::{conn::Conn, sys};
 
+/// What lent memory stands for, if its content comes from elsewhere, or goes there, piece by piece.
+pub trait Origin: fmt::Debug + Send + Sync {
+    /// Waits until the bytes of a range are here; `false`: they will not come, and whoever brings them says so. Called
+    /// by whoever is about to read them. What it waits for must not depend on this thread.
+    fn arrived(&self, range: &Range<usize>) -> bool;
+    /// The bytes of a range are written, and nobody writes them any more. Must not block.
+    fn finished(&self, range: Range<usize>);
+}
+
 /// A range of the caller's memory that is lent to the threads of links until its gate closes.
 pub struct Lent {
     start: *mut u8,
     len: usize,
     writable: bool,
     gate: Arc<Gate>,
+    origin: Option<Arc<dyn Origin>>,
 }
 
 // SAFETY: a `Lent` is an address with a length. Memory is reached only through accessors, under a pass of the gate, and
@@ -54,7 +64,7 @@ impl Lent {
     /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize, writable: bool, gate: Arc<Gate>) -> Self {
-        Self { start, len, writable, gate }
+        Self { start, len, writable, gate, origin: None }
     }
 
     /// Lends `len` bytes from `start` on, for reading only.
@@ -64,7 +74,28 @@ impl Lent {
     /// As for [`Lent::new`], with `writable` false.
     #[must_use]
     pub unsafe fn read_only(start: *const u8, len: usize, gate: Arc<Gate>) -> Self {
-        Self { start: start.cast_mut(), len, writable: false, gate }
+        Self { start: start.cast_mut(), len, writable: false, gate, origin: None }
+    }
+
+    /// The same memory, which stands for something else.
+    #[must_use]
+    pub fn standing_for(mut self, origin: Arc<dyn Origin>) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
+    /// Waits until the bytes of `range` are here, if they come from elsewhere; `false`: they will not come. Every
+    /// accessor that reads does that by itself, before it takes its pass. Whoever holds a pass already calls this
+    /// before it takes that, so that closing the gate does not wait for it.
+    pub fn has_arrived(&self, range: &Range<usize>) -> bool {
+        self.origin.as_ref().is_none_or(|origin| origin.arrived(range))
+    }
+
+    /// Says that the bytes of `range` are written, and that nobody writes them any more.
+    pub fn finished(&self, range: Range<usize>) {
+        if let Some(origin) = &self.origin {
+            origin.finished(range);
+        }
     }
 
     /// Bytes lent.
@@ -92,9 +123,12 @@ impl Lent {
         range.start <= range.end && range.end <= self.len
     }
 
-    /// Runs `read` on the bytes of `range`. `None` if the gate is closed or the range is out of bounds. `read` must not
-    /// block: closing the gate waits for it.
+    /// Runs `read` on the bytes of `range`. `None` if the gate is closed, the range is out of bounds, or the bytes will
+    /// not come. `read` must not block: closing the gate waits for it.
     pub fn view<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if !self.has_arrived(&range) {
+            return None;
+        }
         let (_pass, start) = self.open(&range)?;
         // SAFETY: `open` checked the bounds and holds a pass until the end of this function, so by the contract of
         // `new` the bytes are valid, and nobody writes them now.
@@ -140,6 +174,9 @@ pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<i
     let mut parts = [sys::raw_part(std::ptr::dangling_mut(), 0); PLACES_MAX + 1];
     parts[0] = sys::raw_part(header.as_ptr().cast_mut(), header.len());
     let mut passes = [const { None }; PLACES_MAX];
+    if !places.iter().take(PLACES_MAX).all(|place| place.memory.has_arrived(&place.range)) {
+        return None;
+    }
     for ((place, pass), part) in places.iter().zip(&mut passes).zip(&mut parts[1..]) {
         let (entered, start) = place.memory.open(&place.range)?;
         *pass = Some(entered);

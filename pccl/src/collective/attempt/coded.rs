@@ -87,7 +87,11 @@ impl Attempt {
                 if kind == StageKind::LastReduce {
                     self.reduce(index, coding, unit, stage)?;
                 }
-                if is_out_of_place { coding.decode(unit, memory) } else { Ok(()) }
+                if is_out_of_place {
+                    coding.decode(unit, memory)?;
+                    memory.result().finished(coding.bytes_of(unit));
+                }
+                Ok(())
             }
         }
     }

@@ -1,6 +1,6 @@
 //! All-gather: everybody gets what each one gives, side by side in the order of the ranks.
 
-use super::{Beside, Call, Place, Prepared, own_part, same_type, split};
+use super::{Beside, Call, Fault, Place, Prepared, own_part, same_type, split};
 use crate::memory::{RawTensor, Source, Span, Target};
 use pccl_protocol::{Collective, Split};
 use pccl_quant::ReduceOp;
@@ -53,7 +53,7 @@ impl Beside for Gather {
         vec![(self.send.range(), false)]
     }
 
-    fn before(&self, place: Place) {
+    fn before(&self, place: Place, _fault: Fault) {
         let element_bytes = self.recv.bytes().checked_div(self.all).unwrap_or(0);
         let own = own_part(&self.split, self.all, place);
         self.recv.put(own.start * element_bytes, &self.send);

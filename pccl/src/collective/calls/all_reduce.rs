@@ -23,7 +23,7 @@ impl<'a> Call<'a> {
             let raws = tensors.iter().map(|(raw, _)| raw.clone()).collect();
             let descriptor = Descriptor::all_reduce(parts, context.algorithm);
             let prepared = Prepared { pair: None, descriptor, raws, rooms: Vec::new(), beside: None };
-            on_device::with_host_memory(prepared, context.backups)
+            on_device::with_host_memory(prepared, context)
         })
     }
 }

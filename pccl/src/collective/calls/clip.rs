@@ -10,7 +10,7 @@
 //! here it follows from the median of the group, which up to half of the peers cannot raise beyond the norms of the
 //! others.
 
-use super::{Beside, Call, Context, Place, Prepared};
+use super::{Beside, Call, Context, Fault, Place, Prepared};
 use crate::{
     Error,
     memory::{Backup, RawTensor, Span, Target},
@@ -202,7 +202,7 @@ impl Beside for Clipping {
         self.tensors.iter().map(|(_, data)| (data.range(), true)).collect()
     }
 
-    fn before(&self, place: Place) {
+    fn before(&self, place: Place, _fault: Fault) {
         let start = place.rank * ENTRY_BYTES;
         self.room.fill(start..start + ENTRY_BYTES, |out| out.copy_from_slice(&self.own.encode()));
     }

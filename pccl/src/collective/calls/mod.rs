@@ -169,16 +169,29 @@ impl Prepared {
     }
 }
 
+/// Makes an attempt fail, for the reason given.
+pub(crate) type Fault = Box<dyn Fn(String) + Send>;
+
 /// What happens to the caller's memory beside the tensors that the engines work on.
 pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// Address ranges of that memory, and whether they are written.
     fn ranges(&self) -> Vec<(Range<usize>, bool)>;
 
-    /// Before this peer votes for an attempt in which it has that place. Nobody sends anything yet.
-    fn before(&self, _place: Place) {}
+    /// Before this peer votes for an attempt in which it has that place. Nobody sends anything yet. `fault` makes the
+    /// attempt fail, now or later, on any thread.
+    fn before(&self, _place: Place, _fault: Fault) {}
 
     /// After a success, on the caller's thread, when no other thread uses any of the memory.
     fn after(&self, _place: Place) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The operation has failed: from now on no thread may wait for anything that this does.
+    fn stop(&self) {}
+
+    /// After a failure, on the caller's thread, when no other thread uses any of the memory: puts back what has been
+    /// changed.
+    fn undo(&self) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -1,17 +1,16 @@
 //! Tensors on devices in an all-reduce: those that are quantised where they are, and those for which memory of the host
 //! stands.
 
-use super::{Beside, Place, Prepared};
+use super::{Beside, Context, Fault, Place, Prepared};
 use crate::{
     Error,
-    backups::BackupPool,
-    memory::{Backup, OnDevice, RawTensor},
+    memory::{OnDevice, Pipeline, RawTensor},
 };
 use pccl_protocol::PartDescriptor;
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 /// Puts memory of the host in the place of each tensor on a device that is not quantised there.
-pub(super) fn with_host_memory(mut prepared: Prepared, backups: &BackupPool) -> Result<Prepared, Error> {
+pub(super) fn with_host_memory(mut prepared: Prepared, context: &Context<'_>) -> Result<Prepared, Error> {
     let mut staged = Vec::new();
     for (index, (raw, part)) in prepared.raws.iter().zip(&prepared.descriptor.parts).enumerate() {
         if let Some(device) = raw.device()
@@ -24,18 +23,18 @@ pub(super) fn with_host_memory(mut prepared: Prepared, backups: &BackupPool) -> 
         return Ok(prepared);
     }
     // Out of place on the host: what came from the devices, then the results.
-    let half = staged.iter().map(|(_, device)| device.bytes()).sum();
-    let room = backups.take(2 * half);
-    let (mut tensors, mut start) = (Vec::with_capacity(staged.len()), 0);
-    for (index, device) in staged {
-        let bytes = start..start + device.bytes();
-        start = bytes.end;
-        room.fill(bytes.clone(), |to| device.read(0, to))?;
-        prepared.raws[index] = RawTensor::within(&room, bytes.clone(), bytes.start + half..bytes.end + half);
-        tensors.push((device, bytes));
+    let half: usize = staged.iter().map(|(_, device)| device.bytes()).sum();
+    let room = context.backups.take(2 * half);
+    let (indices, devices): (Vec<usize>, Vec<OnDevice>) = staged.into_iter().unzip();
+    let place = (context.world.rank, context.world.ring.len());
+    let pipeline = Pipeline::begin(devices, room.clone(), place)?;
+    for (tensor, index) in indices.into_iter().enumerate() {
+        let (bytes, (contribution, result)) = (pipeline.place(tensor), pipeline.origins(tensor));
+        let raw = RawTensor::within(&room, bytes.clone(), bytes.start + half..bytes.end + half);
+        prepared.raws[index] = raw.standing_for(contribution, result);
     }
-    prepared.rooms.push(room.clone());
-    prepared.beside = Some(Box::new(Copies { tensors, room, half }));
+    prepared.rooms.push(room);
+    prepared.beside = Some(Box::new(Copies(pipeline)));
     Ok(prepared)
 }
 
@@ -48,25 +47,28 @@ fn is_quantised_there(device: &OnDevice, part: &PartDescriptor) -> Result<bool, 
     }
 }
 
-/// Where tensors on devices are, and what stands for them.
+/// Those of tensors on devices and of what stands for them.
 #[derive(Debug)]
-struct Copies {
-    /// With the bytes of what came from there.
-    tensors: Vec<(OnDevice, Range<usize>)>,
-    room: Arc<Backup>,
-    half: usize,
-}
+struct Copies(Pipeline);
 
 impl Beside for Copies {
     fn ranges(&self) -> Vec<(Range<usize>, bool)> {
-        self.tensors.iter().flat_map(|(device, _)| device.ranges()).collect()
+        self.0.ranges()
+    }
+
+    fn before(&self, _place: Place, fault: Fault) {
+        self.0.tell(fault);
     }
 
     fn after(&self, _place: Place) -> Result<(), Error> {
-        for (device, bytes) in &self.tensors {
-            let result = bytes.start + self.half..bytes.end + self.half;
-            self.room.view(result, |result| device.write(0, result))?;
-        }
-        Ok(())
+        self.0.complete()
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+
+    fn undo(&self) -> Result<(), Error> {
+        self.0.undo()
     }
 }

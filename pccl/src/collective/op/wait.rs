@@ -32,14 +32,21 @@ impl Op {
         let attempt = state.attempt.take();
         let mut result = state.result.clone().unwrap_or(Err(Error::NotConnected));
         drop(state);
-        let Some(attempt) = attempt else { return result.and(Err(Error::NotConnected)) };
+        let Some(attempt) = attempt else {
+            let undone = self.beside.as_ref().map_or(Ok(()), |beside| beside.undo());
+            return result.and(undone).and(Err(Error::NotConnected));
+        };
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
+        if let Some(beside) = self.beside.as_ref().filter(|_| !keep) {
+            beside.stop();
+        }
         let concluded = attempt.conclude(keep, &self.common.backups);
         let concluded = concluded.map_err(|text| Error::System(text.into()));
         let delivered = concluded.and_then(|()| match &self.beside {
             Some(beside) if keep => beside.after(attempt.place()),
-            _ => Ok(()),
+            Some(beside) => beside.undo(),
+            None => Ok(()),
         });
         result = delivered.and(result);
         let (tx_bytes, rx_bytes) = attempt.traffic();

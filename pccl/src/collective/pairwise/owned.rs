@@ -31,7 +31,10 @@ impl Pairwise {
         }
         match &part.coding {
             Some(coding) => self.combine(frame.part, coding, &unit)?,
-            None => self.fold_unit(part, &unit)?,
+            None => {
+                self.fold_unit(part, &unit)?;
+                part.memory.finished(unit.encoded.clone());
+            }
         }
         if !self.plan.shape().distributes() {
             return Ok(());
@@ -46,6 +49,10 @@ impl Pairwise {
     /// Folds all contributions to a unit.
     fn fold_unit(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
         let (len, turn) = (unit.encoded.len(), self.turn_of(self.plan.rank(), unit.chunk));
+        let mut own = part.memory.stretches(unit.encoded.clone());
+        if !own.all(|stretch| stretch.memory.own().has_arrived(&stretch.bytes)) {
+            return Err(Stop::Closed);
+        }
         let fold = |all: &mut [u8]| -> Result<(), Stop> {
             let (before, after) = all.split_at_mut(turn * len);
             for stretch in part.memory.stretches(unit.encoded.clone()) {

@@ -1,7 +1,8 @@
 //! Trains a digit classifier on several peers that die and are replaced.
 //!
 //! `peer.rs` is the part to read: the training loop of one peer. `model.rs` and `data.rs` are what it trains, and on
-//! what. `master.rs` has the master. This file starts it and the peers; the development crate `pccl-testkit` watches, kills and judges them.
+//! what. `master.rs` has the master. This file starts it and the peers; the development crate `pccl-testkit` watches,
+//! kills and judges them.
 
 mod data;
 mod master;

@@ -88,6 +88,13 @@ def torchft_gloo(args, model, optimizer, loss_of, report):
     _managed(args, ft.ProcessGroupGloo(timeout=timedelta(seconds=args.gloo_timeout)), model, optimizer, loss_of, report)
 
 
+def torchft_none(args, model, optimizer, loss_of, report):
+    """torchft over a group that moves nothing, so that the replicas differ: for measuring what torchft itself costs."""
+    from torchft.process_group import ProcessGroupDummy
+
+    _managed(args, ProcessGroupDummy(0, 1), model, optimizer, loss_of, report)
+
+
 def _managed(args, group, model, optimizer, loss_of, report):
     import torchft as ft
 
@@ -129,4 +136,5 @@ def fixed(args, model, optimizer, loss_of, report):
     dist.destroy_process_group()
 
 
-WAYS = {"ddp": ddp, "diloco": diloco, "torchft": torchft, "torchft-gloo": torchft_gloo, "fixed-pccl": fixed, "fixed-gloo": fixed}
+WAYS = {"ddp": ddp, "diloco": diloco, "torchft": torchft, "torchft-gloo": torchft_gloo, "torchft-none": torchft_none,
+        "fixed-pccl": fixed, "fixed-gloo": fixed}

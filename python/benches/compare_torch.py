@@ -13,6 +13,7 @@ other, so that all see the same machine. Times are those of one survivor, from r
 - ``torchft``: torchft's Manager over PCCL.
 - ``torchft-gloo``: over its own transport, with the shorter times of its documents (stragglers 10 s, limits 10 s) and
   1 s without a heartbeat, as ``torchft`` here has them, too. ``torchft-gloo-default``: with its defaults.
+- ``torchft-none``: over a group that moves nothing: what torchft, and the step itself, cost.
 - ``fixed-pccl``, ``fixed-gloo``: DDP with fixed ranks, which ends with a fault.
 
 With ``--interleave`` there is no fault: the replicas of all columns are there at once, and those of one run for 1.5 s

@@ -18,6 +18,7 @@ COLUMNS = {
     "ddp": ("ddp", 10, None),
     "torchft": ("torchft", 10, (10_000, 1000)),
     "torchft-gloo": ("torchft-gloo", 10, (10_000, 1000)),
+    "torchft-none": ("torchft-none", 10, (10_000, 1000)),
     # What torchft does if it is told nothing.
     "torchft-gloo-default": ("torchft-gloo", 60, (60_000, 5000)),
     "fixed-pccl": ("fixed-pccl", 60, None),

@@ -19,8 +19,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const MEMORY: Duration = Duration::from_secs(600);
 /// Addresses that are remembered; the one that was dropped longest ago goes for the next one.
 const ADDRESSES_MAX: usize = 1024;
+/// Identities that are remembered. If there are more, all begin anew by their addresses.
+const IDENTITIES_MAX: usize = 4 * ADDRESSES_MAX;
 
-/// Where a peer says, or is seen, to be: host and port for data. It is the same after a reconnect.
+/// Where a peer says, or is seen, to be: host and port for data. The same after a reconnect, unless the peer takes
+/// any free port: then it is known by who it says it was, and keeps its first address here.
 type Address = (String, u16);
 
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -34,12 +37,19 @@ struct Record {
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Probation {
     records: BTreeMap<Address, Record>,
+    /// By the identities of those who were dropped.
+    identities: BTreeMap<PeerId, Address>,
 }
 
 impl Probation {
     /// A peer with this address was dropped.
-    fn dropped(&mut self, address: Address, now: Timestamp) {
+    fn dropped(&mut self, id: PeerId, address: Address, now: Timestamp) {
         self.records.retain(|_, record| now.since(record.dropped_at) < MEMORY);
+        self.identities.retain(|_, address| self.records.contains_key(address));
+        if self.identities.len() >= IDENTITIES_MAX {
+            self.identities.clear();
+        }
+        self.identities.insert(id, address.clone());
         if self.records.len() >= ADDRESSES_MAX && !self.records.contains_key(&address) {
             let oldest = self.records.iter().min_by_key(|(_, record)| record.dropped_at);
             if let Some(oldest) = oldest.map(|(address, _)| address.clone()) {
@@ -60,6 +70,12 @@ impl Probation {
     fn until(&self, address: &Address) -> Option<Timestamp> {
         self.records.get(address).map(|record| record.until)
     }
+
+    /// The address under which a peer is remembered, or would be.
+    fn address_of(&self, peer: &Peer) -> Address {
+        let before = peer.info.previous.as_ref().and_then(|before| self.identities.get(&before.peer));
+        before.cloned().unwrap_or_else(|| address_of(peer))
+    }
 }
 
 fn address_of(peer: &Peer) -> Address {
@@ -74,12 +90,12 @@ impl Probation {
     /// A peer is about to be dropped because of ports that cannot be reached.
     pub(super) fn put(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId) {
         let Some(peer) = roll.peers.get(&id) else { return };
-        let address = address_of(peer);
+        let address = self.address_of(peer);
+        self.dropped(id, address.clone(), roll.now);
         // It may have come back before it was found out.
-        let is_back = |peer: &Peer| peer.phase == Phase::Pending && address_of(peer) == address;
+        let is_back = |peer: &Peer| peer.phase == Phase::Pending && self.address_of(peer) == address;
         let back: Vec<PeerId> =
             roll.peers.iter().filter(|(_, peer)| is_back(peer)).map(|(id, _)| *id).collect();
-        self.dropped(address, roll.now);
         back.into_iter().for_each(|id| self.warn(roll, out, id));
     }
 
@@ -88,7 +104,7 @@ impl Probation {
         if peer.phase != Phase::Pending || peer.info.formed || self.records.is_empty() {
             return None;
         }
-        self.until(&address_of(peer)).filter(|until| *until > roll.now)
+        self.until(&self.address_of(peer)).filter(|until| *until > roll.now)
     }
 
     /// The same, as things are: where nobody is in the run, nobody is disturbed.
@@ -149,11 +165,11 @@ mod tests {
         let mut waits = Vec::new();
         for turn in 0..6 {
             let now = seconds(100 * turn);
-            probation.dropped(address.clone(), now);
+            probation.dropped(PeerId(u128::from(turn)), address.clone(), now);
             waits.push(probation.until(&address).expect("remembered").since(now).as_secs());
         }
         assert_eq!(waits, [0, 10, 20, 40, 60, 60]);
-        probation.dropped(address.clone(), seconds(500 + 601));
+        probation.dropped(PeerId(9), address.clone(), seconds(500 + 601));
         assert_eq!(probation.until(&address), Some(seconds(1101)), "it began anew");
         assert_eq!(probation.until(&("10.0.0.1".to_owned(), 48152)), None);
     }
@@ -162,8 +178,12 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut probation = Probation::default();
         for port in 0..2 * ADDRESSES_MAX as u16 {
-            probation.dropped(("h".to_owned(), port), seconds(1));
+            probation.dropped(PeerId(u128::from(port)), ("h".to_owned(), port), seconds(1));
         }
         assert_eq!(probation.records.len(), ADDRESSES_MAX);
+        for number in 0..2 * IDENTITIES_MAX as u128 {
+            probation.dropped(PeerId(number), ("h".to_owned(), 1), seconds(2));
+        }
+        assert!((1..=IDENTITIES_MAX).contains(&probation.identities.len()));
     }
 }

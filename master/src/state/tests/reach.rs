@@ -454,6 +454,23 @@ fn nobody_is_dropped_who_stood_still_while_it_was_tried() {
 /// Whoever was dropped for its ports and comes back again and again does not cost the others a ring each time.
 #[test]
 fn who_comes_back_with_closed_ports_waits_longer_each_time() {
+    waits_longer_each_time(|_, _| register(0));
+}
+
+/// Its ports are others each time, as a program has it that asks for any: it is known by who it was.
+#[test]
+fn who_comes_back_with_other_closed_ports_waits_longer_each_time() {
+    let befores: [fn(u64) -> u64; 2] = [|_| 4, |n| n - 1];
+    for before in befores {
+        waits_longer_each_time(move |rig, n| {
+            let previous = rig.peers.get(&before(n)).filter(|_| n > 4);
+            let previous = previous.map(|peer| PreviousIdentity { run: RunId(7), peer: *peer, proof: None });
+            Register { p2p_port: 1000 + n as u16, previous, ..register(0) }
+        });
+    }
+}
+
+fn waits_longer_each_time(registration: impl Fn(&Rig, u64) -> Register) {
     let mut net = Net::new(true, |_, to| to < 4);
     net.master = Box::new(|to| to < 4);
     let mut model = Model::new(3, net);
@@ -461,7 +478,7 @@ fn who_comes_back_with_closed_ports_waits_longer_each_time() {
     // One machine, which registers under a new identity each time.
     let come = |model: &mut Model, n: u64| {
         model.rig.input(Input::Connected { client: ClientKey(n), remote: ip(9), local: ip(0) });
-        model.rig.send(n, C2m::Register(register(0)));
+        model.rig.send(n, C2m::Register(registration(&model.rig, n)));
         model.numbers.insert(model.rig.peers[&n], n);
         model.after(BEAT, n, Event::Beat);
         model.after(DIAL, n, Event::Tried);
@@ -480,7 +497,7 @@ fn who_comes_back_with_closed_ports_waits_longer_each_time() {
     }
     let epoch = model.rig.epoch(1);
     come(&mut model, 6);
-    assert!(model.warned[&6][0].contains("10.0.0.9:1000"), "{:?}", model.warned[&6]);
+    assert!(model.warned[&6][0].contains("10.0.0.9:100"), "{:?}", model.warned[&6]);
     vote(&mut model, 6);
     model.run(Duration::from_secs(9), |_| false);
     assert_eq!((model.rig.epoch(1), model.rig.phase(6)), (epoch, Some(PeerPhase::Pending)));

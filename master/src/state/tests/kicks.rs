@@ -61,7 +61,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             padding: Padding(3),
         }),
         // The caller of the machine deals with these two.
-        C2m::Return(Return { run: RunId(1), peer: me, proof: None, received: 0 }),
+        C2m::Return(Return { run: RunId(1), peer: me, proof: None, received: 0, term: Term(0) }),
         C2m::Received(Received { count: 0 }),
     ]
 }

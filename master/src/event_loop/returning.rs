@@ -54,6 +54,8 @@ impl EventLoop {
                 self.take_known(key, known);
                 Err(Progress::More)
             }
+            // A late one: enough others had promised themselves before.
+            C2m::Promise(_) if self.state.is_peer(ClientKey(key)) => Err(Progress::More),
             C2m::Received(Received { count }) if self.state.is_peer(ClientKey(key)) => {
                 let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
                 if !conn.queue.acknowledge(count) {

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Client, PATIENCE, launch, read_to_end};
 use pccl_master::Master;
-use pccl_protocol::{C2m, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return, RunId};
+use pccl_protocol::{
+    C2m, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return, RunId, Term,
+};
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener},

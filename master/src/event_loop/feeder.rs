@@ -53,6 +53,8 @@ impl Following {
 pub(super) struct Heard {
     /// The last copy, complete or as far as it was when the master was heard last.
     pub(super) following: Option<Following>,
+    /// Another copy, of which it is not known whether it became complete: what says so may have been lost.
+    pub(super) other: Option<Following>,
     /// The acting master, while it is heard.
     pub(super) master: Option<HostPort>,
     /// Why it is not heard.
@@ -95,7 +97,7 @@ impl Drop for Feeder {
     fn drop(&mut self) {
         let mut heard = self.heard();
         heard.is_over = true;
-        heard.following = None;
+        (heard.following, heard.other) = (None, None);
         if let Some(breaker) = heard.breaker.take() {
             breaker.break_off();
         }
@@ -185,8 +187,27 @@ impl Listener {
         let asked = StandBy { run, copy, advertised_host: advertised_host.clone(), port: *port };
         send(&mut stream, &C2m::StandBy(asked))?;
         let mut lesson = Lesson { place, copy, newest, feed: Vec::new(), coming: None, turn: None };
+        let ended = self.listen(&mut stream, &mut lesson, heard_one);
+        if let Some(coming) = lesson.coming {
+            let mut heard = self.desk.heard.lock();
+            let heard = &mut *heard;
+            let slot = if heard.following.is_none() { &mut heard.following } else { &mut heard.other };
+            if !heard.is_over && !heard.is_frozen {
+                *slot = Some(coming);
+            }
+        }
+        ended
+    }
+
+    fn listen(
+        &self,
+        stream: &mut PacketStream,
+        lesson: &mut Lesson<'_>,
+        heard_one: &mut bool,
+    ) -> Result<Option<HostPort>, String> {
+        let place = lesson.place;
         loop {
-            match receive(&mut stream)? {
+            match receive(stream)? {
                 M2c::Feed(piece) => lesson.feed.extend_from_slice(&piece.0),
                 M2c::StandsBy(StandsBy { acting, text, .. }) => {
                     log::debug!("the master at {place} does not act: {text}");
@@ -198,13 +219,14 @@ impl Listener {
                 M2c::Kicked(reason) => return Err(reason.to_string()),
                 other => return Err(format!("it sent {}, which has no place in a feed", other.name())),
             }
-            let entries = self.learn(&mut lesson)?;
-            if let Some(turn) = lesson.turn {
+            let entries = self.learn(lesson)?;
+            let confirmed = lesson.turn.map_or(Ok(()), |turn| {
                 *heard_one = true;
-                // What has come is kept, whatever becomes of the master now.
-                send(&mut stream, &C2m::Fed(Fed { turn }))?;
-            }
-            self.live_through(&mut lesson, entries)?;
+                // What has come is kept, whatever becomes of this connection.
+                send(stream, &C2m::Fed(Fed { turn }))
+            });
+            self.live_through(lesson, entries)?;
+            confirmed?;
         }
     }
 
@@ -235,7 +257,7 @@ impl Listener {
         let mut heard = self.desk.heard.lock();
         if heard.master.as_ref() == Some(place) && !heard.is_frozen {
             log::info!("the run has ended");
-            heard.following = None;
+            (heard.following, heard.other) = (None, None);
         }
         "its run has ended".to_owned()
     }
@@ -296,7 +318,7 @@ impl Listener {
                     lesson.place,
                     lesson.copy
                 );
-                heard.following = lesson.coming.take();
+                (heard.following, heard.other) = (lesson.coming.take(), None);
                 heard.master = Some(lesson.place.clone());
                 let _ = self.waker.wake();
             }

@@ -290,8 +290,8 @@ impl EventLoop {
     pub(super) fn dismiss_standbys(&mut self) {
         self.end_turn();
         let reason = KickReason::new(KickCode::MasterStopping, "the run has ended");
-        let keys = self.keeper.as_ref().map(|keeper| keeper.feeds.ears.keys().copied().collect());
-        for key in keys.unwrap_or_else(Vec::new) {
+        let keys = self.keeper.as_ref().map(|keeper| keeper.feeds.ears.keys().copied().collect::<Vec<u64>>());
+        for key in keys.unwrap_or_default() {
             if let Some(conn) = self.conns.get_mut(&key) {
                 conn.queue.push(frame(&M2c::Kicked(reason.clone())));
             }

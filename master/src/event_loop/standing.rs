@@ -18,12 +18,13 @@ use crate::{
 };
 use pccl_protocol::{
     C2m, Claim, CopyId, M2c, PeerId, Promise, Return, RunId, StandsBy, Status, StatusLead, Term, Text,
+    limits::MAX_CLAIMS,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
-use tinysockets::key::RunKeys;
+use tinysockets::key::{AcceptedKeys, RunKeys};
 
 /// How often a peer that waits hears for whom.
 const NEWS: Duration = Duration::from_millis(500);
@@ -47,8 +48,8 @@ pub(super) struct Standing {
     bid: Option<Bid>,
     /// Since when not enough would come of those that are asked for promises.
     forsaken: Option<Instant>,
-    /// What was promised last and given back.
-    gives_back: Option<Claim>,
+    /// What was promised and given back, for each copy that this standby has had.
+    given_back: BTreeMap<CopyId, Term>,
     /// For the time when this one acts.
     journal: Option<Journal>,
     keys: Option<RunKeys>,
@@ -56,12 +57,31 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn new(feeder: Feeder, journal: Option<Journal>, keys: Option<RunKeys>) -> Self {
-        Self { feeder, guests: BTreeMap::new(), bid: None, forsaken: None, gives_back: None, journal, keys }
+        Self {
+            feeder,
+            guests: BTreeMap::new(),
+            bid: None,
+            forsaken: None,
+            given_back: BTreeMap::new(),
+            journal,
+            keys,
+        }
     }
 
     /// Whether a peer waits.
     fn is_here(&self, peer: PeerId) -> bool {
         self.guests.values().any(|guest| guest.asked.as_ref().is_some_and(|asked| asked.peer == peer))
+    }
+
+    /// Nothing comes of what was asked for.
+    fn give_back(&mut self) {
+        self.forsaken = None;
+        if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
+            self.given_back.insert(claim.copy, claim.term);
+            while self.given_back.len() > MAX_CLAIMS {
+                self.given_back.pop_first();
+            }
+        }
     }
 
     /// For whom a bid waits, in words.
@@ -122,9 +142,8 @@ impl EventLoop {
     fn stands_by(&self, keeps: bool, text: &str) -> M2c {
         let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
         let acting = heard.and_then(|heard| heard.master.as_ref().map(|place| Text::new(place.to_string())));
-        let standing = self.standing.as_ref();
-        let of_bid = standing.and_then(|standing| standing.bid.as_ref()).and_then(Bid::gives_back);
-        let gives_back = of_bid.or(standing.and_then(|standing| standing.gives_back));
+        let given_back = self.standing.iter().flat_map(|standing| &standing.given_back);
+        let gives_back = given_back.map(|(copy, term)| Claim { term: *term, copy: *copy }).collect();
         M2c::StandsBy(StandsBy { acting, keeps, gives_back, text: Text::new(text) })
     }
 
@@ -184,9 +203,7 @@ impl EventLoop {
         let heard = standing.feeder.heard();
         if let (None, None, Some(following)) = (&standing.bid, &heard.master, &heard.following) {
             let mut bid = Bid::new(following.copy, &following.recalled.past);
-            if let Some(before) = standing.gives_back {
-                bid.knows(before.term);
-            }
+            standing.given_back.values().for_each(|term| bid.knows(*term));
             standing.bid = Some(bid);
         }
     }
@@ -244,21 +261,27 @@ impl EventLoop {
             return;
         }
         log::warn!("not enough members promise themselves to this standby: their promises are given back");
-        standing.forsaken = None;
-        bid.give_back();
-        standing.gives_back = bid.gives_back();
-        standing.feeder.heard().is_frozen = false;
+        let is_refused = bid.refusal().is_some();
+        standing.give_back();
+        let mut heard = standing.feeder.heard();
+        heard.is_frozen = false;
+        // They may know another copy as a complete one.
+        if is_refused && heard.other.is_some() {
+            let heard = &mut *heard;
+            std::mem::swap(&mut heard.following, &mut heard.other);
+            if let (Some(bid), Some(following)) = (&mut standing.bid, &heard.following) {
+                bid.change_copy(following.copy, &following.recalled.past);
+            }
+        }
+        drop(heard);
         standing.guests.values_mut().for_each(|guest| guest.due = Instant::now());
     }
 
     /// The acting master is there: everybody is sent to it.
     fn end_bid(&mut self, text: &str) {
         let Some(standing) = &mut self.standing else { return };
-        if let Some(mut bid) = standing.bid.take() {
-            bid.give_back();
-            standing.gives_back = bid.gives_back();
-        }
-        standing.forsaken = None;
+        standing.give_back();
+        standing.bid = None;
         let keys: Vec<u64> = standing.guests.keys().copied().collect();
         for key in keys {
             self.send_away(key, text);
@@ -284,6 +307,13 @@ impl EventLoop {
                 self.send_away(key, "this master stands by");
             }
         }
+    }
+
+    /// Other run keys are accepted, if this master stands by in a run with a key. What was done.
+    pub(super) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
+        let known = self.standing.as_ref()?.keys.as_ref()?;
+        known.replace(keys.clone());
+        Some("this standby has the new run key".into())
     }
 
     /// When something is due while this master stands by.

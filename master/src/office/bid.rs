@@ -97,17 +97,19 @@ impl Bid {
         self.asked.filter(|_| self.electorates.has_majority(&self.turns, promised))
     }
 
-    /// Nothing comes of it: promises are given back, and the next time it is another term.
-    pub fn give_back(&mut self) {
+    /// Nothing comes of it: promises are given back, those up to this one, and the next time it is another term.
+    pub fn give_back(&mut self) -> Option<Claim> {
+        let claim = self.claim();
         self.asked = None;
         self.promised.clear();
         self.refused.clear();
+        claim
     }
 
-    /// The promises that are given back, if nothing is asked for now: it will not act in one of these terms.
-    #[must_use]
-    pub fn gives_back(&self) -> Option<Claim> {
-        self.asked.is_none().then_some(Claim { term: self.newest, copy: self.copy })
+    /// Goes on with another copy. Only while nothing is asked for.
+    pub fn change_copy(&mut self, copy: CopyId, past: &Past) {
+        let here = std::mem::take(&mut self.here);
+        *self = Self { here, newest: self.newest.max(past.copies.term), ..Self::new(copy, past) };
     }
 
     /// Who is missing among those who would come.
@@ -156,11 +158,11 @@ mod tests {
     #[test]
     fn all_who_may_have_been_the_members_count() {
         let mut bid = bid(4);
-        [3, 4].map(|peer| bid.comes(PeerId(peer), Term(2)));
+        [3, 4].into_iter().for_each(|peer| bid.comes(PeerId(peer), Term(2)));
         assert_eq!(bid.ask(), None);
         bid.comes(PeerId(1), Term(2));
         assert!(bid.ask().is_some());
-        [4, 1].map(|peer| bid.answered(PeerId(peer), Term(3), None));
+        [4, 1].into_iter().for_each(|peer| bid.answered(PeerId(peer), Term(3), None));
         assert_eq!(bid.is_won(), None);
         bid.answered(PeerId(3), Term(3), Some("no".into()));
         assert_eq!((bid.is_won(), bid.refusal()), (None, Some("no")));
@@ -171,12 +173,11 @@ mod tests {
     #[test]
     fn what_is_given_back_does_not_count_any_more() {
         let mut bid = bid(5);
-        [3, 4].map(|peer| bid.comes(PeerId(peer), Term(2)));
+        [3, 4].into_iter().for_each(|peer| bid.comes(PeerId(peer), Term(2)));
         bid.ask().unwrap();
-        assert_eq!(bid.gives_back(), None);
         bid.answered(PeerId(3), Term(3), None);
-        bid.give_back();
-        assert_eq!(bid.gives_back(), Some(Claim { term: Term(3), copy: CopyId(9) }));
+        assert_eq!(bid.give_back(), Some(Claim { term: Term(3), copy: CopyId(9) }));
+        assert_eq!(bid.give_back(), None);
         assert_eq!(bid.ask().map(|claim| claim.term), Some(Term(4)));
         bid.answered(PeerId(3), Term(3), None);
         bid.answered(PeerId(4), Term(4), None);

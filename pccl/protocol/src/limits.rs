@@ -12,6 +12,8 @@ pub const MAX_POOL_CONNECTIONS: u16 = 64;
 pub const MAX_TRUSTED_SEEDERS: usize = 64;
 /// Most masters that stand by for one.
 pub const MAX_STANDBYS: usize = 8;
+/// Most copies of one standby whose promises it gives back.
+pub const MAX_CLAIMS: usize = 8;
 /// Bytes of a journal in one packet of a feed.
 pub const FEED_BYTES: usize = 1 << 20;
 /// After this time without a word a standby and the peers of a run with standbys take the acting master for lost, in

@@ -105,8 +105,9 @@ wire_struct! {
         pub acting: Option<Text>,
         /// The connection is kept: the master may take over. Otherwise it ends.
         pub keeps: bool,
-        /// Promises to this copy up to this term are given back: it has not taken over, and will not in one of them.
-        pub gives_back: Option<Claim>,
+        /// Promises to these copies up to these terms are given back: they have not taken over, and will not in one of
+        /// them.
+        pub gives_back: Vec<Claim>,
         /// For whom it waits, in words.
         pub text: Text,
     }
@@ -121,6 +122,11 @@ wire_struct! {
         /// Its copy.
         pub copy: CopyId,
     }
+}
+
+impl ListItem for Claim {
+    const LIST: &'static str = "claims that are given back";
+    const MAX_ITEMS: usize = limits::MAX_CLAIMS;
 }
 
 wire_struct! {
@@ -165,6 +171,12 @@ impl Allegiance {
             Some(before) if self.standbys.is_empty() => before.places(),
             _ => self.standbys.clone(),
         }
+    }
+
+    /// Whether it has promised itself to somebody of whom it does not know that it acts.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.before.is_some()
     }
 
     /// The acting master has told which copies are complete. `None`: the list is an old one.

@@ -216,10 +216,10 @@ impl Visit<'_> {
 
     fn stands_by(&mut self, answer: StandsBy) -> Result<(), Failure> {
         let StandsBy { acting, keeps, gives_back, text } = answer;
-        if let Some(claim) = gives_back {
+        for claim in gives_back {
             self.shared.told.allegiance.lock().given_back(claim);
-            self.promised = false;
         }
+        self.promised = self.shared.told.allegiance.lock().is_bound();
         if let Some(acting) = acting.and_then(|acting| acting.as_str().parse().ok()) {
             self.shared.config.masters.note(acting);
         }

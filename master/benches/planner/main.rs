@@ -5,11 +5,13 @@
 //! each kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that
 //! many peers, a kind only that. Sums are compared with the proven best where there is a proof, else with a planted
 //! best or with what a long search finds. `schedules FILE` takes a table of rates as `pccl-master plan` does, and
-//! compares rings with other schedules; by itself only.
+//! compares rings with other schedules; `sample FILE FILE` takes one of rates and one of latencies, and compares rings
+//! by a sample of the edges with those by all; each by itself only.
 
 mod clock;
 mod deadlines;
 mod instances;
+mod sample;
 mod schedules;
 mod success;
 
@@ -23,6 +25,10 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "schedules") {
         let path = arguments.get(at + 1).expect("schedules FILE");
         return schedules::compare(path, 1000);
+    }
+    if let Some(at) = arguments.iter().position(|argument| argument == "sample") {
+        let path = |nth: usize| arguments.get(at + nth).expect("sample RATES LATENCIES");
+        return sample::compare(path(1), path(2), 8);
     }
     let is_long = arguments.iter().any(|argument| argument == "long");
     let instances = if is_long { 50 } else { 5 };

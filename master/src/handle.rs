@@ -239,7 +239,8 @@ impl MasterConfig {
             )));
         }
         if (self.journal.is_some() || self.accepts_standbys()) && self.return_grace == Some(Duration::ZERO) {
-            let text = "with a journal or with standbys peers have to come back, which a return grace of nothing does not let them";
+            let text = "with a journal or with standbys peers have to come back, which a return grace of nothing does \
+                        not let them";
             return Err(MasterError::Setting(text.into()));
         }
         if self.relay.is_some_and(|relay| relay.mbit_per_s == 0) {

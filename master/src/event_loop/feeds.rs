@@ -1,5 +1,5 @@
-//! Masters that stand by for this one: each is fed with what the journal is made of, and what follows from a turn leaves
-//! only when all complete copies have the turn. The office says which they are, see [`crate::office`].
+//! Masters that stand by for this one: each is fed with what the journal is made of, and what follows from a turn
+//! leaves only when all complete copies have the turn. The office says which they are, see [`crate::office`].
 
 use super::{EventLoop, conn::Conn, deposed::Inquiry, frame::frame};
 use crate::{

@@ -1,5 +1,6 @@
-//! What a master knew that has died, or knows that this one stands by for, out of its journal: the state machine is given once more what it was given, and
-//! what it sends is counted and kept as it was. Nothing is sent and nobody is asked.
+//! What a master knew that has died, or knows that this one stands by for, out of its journal: the state machine is
+//! given once more what it was given, and what it sends is counted and kept as it was. Nothing is sent and nobody is
+//! asked.
 
 use super::{frame::frame, tickets::TicketOffice};
 use crate::{

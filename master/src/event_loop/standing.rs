@@ -261,12 +261,11 @@ impl EventLoop {
             return;
         }
         log::warn!("not enough members promise themselves to this standby: their promises are given back");
-        let is_refused = bid.refusal().is_some();
         standing.give_back();
         let mut heard = standing.feeder.heard();
         heard.is_frozen = false;
         // They may know another copy as a complete one.
-        if is_refused && heard.other.is_some() {
+        if heard.other.is_some() {
             let heard = &mut *heard;
             std::mem::swap(&mut heard.following, &mut heard.other);
             if let (Some(bid), Some(following)) = (&mut standing.bid, &heard.following) {

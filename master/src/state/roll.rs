@@ -5,8 +5,8 @@ use super::admit::Standing;
 use super::client::{Client, CommonVote, Peer, Phase};
 use super::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
-use std::borrow::Cow;
 use pccl_protocol::{Culprit, GroupId, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
 
 /// See the module's documentation.

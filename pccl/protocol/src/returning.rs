@@ -1,9 +1,9 @@
 //! How a peer whose connection to the master has ended goes on over another one.
 //!
 //! Packets are numbered, in each direction by itself and over all connections of a peer, from 1: all but those that
-//! make a connection or are about its packets or about who leads (`is_numbered`). Each end keeps what it has sent until the other one has
-//! said that it came, and sends the rest again over the next connection. So every packet comes once and in its order,
-//! and nobody else notices.
+//! make a connection or are about its packets or about who leads (`is_numbered`). Each end keeps what it has sent until
+//! the other one has said that it came, and sends the rest again over the next connection. So every packet comes once
+//! and in its order, and nobody else notices.
 
 use crate::{CopyId, PeerId, RunId, Term};
 use tinysockets::key::SecretKey;

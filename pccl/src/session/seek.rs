@@ -23,8 +23,9 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 /// Shortest and longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long a peer stays with a standby that waits for others, before it looks elsewhere.
-const STAY: Duration = Duration::from_secs(6);
+/// How long a peer stays with a standby that waits for others, before it looks elsewhere. Less than the time for which
+/// one that acts keeps its place.
+const STAY: Duration = Duration::from_secs(2);
 
 /// Why an attempt came to nothing.
 enum Failure {
@@ -78,13 +79,13 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
         let lose = |text: &str| {
             shared.finish(End::MasterLost(why.clone().say(|why| format!("{why}; {text}"))));
         };
-        let places = shared.config.masters.all();
+        let (places, listed) = places(&shared);
         let (mut texts, mut may_succeed) = (Vec::new(), places.len() > 1);
-        for place in &places {
+        for (nth, place) in places.iter().enumerate() {
             if control.end().is_some() {
                 return;
             }
-            match attempt(&shared, me, place, began + grace) {
+            match attempt(&shared, me, (place, nth < listed), began + grace) {
                 Ok(()) => {
                     let millis = began.elapsed().as_millis();
                     log::info!("connected to the master at {place} after {millis} ms");
@@ -113,6 +114,18 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
     }
 }
 
+/// Where a master may act: where one did last, where those are that may take over, and then all others that are known.
+/// How many of them are more than a hint.
+fn places(shared: &Shared) -> (Vec<HostPort>, usize) {
+    let all = shared.config.masters.all();
+    let standbys = shared.told.allegiance.lock().places();
+    let standbys = standbys.iter().map(|standby| HostPort::new(standby.hosts.as_str(), standby.port));
+    let mut places: Vec<HostPort> = all.first().cloned().into_iter().chain(standbys).collect();
+    let listed = places.len();
+    places.extend(all.into_iter().skip(1));
+    (places, listed)
+}
+
 /// Callers that ask for whom they wait hear it.
 fn note_wait(shared: &Shared, began: Instant, text: Option<&str>) {
     let seconds = began.elapsed().as_secs();
@@ -123,7 +136,12 @@ fn note_wait(shared: &Shared, began: Instant, text: Option<&str>) {
 
 /// Connects to a place, and takes the place of the connection that has ended if the master acts there, or as soon as it
 /// does.
-fn attempt(shared: &Arc<Shared>, me: Identity, place: &HostPort, until: Instant) -> Result<(), Failure> {
+fn attempt(
+    shared: &Arc<Shared>,
+    me: Identity,
+    (place, may_stay): (&HostPort, bool),
+    until: Instant,
+) -> Result<(), Failure> {
     let deadline = until.min(Instant::now() + ATTEMPT);
     let conn =
         dial_master(&shared.config, place, Some(me.run), deadline).map_err(|reason| match reason.kind() {
@@ -138,7 +156,8 @@ fn attempt(shared: &Arc<Shared>, me: Identity, place: &HostPort, until: Instant)
     let proof = shared.told.wallet.door().map(|door| door.secret().clone());
     let term = shared.told.allegiance.lock().term();
     let asked = C2m::Return(Return { run: me.run, peer: me.peer, proof, received, term });
-    let mut visit = Visit { shared, place, conn, began: Instant::now(), until, deadline, promised: false };
+    let mut visit =
+        Visit { shared, place, conn, began: Instant::now(), until, deadline, may_stay, promised: false };
     visit.send(&asked)?;
     loop {
         match visit.receive()? {
@@ -167,6 +186,8 @@ struct Visit<'a> {
     until: Instant,
     /// When something has to have come.
     deadline: Instant,
+    /// It is worth to wait for it.
+    may_stay: bool,
     /// This peer has promised itself to it.
     promised: bool,
 }
@@ -201,8 +222,11 @@ impl Visit<'_> {
                 log::info!("the standby at {} asks for term {}: {answer:?}", self.place, claim.term);
                 self.promised |= answer.is_ok();
                 self.stay();
-                let refused = answer.err().map(Text::new);
-                self.send(&C2m::Promise(Promise { term: claim.term, refused }))
+                let refused = answer.err();
+                let told = refused.clone().map(Text::new);
+                self.send(&C2m::Promise(Promise { term: claim.term, refused: told }))?;
+                // Another standby may be the right one.
+                refused.map_or(Ok(()), |text| Err(Failure::ForNow(format!("{}: {text}", self.place))))
             }
             M2c::StandsBy(answer) => self.stands_by(answer),
             other => Err(Failure::ForGood(format!("{} answered a return with {}", self.place, other.name()))),
@@ -224,7 +248,7 @@ impl Visit<'_> {
             self.shared.config.masters.note(acting);
         }
         note_wait(self.shared, self.began, Some(text.as_str()));
-        let has_time = self.promised || self.began.elapsed() < STAY;
+        let has_time = self.promised || self.may_stay && self.began.elapsed() < STAY;
         if !keeps || !has_time || Instant::now() >= self.until {
             return Err(Failure::ForNow(format!("{}: {text}", self.place)));
         }

@@ -1,8 +1,8 @@
-//! Masters that stand by, at random: the office of the acting one, bids, and the allegiance of peers, with deaths, sleep
-//! and connections that break. What the state machine of a run does is one number for each turn here.
+//! Masters that stand by, at random: the office of the acting one, bids, and the allegiance of peers, with deaths,
+//! sleep and connections that break. What the state machine of a run does is one number for each turn here.
 //!
-//! The rule: of all that peers were told, one is the beginning of the other. A master that does not know what a peer was
-//! told, or two that act at the same time, break it. And if enough live, somebody acts.
+//! The rule: of all that peers were told, one is the beginning of the other. A master that does not know what a peer
+//! was told, or two that act at the same time, break it. And if enough live, somebody acts.
 
 mod nodes;
 mod peers;

@@ -500,9 +500,8 @@ impl World {
         if wait.impatience < 10 {
             return;
         }
-        let is_refused = bid.refusal().is_some();
         wait.give_back();
-        if is_refused && wait.other.is_some() {
+        if wait.other.is_some() {
             std::mem::swap(&mut wait.following, &mut wait.other);
             if let (Some(bid), Some(copy)) = (&mut wait.bid, &wait.following) {
                 bid.change_copy(copy.copy, &copy.past);

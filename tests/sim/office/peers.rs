@@ -108,7 +108,13 @@ impl World {
                 if fault == Fault::ForgottenTerm {
                     peer.allegiance = before;
                 }
+                let leaves = is_visit && refused.is_some();
                 self.send(conn, end, Message::Promise { term: claim.term, refused });
+                if leaves {
+                    // Another standby may be the right one.
+                    self.peers[at].visit = None;
+                    self.close(conn, end);
+                }
             }
             Message::GivesBack(claim) => peer.allegiance.given_back(claim),
             Message::Away => {

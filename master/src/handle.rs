@@ -1,7 +1,7 @@
 //! A master that runs in this process.
 
 use crate::{
-    event_loop::{AdminSocket, Begin, EventLoop, Recalled, Setup},
+    event_loop::{AdminSocket, Begin, EventLoop, LoopEnd, Recalled, Search, Setup},
     journal::Journal,
     origin::Origin,
     relay::RelayConfig,
@@ -9,7 +9,7 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use pccl_flight::{Event, Recorder, Role, What};
-use pccl_protocol::{GroupId, Name, Revision, RunId, limits};
+use pccl_protocol::{GroupId, Host, Name, Revision, RunId, limits};
 use std::{
     any::Any,
     io,
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
-    key::{AcceptedKeys, RunKey, RunKeys},
+    key::{AcceptedKeys, RunAddress, RunKey, RunKeys},
     listeners,
     mode::WireMode,
     reactor::Stopper,
@@ -104,6 +104,18 @@ pub struct MasterConfig {
     /// `Builder::master_grace` of the peers. It outlives the process, not a new start of the machine. A master that is
     /// stopped in order ends its run. Default: none.
     pub journal: Option<PathBuf>,
+    /// Lets other masters stand by for this one ([`MasterConfig::standby_of`]): they know all that it knows, and one of
+    /// them goes on in its place when it is lost, with the consent of more than half of the members; no call of a peer
+    /// notices more than a pause. Everything that peers hear waits for one round trip to each of them. In a run with a
+    /// key, whoever has that may stand by, and so be told all secrets of the run. Default false; a master that stands
+    /// by lets others do so, too.
+    pub accept_standbys: bool,
+    /// Stands by for the master at one of these places (`host:port`), whose settings it takes over with the run: of
+    /// these only the addresses, the keys and the bounds of clients count. Default: nowhere, this master begins a run.
+    pub standby_of: Vec<String>,
+    /// Host under which peers and other masters reach this one, if it stands by. Default: the address from which the
+    /// acting master sees it come.
+    pub advertised_host: Option<String>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,
     /// Outcomes of operations that the master keeps for each group, by their tags. When there are more, a new epoch of
@@ -140,6 +152,9 @@ impl Default for MasterConfig {
             registration_timeout: options.registration_timeout,
             admin: None,
             journal: None,
+            accept_standbys: false,
+            standby_of: Vec::new(),
+            advertised_host: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
             tag_history: options.max_tag_history,
             flight_dir: None,
@@ -167,10 +182,25 @@ impl MasterConfig {
             require_reachable: self.require_reachable,
             max_tag_history: self.tag_history,
             wire: self.run_key.is_some().then_some(self.wire),
-            comes_back: self.journal.is_some(),
+            comes_back: self.journal.is_some() || self.accepts_standbys(),
             trusted_seeders: self.trusted_seeders.iter().map(|name| Name::new(name)).collect(),
             ..defaults
         }
+    }
+
+    fn accepts_standbys(&self) -> bool {
+        self.accept_standbys || !self.standby_of.is_empty()
+    }
+
+    /// Where masters are that this one may stand by for, and how others reach it.
+    fn search(&self, keys: Option<RunKeys>, local_addr: SocketAddr) -> Result<Search, MasterError> {
+        let master = |text: &String| {
+            let error = |error| MasterError::Setting(format!("a master to stand by for: {error}"));
+            text.parse::<RunAddress>().map(|address| address.master).map_err(error)
+        };
+        let masters = self.standby_of.iter().map(master).collect::<Result<_, _>>()?;
+        let advertised_host = self.advertised_host.as_ref().map(|host| Host::new(host.as_str()));
+        Ok(Search { masters, keys, advertised_host, port: local_addr.port() })
     }
 
     /// What clients have to prove that they have.
@@ -208,9 +238,9 @@ impl MasterConfig {
                 self.peer_timeout
             )));
         }
-        if self.journal.is_some() && self.return_grace == Some(Duration::ZERO) {
-            let text =
-                "with a journal peers have to come back, which a return grace of nothing does not let them";
+        if (self.journal.is_some() || self.accepts_standbys()) && self.return_grace == Some(Duration::ZERO) {
+            let text = "with a journal or with standbys peers have to come back, which a return grace of nothing does \
+                        not let them";
             return Err(MasterError::Setting(text.into()));
         }
         if self.relay.is_some_and(|relay| relay.mbit_per_s == 0) {
@@ -298,6 +328,9 @@ pub enum MasterError {
     /// The journal cannot be used, or is of another run than this master is to lead.
     #[error("the journal of the master: {0}")]
     Journal(String),
+    /// Another master acts in the place of this one, which was stopped or could not be reached for a while.
+    #[error("this master acts no more: {0}")]
+    Deposed(String),
     /// The system has no random numbers for identities.
     #[error("no random numbers: {0}")]
     Random(Arc<io::Error>),
@@ -382,14 +415,21 @@ impl Master {
             (relay, news, options.relay) = (Some(running), Some(told), Some(offer));
         }
         let begin = match past {
+            None if !config.standby_of.is_empty() => {
+                Begin::StandBy(config.search(keys.clone(), local_addr)?, None)
+            }
             None => Begin::Fresh(Box::new(MasterState::new(options, Box::new(origin.identities())))),
             Some((chapter, entries)) => {
                 let again =
                     catch_unwind(AssertUnwindSafe(|| Recalled::of(chapter, entries, options, keys.clone())));
                 let again = again.unwrap_or_else(|payload| Err(panic_text(&*payload)));
-                Begin::Again(Box::new(again.map_err(|error| {
+                let again = Box::new(again.map_err(|error| {
                     MasterError::Journal(format!("{error}: remove the journal to begin a new run"))
-                })?))
+                })?);
+                match again.is_sure_to_act() {
+                    true => Begin::Again(again),
+                    false => Begin::StandBy(config.search(keys.clone(), local_addr)?, Some(again)),
+                }
             }
         };
         let (event_loop, stopper) = EventLoop::new(Setup {
@@ -398,6 +438,7 @@ impl Master {
             begin,
             origin,
             journal,
+            accepts_standbys: config.accepts_standbys(),
             keys,
             relay: news,
             recorder: Arc::clone(&recorder),
@@ -541,9 +582,12 @@ fn recorder(config: &MasterConfig, run: RunId, local_addr: SocketAddr) -> Record
 }
 
 /// Runs `body`; a panic of it becomes an error. Nothing of what `body` owned is used afterwards.
-fn run_caught(body: impl FnOnce() -> io::Result<()>) -> Result<(), MasterError> {
+fn run_caught(body: impl FnOnce() -> Result<(), LoopEnd>) -> Result<(), MasterError> {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result.map_err(|error| MasterError::EventLoop(Arc::new(error))),
+        Ok(result) => result.map_err(|end| match end {
+            LoopEnd::System(error) => MasterError::EventLoop(Arc::new(error)),
+            LoopEnd::Deposed(text) => MasterError::Deposed(text),
+        }),
         Err(payload) => Err(MasterError::Panicked(panic_text(&*payload))),
     }
 }
@@ -569,7 +613,7 @@ mod tests {
     fn a_panic_becomes_an_error() {
         let error = run_caught(|| panic!("rule {} failed", 3)).unwrap_err();
         assert!(error.to_string().contains("rule 3 failed"), "{error}");
-        let error = run_caught(|| Err(io::Error::other("no queue"))).unwrap_err();
+        let error = run_caught(|| Err(io::Error::other("no queue").into())).unwrap_err();
         assert!(error.to_string().contains("no queue"), "{error}");
     }
 

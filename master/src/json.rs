@@ -1,8 +1,8 @@
 //! The status of a run as JSON, for programs.
 
 use pccl_protocol::{
-    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Status, StatusGroup, StatusPeer, StatusRelay,
-    StatusWait,
+    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusLead,
+    StatusPeer, StatusRelay, StatusWait,
 };
 use std::fmt::Write;
 
@@ -25,6 +25,17 @@ pub fn status_to_json(status: &Status) -> String {
         ("peers", list(status.peers.iter().map(peer))),
         ("waits", list(status.waits.iter().map(wait))),
         ("relay", status.relay.as_ref().map_or("null".to_owned(), relay)),
+        ("lead", lead(&status.lead)),
+    ])
+}
+
+fn lead(lead: &StatusLead) -> String {
+    let place = |standby: &Standby| text(&standby.hosts.listed(standby.port));
+    object(&[
+        ("term", lead.term.to_string()),
+        ("acts", lead.acts.to_string()),
+        ("standbys", list(lead.standbys.iter().map(place))),
+        ("text", lead.text.as_ref().map_or("null".to_owned(), |words| text(words.as_str()))),
     ])
 }
 
@@ -139,8 +150,8 @@ pub(crate) fn text(text: &str) -> String {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        CallKind, CollectiveKind, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage, RequestId,
-        Revision, RunId, Text, WireMode, WorldEpoch, WorldSizes,
+        CallKind, CollectiveKind, CopyId, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage,
+        RequestId, Revision, RunId, Term, Text, WireMode, WorldEpoch, WorldSizes,
     };
 
     #[test]
@@ -202,6 +213,12 @@ mod tests {
                 bytes: 21,
                 pairs: vec![RelayedPair { from: PeerId(1), to: PeerId(2) }],
             }),
+            lead: StatusLead {
+                term: Term(22),
+                acts: true,
+                standbys: vec![Standby { copy: CopyId(1), hosts: Host::new("h").into(), port: 23 }],
+                text: Some(Text::new("waits")),
+            },
         };
         let id = |last: u32| format!("{last:032x}");
         assert_eq!(
@@ -221,7 +238,8 @@ mod tests {
                     r#""fetch":{{"done_bytes":15,"total_bytes":16,"bytes_per_s":17,"sources":18}},"#,
                     r#""outbound_only":true}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}],"#,
-                    r#""relay":{{"port":19,"mbit_per_s":20,"bytes":21,"pairs":[{{"from":"{}","to":"{}"}}]}}}}"#
+                    r#""relay":{{"port":19,"mbit_per_s":20,"bytes":21,"pairs":[{{"from":"{}","to":"{}"}}]}},"#,
+                    r#""lead":{{"term":22,"acts":true,"standbys":["h:23"],"text":"waits"}}}}"#
                 ),
                 id(0xff),
                 id(1),
@@ -234,6 +252,6 @@ mod tests {
             )
         );
         let empty = Status { groups: vec![], peers: vec![], waits: vec![], relay: None, ..status };
-        assert!(status_to_json(&empty).ends_with(r#""groups":[],"peers":[],"waits":[],"relay":null}"#));
+        assert!(status_to_json(&empty).contains(r#""groups":[],"peers":[],"waits":[],"relay":null,"#));
     }
 }

@@ -4,7 +4,7 @@
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`,
-//! `offline`, `rates`, `journal`, `origin`, `state`, `json`, `operate`, `topology`.
+//! `offline`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
 pub mod doctor;
@@ -12,6 +12,7 @@ mod event_loop;
 mod handle;
 mod journal;
 mod json;
+pub mod office;
 pub mod offline;
 mod operate;
 mod origin;

@@ -117,6 +117,22 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     journal: Option<PathBuf>,
 
+    /// Let other masters stand by for this one, see --standby-of. Everything that peers hear waits for one round trip
+    /// to each of them. Whoever has the run key may stand by.
+    #[arg(long)]
+    accept_standbys: bool,
+
+    /// Stand by for the master at one of these places: know all that it knows, and take over when it is lost and more
+    /// than half of the members want that. The settings of the run are those of the acting master. Peers and newcomers
+    /// find this one by themselves, or by the address `HOST:PORT,HOST:PORT`.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    standby_of: Vec<String>,
+
+    /// With --standby-of: the host under which peers reach this one, if it is not the address from which the acting
+    /// master sees it come.
+    #[arg(long, value_name = "HOST", requires = "standby_of")]
+    advertise: Option<String>,
+
     #[command(flatten)]
     store: store::StoreArguments,
 
@@ -272,6 +288,9 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         require_reachable: arguments.require_reachable,
         relay: arguments.relay.map(|mbit_per_s| RelayConfig { mbit_per_s, port: arguments.relay_port }),
         journal: arguments.journal.clone(),
+        accept_standbys: arguments.accept_standbys,
+        standby_of: arguments.standby_of.clone(),
+        advertised_host: arguments.advertise.clone(),
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()
     };

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
+    address::HostPort,
     dial::dial_with_preamble,
     key::{AcceptedKeys, RunAddress, RunAddressError, RunKey},
     preamble::{Preamble, Role},
@@ -32,15 +33,22 @@ pub(crate) fn address(master: &str) -> Result<RunAddress, String> {
 }
 
 /// Asks the master at `master` (`host:port`, or `pccl://host:port#key`) for the status of its run, without joining it.
-/// Without a `key` that of the address counts, or that of the environment.
+/// Without a `key` that of the address counts, or that of the environment. Of several masters
+/// (`host:port,host:port`) the one that acts answers, or else one that stands by says what it has heard.
 ///
 /// # Errors
 /// One sentence: why the master cannot be reached within `timeout`, or what it answered instead.
 pub fn query_status(master: &str, key: Option<&RunKey>, timeout: Duration) -> Result<Status, String> {
-    ask(master, key, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
-        M2c::Status(status) => Ok(status),
+    let mut heard = None;
+    let acting = ask(master, key, timeout, &C2m::StatusRequest(RequestId(1)), |answer| match answer {
+        M2c::Status(status) if status.lead.acts => Ok(status),
+        M2c::Status(status) => {
+            heard.get_or_insert(status);
+            Err("a status, and stands by")
+        }
         other => Err(other.name()),
-    })
+    });
+    acting.or_else(|error| heard.ok_or(error))
 }
 
 /// Asks the master at `master` what was measured of the edges of a group, `None` for the first one that there is.
@@ -65,18 +73,29 @@ fn ask<T>(
     key: Option<&RunKey>,
     timeout: Duration,
     question: &C2m,
-    take: impl FnOnce(M2c) -> Result<T, &'static str>,
+    mut take: impl FnMut(M2c) -> Result<T, &'static str>,
 ) -> Result<T, String> {
     let address = address(master)?;
     let key = address.key_or(key.cloned())?;
-    let (target, deadline) = (address.master, Instant::now() + timeout);
-    let conn = dial_with_preamble(
-        &target,
-        &Preamble::new(Role::Control),
-        key.as_ref().map(RunKey::secret),
-        deadline,
-    )
-    .map_err(|error| error.to_string())?;
+    let mut errors = Vec::new();
+    for target in address.masters() {
+        match ask_one(target, key.as_ref(), Instant::now() + timeout, question, &mut take) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => errors.push(error),
+        }
+    }
+    Err(errors.join("; "))
+}
+
+fn ask_one<T>(
+    target: &HostPort,
+    key: Option<&RunKey>,
+    deadline: Instant,
+    question: &C2m,
+    take: &mut impl FnMut(M2c) -> Result<T, &'static str>,
+) -> Result<T, String> {
+    let conn = dial_with_preamble(target, &Preamble::new(Role::Control), key.map(RunKey::secret), deadline)
+        .map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("no answer from the master at {target}: {error}");
     let mut stream = PacketStream::new(conn, MAX_PACKET_BYTES);
     stream.send_bytes(&question.to_frame(), deadline).map_err(failed)?;

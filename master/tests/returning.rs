@@ -4,7 +4,9 @@ mod common;
 
 use common::{Client, PATIENCE, launch, read_to_end};
 use pccl_master::Master;
-use pccl_protocol::{C2m, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return, RunId};
+use pccl_protocol::{
+    C2m, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return, RunId, Term,
+};
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener},
@@ -13,7 +15,7 @@ use std::{
 use tinysockets::preamble::{Preamble, Reply, Role};
 
 fn comes_back(registered: &Registered, received: u64) -> C2m {
-    C2m::Return(Return { run: registered.run, peer: registered.peer, proof: None, received })
+    C2m::Return(Return { run: registered.run, peer: registered.peer, proof: None, received, term: Term(0) })
 }
 
 /// A master that waits for those who are away.
@@ -99,9 +101,9 @@ fn nobody_takes_a_place_that_is_not_its_own() {
         other.wait_for_kick()
     };
     let Registered { run, peer, .. } = registered;
-    let unknown = Return { run, peer: PeerId(peer.0 ^ 1), proof: None, received: 0 };
+    let unknown = Return { run, peer: PeerId(peer.0 ^ 1), proof: None, received: 0, term: Term(0) };
     assert_eq!(refused(&C2m::Return(unknown)).code, KickCode::Silent);
-    let other_run = Return { run: RunId(run.0 ^ 1), peer, proof: None, received: before };
+    let other_run = Return { run: RunId(run.0 ^ 1), peer, proof: None, received: before, term: Term(0) };
     assert_eq!(refused(&C2m::Return(other_run)).code, KickCode::Protocol);
     assert_eq!(
         refused(&comes_back(&registered, before + 1000)).code,

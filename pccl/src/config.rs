@@ -1,6 +1,6 @@
 //! Settings of a communicator.
 
-use crate::Error;
+use crate::{Error, masters::Masters};
 use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
 use pccl_protocol::{GroupId, Host, Name, ResumeOffer};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -22,7 +22,10 @@ pub enum FrameChecksums {
 /// Settings of a communicator, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
+    /// The master; of several, the one that is tried.
     pub(crate) master: HostPort,
+    /// Where it may be.
+    pub(crate) masters: Masters,
     /// The keys of the run, if it has any. The master changes them.
     pub(crate) run_keys: Option<RunKeys>,
     pub(crate) group: GroupId,

@@ -149,6 +149,13 @@ impl Control {
         self.changed.notify_all();
     }
 
+    /// The connection leads nowhere: another one is looked for.
+    pub(crate) fn break_off(&self, why: &str) {
+        if let Some(socket) = self.socket() {
+            socket.break_off(why);
+        }
+    }
+
     /// Waits so long, less if the session ends.
     pub(crate) fn pause(&self, time: Duration) {
         let deadline = Instant::now() + time;

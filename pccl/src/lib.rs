@@ -78,8 +78,8 @@
 //! ```
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `segments`, `scope`,
-// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `control`, `summons`, `flight`,
-// `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
+// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `masters`, `control`, `summons`,
+// `flight`, `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
 mod backups;
 mod collective;
 mod communicator;
@@ -90,6 +90,7 @@ mod error;
 mod flight;
 pub mod guide;
 mod limit;
+mod masters;
 #[allow(unsafe_code)]
 mod memory;
 mod notice;

@@ -3,7 +3,7 @@
 use crate::{relay::Relay, tickets::Wallet, ways::Ways};
 use parking_lot::Mutex;
 use pccl_hash::Tree;
-use pccl_protocol::{GroupPlan, PeerId, Registered, RunId, WireMode, WorldSizes};
+use pccl_protocol::{Allegiance, GroupPlan, PeerId, Registered, RunId, WireMode, WorldSizes};
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -99,6 +99,8 @@ impl Identity {
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     identity: OnceLock<Identity>,
+    /// To which master it belongs.
+    pub(crate) allegiance: Mutex<Allegiance>,
     world: Mutex<Arc<Known>>,
     /// The world with the answer to the last call that goes alone, until that call takes it.
     answer_world: Mutex<Option<Arc<Known>>>,

@@ -10,11 +10,15 @@ use pccl_tests::{
 use std::{path::PathBuf, thread, time::Duration};
 
 /// A directory that goes with its test.
-struct Place(PathBuf);
+pub(crate) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(format!("pccl-e2e-journal-{}-{name}", std::process::id())))
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.clone()
     }
 }
 

@@ -37,6 +37,7 @@ mod rogue;
 mod scale;
 mod segments;
 mod semantics;
+mod standby;
 mod state;
 mod tickets;
 mod types;

@@ -15,6 +15,7 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct MasterProcess {
     process: Process,
+    output: BufReader<std::process::ChildStdout>,
     address: String,
 }
 
@@ -28,13 +29,47 @@ impl MasterProcess {
     /// The same, by a command that leads to the program.
     fn start_by(mut command: Command, config: &MasterConfig) -> Self {
         command.args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()]);
-        command.args(&config.journal);
+        command.args(config.journal.iter().map(|path| format!("journal={}", path.display())));
+        command.arg(format!("accept-standbys={}", config.accept_standbys));
+        if !config.standby_of.is_empty() {
+            command.arg(format!("standby-of={}", config.standby_of.join(",")));
+        }
         let mut process = Process::start(&mut command).expect("the master process starts");
         let mut address = String::new();
-        let output = process.output().expect("piped");
-        BufReader::new(output).read_line(&mut address).expect("the master says where it listens");
+        let mut output = BufReader::new(process.output().expect("piped"));
+        output.read_line(&mut address).expect("the master says where it listens");
         assert!(address.contains(':'), "the master did not start");
-        Self { process, address: address.trim().to_owned() }
+        Self { process, output, address: address.trim().to_owned() }
+    }
+
+    /// One that stands by for these.
+    pub(crate) fn stand_by(config: &MasterConfig, masters: &[&str]) -> Self {
+        let standby_of = masters.iter().map(|&place| place.to_owned()).collect();
+        let listen = "127.0.0.1:0".to_owned();
+        Self::start(&MasterConfig { listen, standby_of, journal: None, ..config.clone() })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// SIGSTOP; returns when it has taken effect.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal(Signal::Stop).expect("a child");
+        await_stop(self.process.pid());
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&mut self) {
+        self.process.signal(Signal::Continue).expect("a child");
+    }
+
+    /// Why it has ended by itself; waits for that.
+    pub(crate) fn last_words(&mut self) -> String {
+        let mut words = String::new();
+        self.output.read_line(&mut words).expect("its output");
+        words
     }
 }
 
@@ -77,14 +112,11 @@ impl Fleet {
 
     /// SIGSTOP; returns when it has taken effect.
     pub(crate) fn stop_master_process(&mut self) {
-        let master = self.process.as_mut().expect("a master process");
-        master.process.signal(Signal::Stop).expect("a child");
-        await_stop(master.process.pid());
+        self.process.as_mut().expect("a master process").stop();
     }
 
     /// SIGCONT.
     pub(crate) fn resume_master_process(&mut self) {
-        let master = self.process.as_mut().expect("a master process");
-        master.process.signal(Signal::Continue).expect("a child");
+        self.process.as_mut().expect("a master process").resume();
     }
 }

@@ -27,6 +27,7 @@ mod links;
 mod loans;
 mod log;
 mod mesh;
+mod office;
 mod probes;
 mod reach;
 mod recall;

@@ -259,11 +259,14 @@ impl ListItem for SecretKey {
 }
 
 /// Where the master of a run is, and the key of the run if it has one. As text `host:port`, `pccl://host:port` or
-/// `pccl://host:port#key`; the key is shown to nobody.
+/// `pccl://host:port#key`; the key is shown to nobody. Several masters, of which one acts and the others stand by, are
+/// `host:port,host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunAddress {
-    /// The master.
+    /// The master, or the first of several.
     pub master: HostPort,
+    /// The others.
+    pub others: Vec<HostPort>,
     /// The key, as far as the address holds one.
     pub key: Option<RunKey>,
 }
@@ -280,6 +283,11 @@ pub enum RunAddressError {
 }
 
 impl RunAddress {
+    /// All masters.
+    pub fn masters(&self) -> impl Iterator<Item = &HostPort> {
+        std::iter::once(&self.master).chain(&self.others)
+    }
+
     /// The key to use: this one if there is one, or the one of the address, or that of the environment.
     pub fn key_or(&self, given: Option<RunKey>) -> Result<Option<RunKey>, String> {
         match given.or_else(|| self.key.clone()) {
@@ -300,7 +308,10 @@ impl FromStr for RunAddress {
         };
         // As a browser would write it.
         let address = address.strip_suffix('/').unwrap_or(address);
-        Ok(Self { master: address.parse()?, key: key.map(str::parse).transpose()? })
+        let mut masters = address.split(',');
+        let master = masters.next().unwrap_or_default().parse()?;
+        let others = masters.map(str::parse).collect::<Result<_, AddressError>>()?;
+        Ok(Self { master, others, key: key.map(str::parse).transpose()? })
     }
 }
 
@@ -319,8 +330,12 @@ mod tests {
         );
         assert!(!format!("{with:?}").contains("abab"));
         for text in ["host:7", "pccl://host:7", "pccl://host:7/"] {
-            assert_eq!(address(text).unwrap(), RunAddress { master: HostPort::new("host", 7), key: None });
+            let plain = RunAddress { master: HostPort::new("host", 7), others: Vec::new(), key: None };
+            assert_eq!(address(text).unwrap(), plain);
         }
+        let several = address("one:7,[::1]:8").unwrap();
+        assert_eq!(several.masters().map(ToString::to_string).collect::<Vec<_>>(), ["one:7", "[::1]:8"]);
+        assert!(address("one:7,").is_err());
         for text in ["host:7#", "host:7#ab", &format!("host#{digits}"), &format!("http://host:7#{digits}")] {
             assert!(!address(text).unwrap_err().to_string().contains("abab"), "{text}");
         }

@@ -42,12 +42,14 @@ pub struct Frame {
     replaced: Option<(u64, Arc<Vec<u8>>)>,
     /// Both ends count it, see [`Kept`].
     numbered: bool,
+    /// It leaves once this much is released.
+    held: u64,
 }
 
 impl Frame {
     /// A frame that stays whatever comes behind it.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes: Arc::new(bytes), counted: None, replaced: None, numbered: false }
+        Self { bytes: Arc::new(bytes), counted: None, replaced: None, numbered: false, held: 0 }
     }
 
     /// The same, counted as long as it is in memory.
@@ -62,7 +64,7 @@ impl Frame {
     /// then
     /// `rest` stands in its place, if anything came between the two.
     pub fn replaced_by_later(bytes: Vec<u8>, key: u64, rest: Vec<u8>) -> Self {
-        Self { bytes: Arc::new(bytes), counted: None, replaced: Some((key, Arc::new(rest))), numbered: false }
+        Self { replaced: Some((key, Arc::new(rest))), ..Self::new(bytes) }
     }
 
     /// The same, as one that is kept when it has left, until the other end says that it has come.
@@ -75,6 +77,12 @@ impl Frame {
     #[must_use]
     pub fn staying(self) -> Self {
         Self { replaced: None, ..self }
+    }
+
+    /// The same, as one that leaves only when [`WriteQueue::release`] has been told this number or a larger one.
+    #[must_use]
+    pub fn held_until(self, number: u64) -> Self {
+        Self { held: number, ..self }
     }
 
     /// What leaves.
@@ -137,6 +145,8 @@ pub struct WriteQueue {
     waiting_bytes: usize,
     /// Bytes that have been written since the queue was made.
     left_bytes: u64,
+    /// Frames that are held for longer wait, and with them all that stand behind.
+    released: u64,
 }
 
 impl WriteQueue {
@@ -170,6 +180,24 @@ impl WriteQueue {
         }
     }
 
+    /// Frames that are held until this number, or a smaller one, may leave from now on.
+    pub fn release(&mut self, number: u64) {
+        self.released = number;
+    }
+
+    /// Whether the next frame is held.
+    pub fn is_held(&self) -> bool {
+        self.frames.front().is_some_and(|frame| frame.held > self.released)
+    }
+
+    /// Puts a frame in front of all that are held, and behind the others.
+    pub fn push_ahead(&mut self, frame: Frame) {
+        let released = self.released;
+        let at = self.frames.iter().position(|frame| frame.held > released).unwrap_or(self.frames.len());
+        self.waiting_bytes += frame.len();
+        self.frames.insert(at, frame);
+    }
+
     /// Bytes that wait.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
@@ -193,15 +221,17 @@ impl WriteQueue {
         self.waiting_bytes = self.frames.front().map_or(0, |frame| frame.len() - self.written);
     }
 
-    /// Writes until the queue is empty or the connection takes no more (`Ok` in both cases).
+    /// Writes until the queue is empty, what is left is held, or the connection takes no more (`Ok` in all cases).
     /// `send` sends what goes out at once.
     pub fn write_to(&mut self, mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<()> {
-        while !self.frames.is_empty() {
+        while !self.frames.is_empty() && !self.is_held() {
             let mut slices = [IoSlice::new(&[]); FRAMES_PER_WRITE];
             let mut skip = self.written;
-            let count = self.frames.len().min(FRAMES_PER_WRITE);
-            for (slice, frame) in slices.iter_mut().zip(&self.frames) {
+            let mut count = 0;
+            let may_leave = self.frames.iter().take_while(|frame| frame.held <= self.released);
+            for (slice, frame) in slices.iter_mut().zip(may_leave) {
                 *slice = IoSlice::new(&frame.bytes[std::mem::take(&mut skip)..]);
+                count += 1;
             }
             match send(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -473,6 +503,25 @@ mod tests {
         queue.push(frame("y"));
         assert!(queue.rewind(0));
         assert_eq!(rest(&mut queue), "aabbccdd");
+    }
+
+    #[test]
+    fn what_is_held_leaves_when_it_is_released_and_not_before() {
+        let mut queue = WriteQueue::default();
+        let held = |word, number| frame(word).held_until(number);
+        [frame("a"), held("b", 1), frame("c"), held("d", 2)].into_iter().for_each(|frame| queue.push(frame));
+        assert!(
+            !queue.is_held() && rest(&mut queue) == "a" && queue.is_held() && rest(&mut queue).is_empty()
+        );
+        queue.push_ahead(frame("x"));
+        queue.push_ahead(frame("y"));
+        assert_eq!((queue.waiting_bytes(), rest(&mut queue)), (5, "xy".to_owned()));
+        queue.release(1);
+        queue.push_ahead(frame("z"));
+        assert_eq!(rest(&mut queue), "bcz");
+        queue.release(2);
+        queue.push_ahead(frame("!"));
+        assert_eq!((rest(&mut queue), queue.is_held(), queue.waiting_bytes()), ("d!".to_owned(), false, 0));
     }
 
     #[test]

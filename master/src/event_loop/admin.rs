@@ -288,6 +288,9 @@ impl EventLoop {
     /// Accepts other run keys from now on, and tells all peers.
     fn rotate_key(&mut self, keys: Result<AcceptedKeys, KeyError>) -> Result<String, String> {
         let keys = keys.map_err(|error| error.to_string())?;
+        if let Some(done) = self.change_keys_of_standing(&keys) {
+            return Ok(done);
+        }
         let now_ms = self.now().millis();
         let Some(office) = &mut self.tickets else {
             return Err("this run has no key: it has to be started again to get one".into());

@@ -71,6 +71,7 @@ impl EventLoop {
                 if let M2c::Status(status) = &mut packet {
                     let keys = self.tickets.as_ref().map(|office| office.accepted());
                     status.run_keys = keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()));
+                    status.lead = self.lead();
                     status.relay = self.relay.as_ref().map(crate::relay::RelayNews::status);
                 }
                 self.send(&[client], &packet, slow);
@@ -94,10 +95,17 @@ impl EventLoop {
     /// yet.
     pub(super) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
         let mut encoded = frame(packet).counted(&self.queued);
+        // What strangers ask for says nothing that a peer would act on.
+        let is_open = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
+        let held_until = if is_open { 0 } else { self.held_until() };
         if self.keeper.is_some() {
             // Which packets leave must follow from what the state was given, not from who reads how fast.
-            encoded = encoded.staying();
+            encoded = encoded.staying().held_until(held_until);
         }
+        let copies = match packet {
+            M2c::Registered(_) => self.copies_to_tell(),
+            _ => None,
+        };
         let now_ms = self.at.millis();
         for client in clients {
             let is_client = |conn: &&mut Conn| matches!(conn.phase, Phase::Client(_));
@@ -114,10 +122,13 @@ impl EventLoop {
             }
             if let Some(office) = &mut self.tickets {
                 for front in office.in_front_of(*client, packet, now_ms) {
-                    conn.queue(&front, frame(&front).counted(&self.queued));
+                    conn.queue(&front, frame(&front).counted(&self.queued).held_until(held_until));
                 }
             }
             conn.queue(packet, encoded.clone());
+            if let Some(copies) = &copies {
+                conn.queue(copies, frame(copies).held_until(held_until));
+            }
             if let M2c::Registered(_) = packet {
                 self.throttle.give_back(Network::of(conn.remote.ip()));
             }
@@ -194,11 +205,15 @@ impl EventLoop {
     /// Writes to every connection for which something was queued.
     pub(super) fn flush_dirty(&mut self) {
         let now = Instant::now();
+        // Nobody takes over from a master that is stopped in order.
+        let released = if self.stop_deadline.is_some() { u64::MAX } else { self.release() };
         for key in self.reactor.take_dirty() {
-            if let Some(conn) = self.conns.get_mut(&key)
-                && conn.flush(now)
-            {
+            let Some(conn) = self.conns.get_mut(&key) else { continue };
+            if conn.flush_released(released, now) {
                 self.reactor.mark_readable(key);
+            }
+            if conn.queue.is_held() {
+                self.note_held(key);
             }
         }
     }
@@ -227,6 +242,7 @@ impl EventLoop {
             self.turn_away(key, Some(Refusal::ShuttingDown), "the master is stopping");
         }
         self.input(Input::Stop);
+        self.dismiss_standbys();
         // The state closes all of its clients; nothing may be left that would hold the end up.
         let keys: Vec<u64> = self.conns.keys().copied().collect();
         for key in keys {

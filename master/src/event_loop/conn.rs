@@ -159,7 +159,8 @@ impl Conn {
         let waits = !self.away
             && matches!(self.phase, Phase::Client(_))
             && !self.overflowed
-            && !self.queue.is_empty();
+            && !self.queue.is_empty()
+            && !self.queue.is_held();
         let left = self.queue.left_bytes();
         let wanted = (self.queue.waiting_bytes().min(MIN_READ_BYTES)) as u64;
         match self.reader {

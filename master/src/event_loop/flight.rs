@@ -3,7 +3,7 @@
 
 use crate::state::{ClientKey, Input};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
-use pccl_protocol::{C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, SyncOutcome, Verdict};
+use pccl_protocol::{C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, RunId, SyncOutcome, Verdict};
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
@@ -40,6 +40,11 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) const fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder, clients: BTreeMap::new(), verdicts: VecDeque::new(), last_plan: None }
+    }
+
+    /// The run is another one than was thought, or is known now.
+    pub(super) fn identify(&self, run: RunId) {
+        self.recorder.identify(run, None);
     }
 
     /// An input is about to be handled.

@@ -64,7 +64,8 @@ fn check(preamble: &Preamble, run: RunId) -> Option<(Refusal, String)> {
             format!("it means to reach peer {:032x}, this is a master", preamble.to),
         ));
     }
-    if preamble.run != 0 && preamble.run != run.0 {
+    // One that stands by may know no run yet.
+    if preamble.run != 0 && run.0 != 0 && preamble.run != run.0 {
         return Some((
             Refusal::WrongRun,
             format!("it belongs to run {}, this is run {run}", RunId(preamble.run)),

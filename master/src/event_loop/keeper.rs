@@ -1,28 +1,34 @@
-//! The loop and its journal: it writes what happens before anything leaves that follows from it, and goes on where the
-//! master has been that it takes the place of.
+//! The loop and its journal: it writes what happens before anything leaves that follows from it, feeds those who stand
+//! by with the same, and goes on where the master has been that it takes the place of.
 
 use super::{
     EventLoop,
     conn::{Conn, Phase},
+    feeds::Feeds,
 };
 use crate::{
     journal::{Chapter, Client, Entry, Journal, Open},
+    office::Acting,
     origin::Origin,
     state::{Action, ClientKey, Input},
 };
 use std::{borrow::Cow, collections::BTreeMap};
 
-/// What the loop has for its journal.
+/// What the loop has for its journal and for those who stand by.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    journal: Journal,
+    journal: Option<Journal>,
     origin: Origin,
     open: Open,
+    pub(super) office: Acting,
+    pub(super) feeds: Feeds,
+    /// Something has happened in this turn.
+    has_news: bool,
 }
 
 impl Keeper {
-    pub(super) fn new(journal: Journal, origin: Origin, open: Open) -> Self {
-        Self { journal, origin, open }
+    pub(super) fn new(journal: Option<Journal>, origin: Origin, open: Open, office: Acting) -> Self {
+        Self { journal, origin, open, office, feeds: Feeds::default(), has_news: false }
     }
 
     /// The state wants something of others.
@@ -30,9 +36,19 @@ impl Keeper {
         self.open.note_asked(action);
     }
 
+    fn record(&mut self, entry: &Entry<'_>) {
+        self.has_news = true;
+        if let Some(journal) = &mut self.journal {
+            journal.record(entry);
+        }
+        self.feeds.record(entry);
+    }
+
     /// The run has ended in order.
     pub(super) fn end(&mut self) {
-        self.journal.end();
+        if let Some(journal) = &mut self.journal {
+            journal.end();
+        }
     }
 }
 
@@ -41,64 +57,93 @@ impl EventLoop {
     pub(super) fn record_input(&mut self, input: &Input) {
         if let Some(keeper) = &mut self.keeper {
             keeper.open.note_answered(input);
-            keeper.journal.record(&Entry::Taken { at: self.at, input: Cow::Borrowed(input) });
+            keeper.record(&Entry::Taken { at: self.at, input: Cow::Borrowed(input) });
         }
     }
 
     /// The state is about to draw its consequences.
     pub(super) fn record_settled(&mut self) {
         if let Some(keeper) = &mut self.keeper {
-            keeper.journal.record(&Entry::Settled);
+            keeper.record(&Entry::Settled);
         }
     }
 
     /// A client has so many of the packets to it.
     pub(super) fn record_acknowledged(&mut self, client: ClientKey, count: u64) {
         if let Some(keeper) = &mut self.keeper {
-            keeper.journal.record(&Entry::Acknowledged { client, count });
+            keeper.record(&Entry::Acknowledged { client, count });
         }
     }
 
-    /// What has happened in this turn is written. Nothing of it has left before.
-    pub(super) fn write_journal(&mut self) {
-        if self.keeper.as_mut().is_some_and(|keeper| keeper.journal.flush()) {
+    /// What has happened in this turn is written, and on its way to those who stand by. Nothing of it has left before.
+    pub(super) fn end_turn(&mut self) {
+        self.settle();
+        let Some(keeper) = &mut self.keeper else { return };
+        let copies = keeper.feeds.take_changed().then(|| keeper.office.copies());
+        if let Some(copies) = &copies {
+            keeper.record(&Entry::Copies(copies.clone()));
+        }
+        if std::mem::take(&mut keeper.has_news) {
+            let released = keeper.office.released().min(keeper.office.turn());
+            keeper.record(&Entry::Turn { released });
+            keeper.has_news = false;
+            keeper.office.end_turn(|| self.state.members());
+        }
+        if keeper.journal.as_mut().is_some_and(Journal::flush) {
             self.begin_chapter();
         }
+        if let Some(copies) = copies {
+            self.tell_copies(&copies);
+        }
+        self.feed_standbys();
     }
 
     /// All that is known is written, and takes the place of what was written before.
     pub(super) fn begin_chapter(&mut self) {
-        // What the state has not drawn the consequences of is no part of what it remembers.
-        self.settle();
-        let Some(keeper) = &self.keeper else { return };
+        if self.keeper.as_ref().is_none_or(|keeper| keeper.journal.is_none()) {
+            return;
+        }
+        let chapter = self.chapter();
+        let Some(keeper) = &mut self.keeper else { return };
+        match (&mut keeper.journal, chapter) {
+            (Some(journal), Some(chapter)) => journal.begin(&chapter),
+            (journal, _) => {
+                if let Some(mut journal) = journal.take() {
+                    journal.end();
+                }
+            }
+        }
+    }
+
+    /// All that is known. Only when the state has settled: what it has not drawn the consequences of is no part of what
+    /// it remembers.
+    pub(super) fn chapter(&self) -> Option<Chapter> {
+        debug_assert!(!self.unsettled);
+        let keeper = self.keeper.as_ref()?;
         let state = self.state.remember();
         let tickets = self.tickets.as_ref().map(|office| office.remember()).transpose();
-        let (state, tickets) = match (state, tickets) {
-            (Ok(state), Ok(tickets)) => (state, tickets),
+        match (state, tickets) {
+            (Ok(state), Ok(tickets)) => Some(Chapter {
+                origin: keeper.origin.clone(),
+                at: self.at,
+                next_client: self.reactor.next_key(),
+                state,
+                tickets,
+                clients: self.clients(),
+                open: keeper.open.clone(),
+                past: keeper.office.past(),
+            }),
             (Err(error), _) | (_, Err(error)) => {
                 log::error!("internal error: what this master knows cannot be written: {error}");
-                if let Some(mut keeper) = self.keeper.take() {
-                    keeper.end();
-                }
-                return;
+                None
             }
-        };
-        let chapter = Chapter {
-            origin: keeper.origin.clone(),
-            at: self.at,
-            next_client: self.reactor.next_key(),
-            state,
-            tickets,
-            clients: self.clients(),
-            open: keeper.open.clone(),
-        };
-        if let Some(keeper) = &mut self.keeper {
-            keeper.journal.begin(&chapter);
         }
     }
 
     fn clients(&self) -> BTreeMap<ClientKey, Client> {
-        let clients = self.conns.iter().filter(|(_, conn)| matches!(conn.phase, Phase::Client(_)));
+        let is_client =
+            |key: u64, conn: &Conn| matches!(conn.phase, Phase::Client(_)) && !self.is_standby(key);
+        let clients = self.conns.iter().filter(|(key, conn)| is_client(**key, conn));
         let describe = |conn: &Conn| {
             let (before, frames) = conn.queue.not_acknowledged();
             let frames = frames.into_iter().map(<[u8]>::to_vec).collect();
@@ -114,7 +159,7 @@ impl EventLoop {
         let known: Vec<(u64, bool)> =
             self.conns.keys().map(|key| (*key, self.state.may_return(ClientKey(*key)))).collect();
         for (key, may_return) in known {
-            let (client, text) = (ClientKey(key), "the master was started again".to_owned());
+            let (client, text) = (ClientKey(key), "another master goes on".to_owned());
             if may_return {
                 self.take(Input::Away { client, text });
             } else {

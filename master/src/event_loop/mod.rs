@@ -9,6 +9,9 @@
 mod admin;
 mod apply;
 mod conn;
+mod deposed;
+mod feeder;
+mod feeds;
 mod flight;
 mod frame;
 mod half_open;
@@ -20,28 +23,33 @@ mod reach;
 mod read;
 mod recall;
 mod returning;
+mod standing;
 mod tickets;
 
 pub(crate) use admin::AdminSocket;
+pub(crate) use feeder::Search;
 pub(crate) use recall::Recalled;
 
 use crate::{
     journal::{Journal, Open},
+    office::{Acting, Electorates},
     origin::Origin,
     relay::RelayNews,
-    state::{Action, ClientKey, Input, MasterState, Timestamp},
+    state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
 use admin::Admin;
 use conn::Conn;
+use feeder::{Feeder, Following, draw_copy};
 use keeper::Keeper;
 use large::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
-    RunId,
+    Copies, RunId, Term,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;
 use reach::Reacher;
+use standing::Standing;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -84,6 +92,8 @@ pub(crate) struct Setup {
     pub(crate) origin: Origin,
     /// Where is written what happens, if it is.
     pub(crate) journal: Option<Journal>,
+    /// Others may stand by for this master.
+    pub(crate) accepts_standbys: bool,
     /// All clients have to prove that they have one of these, if there are any.
     pub(crate) keys: Option<RunKeys>,
     /// What is told of the relay, if there is one.
@@ -102,6 +112,23 @@ pub(crate) enum Begin {
     Fresh(Box<MasterState>),
     /// A run goes on.
     Again(Box<Recalled>),
+    /// Another master acts, or did: of what it knew this one may have a copy.
+    StandBy(Search, Option<Box<Recalled>>),
+}
+
+/// Why a loop ended that was not stopped.
+#[derive(Debug)]
+pub(crate) enum LoopEnd {
+    /// The event queue of the system failed.
+    System(io::Error),
+    /// Another master acts; which one.
+    Deposed(String),
+}
+
+impl From<io::Error> for LoopEnd {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 /// The loop and everything that it owns.
@@ -126,6 +153,11 @@ pub(crate) struct EventLoop {
     /// The state's time when it was last given something.
     at: Timestamp,
     keeper: Option<Keeper>,
+    accepts_standbys: bool,
+    /// While another master acts.
+    standing: Option<Box<Standing>>,
+    /// Another master has taken over; which one.
+    deposed: Option<String>,
     /// When the loop last looked at its events, for the measurement of gaps.
     last_turn: Instant,
     stop_deadline: Option<Instant>,
@@ -157,41 +189,32 @@ impl EventLoop {
         let (waker, stopper) = (reactor.waker(), reactor.stopper());
         let admin = setup.admin.map(|socket| Admin::register(socket, &mut reactor)).transpose()?;
         let now = Instant::now();
-        let keys = setup.keys.clone();
-        let fresh = || keys.map(|keys| TicketOffice::open(&setup.origin, keys));
-        let (state, tickets, began_at, places, open) = match setup.begin {
-            Begin::Fresh(state) => (*state, fresh(), Timestamp::default(), BTreeMap::new(), Open::default()),
-            Begin::Again(recalled) => {
-                let Recalled { at, next_client, state, tickets, places, open } = *recalled;
-                reactor.begin_keys_at(next_client);
-                (state, tickets, at, places, open)
-            }
-        };
-        let mut conns = BTreeMap::new();
-        for (client, place) in places {
-            conns.insert(client.0, Conn::recalled(place)?);
-        }
         let run = setup.origin.run;
-        let event_loop = Self {
+        let first = MasterState::new(Options::new(run), Box::new(setup.origin.identities()));
+        let keeps = setup.journal.is_some() || setup.accepts_standbys;
+        let mut event_loop = Self {
             reactor,
             admin,
-            state,
+            state: first,
             observer: flight::Observer::new(setup.recorder),
             planner: Planner::new(Arc::clone(&waker)),
             reacher: Reacher::new(run, waker),
             run,
-            lock: setup.keys.map(Lock::of_master),
-            tickets,
+            lock: setup.keys.clone().map(Lock::of_master),
+            tickets: None,
             relay: setup.relay,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,
-            began_at,
-            at: began_at,
-            keeper: setup.journal.map(|journal| Keeper::new(journal, setup.origin, open)),
+            began_at: Timestamp::default(),
+            at: Timestamp::default(),
+            keeper: None,
+            accepts_standbys: setup.accepts_standbys,
+            standing: None,
+            deposed: None,
             last_turn: now,
             stop_deadline: None,
-            conns,
+            conns: BTreeMap::new(),
             half_open: Crowd::default(),
             throttle: Throttle::new(now),
             last_read: 0,
@@ -207,11 +230,31 @@ impl EventLoop {
             actions: Vec::new(),
             buffer: vec![0; read::BUFFER_BYTES],
         };
+        match setup.begin {
+            Begin::Fresh(state) => {
+                event_loop.state = *state;
+                event_loop.tickets = setup.keys.map(|keys| TicketOffice::open(&setup.origin, keys));
+                let office = Acting::new(Term(0), draw_copy()?, 0, Electorates::default());
+                let keeper = || Keeper::new(setup.journal, setup.origin, Open::default(), office);
+                event_loop.keeper = keeps.then(keeper);
+            }
+            Begin::Again(recalled) => {
+                let Copies { term, acting, .. } = recalled.past.copies;
+                event_loop.go_on_as(*recalled, (term, acting), setup.journal, setup.keys);
+            }
+            Begin::StandBy(search, known) => {
+                // Nothing is known of a run before that.
+                event_loop.run = known.as_ref().map_or(RunId(0), |recalled| recalled.run());
+                let feeder = Feeder::start(search, known.map(Following::of), event_loop.reactor.waker())?;
+                event_loop.standing = Some(Box::new(Standing::new(feeder, setup.journal, setup.keys)));
+            }
+        }
         Ok((event_loop, stopper))
     }
 
-    /// Runs until it is stopped and its clients are told, or until the system's event queue fails.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Runs until it is stopped and its clients are told, until another master acts, or until the system's event queue
+    /// fails.
+    pub(crate) fn run(mut self) -> Result<(), LoopEnd> {
         self.last_turn = Instant::now();
         self.go_on();
         loop {
@@ -224,12 +267,18 @@ impl EventLoop {
             self.planner.take_answers().into_iter().for_each(|answer| self.take(answer));
             self.reacher.take_answers().into_iter().for_each(|answer| self.take(answer));
             self.admin_turn();
+            self.stand_turn();
             self.settle();
             self.tick()?;
             self.judge_readers();
             self.expire();
-            self.write_journal();
+            self.judge_standbys();
+            self.end_turn();
             self.flush_dirty();
+            self.inquire();
+            if let Some(text) = self.deposed.take() {
+                return Err(LoopEnd::Deposed(text));
+            }
             if self.has_stopped() {
                 if let Some(keeper) = &mut self.keeper {
                     keeper.end();
@@ -244,7 +293,7 @@ impl EventLoop {
         let of_state = self.state.next_deadline().map(|deadline| self.instant(deadline));
         let of_half_open = self.half_open.first().and_then(|key| self.conns.get(&key)?.deadline());
         let of_closing = (!self.closing.is_empty()).then_some(self.next_look_at_closing);
-        let of_conns = of_half_open.into_iter().chain(of_closing);
+        let of_conns = of_half_open.into_iter().chain(of_closing).chain(self.standing_deadline());
         let of_admin = self.admin.as_ref().and_then(Admin::deadline);
         let earliest = of_conns.chain(of_state).chain(of_admin).chain(self.stop_deadline).min();
         self.reactor.time_to_wait(earliest)
@@ -263,6 +312,7 @@ impl EventLoop {
         for conn in self.conns.values_mut() {
             conn.extend_deadline(late);
         }
+        self.excuse_standbys(late);
         self.input(Input::LoopGap(late));
     }
 

@@ -133,9 +133,13 @@ impl EventLoop {
         if self.keep_place(key, &text) {
             return;
         }
+        let is_guest = self.guest_has_gone(key);
+        let is_standby = self.is_standby(key);
+        self.lose_standby(key, &text);
         let Some(conn) = self.remove(key) else { return };
         match conn.phase {
             Phase::HalfOpen(..) => log::debug!("{}: {text} before it was known whose it is", conn.remote),
+            Phase::Client(_) if is_guest || is_standby => {}
             Phase::Client(_) => self.take(Input::Disconnected { client: ClientKey(key), text }),
             Phase::Closing { .. } => {}
         }
@@ -210,6 +214,9 @@ impl EventLoop {
         conn.begin();
         self.half_open.remove(key);
         self.reactor.mark_dirty(key);
+        if self.standing.is_some() {
+            return self.greet(key);
+        }
         self.take(Input::Connected { client: ClientKey(key), remote, local });
     }
 

@@ -1,13 +1,15 @@
-//! What a master knew that has died, out of its journal: the state machine is given once more what it was given, and
-//! what it sends is counted and kept as it was. Nothing is sent and nobody is asked.
+//! What a master knew that has died, or knows that this one stands by for, out of its journal: the state machine is
+//! given once more what it was given, and what it sends is counted and kept as it was. Nothing is sent and nobody is
+//! asked.
 
 use super::{frame::frame, tickets::TicketOffice};
 use crate::{
     journal::{Chapter, Client, Entry, Open},
+    office::{Electorates, Past},
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
-use pccl_protocol::{M2c, limits::MAX_KEPT_BYTES};
+use pccl_protocol::{M2c, RunId, limits::MAX_KEPT_BYTES};
 use std::{collections::BTreeMap, net::IpAddr};
 use tinysockets::{
     key::RunKeys,
@@ -45,6 +47,9 @@ pub(crate) struct Recalled {
     pub(super) tickets: Option<TicketOffice>,
     pub(super) places: BTreeMap<ClientKey, Place>,
     pub(super) open: Open,
+    pub(super) origin: Origin,
+    /// What is known of the office.
+    pub(crate) past: Past,
 }
 
 impl Recalled {
@@ -58,7 +63,18 @@ impl Recalled {
         options: Options,
         keys: Option<RunKeys>,
     ) -> Result<Self, String> {
-        let Chapter { origin, at, next_client, state, tickets, clients, open } = chapter;
+        let mut recalled = Self::begin(chapter, options, keys)?;
+        entries.into_iter().for_each(|entry| recalled.live_through(entry));
+        recalled.end();
+        Ok(recalled)
+    }
+
+    /// What was known at the beginning of a chapter.
+    ///
+    /// # Errors
+    /// Why that cannot be found out.
+    pub(super) fn begin(chapter: Chapter, options: Options, keys: Option<RunKeys>) -> Result<Self, String> {
+        let Chapter { origin, at, next_client, state, tickets, clients, open, mut past } = chapter;
         let text = |error: postcard::Error| error.to_string();
         let tickets = match (keys, tickets) {
             (None, None) => None,
@@ -67,15 +83,31 @@ impl Recalled {
             (None, Some(_)) => return Err("the run has a run key, and none is given".into()),
         };
         let state = MasterState::recall(options, Box::new(Origin::identities(&origin)), &state);
+        let state = state.map_err(text)?;
         let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
-        let mut recalled = Self { at, next_client, state: state.map_err(text)?, tickets, places, open };
-        entries.into_iter().for_each(|entry| recalled.live_through(entry));
-        // The end of the last turn may be missing. If it is not, this changes nothing.
-        recalled.live_through(Entry::Settled);
-        Ok(recalled)
+        if past.copies.standbys.is_empty() {
+            // As long as nobody stands by it is not noted who the members are.
+            past.electorates = Electorates::from(past.turn, state.members());
+        }
+        Ok(Self { at, next_client, state, tickets, places, open, origin, past })
     }
 
-    fn live_through(&mut self, entry: Entry<'static>) {
+    /// The end of the last turn may be missing. If it is not, this changes nothing.
+    pub(super) fn end(&mut self) {
+        self.live_through(Entry::Settled);
+    }
+
+    /// Whether nobody else can have taken over: no copy was complete beside that of the acting master.
+    pub(crate) fn is_sure_to_act(&self) -> bool {
+        self.past.copies.standbys.is_empty()
+    }
+
+    /// The run.
+    pub(crate) fn run(&self) -> RunId {
+        self.origin.run
+    }
+
+    pub(super) fn live_through(&mut self, entry: Entry<'static>) {
         let mut actions = Vec::new();
         match entry {
             Entry::Taken { at, input } => {
@@ -91,6 +123,8 @@ impl Recalled {
                     place.queue.acknowledge(count);
                 }
             }
+            Entry::Copies(copies) => self.past.copies = copies,
+            Entry::Turn { released } => self.past.end_turn(released, self.state.members()),
         }
         actions.into_iter().for_each(|action| self.carry_out(action));
     }

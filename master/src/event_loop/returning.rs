@@ -34,11 +34,28 @@ impl EventLoop {
 
     /// Deals with what is about connections and their packets, and counts and gives back all others.
     pub(super) fn take_about_connection(&mut self, key: u64, packet: C2m) -> Result<C2m, Progress> {
+        if self.standing.is_some() {
+            self.answer_guest(key, packet);
+            return Err(Progress::More);
+        }
+        if self.is_standby(key) {
+            return Err(self.take_of_standby(key, &packet));
+        }
         match packet {
             C2m::Return(asked) => {
                 self.take_over(key, asked);
                 Err(Progress::Drained)
             }
+            C2m::StandBy(asked) => {
+                self.take_standby(key, asked);
+                Err(Progress::More)
+            }
+            C2m::CopiesKnown(known) if self.state.is_peer(ClientKey(key)) => {
+                self.take_known(key, known);
+                Err(Progress::More)
+            }
+            // A late one: enough others had promised themselves before.
+            C2m::Promise(_) if self.state.is_peer(ClientKey(key)) => Err(Progress::More),
             C2m::Received(Received { count }) if self.state.is_peer(ClientKey(key)) => {
                 let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
                 if !conn.queue.acknowledge(count) {
@@ -47,9 +64,11 @@ impl EventLoop {
                     return Err(Progress::Drained);
                 }
                 self.record_acknowledged(ClientKey(key), count);
+                let held_until = self.held_until();
                 let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
                 let answer = M2c::Received(Received { count: conn.received });
-                conn.queue.push(frame(&answer));
+                // What has come must be known to whoever takes over before the peer lets go of it.
+                conn.queue.push(frame(&answer).held_until(held_until));
                 self.reactor.mark_dirty(key);
                 Err(Progress::More)
             }
@@ -62,8 +81,27 @@ impl EventLoop {
         }
     }
 
+    /// A packet of somebody who stands by.
+    fn take_of_standby(&mut self, key: u64, packet: &C2m) -> Progress {
+        match packet {
+            C2m::Fed(fed) if self.take_fed(key, *fed) => Progress::More,
+            other => {
+                self.lose_standby(key, &format!("{} has no place here", other.name()));
+                self.remove(key);
+                Progress::Drained
+            }
+        }
+    }
+
     /// A connection wants to take the place of the one that a peer had.
-    fn take_over(&mut self, key: u64, asked: Return) {
+    pub(super) fn take_over(&mut self, key: u64, asked: Return) {
+        let term = self.term();
+        if asked.term > term {
+            let text =
+                format!("a peer knows a master of term {}, this one was that of term {term}", asked.term);
+            self.deposed = Some(text);
+            return;
+        }
         match self.place_of(key, &asked) {
             Ok(old) => self.move_connection(key, old, &asked),
             Err(reason) => self.take(Input::Refused { client: ClientKey(key), reason }),
@@ -101,6 +139,7 @@ impl EventLoop {
             return self.take(Input::Refused { client: ClientKey(key), reason });
         }
         self.give_room(key);
+        let (held_until, term, acting) = (self.held_until(), self.term(), self.copy());
         // Nobody has registered over the new one.
         self.take(Input::Disconnected { client: ClientKey(key), text: String::new() });
         let (Some(mut new), Some(conn)) = (self.conns.remove(&key), self.conns.get_mut(&old)) else { return };
@@ -109,9 +148,15 @@ impl EventLoop {
             return;
         }
         conn.queue.rewind(asked.received);
-        conn.queue.push_first(frame(&M2c::Returned(Returned { received: conn.received })));
+        let answer = Returned { received: conn.received, term, acting };
+        conn.queue.push_first(frame(&M2c::Returned(answer)).held_until(held_until));
         conn.take_over(new);
-        self.throttle.give_back(Network::of(conn.remote.ip()));
+        if let Some(copies) = self.copies_to_tell() {
+            self.tell_ahead(old, frame(&copies));
+        }
+        if let Some(conn) = self.conns.get(&old) {
+            self.throttle.give_back(Network::of(conn.remote.ip()));
+        }
         self.take(Input::Returned { client: ClientKey(old) });
     }
 }

@@ -1,12 +1,13 @@
 //! What a journal holds, and its form: frames of a length, a check sum and the bytes of one value. Pure.
 
 use crate::{
+    office::Past,
     origin::Origin,
-    state::{Action, ClientKey, Input, PlanKey, Timestamp},
+    state::{Action, ClientKey, Input, Options, PlanKey, Timestamp},
     topology::Job,
 };
 use pccl_hash::crc32c;
-use pccl_protocol::{GroupId, PeerId, ReachTarget};
+use pccl_protocol::{Copies, GroupId, PeerId, ReachTarget};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -96,6 +97,16 @@ pub(crate) struct Chapter {
     pub(crate) tickets: Option<Vec<u8>>,
     pub(crate) clients: BTreeMap<ClientKey, Client>,
     pub(crate) open: Open,
+    pub(crate) past: Past,
+}
+
+/// What the feed of a standby begins with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Opening {
+    pub(crate) format: String,
+    /// The settings of the run, which outlive its masters.
+    pub(crate) settings: Options,
+    pub(crate) chapter: Chapter,
 }
 
 /// One thing that happened since.
@@ -108,10 +119,14 @@ pub(crate) enum Entry<'a> {
     Settled,
     /// A client has so many of the packets to it.
     Acknowledged { client: ClientKey, count: u64 },
+    /// These copies are complete from now on.
+    Copies(Copies),
+    /// A turn has ended, when what follows from all turns up to this one may have left.
+    Turn { released: u64 },
 }
 
 /// Appends a value.
-pub(super) fn put(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), postcard::Error> {
+pub(crate) fn put(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), postcard::Error> {
     let bytes = postcard::to_stdvec(value)?;
     let length = u32::try_from(bytes.len()).map_err(|_| postcard::Error::SerializeBufferFull)?;
     out.extend_from_slice(&length.to_le_bytes());
@@ -122,7 +137,7 @@ pub(super) fn put(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), postc
 
 /// Takes the next value from the front of `bytes`. `None`: there is no whole one, since the file ends here or in the
 /// middle of one.
-pub(super) fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<Option<T>, postcard::Error> {
+pub(crate) fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<Option<T>, postcard::Error> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
     let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let length = number(0) as usize;
@@ -148,6 +163,7 @@ mod tests {
         let packet = C2m::VotePending(RequestId(3));
         let input = Cow::Owned(Input::Packet { client, packet });
         let entries = [
+            Entry::Turn { released: 4 },
             Entry::Taken { at: Timestamp(5), input },
             Entry::Settled,
             Entry::Acknowledged { client, count: 9 },
@@ -166,6 +182,6 @@ mod tests {
         *bytes.last_mut().unwrap() ^= 1;
         let mut rest = &bytes[..];
         let count = std::iter::from_fn(|| take::<Entry<'static>>(&mut rest).unwrap()).count();
-        assert_eq!(count, 2, "damage ends the file");
+        assert_eq!(count, 3, "damage ends the file");
     }
 }

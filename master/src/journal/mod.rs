@@ -4,10 +4,12 @@
 //! machine was given since, the *entries*. Equal inputs give equal outputs, so whoever feeds them again knows what the
 //! master knew, to the last packet that could have left. From time to time a new chapter takes the place of the file.
 //!
+//! Masters that stand by are fed with the same.
+//!
 //! The parts, each uses only what stands before it: `entry` (what is written, and its form; pure), `file`.
 
 mod entry;
 mod file;
 
-pub(crate) use entry::{Chapter, Client, Entry, Open};
-pub(crate) use file::Journal;
+pub(crate) use entry::{Chapter, Client, Entry, Open, Opening, put, take};
+pub(crate) use file::{FORMAT, Journal};

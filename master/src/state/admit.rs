@@ -53,7 +53,15 @@ impl MasterState {
             (C2m::Register(_), Known(..)) => Err(protocol("registered twice on one connection")),
 
             // Of use to whoever has the connection, and for nobody else.
-            (C2m::Return(_) | C2m::Received(_), _) => illegal(),
+            (
+                C2m::Return(_)
+                | C2m::Received(_)
+                | C2m::StandBy(_)
+                | C2m::Fed(_)
+                | C2m::CopiesKnown(_)
+                | C2m::Promise(_),
+                _,
+            ) => illegal(),
 
             (C2m::Beat(_) | C2m::Leave(_), Known(..)) => Ok(()),
             (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),

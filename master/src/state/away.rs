@@ -11,6 +11,7 @@ use super::group::{Group, Loss};
 use super::roll::Roll;
 use super::types::{ClientKey, Timestamp};
 use pccl_protocol::{Cause, EdgeReport, PeerId, Text};
+use std::collections::BTreeSet;
 
 impl Roll {
     /// Whether what was found about the ports of a peer says that it has died: it is away, and nobody listens at a port
@@ -71,6 +72,17 @@ impl MasterState {
     /// The client of a registered peer.
     pub fn client_of(&self, peer: PeerId) -> Option<ClientKey> {
         self.roll.peers.get(&peer).map(|peer| peer.client)
+    }
+
+    /// The peer of a client, once it has registered.
+    pub fn peer_of(&self, client: ClientKey) -> Option<PeerId> {
+        self.roll.clients.get(&client)?.peer
+    }
+
+    /// The members of the run: those that vote and are counted.
+    pub fn members(&self) -> BTreeSet<PeerId> {
+        let accepted = self.roll.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted);
+        accepted.map(|(id, _)| *id).collect()
     }
 
     pub(super) fn note_away(&mut self, client: ClientKey, text: String) {

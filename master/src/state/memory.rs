@@ -54,6 +54,11 @@ impl MasterState {
         Ok(recalled)
     }
 
+    /// The settings of the run.
+    pub fn options(&self) -> &Options {
+        &self.roll.options
+    }
+
     /// Gives the source of identities back.
     pub fn into_ids(self) -> Box<dyn IdSource + Send> {
         self.ids

@@ -9,7 +9,8 @@ use super::roll::Roll;
 use super::types::{ClientKey, Timestamp};
 use pccl_protocol::{
     EdgeRate, GroupId, Host, KickReason, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates,
-    RatesRequest, RequestId, Status, StatusGroup, StatusPeer, StatusWait, Text, WorldSizes, limits,
+    RatesRequest, RequestId, Status, StatusGroup, StatusLead, StatusPeer, StatusWait, Term, Text, WorldSizes,
+    limits,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,7 +164,7 @@ impl MasterState {
     }
 
     /// The run as it is now, for a member of `group` or for somebody outside.
-    pub(super) fn status(&self, request: RequestId, group: Option<GroupId>) -> Status {
+    pub(crate) fn status(&self, request: RequestId, group: Option<GroupId>) -> Status {
         let sizes = match group {
             Some(group) => self.roll.sizes(group),
             None => WorldSizes { group: 0, ..self.roll.sizes(GroupId::default()) },
@@ -203,6 +204,7 @@ impl MasterState {
             waits: waits.collect(),
             // Whoever sends it knows.
             relay: None,
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
         }
     }
 

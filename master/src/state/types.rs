@@ -74,8 +74,8 @@ pub trait IdSource {
     fn peer_id(&mut self, nth: u64) -> PeerId;
 }
 
-/// Settings of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Settings of a run. Where they are kept, what follows from its secret, and from the machine of its master, is not.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Options {
     /// Identity of the run.
     pub run: RunId,
@@ -112,8 +112,10 @@ pub struct Options {
     /// Peers that a collective or a sync needs in the world.
     pub min_world_size: u32,
     /// How bulk data travels, in a run with a key.
+    #[serde(with = "pccl_protocol::kept")]
     pub wire: Option<WireMode>,
     /// Keys the digests of shared state, in a run with a key.
+    #[serde(skip)]
     pub state_key: Option<SecretKey>,
     /// Only peers with these names give shared state to others, if there are any names.
     pub trusted_seeders: Vec<Name>,
@@ -122,6 +124,7 @@ pub struct Options {
     /// Only peers that others can dial take part.
     pub require_reachable: bool,
     /// Where peers meet that nobody can dial, if they may.
+    #[serde(skip)]
     pub relay: Option<RelayOffer>,
     /// A master takes the place of this one when it dies, and knows what it knew.
     pub comes_back: bool,

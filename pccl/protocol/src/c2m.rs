@@ -1,10 +1,11 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Address, AheadStep, CallKind, CallMe, CollectiveId, Descriptor, EdgeFault, EdgeName, Examine,
-    FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan, Name, Nothing,
-    OpFault, OpId, PeerId, ProbeReport, Purpose, ReachReport, Received, RequestId, ResumeOffer, Return,
-    Revision, RunId, SourceFailure, StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits,
+    Address, AheadStep, CallKind, CallMe, CollectiveId, CopiesKnown, Descriptor, EdgeFault, EdgeName,
+    Examine, Fed, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan, Name,
+    Nothing, OpFault, OpId, PeerId, ProbeReport, Promise, Purpose, ReachReport, Received, RequestId,
+    ResumeOffer, Return, Revision, RunId, SourceFailure, StandBy, StateEntry, SyncId, SyncReport,
+    SyncStrategy, VoteRef, limits,
 };
 use tinysockets::{key::SecretKey, wire::ListItem};
 
@@ -61,13 +62,29 @@ packets! {
         Return(Return) = 40,
         /// How many packets of the master have come.
         Received(Received) = 41,
+        /// First packet of a connection: this process stands by for the master.
+        StandBy(StandBy) = 42,
+        /// What of its feed a standby has.
+        Fed(Fed) = 43,
+        /// Which list of complete copies this peer knows.
+        CopiesKnown(CopiesKnown) = 44,
+        /// Answer to a claim.
+        Promise(Promise) = 45,
     }
 }
 
 impl C2m {
     /// Whether it counts among the packets that a peer has sent ([`Return`]).
     pub const fn is_numbered(&self) -> bool {
-        !matches!(self, Self::Return(_) | Self::Received(_))
+        !matches!(
+            self,
+            Self::Return(_)
+                | Self::Received(_)
+                | Self::StandBy(_)
+                | Self::Fed(_)
+                | Self::CopiesKnown(_)
+                | Self::Promise(_)
+        )
     }
 }
 

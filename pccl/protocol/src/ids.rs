@@ -61,6 +61,14 @@ id!(
     Revision(u64), "{}"
 );
 id!(
+    /// Counts the masters of a run that have acted one after the other: each acts in a term of its own.
+    Term(u64), "{}"
+);
+id!(
+    /// Identity of one copy of what a master knows: that of the acting master, or of one that stands by. Random.
+    CopyId(u64), "{:016x}"
+);
+id!(
     /// Number that ties an answer to the request of one peer.
     RequestId(u64), "{}"
 );

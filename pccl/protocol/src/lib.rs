@@ -10,8 +10,8 @@
 //! * [`limits`]: every limit, in one file.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
-//! `collective`, `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `examine`, `reach`, `world`, `returning`,
-//! `hosts`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
+//! `collective`, `forming`, `state`, `call`, `verdict`, `kind`, `probe`, `examine`, `reach`, `world`, `standby`,
+//! `returning`, `hosts`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -34,6 +34,7 @@ mod probe;
 mod reach;
 mod reasons;
 mod returning;
+mod standby;
 mod state;
 mod status;
 mod ticket;
@@ -55,6 +56,7 @@ pub use probe::*;
 pub use reach::*;
 pub use reasons::*;
 pub use returning::*;
+pub use standby::*;
 pub use state::*;
 pub use status::*;
 pub use ticket::*;

@@ -10,6 +10,15 @@ pub const MAX_MESH_RANKS: usize = 8;
 pub const MAX_POOL_CONNECTIONS: u16 = 64;
 /// Most names of trusted seeders.
 pub const MAX_TRUSTED_SEEDERS: usize = 64;
+/// Most masters that stand by for one.
+pub const MAX_STANDBYS: usize = 8;
+/// Most copies of one standby whose promises it gives back.
+pub const MAX_CLAIMS: usize = 8;
+/// Bytes of a journal in one packet of a feed.
+pub const FEED_BYTES: usize = 1 << 20;
+/// After this time without a word a standby and the peers of a run with standbys take the acting master for lost, in
+/// milliseconds.
+pub const STANDBY_SILENCE_MS: u64 = 3_000;
 /// Most tensors in one `all_reduce_many`.
 pub const MAX_PARTS: usize = 16_384;
 /// Bytes of one contribution, times the number of ranks, up to which a collective is done by all-gather. Measured, see
@@ -160,6 +169,7 @@ const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 2
 // So must the question whom a peer reaches of all others, and the longest answer.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + MAX_ADDRESSES_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);
+const _: () = assert!(FEED_BYTES < MAX_PACKET_BYTES);
 // A client that reads slowly is not dropped for one large packet behind another.
 const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
 // The longest list of a group that is formed fits, and a beat of somebody who waits.

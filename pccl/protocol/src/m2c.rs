@@ -1,9 +1,9 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, Call, Examined, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys, KickReason, Nothing,
-    OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received, RequestId, Returned, RunId,
-    Status, SyncOutcome, SyncPlan, Text, Tickets, WireMode, WorldSizes,
+    Algorithm, Call, Claim, Copies, Examined, Feed, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys,
+    KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received,
+    RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, WireMode, WorldSizes,
 };
 use tinysockets::key::SecretKey;
 
@@ -75,13 +75,29 @@ packets! {
         Returned(Returned) = 40,
         /// How many packets of the peer have come.
         Received(Received) = 41,
+        /// Bytes of the journal, for a standby.
+        Feed(Feed) = 42,
+        /// Which copies of what the master knows are complete.
+        Copies(Copies) = 43,
+        /// This master stands by, and does not act.
+        StandsBy(StandsBy) = 44,
+        /// A standby asks for a promise.
+        Claim(Claim) = 45,
     }
 }
 
 impl M2c {
     /// Whether it counts among the packets that the master has sent to a peer ([`Return`](crate::Return)).
     pub const fn is_numbered(&self) -> bool {
-        !matches!(self, Self::Returned(_) | Self::Received(_))
+        !matches!(
+            self,
+            Self::Returned(_)
+                | Self::Received(_)
+                | Self::Feed(_)
+                | Self::Copies(_)
+                | Self::StandsBy(_)
+                | Self::Claim(_)
+        )
     }
 }
 

@@ -1,11 +1,11 @@
 //! How a peer whose connection to the master has ended goes on over another one.
 //!
 //! Packets are numbered, in each direction by itself and over all connections of a peer, from 1: all but those that
-//! make a connection or are about its packets (`is_numbered`). Each end keeps what it has sent until the other one has
-//! said that it came, and sends the rest again over the next connection. So every packet comes once and in its order,
-//! and nobody else notices.
+//! make a connection or are about its packets or about who leads (`is_numbered`). Each end keeps what it has sent until
+//! the other one has said that it came, and sends the rest again over the next connection. So every packet comes once
+//! and in its order, and nobody else notices.
 
-use crate::{PeerId, RunId};
+use crate::{CopyId, PeerId, RunId, Term};
 use tinysockets::key::SecretKey;
 
 wire_struct! {
@@ -19,6 +19,8 @@ wire_struct! {
         pub proof: Option<SecretKey>,
         /// Numbered packets of the master that have come.
         pub received: u64,
+        /// The newest term that it knows: it obeys no master of an older one.
+        pub term: Term,
     }
 }
 
@@ -29,6 +31,10 @@ wire_struct! {
     pub struct Returned {
         /// Numbered packets of the peer that have come.
         pub received: u64,
+        /// The term in which the master acts.
+        pub term: Term,
+        /// Its copy of what it knows.
+        pub acting: CopyId,
     }
 }
 

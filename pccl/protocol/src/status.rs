@@ -2,7 +2,7 @@
 
 use crate::{
     CallKind, CollectiveId, EdgeRate, FetchProgress, GroupEpoch, GroupId, Host, Name, Named, PeerId,
-    RequestId, Revision, RunId, Text, WireMode, WorldSizes, limits,
+    RequestId, Revision, RunId, Standby, Term, Text, WireMode, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -130,6 +130,21 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Who leads the run.
+    pub struct StatusLead {
+        /// The term of the master that acts, as far as is known.
+        pub term: Term,
+        /// Whether it is the one that answers. Otherwise that stands by, and what it says of the run is what it has
+        /// heard last.
+        pub acts: bool,
+        /// Those who stand by and know all that it knows.
+        pub standbys: Vec<Standby>,
+        /// What it waits for, if anything.
+        pub text: Option<Text>,
+    }
+}
+
+wire_struct! {
     /// The run at one instant. Its [`Display`](fmt::Display) is a short text of several lines.
     pub struct Status {
         /// The request that this answers.
@@ -154,6 +169,8 @@ wire_struct! {
         pub waits: Vec<StatusWait>,
         /// Through which peers meet that nobody can dial, if the master has a relay.
         pub relay: Option<StatusRelay>,
+        /// Who leads it.
+        pub lead: StatusLead,
     }
 }
 
@@ -240,9 +257,29 @@ impl fmt::Display for Status {
         if let Some(relay) = &self.relay {
             self.write_relay(f, relay)?;
         }
+        self.lead.fmt(f)?;
         match self.run_keys {
             2.. => f.write_str("a second run key is accepted\n"),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Nothing for a run that never had more than one master.
+impl fmt::Display for StatusLead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { term, acts, standbys, text } = self;
+        let places = standbys.iter().map(|standby| standby.hosts.listed(standby.port));
+        let places = places.collect::<Vec<_>>().join(", ");
+        match (acts, standbys.is_empty()) {
+            (true, true) if *term == Term(0) => {}
+            (true, true) => writeln!(f, "master of term {term}, nobody stands by")?,
+            (true, false) => writeln!(f, "master of term {term}, standbys: {places}")?,
+            (false, _) => writeln!(f, "this master stands by for that of term {term}")?,
+        }
+        match text {
+            Some(text) => writeln!(f, "{text}"),
+            None => Ok(()),
         }
     }
 }
@@ -349,6 +386,7 @@ mod tests {
             ],
             waits: vec![StatusWait { since_ms: 61_500, text: Text::new("admission waits for peer 11") }],
             relay: None,
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
         };
         let text = status.to_string();
         for part in [

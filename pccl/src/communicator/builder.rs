@@ -1,5 +1,6 @@
 //! Builds a communicator: settings with their defaults, checked in the end.
 
+use crate::masters::Masters;
 use crate::{
     Communicator, Error, FrameChecksums,
     config::{Config, ResumeSettings},
@@ -342,6 +343,7 @@ impl Builder {
             resume.check()?;
         }
         Ok(Communicator::new(Config {
+            masters: Masters::new(master.masters().cloned().collect()),
             master: master.master,
             run_keys: run_key.map(|key| RunKeys::new(key.into())),
             group: GroupId(self.group),

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::{
-    Error,
+    ConnectCause, Error, Reason,
     config::Config,
     session::{Refused, Session},
 };
@@ -15,6 +15,8 @@ use std::{
 /// How long one attempt may take. Then the next one begins: the name may have another address by then, and a first
 /// packet that was lost is not waited for any longer.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// The same where several masters are tried one after the other.
+const ATTEMPT_OF_SEVERAL: Duration = Duration::from_secs(3);
 /// The pause after the first attempt; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -120,9 +122,9 @@ impl Patience {
         Self::new(now, Duration::from_secs(u64::from(u32::MAX)))
     }
 
-    /// When an attempt that begins now has to be over.
-    fn deadline(&self, now: Instant) -> Instant {
-        (self.since + self.limit).min(now + ATTEMPT)
+    /// When an attempt that begins now, and takes no longer than this, has to be over.
+    fn deadline(&self, now: Instant, most: Duration) -> Instant {
+        (self.since + self.limit).min(now + most)
     }
 
     /// The pause before the next attempt; none if there is no time for one. `chance` is of 0 to 255: peers that have
@@ -155,15 +157,44 @@ impl Communicator {
     pub(super) fn reach(&self, at: &AtDoor<'_>, ahead: bool) -> Result<Session, Error> {
         let previous = self.previous.lock().clone();
         let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };
-        let master = &self.config.master;
         let mut patience = Patience::new(Instant::now(), self.config.connect_timeout);
         loop {
-            let deadline = patience.deadline(Instant::now());
-            let session = Session::connect(config.clone(), previous.clone(), self.flight.clone(), deadline);
-            let reason = match session {
-                Ok(session) => return Ok(session),
-                Err(Refused::ForGood(error)) => return Err(error),
-                Err(Refused::ForNow(reason)) => reason,
+            let masters = self.config.masters.all();
+            let master = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+            // A machine that is gone says nothing.
+            let most = if masters.len() > 1 { ATTEMPT_OF_SEVERAL } else { ATTEMPT };
+            let mut reasons: Option<Reason<ConnectCause>> = None;
+            let mut refused = None;
+            for place in masters {
+                at.check()?;
+                let deadline = patience.deadline(Instant::now(), most);
+                let config = Config { master: place.clone(), ..config.clone() };
+                let reason = match Session::connect(config, previous.clone(), self.flight.clone(), deadline) {
+                    Ok(session) => {
+                        self.config.masters.note_acting(&place);
+                        return Ok(session);
+                    }
+                    // Of several masters another one may be the right one.
+                    Err(Refused::ForGood(Error::Refused(reason))) => {
+                        refused = Some(reason);
+                        continue;
+                    }
+                    Err(Refused::ForGood(error)) => return Err(error),
+                    Err(Refused::Elsewhere(acting, reason)) => {
+                        self.config.masters.note(acting);
+                        reason
+                    }
+                    Err(Refused::ForNow(reason)) => reason,
+                };
+                reasons = Some(match reasons {
+                    Some(before) => reason.say(|text| format!("{}; {text}", before)),
+                    None => reason,
+                });
+            }
+            let reason = match (reasons, refused) {
+                (Some(reason), _) => reason,
+                (None, Some(refused)) => return Err(Error::Refused(refused)),
+                (None, None) => return Err(Error::NotConnected),
             };
             let now = Instant::now();
             let Some(pause) = patience.next_pause(now, chance()) else {
@@ -198,8 +229,9 @@ mod tests {
         let late = patience.next_pause(start + 9 * SECOND, 255);
         assert_eq!(late, Some(SECOND));
         assert_eq!(patience.next_pause(start + 10 * SECOND, 0), None);
-        assert_eq!(patience.deadline(start), start + 10 * SECOND);
-        assert_eq!(Patience::new(start, 60 * SECOND).deadline(start + SECOND), start + 11 * SECOND);
+        assert_eq!(patience.deadline(start, ATTEMPT), start + 10 * SECOND);
+        let patience = Patience::new(start, 60 * SECOND);
+        assert_eq!(patience.deadline(start + SECOND, ATTEMPT), start + 11 * SECOND);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
 use crate::{LossCause, Reason, state::progress::Underway as Fetching};
 use parking_lot::Mutex;
 use pccl_flight::{Event, What};
-use pccl_protocol::{Algorithm, Beat, EdgeBytes, LinkGeneration, PeerId, StalledEdge};
+use pccl_protocol::{Algorithm, Beat, EdgeBytes, LinkGeneration, PeerId, StalledEdge, limits};
 use std::{
     collections::BTreeMap,
     sync::{OnceLock, atomic::Ordering},
@@ -21,6 +21,9 @@ use tinysockets::link::Backlog;
 /// How long after the beginning of an operation there are beats beside the regular ones, so that an operation that is
 /// shorter than the time between two of these shows how fast the edges are.
 const EARLY_MS: [u64; 4] = [100, 200, 400, 800];
+
+/// A master that is silent for so long may be dead, where another one may take over: it is looked for.
+const SILENCE: Duration = Duration::from_millis(limits::STANDBY_SILENCE_MS);
 
 /// When the next beat is due, if the last one was sent at `last` and an operation began at `began`.
 fn next_beat(last: Instant, interval: Duration, began: Option<Instant>) -> Instant {
@@ -80,6 +83,10 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         if silent > shared.config.master_timeout && control.is_connected() {
             let text = format!("no sign of life for {} ms", silent.as_millis());
             return control.lose(Reason::new(LossCause::Silent, text));
+        }
+        let others = !shared.told.allegiance.lock().standbys().is_empty();
+        if others && silent > SILENCE.max(3 * interval) && control.is_connected() {
+            control.break_off(&format!("nothing was heard of the master for {} ms", silent.as_millis()));
         }
         if silence.is_due(silent) {
             let limit = shared.config.master_timeout;

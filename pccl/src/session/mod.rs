@@ -171,6 +171,8 @@ fn callbacks(shared: &Weak<Shared>, conductor: &Sender<conductor::Event>) -> Cal
 pub(crate) enum Refused {
     /// Another attempt may succeed.
     ForNow(Reason<ConnectCause>),
+    /// The master acts here.
+    Elsewhere(HostPort, Reason<ConnectCause>),
     /// No attempt will.
     ForGood(Error),
 }
@@ -192,12 +194,17 @@ impl From<Error> for Refused {
 }
 
 /// Connects to the master, to that of a run if there is one, and introduces itself.
-fn dial_master(config: &Config, run: Option<RunId>, deadline: Instant) -> Result<Conn, Reason<ConnectCause>> {
+fn dial_master(
+    config: &Config,
+    master: &HostPort,
+    run: Option<RunId>,
+    deadline: Instant,
+) -> Result<Conn, Reason<ConnectCause>> {
     let run = run.map_or(0, |run| run.0);
     let preamble = Preamble { group: config.group.0, run, ..Preamble::new(Role::Control) };
     let key = config.run_keys.as_ref().map(RunKeys::used);
     let key = key.as_ref().map(RunKey::secret);
-    let dialled = tinysockets::dial::dial_with_preamble(&config.master, &preamble, key, deadline);
+    let dialled = tinysockets::dial::dial_with_preamble(master, &preamble, key, deadline);
     dialled.map_err(Reason::from)
 }
 
@@ -231,7 +238,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
-        let conn = dial_master(&config, None, deadline)?;
+        let conn = dial_master(&config, &config.master, None, deadline)?;
         let near = conn.local_addr().ok().map(|address| address.ip());
         let security =
             conn.suite().map_or("no run key, not encrypted".to_owned(), |suite| format!("run key, {suite}"));
@@ -281,7 +288,8 @@ impl Session {
         shared
             .control
             .receive(Some(deadline), |packet| match packet {
-                M2c::Registered(registered) => Ok(registered),
+                M2c::Registered(registered) => Ok(Ok(registered)),
+                M2c::StandsBy(answer) => Ok(Err(answer)),
                 other => Err(other),
             })
             .map_err(|error| match error {
@@ -299,6 +307,14 @@ impl Session {
                     Refused::ForNow(Reason::new(ConnectCause::Broken, text).because(reason))
                 }
                 other => Refused::ForGood(other),
+            })?
+            .map_err(|answer| {
+                let text = format!("{} does not act: {}", shared.config.master, answer.text);
+                let reason = Reason::new(ConnectCause::NotReady, text);
+                match answer.acting.and_then(|place| place.as_str().parse().ok()) {
+                    Some(place) => Refused::Elsewhere(place, reason),
+                    None => Refused::ForNow(reason),
+                }
             })
     }
 

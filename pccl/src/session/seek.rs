@@ -4,12 +4,15 @@
 use super::{Shared, dial_master, open_control};
 use crate::{ConnectCause, LossCause, Reason, error::End, threads::spawn, world::Identity};
 use pccl_flight::{Event, What};
-use pccl_protocol::{C2m, KickReason, M2c, Return, Returned, limits};
+use pccl_protocol::{
+    C2m, Copies, CopiesKnown, KickReason, M2c, Promise, Return, Returned, StandsBy, Text, limits,
+};
 use std::{
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 use tinysockets::{
+    address::HostPort,
     conn::Conn,
     queued::CloseReason,
     wire::{FRAME_HEADER_BYTES, FrameParser},
@@ -20,11 +23,15 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 /// Shortest and longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+/// How long a peer stays with a standby that waits for others, before it looks elsewhere. Less than the time for which
+/// one that acts keeps its place.
+const STAY: Duration = Duration::from_secs(2);
+
 /// Why an attempt came to nothing.
 enum Failure {
     /// Another one may succeed.
     ForNow(String),
-    /// None will.
+    /// None will at this place.
     ForGood(String),
     /// The master has dropped this peer.
     Kicked(KickReason),
@@ -53,6 +60,15 @@ pub(super) fn connection_ended(shared: &Arc<Shared>, reason: &CloseReason) {
     }
 }
 
+/// The master has told which copies of what it knows are complete. What it is to be told.
+pub(super) fn learn(shared: &Shared, copies: &Copies) -> Option<CopiesKnown> {
+    let known = shared.told.allegiance.lock().told(copies)?;
+    for standby in &copies.standbys {
+        shared.config.masters.note(HostPort::new(standby.hosts.as_str(), standby.port));
+    }
+    Some(known)
+}
+
 fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCause>) {
     let began = Instant::now();
     let mut pause = PAUSE.0;
@@ -60,59 +76,184 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let control = &shared.control;
-        if control.end().is_some() {
-            return;
-        }
         let lose = |text: &str| {
             shared.finish(End::MasterLost(why.clone().say(|why| format!("{why}; {text}"))));
         };
-        match attempt(&shared, me, Instant::now() + ATTEMPT.min(grace)) {
-            Ok(()) => {
-                let millis = began.elapsed().as_millis();
-                log::info!("connected to the master again after {millis} ms");
-                shared.flight.record_with(|| {
-                    Event::new(What::Note).text(format!("another connection to the master after {millis} ms"))
-                });
+        let (places, listed) = places(&shared);
+        let (mut texts, mut may_succeed) = (Vec::new(), places.len() > 1);
+        for (nth, place) in places.iter().enumerate() {
+            if control.end().is_some() {
                 return;
             }
-            Err(Failure::Kicked(reason)) => return shared.finish(End::Kicked(reason)),
-            Err(Failure::ForGood(text)) => return lose(&text),
-            Err(Failure::ForNow(text)) if began.elapsed() + pause >= grace => return lose(&text),
-            Err(Failure::ForNow(text)) => {
-                log::debug!("looking for the master: {text}");
-                let seconds = began.elapsed().as_secs();
-                shared
-                    .calls
-                    .note_wait(Some(format!("the master, to which there is no connection for {seconds} s")));
+            match attempt(&shared, me, (place, nth < listed), began + grace) {
+                Ok(()) => {
+                    let millis = began.elapsed().as_millis();
+                    log::info!("connected to the master at {place} after {millis} ms");
+                    shared.flight.record_with(|| {
+                        let text = format!("another connection to the master after {millis} ms");
+                        Event::new(What::Note).text(text)
+                    });
+                    return;
+                }
+                Err(Failure::Kicked(reason)) => return shared.finish(End::Kicked(reason)),
+                Err(Failure::ForGood(text)) => texts.push(text),
+                Err(Failure::ForNow(text)) => {
+                    may_succeed = true;
+                    texts.push(text);
+                }
             }
         }
+        let text = texts.join("; ");
+        if !may_succeed || began.elapsed() + pause >= grace {
+            return lose(&text);
+        }
+        log::debug!("looking for the master: {text}");
+        note_wait(&shared, began, None);
         control.pause(pause);
         pause = (pause * 2).min(PAUSE.1);
     }
 }
 
-/// Connects and takes the place of the connection that has ended.
-fn attempt(shared: &Arc<Shared>, me: Identity, deadline: Instant) -> Result<(), Failure> {
-    let config = &shared.config;
-    let conn = dial_master(config, Some(me.run), deadline).map_err(|reason| match reason.kind() {
-        // Whoever listened there has ended. One that goes on from its journal comes back.
-        ConnectCause::ConnectionRefused if !me.comes_back => Failure::ForGood(reason.to_string()),
-        kind if kind.is_permanent() => Failure::ForGood(reason.to_string()),
-        _ => Failure::ForNow(reason.to_string()),
-    })?;
+/// Where a master may act: where one did last, where those are that may take over, and then all others that are known.
+/// How many of them are more than a hint.
+fn places(shared: &Shared) -> (Vec<HostPort>, usize) {
+    let all = shared.config.masters.all();
+    let standbys = shared.told.allegiance.lock().places();
+    let standbys = standbys.iter().map(|standby| HostPort::new(standby.hosts.as_str(), standby.port));
+    let mut places: Vec<HostPort> = all.first().cloned().into_iter().chain(standbys).collect();
+    let listed = places.len();
+    places.extend(all.into_iter().skip(1));
+    (places, listed)
+}
+
+/// Callers that ask for whom they wait hear it.
+fn note_wait(shared: &Shared, began: Instant, text: Option<&str>) {
+    let seconds = began.elapsed().as_secs();
+    let more = text.map_or(String::new(), |text| format!(": {text}"));
+    let line = format!("the master, to which there is no connection for {seconds} s{more}");
+    shared.calls.note_wait(Some(line));
+}
+
+/// Connects to a place, and takes the place of the connection that has ended if the master acts there, or as soon as it
+/// does.
+fn attempt(
+    shared: &Arc<Shared>,
+    me: Identity,
+    (place, may_stay): (&HostPort, bool),
+    until: Instant,
+) -> Result<(), Failure> {
+    let deadline = until.min(Instant::now() + ATTEMPT);
+    let conn =
+        dial_master(&shared.config, place, Some(me.run), deadline).map_err(|reason| match reason.kind() {
+            // Whoever listened there has ended. One that goes on from its journal comes back.
+            ConnectCause::ConnectionRefused if !me.comes_back => Failure::ForGood(reason.to_string()),
+            kind if kind.is_permanent() => Failure::ForGood(reason.to_string()),
+            _ => Failure::ForNow(reason.to_string()),
+        })?;
     let Some(received) = shared.control.can_go_on() else {
         return Err(Failure::ForGood("more was sent than is kept for another connection".into()));
     };
     let proof = shared.told.wallet.door().map(|door| door.secret().clone());
-    let asked = C2m::Return(Return { run: me.run, peer: me.peer, proof, received });
-    let answer = conn.send_all(&asked.to_frame(), Some(deadline)).and_then(|()| receive_one(&conn, deadline));
-    match answer {
-        Ok(M2c::Returned(Returned { received })) => {
-            open_control(shared, conn, received).map_err(|error| Failure::ForGood(error.to_string()))
+    let term = shared.told.allegiance.lock().term();
+    let asked = C2m::Return(Return { run: me.run, peer: me.peer, proof, received, term });
+    let mut visit =
+        Visit { shared, place, conn, began: Instant::now(), until, deadline, may_stay, promised: false };
+    visit.send(&asked)?;
+    loop {
+        match visit.receive()? {
+            M2c::Returned(Returned { received, term, acting }) => {
+                if !shared.told.allegiance.lock().obeys(term, acting) {
+                    let text = format!("the master at {place} is that of term {term}, which is over");
+                    return Err(Failure::ForNow(text));
+                }
+                shared.config.masters.note_acting(place);
+                return open_control(shared, visit.conn, received)
+                    .map_err(|error| Failure::ForGood(error.to_string()));
+            }
+            M2c::Kicked(reason) => return Err(Failure::Kicked(reason)),
+            packet => visit.take(packet)?,
         }
-        Ok(M2c::Kicked(reason)) => Err(Failure::Kicked(reason)),
-        Ok(other) => Err(Failure::ForGood(format!("the master answered a return with {}", other.name()))),
-        Err(error) => Err(Failure::ForNow(format!("the master does not answer: {error}"))),
+    }
+}
+
+/// A connection to a master that may act, or may come to act.
+struct Visit<'a> {
+    shared: &'a Arc<Shared>,
+    place: &'a HostPort,
+    conn: Conn,
+    began: Instant,
+    /// When there is no time left.
+    until: Instant,
+    /// When something has to have come.
+    deadline: Instant,
+    /// It is worth to wait for it.
+    may_stay: bool,
+    /// This peer has promised itself to it.
+    promised: bool,
+}
+
+impl Visit<'_> {
+    fn send(&self, packet: &C2m) -> Result<(), Failure> {
+        let sent = self.conn.send_all(&packet.to_frame(), Some(self.deadline));
+        sent.map_err(|error| self.no_answer(&error))
+    }
+
+    fn no_answer(&self, error: &std::io::Error) -> Failure {
+        Failure::ForNow(format!("the master at {} does not answer: {error}", self.place))
+    }
+
+    fn receive(&mut self) -> Result<M2c, Failure> {
+        if let Some(end) = self.shared.control.end() {
+            return Err(Failure::ForGood(end.to_string()));
+        }
+        receive_one(&self.conn, self.deadline).map_err(|error| self.no_answer(&error))
+    }
+
+    /// Deals with what a master says before it takes a peer back.
+    fn take(&mut self, packet: M2c) -> Result<(), Failure> {
+        let shared = self.shared;
+        match packet {
+            M2c::Copies(copies) => match learn(shared, &copies) {
+                Some(known) => self.send(&C2m::CopiesKnown(known)),
+                None => Err(Failure::ForNow(format!("the master at {} is one of an older term", self.place))),
+            },
+            M2c::Claim(claim) => {
+                let answer = shared.told.allegiance.lock().promise(claim);
+                log::info!("the standby at {} asks for term {}: {answer:?}", self.place, claim.term);
+                self.promised |= answer.is_ok();
+                self.stay();
+                let refused = answer.err();
+                let told = refused.clone().map(Text::new);
+                self.send(&C2m::Promise(Promise { term: claim.term, refused: told }))?;
+                // Another standby may be the right one.
+                refused.map_or(Ok(()), |text| Err(Failure::ForNow(format!("{}: {text}", self.place))))
+            }
+            M2c::StandsBy(answer) => self.stands_by(answer),
+            other => Err(Failure::ForGood(format!("{} answered a return with {}", self.place, other.name()))),
+        }
+    }
+
+    /// Something has come from a standby: it is waited for the next word.
+    fn stay(&mut self) {
+        self.deadline = self.until.min(Instant::now() + ATTEMPT);
+    }
+
+    fn stands_by(&mut self, answer: StandsBy) -> Result<(), Failure> {
+        let StandsBy { acting, keeps, gives_back, text } = answer;
+        for claim in gives_back {
+            self.shared.told.allegiance.lock().given_back(claim);
+        }
+        self.promised = self.shared.told.allegiance.lock().is_bound();
+        if let Some(acting) = acting.and_then(|acting| acting.as_str().parse().ok()) {
+            self.shared.config.masters.note(acting);
+        }
+        note_wait(self.shared, self.began, Some(text.as_str()));
+        let has_time = self.promised || self.may_stay && self.began.elapsed() < STAY;
+        if !keeps || !has_time || Instant::now() >= self.until {
+            return Err(Failure::ForNow(format!("{}: {text}", self.place)));
+        }
+        self.stay();
+        Ok(())
     }
 }
 

@@ -58,7 +58,7 @@ impl StatusDesk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{RunId, WorldSizes};
+    use pccl_protocol::{RunId, StatusLead, Term, WorldSizes};
 
     fn status(request: u64) -> Status {
         Status {
@@ -73,6 +73,7 @@ mod tests {
             peers: Vec::new(),
             waits: Vec::new(),
             relay: None,
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
         }
     }
 

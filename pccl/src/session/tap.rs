@@ -5,7 +5,7 @@
 
 use super::{Shared, called, conductor::Event, seek};
 use crate::{collective::op::Op, error::End, flight};
-use pccl_protocol::{GroupPlan, M2c, OpId, VoteRef};
+use pccl_protocol::{C2m, GroupPlan, M2c, OpId, VoteRef};
 use std::sync::{Arc, Weak};
 use tinysockets::queued::{OnClose, Tap, TapFn};
 
@@ -98,6 +98,15 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
             return Tap::Keep(M2c::StateAhead(plan));
         }
         M2c::Received(received) => shared.control.acknowledged(received.count),
+        M2c::Copies(copies) => {
+            if let Some(known) = seek::learn(&shared, &copies) {
+                shared.control.send_soon(C2m::CopiesKnown(known));
+            }
+        }
+        // Of a master that acts nobody hears these.
+        M2c::Claim(_) | M2c::Feed(_) => {}
+        M2c::StandsBy(answer) if shared.told.identity().is_none() => return Tap::Keep(M2c::StandsBy(answer)),
+        M2c::StandsBy(_) => {}
         M2c::Returned(_) => return Tap::Close("the answer to a return that was not asked for".into()),
         // No peer asks for rates or is examined, and who is let in has a sync for the state.
         M2c::Rates(_) | M2c::Examined(_) | M2c::StateAhead(_) => {}

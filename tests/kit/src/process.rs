@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     thread,
 };
 
@@ -46,7 +46,7 @@ impl Process {
     }
 
     /// Its standard output, for whoever asks first.
-    pub fn output(&mut self) -> Option<impl Read + use<>> {
+    pub fn output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 

@@ -114,6 +114,8 @@ arb_id!(
     SyncId,
     Revision,
     RequestId,
+    Term,
+    CopyId,
     PeerId,
     GroupUuid,
     Digest128
@@ -150,6 +152,12 @@ impl Arb for [u8; 16] {
 impl Arb for Padding {
     fn arb() -> BoxedStrategy<Self> {
         (0..=limits::MAX_PADDING_BYTES as u16).prop_map(Padding).boxed()
+    }
+}
+
+impl Arb for Feed {
+    fn arb() -> BoxedStrategy<Self> {
+        vec(any::<u8>(), 0..40).prop_map(Self).boxed()
     }
 }
 
@@ -315,8 +323,17 @@ arb_struct! {
     }
     GiveUp { vote, limit_ms }
     RatesRequest { request, group }
-    Return { run, peer, proof, received }
-    Returned { received }
+    Return { run, peer, proof, received, term }
+    Returned { received, term, acting }
+    StandBy { run, copy, advertised_host, port }
+    Fed { turn }
+    Standby { copy, hosts, port }
+    Copies { term, number, acting, standbys }
+    CopiesKnown { term, number }
+    StandsBy { acting, keeps, gives_back, text }
+    Claim { term, copy }
+    Promise { term, refused }
+    StatusLead { term, acts, standbys, text }
     Received { count }
     Examine { request, peer, advertised_host, addresses, p2p_port, state_port, padding }
     ExaminedPeer { target, group, name }
@@ -346,7 +363,7 @@ arb_struct! {
     StatusWait { since_ms, text }
     RelayedPair { from, to }
     StatusRelay { port, mbit_per_s, bytes, pairs }
-    Status { request, run, uptime_ms, run_keys, wire, trusted_seeders, sizes, groups, peers, waits, relay }
+    Status { request, run, uptime_ms, run_keys, wire, trusted_seeders, sizes, groups, peers, waits, relay, lead }
 }
 
 impl Arb for Address {
@@ -423,13 +440,14 @@ arb_union! {
     C2m {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, EdgeReport, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, GiveUp,
-        RatesRequest, ReachReport, FormGroup, Loan, Ahead, Examine, Return, Received, CallMe
+        RatesRequest, ReachReport, FormGroup, Loan, Ahead, Examine, Return, Received, CallMe,
+        StandBy, Fed, CopiesKnown, Promise
     }
     M2c {
         Registered, Kicked, GroupPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
         ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed, StateAhead, Examined,
-        Keys, Tickets, Returned, Received, Call
+        Keys, Tickets, Returned, Received, Call, Feed, Copies, StandsBy, Claim
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

@@ -30,10 +30,10 @@ pub(crate) type Reply = Result<String, String>;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, listen, peer_timeout_ms, journal @ ..] = &args[..]
+    if let [mode, listen, peer_timeout_ms, settings @ ..] = &args[..]
         && mode == "master"
     {
-        return master(listen, peer_timeout_ms, journal.first());
+        return master(listen, peer_timeout_ms, settings);
     }
     let [index, log, master, settings @ ..] = &args[..] else {
         eprintln!("usage: pccl-test-peer INDEX LOG MASTER [KEY=VALUE]...");
@@ -61,17 +61,29 @@ fn main() {
     }
 }
 
-/// A master instead of a peer: says where it listens, and lives until standard input ends.
-fn master(listen: &str, peer_timeout_ms: &str, journal: Option<&String>) {
+/// A master instead of a peer: says where it listens, and lives until standard input ends. One that ends by itself says
+/// why.
+fn master(listen: &str, peer_timeout_ms: &str, settings: &[String]) {
     let peer_timeout = Duration::from_millis(peer_timeout_ms.parse().expect("milliseconds"));
-    let (listen, journal) = (listen.to_owned(), journal.map(Into::into));
-    let config = MasterConfig { listen, insecure: true, peer_timeout, journal, ..MasterConfig::default() };
+    let mut config =
+        MasterConfig { listen: listen.to_owned(), insecure: true, peer_timeout, ..MasterConfig::default() };
+    for setting in settings {
+        match setting.split_once('=').expect("a setting is KEY=VALUE") {
+            ("journal", path) => config.journal = Some(path.into()),
+            ("accept-standbys", value) => config.accept_standbys = value == "true",
+            ("standby-of", places) => config.standby_of = places.split(',').map(str::to_owned).collect(),
+            (key, _) => panic!("no setting {key}"),
+        }
+    }
     let master = Master::launch(config).expect("the master starts");
     say(&master.local_addr().to_string());
-    for line in std::io::stdin().lock().lines() {
-        if line.is_err() {
-            break;
-        }
+    let stop = master.stop_handle();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lock().lines().map_while(Result::ok).last();
+        stop.stop();
+    });
+    if let Err(error) = master.wait() {
+        say(&error.to_string());
     }
 }
 

@@ -1,0 +1,95 @@
+//! Finds out whether another master acts: one that slept, and whom nobody answers any more, may have a successor.
+
+use super::EventLoop;
+use crate::operate::query_status;
+use mio::Waker;
+use parking_lot::Mutex;
+use pccl_protocol::{RunId, Standby, Term};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use tinysockets::{address::HostPort, key::RunKey};
+
+/// How long nothing leaves before others are asked, and then between two times.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time for one answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Inquiry {
+    /// Where those who may have taken over are.
+    places: BTreeSet<String>,
+    /// When they are asked next.
+    next: Option<Instant>,
+    desk: Arc<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    busy: AtomicBool,
+    found: Mutex<Option<String>>,
+}
+
+impl Inquiry {
+    pub(super) fn note_places(&mut self, standbys: &[Standby]) {
+        let place = |standby: &Standby| HostPort::new(standby.hosts.as_str(), standby.port).to_string();
+        self.places.extend(standbys.iter().map(place));
+    }
+
+    /// Asks all of them on a thread, unless that is under way or was done a moment ago.
+    fn ask(&mut self, run: RunId, term: Term, key: Option<RunKey>, waker: Arc<Waker>) {
+        let now = Instant::now();
+        let is_due = *self.next.get_or_insert(now + PAUSE) <= now;
+        if !is_due || self.places.is_empty() || self.desk.busy.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.next = Some(now + PAUSE);
+        let (places, desk) = (self.places.clone(), Arc::clone(&self.desk));
+        let ask = move || {
+            let found = places.iter().find_map(|place| {
+                let status = query_status(place, key.as_ref(), TIMEOUT).ok()?;
+                let lead = &status.lead;
+                let acts = status.run == run && lead.acts && lead.term > term;
+                acts.then(|| {
+                    format!(
+                        "the master at {place} has taken over in term {}, this one was that of term {term}",
+                        lead.term
+                    )
+                })
+            });
+            desk.busy.store(false, Ordering::Release);
+            if found.is_some() {
+                *desk.found.lock() = found;
+                // Without it the loop looks a little later.
+                let _ = waker.wake();
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("pccl-inquiry".into()).spawn(ask) {
+            self.desk.busy.store(false, Ordering::Release);
+            log::error!("cannot start a thread that asks other masters: {error}");
+        }
+    }
+}
+
+impl EventLoop {
+    /// Looks whether this master still is one, while what it does does not leave.
+    pub(super) fn inquire(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let inquiry = &mut keeper.feeds.inquiry;
+        if let Some(text) = inquiry.desk.found.lock().take() {
+            self.deposed = Some(text);
+        } else if keeper.office.is_letting_go() {
+            let key = self.tickets.as_ref().map(|office| office.accepted().used);
+            inquiry.ask(self.run, keeper.office.term(), key, self.reactor.waker());
+        } else {
+            inquiry.next = None;
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! A thread that looks for the acting master and listens to it: what it says makes a copy of all that it knows.
+
+use super::recall::Recalled;
+use crate::journal::{Entry, FORMAT, Opening, take};
+use mio::Waker;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use pccl_protocol::{C2m, CopyId, Fed, Host, KickCode, M2c, RunId, StandBy, Standby, StandsBy, Term, limits};
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use tinysockets::{
+    address::HostPort,
+    dial::dial_with_preamble,
+    key::{RunKey, RunKeys, SecretKey},
+    preamble::{Preamble, Role},
+    stream::{PacketStream, StreamBreaker},
+};
+
+/// Time to reach one master.
+const REACH: Duration = Duration::from_secs(3);
+/// Shortest and longest pause between two rounds.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// After this time without a word the acting master counts as lost.
+const SILENCE: Duration = Duration::from_millis(limits::STANDBY_SILENCE_MS);
+
+/// Where to look, and how others reach this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Search {
+    pub(crate) masters: Vec<HostPort>,
+    pub(crate) keys: Option<RunKeys>,
+    pub(crate) advertised_host: Option<Host>,
+    pub(crate) port: u16,
+}
+
+/// A copy of what the acting master knows.
+pub(super) struct Following {
+    pub(super) copy: CopyId,
+    pub(super) recalled: Box<Recalled>,
+}
+
+impl Following {
+    /// A copy that the acting master itself had.
+    pub(super) fn of(recalled: Box<Recalled>) -> Self {
+        Self { copy: recalled.past.copies.acting, recalled }
+    }
+}
+
+/// What the thread and the loop share.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// The last copy, complete or as far as it was when the master was heard last.
+    pub(super) following: Option<Following>,
+    /// Another copy, of which it is not known whether it became complete: what says so may have been lost.
+    pub(super) other: Option<Following>,
+    /// The acting master, while it is heard.
+    pub(super) master: Option<HostPort>,
+    /// Why it is not heard.
+    pub(super) why: String,
+    /// This process asks for promises: it does not follow anybody.
+    pub(super) is_frozen: bool,
+    is_over: bool,
+    breaker: Option<StreamBreaker>,
+}
+
+#[derive(Default)]
+struct Desk {
+    heard: Mutex<Heard>,
+    changed: Condvar,
+}
+
+/// See the module's documentation. The thread ends with this value.
+pub(super) struct Feeder {
+    desk: Arc<Desk>,
+}
+
+impl Feeder {
+    /// Begins to look; with a copy, if there is one already.
+    pub(super) fn start(search: Search, following: Option<Following>, waker: Arc<Waker>) -> io::Result<Self> {
+        let why = "no acting master was found yet".to_owned();
+        let heard = Heard { following, why, ..Heard::default() };
+        let desk = Arc::new(Desk { heard: Mutex::new(heard), changed: Condvar::new() });
+        let listener = Listener { search, desk: Arc::clone(&desk), waker };
+        thread::Builder::new().name("pccl-standby".into()).spawn(move || listener.run())?;
+        Ok(Self { desk })
+    }
+
+    /// What is known.
+    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.desk.heard.lock()
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        let mut heard = self.heard();
+        heard.is_over = true;
+        (heard.following, heard.other) = (None, None);
+        if let Some(breaker) = heard.breaker.take() {
+            breaker.break_off();
+        }
+        self.desk.changed.notify_all();
+    }
+}
+
+struct Listener {
+    search: Search,
+    desk: Arc<Desk>,
+    waker: Arc<Waker>,
+}
+
+impl Listener {
+    fn run(self) {
+        let mut pause = PAUSE.0;
+        let mut hint = None;
+        loop {
+            let mut heard_one = false;
+            for place in self.places(hint.take()) {
+                if self.is_over() {
+                    return;
+                }
+                match self.follow(&place, &mut heard_one) {
+                    Ok(elsewhere) => hint = elsewhere.or(hint),
+                    Err(why) => self.lost(&place, &why),
+                }
+                if heard_one {
+                    break;
+                }
+            }
+            if heard_one {
+                pause = PAUSE.0;
+            }
+            let mut heard = self.desk.heard.lock();
+            if heard.is_over {
+                return;
+            }
+            self.desk.changed.wait_for(&mut heard, pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.desk.heard.lock().is_over
+    }
+
+    /// Where an acting master may be: where one was said to be, where those are that know the run, and where the user
+    /// says.
+    fn places(&self, hint: Option<HostPort>) -> Vec<HostPort> {
+        let heard = self.desk.heard.lock();
+        if heard.is_frozen {
+            return Vec::new();
+        }
+        let past = heard.following.as_ref().map(|following| &following.recalled.past);
+        let others = past.map(|past| past.copies.standbys.as_slice()).unwrap_or_default();
+        let others = others.iter().map(place_of);
+        let mut all: Vec<HostPort> = Vec::new();
+        for place in hint.into_iter().chain(self.search.masters.iter().cloned()).chain(others) {
+            if !all.contains(&place) {
+                all.push(place);
+            }
+        }
+        all
+    }
+
+    fn lost(&self, place: &HostPort, why: &str) {
+        let mut heard = self.desk.heard.lock();
+        heard.breaker = None;
+        if heard.master.take().is_some() {
+            log::warn!("the acting master at {place} is not heard any more: {why}");
+        } else {
+            log::debug!("no acting master at {place}: {why}");
+        }
+        heard.why = format!("the master at {place} is not heard: {why}");
+        drop(heard);
+        // Without it the loop looks a little later.
+        let _ = self.waker.wake();
+    }
+
+    /// Listens to the master at a place, until it is not heard any more. `Ok`: it does not act, and may say who does.
+    fn follow(&self, place: &HostPort, heard_one: &mut bool) -> Result<Option<HostPort>, String> {
+        let mut stream = self.reach(place)?;
+        let copy = draw_copy().map_err(|error| error.to_string())?;
+        let (run, newest) = self.newest();
+        let Search { advertised_host, port, .. } = &self.search;
+        let asked = StandBy { run, copy, advertised_host: advertised_host.clone(), port: *port };
+        send(&mut stream, &C2m::StandBy(asked))?;
+        let mut lesson = Lesson { place, copy, newest, feed: Vec::new(), coming: None, turn: None };
+        let ended = self.listen(&mut stream, &mut lesson, heard_one);
+        if let Some(coming) = lesson.coming {
+            let mut heard = self.desk.heard.lock();
+            let heard = &mut *heard;
+            let slot = if heard.following.is_none() { &mut heard.following } else { &mut heard.other };
+            if !heard.is_over && !heard.is_frozen {
+                *slot = Some(coming);
+            }
+        }
+        ended
+    }
+
+    fn listen(
+        &self,
+        stream: &mut PacketStream,
+        lesson: &mut Lesson<'_>,
+        heard_one: &mut bool,
+    ) -> Result<Option<HostPort>, String> {
+        let place = lesson.place;
+        loop {
+            match receive(stream)? {
+                M2c::Feed(piece) => lesson.feed.extend_from_slice(&piece.0),
+                M2c::StandsBy(StandsBy { acting, text, .. }) => {
+                    log::debug!("the master at {place} does not act: {text}");
+                    return Ok(acting.and_then(|acting| acting.as_str().parse().ok()));
+                }
+                M2c::Kicked(reason) if reason.code == KickCode::MasterStopping => {
+                    return Err(self.ended(place));
+                }
+                M2c::Kicked(reason) => return Err(reason.to_string()),
+                other => return Err(format!("it sent {}, which has no place in a feed", other.name())),
+            }
+            let entries = self.learn(lesson)?;
+            let confirmed = lesson.turn.map_or(Ok(()), |turn| {
+                *heard_one = true;
+                // What has come is kept, whatever becomes of this connection.
+                send(stream, &C2m::Fed(Fed { turn }))
+            });
+            self.live_through(lesson, entries)?;
+            confirmed?;
+        }
+    }
+
+    fn reach(&self, place: &HostPort) -> Result<PacketStream, String> {
+        let key = self.search.keys.as_ref().map(RunKeys::used);
+        let preamble = Preamble { run: self.newest().0.0, ..Preamble::new(Role::Control) };
+        let deadline = Instant::now() + REACH;
+        let conn = dial_with_preamble(place, &preamble, key.as_ref().map(RunKey::secret), deadline);
+        let stream = PacketStream::new(conn.map_err(|error| error.to_string())?, limits::MAX_PACKET_BYTES);
+        let mut heard = self.desk.heard.lock();
+        if heard.is_over {
+            return Err("this process ends".into());
+        }
+        heard.breaker = Some(stream.breaker());
+        drop(heard);
+        Ok(stream)
+    }
+
+    /// The run that is known, and the term of its last master.
+    fn newest(&self) -> (RunId, Term) {
+        let heard = self.desk.heard.lock();
+        let recalled = heard.following.as_ref().map(|following| &following.recalled);
+        recalled.map_or((RunId(0), Term(0)), |recalled| (recalled.run(), recalled.past.copies.term))
+    }
+
+    /// The run has ended in order: there is nothing to take over.
+    fn ended(&self, place: &HostPort) -> String {
+        let mut heard = self.desk.heard.lock();
+        if heard.master.as_ref() == Some(place) && !heard.is_frozen {
+            log::info!("the run has ended");
+            (heard.following, heard.other) = (None, None);
+        }
+        "its run has ended".to_owned()
+    }
+
+    /// Understands what has come.
+    fn learn(&self, lesson: &mut Lesson<'_>) -> Result<Vec<Entry<'static>>, String> {
+        let mut rest = lesson.feed.as_slice();
+        let failed = |error: postcard::Error| format!("its feed cannot be understood: {error}");
+        if lesson.turn.is_none()
+            && let Some(opening) = take::<Opening>(&mut rest).map_err(failed)?
+        {
+            let Opening { format, settings, chapter } = opening;
+            if format != FORMAT {
+                return Err(format!("it is of another version: {format}"));
+            }
+            if chapter.past.copies.term < lesson.newest {
+                return Err(format!("it acts in term {}, and that is over", chapter.past.copies.term));
+            }
+            lesson.turn = Some(chapter.past.turn);
+            let (keys, mut options) = (self.search.keys.clone(), settings);
+            options.state_key = keys.is_some().then(|| chapter.origin.state_key());
+            let recalled = Box::new(Recalled::begin(chapter, options, keys)?);
+            lesson.coming = Some(Following { copy: lesson.copy, recalled });
+        }
+        let mut entries = Vec::new();
+        while lesson.turn.is_some()
+            && let Some(entry) = take::<Entry<'static>>(&mut rest).map_err(failed)?
+        {
+            if let (Entry::Turn { .. }, Some(turn)) = (&entry, &mut lesson.turn) {
+                *turn += 1;
+            }
+            entries.push(entry);
+        }
+        let left = rest.len();
+        lesson.feed.drain(..lesson.feed.len() - left);
+        Ok(entries)
+    }
+
+    /// Makes the copy of it. Once that is on the list of complete ones, it takes the place of the one before.
+    fn live_through(&self, lesson: &mut Lesson<'_>, entries: Vec<Entry<'static>>) -> Result<(), String> {
+        let mut heard = self.desk.heard.lock();
+        if heard.is_frozen {
+            return Err("this master asks for promises itself".into());
+        }
+        for entry in entries {
+            let is_listed = match &entry {
+                Entry::Copies(list) => list.standbys.iter().any(|standby| standby.copy == lesson.copy),
+                _ => false,
+            };
+            let following = match &mut lesson.coming {
+                Some(coming) => coming,
+                None => heard.following.as_mut().ok_or("this process ends")?,
+            };
+            following.recalled.live_through(entry);
+            if is_listed && lesson.coming.is_some() {
+                log::info!(
+                    "stands by for the master at {}: the copy {} is complete",
+                    lesson.place,
+                    lesson.copy
+                );
+                (heard.following, heard.other) = (lesson.coming.take(), None);
+                heard.master = Some(lesson.place.clone());
+                let _ = self.waker.wake();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What has come from one master.
+struct Lesson<'a> {
+    place: &'a HostPort,
+    copy: CopyId,
+    /// Who acts in an older term is not listened to.
+    newest: Term,
+    /// What is not understood yet.
+    feed: Vec<u8>,
+    /// The copy that is not on the list of complete ones yet.
+    coming: Option<Following>,
+    /// The last turn of the master that has come; none before all that it knew has.
+    turn: Option<u64>,
+}
+
+fn place_of(standby: &Standby) -> HostPort {
+    HostPort::new(standby.hosts.as_str(), standby.port)
+}
+
+/// A new identity for a copy.
+pub(super) fn draw_copy() -> io::Result<CopyId> {
+    let random = SecretKey::generate()?;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&random.bytes()[..8]);
+    // 0 stands for "none".
+    Ok(CopyId(u64::from_be_bytes(bytes).max(1)))
+}
+
+fn send(stream: &mut PacketStream, packet: &C2m) -> Result<(), String> {
+    let sent = stream.send_bytes(&packet.to_frame(), Instant::now() + REACH);
+    sent.map_err(|error| error.to_string())
+}
+
+fn receive(stream: &mut PacketStream) -> Result<M2c, String> {
+    let (kind, body) = stream.recv_packet(Instant::now() + SILENCE).map_err(|error| error.to_string())?;
+    M2c::from_frame(kind, &body).map_err(|error| error.to_string())
+}

@@ -1,0 +1,328 @@
+//! Masters that stand by for this one: each is fed with what the journal is made of, and what follows from a turn
+//! leaves only when all complete copies have the turn. The office says which they are, see [`crate::office`].
+
+use super::{EventLoop, conn::Conn, deposed::Inquiry, frame::frame};
+use crate::{
+    journal::{Entry, FORMAT, Opening, put},
+    state::{ClientKey, Input},
+};
+use pccl_protocol::{
+    Copies, CopiesKnown, CopyId, Fed, Feed, Host, KickCode, KickReason, M2c, StandBy, Standby, StatusLead,
+    Term, Text,
+    limits::{FEED_BYTES, STANDBY_SILENCE_MS},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    time::{Duration, Instant},
+};
+
+/// Bytes that may wait for one standby; one that is further behind is given up.
+const MAX_BEHIND_BYTES: usize = 128 << 20;
+/// How often a standby hears that the master is there.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+/// How long nothing may come from a standby.
+pub(super) const SILENCE: Duration = Duration::from_millis(STANDBY_SILENCE_MS);
+
+/// A connection of somebody who stands by.
+#[derive(Debug)]
+struct Ear {
+    standby: Standby,
+    heard: Instant,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    ears: BTreeMap<u64, Ear>,
+    /// Connections that are to be fed from the end of this turn on.
+    joining: BTreeMap<u64, Standby>,
+    /// What has happened in this turn.
+    news: Vec<u8>,
+    /// The list of complete copies is another one.
+    changed: bool,
+    last_fed: Option<Instant>,
+    /// Connections for which something is held.
+    held: BTreeSet<u64>,
+    /// How far what was done has left.
+    released: u64,
+    /// Looks whether another master acts.
+    pub(super) inquiry: Inquiry,
+}
+
+impl Feeds {
+    pub(super) fn record(&mut self, entry: &Entry<'_>) {
+        if !self.ears.is_empty()
+            && let Err(error) = put(&mut self.news, entry)
+        {
+            log::error!("internal error: those who stand by cannot be fed: {error}");
+        }
+    }
+
+    pub(super) fn take_changed(&mut self) -> bool {
+        mem::take(&mut self.changed)
+    }
+
+    /// The places of those who stand by, or did a moment ago.
+    fn note_places(&mut self, copies: &Copies) {
+        self.inquiry.note_places(&copies.standbys);
+    }
+}
+
+impl EventLoop {
+    /// Whether this is a connection of somebody who stands by.
+    pub(super) fn is_standby(&self, key: u64) -> bool {
+        let feeds = self.keeper.as_ref().map(|keeper| &keeper.feeds);
+        feeds.is_some_and(|feeds| feeds.ears.contains_key(&key) || feeds.joining.contains_key(&key))
+    }
+
+    /// The term in which this master acts.
+    pub(super) fn term(&self) -> Term {
+        self.keeper.as_ref().map_or(Term(0), |keeper| keeper.office.term())
+    }
+
+    /// The copy of this master; that of nobody if it never has another one.
+    pub(super) fn copy(&self) -> CopyId {
+        self.keeper.as_ref().map_or(CopyId(0), |keeper| keeper.office.copy())
+    }
+
+    /// The number that says when what follows from this turn may leave.
+    pub(super) fn held_until(&self) -> u64 {
+        let office = self.keeper.as_ref().map(|keeper| &keeper.office);
+        office.filter(|office| office.has_copies()).map_or(0, |office| office.turn() + 1)
+    }
+
+    /// A connection is that of somebody who wants to stand by.
+    pub(super) fn take_standby(&mut self, key: u64, asked: StandBy) {
+        let client = ClientKey(key);
+        let refuse = |text: &str| Input::Refused {
+            client,
+            reason: KickReason::new(KickCode::Protocol, text.to_owned()),
+        };
+        if self.state.is_peer(client) {
+            return self.take(refuse("a registered peer that wants to stand by"));
+        }
+        let Some(remote) = self.conns.get(&key).map(|conn| conn.remote) else { return };
+        let Some(keeper) = self.keeper.as_mut().filter(|_| self.accepts_standbys) else {
+            return self.take(refuse("this master takes nobody that stands by for it (--accept-standbys)"));
+        };
+        if asked.run.0 != 0 && asked.run != self.run {
+            return self.take(refuse("this is the master of another run"));
+        }
+        let host = asked.advertised_host.unwrap_or_else(|| Host::new(remote.ip().to_string()));
+        let standby = Standby { copy: asked.copy, hosts: host.into(), port: asked.port };
+        log::info!("{remote} stands by for this master, with the copy {}", standby.copy);
+        keeper.feeds.joining.insert(key, standby);
+        // The state has nothing to do with it.
+        self.take(Input::Disconnected { client, text: "stands by".into() });
+    }
+
+    /// A packet of somebody who stands by. `false`: it has no place.
+    pub(super) fn take_fed(&mut self, key: u64, fed: Fed) -> bool {
+        let Some(keeper) = &mut self.keeper else { return false };
+        let Some(ear) = keeper.feeds.ears.get_mut(&key) else { return false };
+        ear.heard = Instant::now();
+        let copy = ear.standby.copy;
+        match keeper.office.has(copy, fed.turn) {
+            Ok(becomes_complete) => {
+                if becomes_complete {
+                    log::info!(
+                        "the copy {copy} of {} is complete",
+                        ear.standby.hosts.listed(ear.standby.port)
+                    );
+                }
+                keeper.feeds.changed |= becomes_complete;
+                true
+            }
+            Err(error) => {
+                log::warn!("the standby with the copy {copy} {error}");
+                false
+            }
+        }
+    }
+
+    /// A connection of somebody who stands by has ended.
+    pub(super) fn lose_standby(&mut self, key: u64, why: &str) {
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.feeds.joining.remove(&key);
+        let Some(ear) = keeper.feeds.ears.remove(&key) else { return };
+        let Standby { copy, hosts, port } = &ear.standby;
+        log::warn!("{} with the copy {copy} does not stand by any more: {why}", hosts.listed(*port));
+        keeper.feeds.changed |= keeper.office.lose(*copy);
+        if keeper.feeds.ears.is_empty() {
+            keeper.feeds.news.clear();
+        }
+    }
+
+    /// A peer knows which copies are complete.
+    pub(super) fn take_known(&mut self, key: u64, known: CopiesKnown) {
+        let peer = self.state.peer_of(ClientKey(key));
+        if let (Some(keeper), Some(peer)) = (&mut self.keeper, peer) {
+            keeper.office.know(peer, known);
+        }
+    }
+
+    /// Tells all peers which copies are complete. That does not wait for anything: others wait for their answers.
+    pub(super) fn tell_copies(&mut self, copies: &Copies) {
+        let list = frame(&M2c::Copies(copies.clone()));
+        if let Some(keeper) = &mut self.keeper {
+            keeper.feeds.note_places(copies);
+        }
+        let keys: Vec<u64> = self.conns.keys().copied().collect();
+        for key in keys {
+            if self.state.is_peer(ClientKey(key)) {
+                self.tell_ahead(key, list.clone());
+            }
+        }
+    }
+
+    /// The list of complete copies for a peer that may not know it, if there is any to tell.
+    pub(super) fn copies_to_tell(&self) -> Option<M2c> {
+        let office = self.keeper.as_ref().map(|keeper| &keeper.office)?;
+        office.is_told().then(|| M2c::Copies(office.copies()))
+    }
+
+    pub(super) fn tell_ahead(&mut self, key: u64, frame: tinysockets::write_queue::Frame) {
+        if let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.away) {
+            conn.queue.push_ahead(frame);
+            self.reactor.mark_dirty(key);
+        }
+    }
+
+    /// At the end of a turn: everybody who stands by is told what has happened in it.
+    pub(super) fn feed_standbys(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let now = Instant::now();
+        let news = mem::take(&mut keeper.feeds.news);
+        let is_due = keeper.feeds.last_fed.is_none_or(|last| now.duration_since(last) >= SIGN_OF_LIFE);
+        let keys: Vec<u64> = keeper.feeds.ears.keys().copied().collect();
+        if !keys.is_empty() && (is_due || !news.is_empty()) {
+            keeper.feeds.last_fed = Some(now);
+            for key in keys {
+                self.feed(key, &news);
+            }
+        }
+        self.open_feeds();
+    }
+
+    /// Those who have come in this turn get all that is known.
+    fn open_feeds(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        for (key, standby) in mem::take(&mut keeper.feeds.joining) {
+            let Some(chapter) = self.chapter() else { return self.close(key) };
+            let Some(keeper) = &mut self.keeper else { return };
+            if let Err(text) = keeper.office.join(standby.clone(), self.state.members()) {
+                log::warn!("{} cannot stand by: {text}", standby.hosts.listed(standby.port));
+                self.close(key);
+                continue;
+            }
+            keeper.feeds.ears.insert(key, Ear { standby, heard: Instant::now() });
+            let opening = Opening { format: FORMAT.into(), settings: self.state.options().clone(), chapter };
+            let mut bytes = Vec::new();
+            match put(&mut bytes, &opening) {
+                Ok(()) => self.feed(key, &bytes),
+                Err(error) => {
+                    log::error!("internal error: what this master knows cannot be sent: {error}");
+                    self.close(key);
+                }
+            }
+        }
+    }
+
+    fn feed(&mut self, key: u64, bytes: &[u8]) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let pieces = bytes.chunks(FEED_BYTES);
+        // No bytes at all are a sign of life.
+        let nothing = bytes.is_empty().then_some(&[][..]);
+        for piece in pieces.chain(nothing) {
+            conn.queue.push(frame(&M2c::Feed(Feed(piece.to_vec()))));
+        }
+        self.reactor.mark_dirty(key);
+        if conn.queue.waiting_bytes() > MAX_BEHIND_BYTES + bytes.len() {
+            self.give_up_standby(key, "it is too far behind");
+        }
+    }
+
+    fn give_up_standby(&mut self, key: u64, why: &str) {
+        self.lose_standby(key, why);
+        self.remove(key);
+    }
+
+    /// Standbys that are silent are not waited for any longer.
+    pub(super) fn judge_standbys(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        let now = Instant::now();
+        let is_silent = |ear: &Ear| now.saturating_duration_since(ear.heard) > SILENCE;
+        let silent = keeper.feeds.ears.iter().filter(|(_, ear)| is_silent(ear));
+        let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
+        for key in silent {
+            self.give_up_standby(key, "it is silent");
+        }
+    }
+
+    /// This process stood still: the silence of others in that time says nothing.
+    pub(super) fn excuse_standbys(&mut self, late: Duration) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.feeds.ears.values_mut().for_each(|ear| ear.heard += late);
+        }
+    }
+
+    /// How far what was done may leave; what waited for that is written.
+    pub(super) fn release(&mut self) -> u64 {
+        let Some(keeper) = &mut self.keeper else { return u64::MAX };
+        let released = keeper.office.released();
+        if released != mem::replace(&mut keeper.feeds.released, released) {
+            for key in mem::take(&mut keeper.feeds.held) {
+                self.reactor.mark_dirty(key);
+            }
+        }
+        released
+    }
+
+    /// Something waits for a connection.
+    pub(super) fn note_held(&mut self, key: u64) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.feeds.held.insert(key);
+        }
+    }
+
+    /// This master ends, and with it its run: there is nothing to take over.
+    pub(super) fn dismiss_standbys(&mut self) {
+        self.end_turn();
+        let reason = KickReason::new(KickCode::MasterStopping, "the run has ended");
+        let keys = self.keeper.as_ref().map(|keeper| keeper.feeds.ears.keys().copied().collect::<Vec<u64>>());
+        for key in keys.unwrap_or_default() {
+            if let Some(conn) = self.conns.get_mut(&key) {
+                conn.queue.push(frame(&M2c::Kicked(reason.clone())));
+            }
+        }
+    }
+
+    /// Who leads the run, for its status.
+    pub(super) fn lead(&self) -> StatusLead {
+        let copies = self.keeper.as_ref().map(|keeper| keeper.office.copies());
+        let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
+        StatusLead { term: self.term(), acts: true, standbys, text: self.what_is_held() }
+    }
+
+    /// What the master waits for beside its peers, in words.
+    pub(super) fn what_is_held(&self) -> Option<Text> {
+        let office = &self.keeper.as_ref()?.office;
+        if !office.is_letting_go() {
+            return None;
+        }
+        let missing: Vec<String> = office.missing().iter().map(ToString::to_string).collect();
+        Some(Text::new(format!(
+            "a master that stood by is gone: nothing leaves until more than half of the members know that; missing: {}",
+            missing.join(", ")
+        )))
+    }
+}
+
+impl Conn {
+    /// Writes what may leave, see [`Conn::flush`].
+    pub(super) fn flush_released(&mut self, released: u64, now: Instant) -> bool {
+        self.queue.release(released);
+        self.flush(now)
+    }
+}

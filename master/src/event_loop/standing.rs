@@ -1,0 +1,427 @@
+//! What the loop does while its master stands by: it listens to the one that acts on a thread of its own
+//! ([`super::feeder`]), answers whoever comes, and takes over when that one is lost and more than half of the members
+//! have promised themselves to this one ([`crate::office::Bid`]).
+
+use super::{
+    EventLoop,
+    conn::{Conn, Phase},
+    feeder::{Feeder, Following},
+    frame::frame,
+    keeper::Keeper,
+    reach::Reacher,
+    recall::Recalled,
+};
+use crate::{
+    journal::Journal,
+    office::{Acting, Bid},
+    state::{ClientKey, Input},
+};
+use pccl_protocol::{
+    C2m, Claim, CopyId, M2c, PeerId, Promise, Return, RunId, StandsBy, Status, StatusLead, Term, Text,
+    limits::MAX_CLAIMS,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+use tinysockets::key::{AcceptedKeys, RunKeys};
+
+/// How often a peer that waits hears for whom.
+const NEWS: Duration = Duration::from_millis(500);
+/// How long promises are asked for while not enough would come any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Somebody who has come to a master that stands by.
+#[derive(Debug)]
+struct Guest {
+    /// Of a peer that wants to come back to whoever acts.
+    asked: Option<Return>,
+    /// When it has to have said something, or is told something next.
+    due: Instant,
+}
+
+/// See the module's documentation.
+pub(super) struct Standing {
+    feeder: Feeder,
+    guests: BTreeMap<u64, Guest>,
+    /// While the acting master is not heard.
+    bid: Option<Bid>,
+    /// Since when not enough would come of those that are asked for promises.
+    forsaken: Option<Instant>,
+    /// What was promised and given back, for each copy that this standby has had.
+    given_back: BTreeMap<CopyId, Term>,
+    /// For the time when this one acts.
+    journal: Option<Journal>,
+    keys: Option<RunKeys>,
+}
+
+impl Standing {
+    pub(super) fn new(feeder: Feeder, journal: Option<Journal>, keys: Option<RunKeys>) -> Self {
+        Self {
+            feeder,
+            guests: BTreeMap::new(),
+            bid: None,
+            forsaken: None,
+            given_back: BTreeMap::new(),
+            journal,
+            keys,
+        }
+    }
+
+    /// Whether a peer waits.
+    fn is_here(&self, peer: PeerId) -> bool {
+        self.guests.values().any(|guest| guest.asked.as_ref().is_some_and(|asked| asked.peer == peer))
+    }
+
+    /// Nothing comes of what was asked for.
+    fn give_back(&mut self) {
+        self.forsaken = None;
+        if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
+            self.given_back.insert(claim.copy, claim.term);
+            while self.given_back.len() > MAX_CLAIMS {
+                self.given_back.pop_first();
+            }
+        }
+    }
+
+    /// For whom a bid waits, in words.
+    fn text(&self, why: &str) -> String {
+        let Some(bid) = &self.bid else { return why.to_owned() };
+        let missing: Vec<String> = bid.missing().iter().map(ToString::to_string).collect();
+        match (bid.refusal(), missing.is_empty()) {
+            (Some(refusal), _) => format!("{why}; a peer does not promise itself to this standby: {refusal}"),
+            (None, true) => format!("{why}; this standby is about to take over"),
+            (None, false) => format!(
+                "{why}; this standby takes over when more than half of the members are here, missing: {}",
+                missing.join(", ")
+            ),
+        }
+    }
+}
+
+impl EventLoop {
+    /// A connection is one of a client, while this master stands by.
+    pub(super) fn greet(&mut self, key: u64) {
+        let due = Instant::now() + self.preamble_timeout;
+        if let Some(standing) = &mut self.standing {
+            standing.guests.insert(key, Guest { asked: None, due });
+        }
+    }
+
+    /// A connection has ended. Whether it was one of those who came to a master that stands by.
+    pub(super) fn guest_has_gone(&mut self, key: u64) -> bool {
+        let Some(standing) = &mut self.standing else { return false };
+        let asked = standing.guests.remove(&key).and_then(|guest| guest.asked);
+        let gone = asked.map(|asked| asked.peer).filter(|peer| !standing.is_here(*peer));
+        if let (Some(peer), Some(bid)) = (gone, &mut standing.bid) {
+            bid.goes(peer);
+        }
+        true
+    }
+
+    /// Answers a packet while this master stands by.
+    pub(super) fn answer_guest(&mut self, key: u64, packet: C2m) {
+        match packet {
+            C2m::StatusRequest(request) => {
+                let status = self.status_of_standing(request);
+                self.tell_guest(key, &M2c::Status(status));
+            }
+            C2m::Return(asked) => self.take_guest(key, asked),
+            C2m::Promise(Promise { term, refused }) => self.take_promise(key, term, refused),
+            _ => self.send_away(key, "this master stands by"),
+        }
+    }
+
+    fn tell_guest(&mut self, key: u64, packet: &M2c) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.queue.push(frame(packet));
+            self.reactor.mark_dirty(key);
+        }
+    }
+
+    fn stands_by(&self, keeps: bool, text: &str) -> M2c {
+        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
+        let acting = heard.and_then(|heard| heard.master.as_ref().map(|place| Text::new(place.to_string())));
+        let given_back = self.standing.iter().flat_map(|standing| &standing.given_back);
+        let gives_back = given_back.map(|(copy, term)| Claim { term: *term, copy: *copy }).collect();
+        M2c::StandsBy(StandsBy { acting, keeps, gives_back, text: Text::new(text) })
+    }
+
+    /// Says who acts, and closes the connection.
+    fn send_away(&mut self, key: u64, text: &str) {
+        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
+        let text = match heard.as_ref().map(|heard| (&heard.master, &heard.following)) {
+            Some((Some(place), _)) => format!("{text}; the master at {place} acts"),
+            Some((None, None)) => format!("{text} and knows no run"),
+            _ => format!("{text}; the acting master is not heard"),
+        };
+        drop(heard);
+        let answer = self.stands_by(false, &text);
+        self.tell_guest(key, &answer);
+        self.guest_has_gone(key);
+        self.close(key);
+    }
+
+    /// A peer wants to come back.
+    fn take_guest(&mut self, key: u64, asked: Return) {
+        let Some(standing) = &mut self.standing else { return };
+        let heard = standing.feeder.heard();
+        let objection = match &heard.following {
+            _ if heard.master.is_some() => Some("this master stands by".to_owned()),
+            None => Some("this master stands by".to_owned()),
+            Some(following) => following.recalled.objection(&asked),
+        };
+        drop(heard);
+        if let Some(text) = objection {
+            return self.send_away(key, &text);
+        }
+        let (peer, term) = (asked.peer, asked.term);
+        let due = Instant::now();
+        standing.guests.insert(key, Guest { asked: Some(asked), due });
+        self.begin_bid();
+        let bid = self.standing.as_mut().and_then(|standing| standing.bid.as_mut());
+        let claim = bid.and_then(|bid| {
+            bid.comes(peer, term);
+            bid.claim()
+        });
+        if let Some(claim) = claim {
+            self.tell_guest(key, &M2c::Claim(claim));
+        }
+    }
+
+    fn take_promise(&mut self, key: u64, term: Term, refused: Option<Text>) {
+        let Some(standing) = &mut self.standing else { return };
+        let peer = standing.guests.get(&key).and_then(|guest| Some(guest.asked.as_ref()?.peer));
+        if let (Some(peer), Some(bid)) = (peer, &mut standing.bid) {
+            bid.answered(peer, term, refused.map(|text| text.as_str().to_owned()));
+        }
+    }
+
+    /// The acting master is not heard: those who come are counted.
+    fn begin_bid(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let heard = standing.feeder.heard();
+        if let (None, None, Some(following)) = (&standing.bid, &heard.master, &heard.following) {
+            let mut bid = Bid::new(following.copy, &following.recalled.past);
+            standing.given_back.values().for_each(|term| bid.knows(*term));
+            standing.bid = Some(bid);
+        }
+    }
+
+    /// To be called in each turn while this master stands by.
+    pub(super) fn stand_turn(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let heard = standing.feeder.heard();
+        let is_heard = heard.master.is_some();
+        self.run = heard.following.as_ref().map_or(RunId(0), |following| following.recalled.run());
+        drop(heard);
+        if is_heard && standing.bid.is_some() {
+            self.end_bid("this master stands by");
+        }
+        self.ask_for_promises();
+        let won = self.standing.as_ref().and_then(|standing| standing.bid.as_ref()).and_then(Bid::is_won);
+        if let Some(term) = won {
+            return self.take_office(term);
+        }
+        self.forsake();
+        self.tell_guests();
+    }
+
+    /// Asks all who are here, as soon as they are enough.
+    fn ask_for_promises(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let Some(bid) = standing.bid.as_mut().filter(|bid| bid.claim().is_none() && bid.has_support()) else {
+            return;
+        };
+        let mut heard = standing.feeder.heard();
+        if heard.master.is_some() {
+            return;
+        }
+        heard.is_frozen = true;
+        drop(heard);
+        let Some(claim) = bid.ask() else { return };
+        log::warn!("more than half of the members are here: they are asked for term {}", claim.term);
+        let guests = standing.guests.iter().filter(|(_, guest)| guest.asked.is_some());
+        let guests: Vec<u64> = guests.map(|(key, _)| *key).collect();
+        for key in guests {
+            self.tell_guest(key, &M2c::Claim(claim));
+        }
+    }
+
+    /// Promises are given back if those who have not promised do not stay.
+    fn forsake(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let Some(bid) = standing.bid.as_mut().filter(|bid| bid.claim().is_some()) else { return };
+        if bid.has_support() && bid.refusal().is_none() {
+            standing.forsaken = None;
+            return;
+        }
+        let since = *standing.forsaken.get_or_insert_with(Instant::now);
+        if since.elapsed() < PATIENCE {
+            return;
+        }
+        log::warn!("not enough members promise themselves to this standby: their promises are given back");
+        standing.give_back();
+        let mut heard = standing.feeder.heard();
+        heard.is_frozen = false;
+        // They may know another copy as a complete one.
+        if heard.other.is_some() {
+            let heard = &mut *heard;
+            std::mem::swap(&mut heard.following, &mut heard.other);
+            if let (Some(bid), Some(following)) = (&mut standing.bid, &heard.following) {
+                bid.change_copy(following.copy, &following.recalled.past);
+            }
+        }
+        drop(heard);
+        standing.guests.values_mut().for_each(|guest| guest.due = Instant::now());
+    }
+
+    /// The acting master is there: everybody is sent to it.
+    fn end_bid(&mut self, text: &str) {
+        let Some(standing) = &mut self.standing else { return };
+        standing.give_back();
+        standing.bid = None;
+        let keys: Vec<u64> = standing.guests.keys().copied().collect();
+        for key in keys {
+            self.send_away(key, text);
+        }
+    }
+
+    /// Those who wait hear for whom, and those who have said nothing go.
+    fn tell_guests(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let now = Instant::now();
+        let why = standing.feeder.heard().why.clone();
+        let text = standing.text(&why);
+        let mut due = Vec::new();
+        for (key, guest) in standing.guests.iter_mut().filter(|(_, guest)| guest.due <= now) {
+            guest.due = now + NEWS;
+            due.push((*key, guest.asked.is_some()));
+        }
+        for (key, waits) in due {
+            if waits {
+                let answer = self.stands_by(true, &text);
+                self.tell_guest(key, &answer);
+            } else {
+                self.send_away(key, "this master stands by");
+            }
+        }
+    }
+
+    /// Other run keys are accepted, if this master stands by in a run with a key. What was done.
+    pub(super) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
+        let known = self.standing.as_ref()?.keys.as_ref()?;
+        known.replace(keys.clone());
+        Some("this standby has the new run key".into())
+    }
+
+    /// When something is due while this master stands by.
+    pub(super) fn standing_deadline(&self) -> Option<Instant> {
+        let standing = self.standing.as_ref()?;
+        standing.guests.values().map(|guest| guest.due).min()
+    }
+
+    /// The status of the run as it was heard last.
+    fn status_of_standing(&self, request: pccl_protocol::RequestId) -> Status {
+        // Of somebody who knows no run.
+        let empty = self.state.status(request, None);
+        let Some(standing) = &self.standing else { return empty };
+        let heard = standing.feeder.heard();
+        let (mut status, term) = match &heard.following {
+            Some(following) => {
+                let recalled = &following.recalled;
+                (recalled.state.status(request, None), recalled.past.copies.term)
+            }
+            None => (empty, Term(0)),
+        };
+        let text = match &heard.master {
+            Some(place) => format!("the master at {place} acts"),
+            None => standing.text(&heard.why),
+        };
+        status.lead = StatusLead { term, acts: false, standbys: Vec::new(), text: Some(Text::new(text)) };
+        status
+    }
+
+    /// More than half of the members have promised themselves: this master acts from now on.
+    fn take_office(&mut self, term: Term) {
+        let Some(standing) = self.standing.take() else { return };
+        let following = standing.feeder.heard().following.take();
+        let Some(Following { copy, mut recalled }) = following else { return };
+        log::warn!("this master takes over in term {term}");
+        recalled.end();
+        let guests = self.dismiss_others(&standing.guests);
+        let keys = standing.keys.clone();
+        self.go_on_as(*recalled, (term, copy), standing.journal, keys);
+        self.go_on();
+        for (key, conn, asked) in guests {
+            self.let_guest_in(key, conn, asked);
+        }
+    }
+
+    /// The connections of those who wait; all others are closed, and come again.
+    fn dismiss_others(&mut self, guests: &BTreeMap<u64, Guest>) -> Vec<(u64, Conn, Return)> {
+        let asked = |key: &u64| guests.get(key).and_then(|guest| guest.asked.clone());
+        let keys: BTreeSet<u64> = self.conns.keys().copied().collect();
+        let mut waiting = Vec::new();
+        for key in keys {
+            match asked(&key) {
+                Some(asked) => waiting.extend(self.conns.remove(&key).map(|conn| (key, conn, asked))),
+                None => drop(self.remove(key)),
+            }
+        }
+        waiting
+    }
+
+    /// The loop is that of a master that knows this.
+    pub(super) fn go_on_as(
+        &mut self,
+        recalled: Recalled,
+        (term, copy): (Term, CopyId),
+        journal: Option<Journal>,
+        keys: Option<RunKeys>,
+    ) {
+        let Recalled { at, next_client, state, tickets, places, open, origin, past } = recalled;
+        self.reactor.begin_keys_at(next_client);
+        self.run = origin.run;
+        self.reacher = Reacher::new(self.run, self.reactor.waker());
+        self.observer.identify(self.run);
+        (self.state, self.tickets) = (state, tickets);
+        (self.started, self.began_at, self.at) = (Instant::now(), at, at);
+        debug_assert_eq!(keys.is_some(), self.tickets.is_some());
+        let office = Acting::new(term, copy, past.turn, past.electorates);
+        self.keeper = Some(Keeper::new(journal, origin, open, office));
+        for (client, place) in places {
+            match Conn::recalled(place) {
+                Ok(conn) => drop(self.conns.insert(client.0, conn)),
+                Err(error) => log::error!("{client} cannot come back: {error}"),
+            }
+        }
+    }
+
+    /// Who has waited takes its place.
+    fn let_guest_in(&mut self, key: u64, mut conn: Conn, asked: Return) {
+        let new = self.reactor.next_key();
+        self.reactor.begin_keys_at(new + 1);
+        if let Err(error) = self.reactor.rekey(key, new, &mut conn.stream) {
+            return log::warn!("{}: cannot be let in: {error}", conn.remote);
+        }
+        let remote = conn.remote.ip();
+        let local = conn.stream.local_addr().map_or(remote, |local| local.ip().to_canonical());
+        debug_assert!(matches!(conn.phase, Phase::Client(_)));
+        self.conns.insert(new, conn);
+        self.take(Input::Connected { client: ClientKey(new), remote, local });
+        self.take_over(new, asked);
+    }
+}
+
+impl Recalled {
+    /// Why somebody who comes back is none of the run.
+    fn objection(&self, asked: &Return) -> Option<String> {
+        let is_proved =
+            self.tickets.as_ref().is_none_or(|office| office.is_proof(asked.peer, asked.proof.as_ref()));
+        if asked.run != self.run() || !is_proved {
+            return Some("this master stands by for another run, or you do not prove who you are;".into());
+        }
+        None
+    }
+}

@@ -1,0 +1,316 @@
+//! The office of the acting master: which copies are complete, and how far what it does may be known.
+
+use super::electorates::Electorates;
+use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term, limits::MAX_STANDBYS};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a copy knows of the office, for whoever goes on from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// The last turn that it has.
+    pub turn: u64,
+    /// All turns up to this one may have been seen by peers.
+    pub released: u64,
+    /// The members since then.
+    pub electorates: Electorates,
+    /// The newest list of complete copies that it has heard of.
+    pub copies: Copies,
+}
+
+impl Past {
+    /// A turn has ended; how far what was done was known then, and who the members are.
+    pub fn end_turn(&mut self, released: u64, members: BTreeSet<PeerId>) {
+        self.turn += 1;
+        self.released = self.released.max(released);
+        self.electorates.note(self.turn, members);
+        self.electorates.forget_before(self.released);
+    }
+}
+
+/// Somebody who makes a copy.
+#[derive(Debug, Clone)]
+struct Seat {
+    standby: Standby,
+    /// The turn with which its copy begins. Once it has that, the copy is complete.
+    begins: u64,
+    /// The last turn that it is known to have.
+    has: u64,
+    is_complete: bool,
+}
+
+/// A complete copy that is not on the list any more, as long as not enough members know that.
+#[derive(Debug, Clone)]
+struct Leaving {
+    copy: CopyId,
+    /// The first list without it.
+    number: u64,
+    /// The last turn that it is known to have.
+    has: u64,
+    /// The last turn that it may have.
+    may_have: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct Acting {
+    term: Term,
+    copy: CopyId,
+    number: u64,
+    turn: u64,
+    electorates: Electorates,
+    seats: BTreeMap<CopyId, Seat>,
+    leaving: Vec<Leaving>,
+    /// The newest list of this term that each peer is known to know.
+    known: BTreeMap<PeerId, u64>,
+}
+
+impl Acting {
+    /// Nobody stands by. Who acts has this copy, with these turns and members.
+    #[must_use]
+    pub fn new(term: Term, copy: CopyId, turn: u64, electorates: Electorates) -> Self {
+        Self {
+            term,
+            copy,
+            number: 0,
+            turn,
+            electorates,
+            seats: BTreeMap::new(),
+            leaving: Vec::new(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The term.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The copy of the acting master itself.
+    #[must_use]
+    pub fn copy(&self) -> CopyId {
+        self.copy
+    }
+
+    /// The last turn that has ended.
+    #[must_use]
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Whether there is anybody who makes a copy or has a complete one.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        !self.seats.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Whether peers have to know of terms and lists.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.term > Term(0) || self.number > 0
+    }
+
+    /// A turn has ended. Who the members are is asked if it matters.
+    pub fn end_turn(&mut self, members: impl FnOnce() -> BTreeSet<PeerId>) {
+        self.turn += 1;
+        if self.has_copies() {
+            self.electorates.note(self.turn, members());
+            self.electorates.forget_before(self.released().min(self.turn));
+        }
+    }
+
+    /// Everything up to this turn may leave; without anybody who stands by, everything.
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        let complete = self.seats.values().filter(|seat| seat.is_complete).map(|seat| seat.has);
+        complete.chain(self.leaving.iter().map(|leaving| leaving.has)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Somebody begins to make a copy, which begins with the last turn that has ended, after which these are the
+    /// members.
+    ///
+    /// # Errors
+    /// Why it must not.
+    pub fn join(&mut self, standby: Standby, members: BTreeSet<PeerId>) -> Result<(), String> {
+        let copy = standby.copy;
+        let is_taken = copy == self.copy
+            || copy == CopyId::default()
+            || self.seats.contains_key(&copy)
+            || self.leaving.iter().any(|leaving| leaving.copy == copy);
+        if is_taken {
+            return Err(format!("the identity {copy} of its copy is taken"));
+        }
+        if self.seats.len() >= MAX_STANDBYS {
+            return Err(format!("{MAX_STANDBYS} masters stand by already"));
+        }
+        if !self.has_copies() {
+            // Nothing is held, so nobody has to think of who they were before.
+            self.electorates = Electorates::from(self.turn, members);
+        }
+        self.seats.insert(copy, Seat { standby, begins: self.turn, has: 0, is_complete: false });
+        Ok(())
+    }
+
+    /// A copy has all turns up to this one. Whether the list has changed: it is complete now.
+    ///
+    /// # Errors
+    /// It cannot have that turn.
+    pub fn has(&mut self, copy: CopyId, turn: u64) -> Result<bool, String> {
+        if turn > self.turn {
+            return Err(format!("says that it has turn {turn}, and the last one is {}", self.turn));
+        }
+        let Some(seat) = self.seats.get_mut(&copy) else { return Ok(false) };
+        seat.has = seat.has.max(turn);
+        let becomes_complete = !seat.is_complete && seat.has >= seat.begins;
+        seat.is_complete |= becomes_complete;
+        self.number += u64::from(becomes_complete);
+        Ok(becomes_complete)
+    }
+
+    /// Somebody does not make its copy any more. Whether the list has changed.
+    pub fn lose(&mut self, copy: CopyId) -> bool {
+        let Some(seat) = self.seats.remove(&copy).filter(|seat| seat.is_complete) else { return false };
+        self.number += 1;
+        self.leaving.push(Leaving { copy, number: self.number, has: seat.has, may_have: self.turn });
+        true
+    }
+
+    /// A peer knows this list.
+    pub fn know(&mut self, peer: PeerId, known: CopiesKnown) {
+        if known.term == self.term && known.number <= self.number {
+            let newest = self.known.entry(peer).or_default();
+            *newest = known.number.max(*newest);
+            self.let_go();
+        }
+    }
+
+    /// Copies are not waited for any more of which enough members know that they are not on the list.
+    fn let_go(&mut self) {
+        let (known, electorates) = (&self.known, &self.electorates);
+        self.leaving.retain(|leaving| {
+            let knows = |peer| known.get(&peer).is_some_and(|number| *number >= leaving.number);
+            !electorates.has_majority(&(leaving.has..=leaving.may_have), knows)
+        });
+        if self.leaving.is_empty() {
+            // Only who was a member counts, so that this does not grow.
+            self.known.retain(|peer, _| electorates.has(*peer));
+        }
+    }
+
+    /// The list for the peers.
+    #[must_use]
+    pub fn copies(&self) -> Copies {
+        let complete = self.seats.values().filter(|seat| seat.is_complete);
+        Copies {
+            term: self.term,
+            number: self.number,
+            acting: self.copy,
+            standbys: complete.map(|seat| seat.standby.clone()).collect(),
+        }
+    }
+
+    /// What a copy that begins now has to know.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        Past {
+            turn: self.turn,
+            released: self.released().min(self.turn),
+            electorates: self.electorates.clone(),
+            copies: self.copies(),
+        }
+    }
+
+    /// Whose word is missing before a copy that is gone is not waited for any more; nobody if there is none.
+    #[must_use]
+    pub fn missing(&self) -> BTreeSet<PeerId> {
+        let missing = self.leaving.iter().flat_map(|leaving| {
+            let knows = |peer| self.known.get(&peer).is_some_and(|number| *number >= leaving.number);
+            self.electorates.missing(&(leaving.has..=leaving.may_have), knows)
+        });
+        missing.collect()
+    }
+
+    /// Whether it is waited until enough members know that a copy is gone.
+    #[must_use]
+    pub fn is_letting_go(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pccl_protocol::Host;
+
+    fn members(ids: &[u128]) -> BTreeSet<PeerId> {
+        ids.iter().map(|id| PeerId(*id)).collect()
+    }
+
+    fn acting(ids: &[u128]) -> Acting {
+        Acting::new(Term(4), CopyId(1), 10, Electorates::from(10, members(ids)))
+    }
+
+    fn standby(copy: u64) -> Standby {
+        Standby { copy: CopyId(copy), hosts: Host::new("h").into(), port: 1 }
+    }
+
+    fn know(acting: &mut Acting, peer: u128, number: u64) {
+        acting.know(PeerId(peer), CopiesKnown { term: Term(4), number });
+    }
+
+    #[test]
+    fn what_leaves_waits_for_all_complete_copies() {
+        let mut acting = acting(&[1, 2, 3]);
+        assert_eq!((acting.released(), acting.has_copies()), (u64::MAX, false));
+        acting.join(standby(8), members(&[1, 2, 3])).unwrap();
+        assert!(
+            acting.join(standby(8), members(&[1, 2, 3])).is_err()
+                && acting.join(standby(1), members(&[1, 2, 3])).is_err()
+        );
+        acting.end_turn(|| members(&[1, 2, 3]));
+        assert_eq!((acting.released(), acting.copies().standbys.len()), (u64::MAX, 0), "not complete yet");
+        assert!(acting.has(CopyId(8), 12).is_err());
+        assert_eq!(acting.has(CopyId(8), 10), Ok(true));
+        assert_eq!((acting.released(), acting.copies().number), (10, 1));
+        assert_eq!(acting.has(CopyId(8), 11), Ok(false));
+        acting.join(standby(9), members(&[1, 2, 3])).unwrap();
+        assert_eq!(acting.has(CopyId(9), 11), Ok(true));
+        acting.end_turn(|| members(&[1, 2]));
+        assert_eq!((acting.has(CopyId(9), 12), acting.released()), (Ok(false), 11));
+        let past = acting.past();
+        let has_both =
+            |ids: &[u128]| past.electorates.has_majority(&(11..=12), |peer| members(ids).contains(&peer));
+        assert!(has_both(&[1, 2]) && !has_both(&[1, 3]));
+    }
+
+    #[test]
+    fn a_copy_that_is_gone_is_waited_for_until_more_than_half_know_that() {
+        let mut acting = acting(&[1, 2, 3]);
+        acting.join(standby(8), members(&[1, 2, 3])).unwrap();
+        acting.has(CopyId(8), 10).unwrap();
+        // The members change in a turn that the copy may have or not.
+        acting.end_turn(|| members(&[1]));
+        assert!(acting.lose(CopyId(8)) && !acting.lose(CopyId(8)));
+        acting.end_turn(|| members(&[1, 4]));
+        assert_eq!((acting.released(), acting.copies().number), (10, 2));
+        know(&mut acting, 1, 1);
+        assert_eq!(acting.missing(), members(&[1, 2, 3]));
+        know(&mut acting, 1, 2);
+        assert_eq!((acting.released(), acting.missing()), (10, members(&[2, 3])));
+        know(&mut acting, 4, 2);
+        assert!(acting.is_letting_go(), "a member of later does not count");
+        know(&mut acting, 3, 3);
+        assert!(acting.is_letting_go(), "that list is not there yet");
+        know(&mut acting, 3, 2);
+        assert_eq!((acting.released(), acting.has_copies()), (u64::MAX, false));
+    }
+
+    #[test]
+    fn a_copy_that_never_was_complete_is_not_missed() {
+        let mut acting = acting(&[1, 2, 3]);
+        acting.join(standby(8), members(&[1, 2, 3])).unwrap();
+        assert!(!acting.lose(CopyId(8)) && acting.copies().number == 0);
+        assert_eq!(acting.released(), u64::MAX);
+    }
+}

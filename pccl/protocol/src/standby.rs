@@ -1,0 +1,310 @@
+//! Masters that stand by for the one that acts, and what a peer has promised to whom.
+//!
+//! Each copy of what a master knows has an identity. The acting master tells its peers which copies are complete, and a
+//! peer helps only one of those to take over, by a promise. Who has the promises of more than half of the members acts
+//! in the term that they were given for.
+
+use crate::{CopyId, Hosts, RunId, Term, Text, limits};
+use std::fmt;
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError};
+
+wire_struct! {
+    /// First packet of a connection: this process stands by for the master, which is to tell it all that happens.
+    pub struct StandBy {
+        /// The run that it knows already; 0: none.
+        pub run: RunId,
+        /// The identity of the copy that it is about to make.
+        pub copy: CopyId,
+        /// Host under which others reach it; `None` means the source address that the master sees.
+        pub advertised_host: Option<crate::Host>,
+        /// The port on which it listens.
+        pub port: u16,
+    }
+}
+
+/// Bytes of a journal: of what a feed begins with, or of what happened since. At most [`limits::FEED_BYTES`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct Feed(pub Vec<u8>);
+
+impl fmt::Debug for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Feed({} bytes)", self.0.len())
+    }
+}
+
+impl Encode for Feed {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (self.0.len() as u32).encode(out);
+        out.extend_from_slice(&self.0);
+    }
+}
+
+impl Decode for Feed {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = reader.length(limits::FEED_BYTES, "feed")?;
+        Ok(Self(reader.take(bytes, "feed")?.to_vec()))
+    }
+}
+
+wire_struct! {
+    /// What of its feed a standby has.
+    #[derive(Copy)]
+    pub struct Fed {
+        /// All turns of the master up to this one.
+        pub turn: u64,
+    }
+}
+
+wire_struct! {
+    /// A master that stands by.
+    pub struct Standby {
+        /// The copy that it has.
+        pub copy: CopyId,
+        /// Where others reach it.
+        pub hosts: Hosts,
+        /// Its port.
+        pub port: u16,
+    }
+}
+
+impl ListItem for Standby {
+    const LIST: &'static str = "standbys";
+    const MAX_ITEMS: usize = limits::MAX_STANDBYS;
+}
+
+wire_struct! {
+    /// Which copies are complete. Of two lists the one with the larger term is newer, then the one with the larger
+    /// number.
+    pub struct Copies {
+        /// The term of the acting master.
+        pub term: Term,
+        /// Counts the lists of a term.
+        pub number: u64,
+        /// Its own copy.
+        pub acting: CopyId,
+        /// The others.
+        pub standbys: Vec<Standby>,
+    }
+}
+
+wire_struct! {
+    /// A peer knows this list, or a newer one.
+    #[derive(Copy)]
+    pub struct CopiesKnown {
+        /// Its term.
+        pub term: Term,
+        /// Its number.
+        pub number: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer of a master that stands by.
+    pub struct StandsBy {
+        /// Where the acting master is, as far as it knows: host and port as text.
+        pub acting: Option<Text>,
+        /// The connection is kept: the master may take over. Otherwise it ends.
+        pub keeps: bool,
+        /// Promises to these copies up to these terms are given back: they have not taken over, and will not in one of
+        /// them.
+        pub gives_back: Vec<Claim>,
+        /// For whom it waits, in words.
+        pub text: Text,
+    }
+}
+
+wire_struct! {
+    /// A standby asks for a promise.
+    #[derive(Copy)]
+    pub struct Claim {
+        /// The term in which it would act.
+        pub term: Term,
+        /// Its copy.
+        pub copy: CopyId,
+    }
+}
+
+impl ListItem for Claim {
+    const LIST: &'static str = "claims that are given back";
+    const MAX_ITEMS: usize = limits::MAX_CLAIMS;
+}
+
+wire_struct! {
+    /// Answer to a claim.
+    pub struct Promise {
+        /// The term of the claim.
+        pub term: Term,
+        /// Why not; `None`: from now on this peer obeys this master, and none of an older term.
+        pub refused: Option<Text>,
+    }
+}
+
+/// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told, and what it has
+/// promised it keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Allegiance {
+    term: Term,
+    acting: CopyId,
+    number: u64,
+    standbys: Vec<Standby>,
+    /// As it was before a promise that may be given back.
+    before: Option<Box<Self>>,
+}
+
+impl Allegiance {
+    /// The newest term that it knows.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Those who may take over.
+    #[must_use]
+    pub fn standbys(&self) -> &[Standby] {
+        &self.standbys
+    }
+
+    /// Those who may take over, or might have but for a promise.
+    #[must_use]
+    pub fn places(&self) -> Vec<Standby> {
+        match &self.before {
+            Some(before) if self.standbys.is_empty() => before.places(),
+            _ => self.standbys.clone(),
+        }
+    }
+
+    /// Whether it has promised itself to somebody of whom it does not know that it acts.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// The acting master has told which copies are complete. `None`: the list is an old one.
+    pub fn told(&mut self, copies: &Copies) -> Option<CopiesKnown> {
+        if !self.may_obey(copies.term, copies.acting) {
+            return None;
+        }
+        if copies.term > self.term || copies.number >= self.number {
+            let Copies { term, number, acting, standbys } = copies.clone();
+            *self = Self { term, acting, number, standbys, before: None };
+        }
+        Some(CopiesKnown { term: self.term, number: self.number })
+    }
+
+    /// Whether who acts in this term is not one of an older one.
+    fn may_obey(&self, term: Term, acting: CopyId) -> bool {
+        term > self.term || term == self.term && (acting == self.acting || self.acting == CopyId::default())
+    }
+
+    /// Somebody acts in this term: whether this peer obeys it. Who acts has been helped by more than half of all, so
+    /// nobody of an older term acts.
+    pub fn obeys(&mut self, term: Term, acting: CopyId) -> bool {
+        if !self.may_obey(term, acting) {
+            return false;
+        }
+        if term > self.term {
+            *self = Self { term, acting, ..Self::default() };
+        }
+        (self.acting, self.before) = (acting, None);
+        true
+    }
+
+    /// Somebody asks for a promise.
+    ///
+    /// # Errors
+    /// Why it is not given.
+    pub fn promise(&mut self, claim: Claim) -> Result<(), String> {
+        let Claim { term, copy } = claim;
+        if term == self.term && copy == self.acting && self.before.is_some() {
+            return Ok(());
+        }
+        if term <= self.term {
+            return Err(format!("it belongs to the master of term {}", self.term));
+        }
+        if copy != self.acting && !self.standbys.iter().any(|standby| standby.copy == copy) {
+            return Err(match self.before {
+                Some(_) => format!("it has promised itself to another one for term {}", self.term),
+                None => "the newest list of complete copies that it knows does not have this one".into(),
+            });
+        }
+        let before = match self.before.take() {
+            Some(before) => before,
+            None => Box::new(self.clone()),
+        };
+        *self = Self { term, acting: copy, before: Some(before), ..Self::default() };
+        Ok(())
+    }
+
+    /// A standby gives back promises up to this term.
+    pub fn given_back(&mut self, claim: Claim) {
+        if claim.copy == self.acting
+            && claim.term >= self.term
+            && let Some(before) = self.before.take()
+        {
+            *self = *before;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Host;
+
+    fn standby(copy: u64) -> Standby {
+        Standby { copy: CopyId(copy), hosts: Host::new("h").into(), port: 1 }
+    }
+
+    fn copies(term: u64, number: u64, acting: u64, standbys: &[u64]) -> Copies {
+        let standbys = standbys.iter().map(|copy| standby(*copy)).collect();
+        Copies { term: Term(term), number, acting: CopyId(acting), standbys }
+    }
+
+    fn claim(term: u64, copy: u64) -> Claim {
+        Claim { term: Term(term), copy: CopyId(copy) }
+    }
+
+    fn told(copies: &Copies) -> Allegiance {
+        let mut peer = Allegiance::default();
+        assert!(peer.told(copies).is_some());
+        peer
+    }
+
+    #[test]
+    fn only_who_is_on_the_newest_list_gets_a_promise() {
+        let mut peer = told(&copies(1, 1, 7, &[8, 9]));
+        assert!(peer.clone().promise(claim(2, 8)).is_ok());
+        assert!(peer.clone().promise(claim(2, 7)).is_ok(), "who acts has a complete copy as well");
+        assert!(peer.promise(claim(2, 5)).is_err());
+        assert_eq!(peer.told(&copies(1, 2, 7, &[9])), Some(CopiesKnown { term: Term(1), number: 2 }));
+        assert_eq!(
+            peer.told(&copies(1, 1, 7, &[8, 9])),
+            Some(CopiesKnown { term: Term(1), number: 2 }),
+            "an old one"
+        );
+        assert!(peer.promise(claim(2, 8)).is_err());
+        assert!(peer.promise(claim(1, 9)).is_err(), "its own term");
+        assert!(Allegiance::default().promise(claim(1, 8)).is_err(), "it was told of nobody");
+    }
+
+    #[test]
+    fn a_promise_binds_until_it_is_given_back_or_a_newer_term_acts() {
+        let mut peer = told(&copies(1, 1, 7, &[8, 9]));
+        peer.promise(claim(2, 8)).expect("free");
+        assert!(!peer.obeys(Term(1), CopyId(7)) && peer.told(&copies(1, 5, 7, &[])).is_none());
+        assert!(!peer.obeys(Term(2), CopyId(9)));
+        assert!(peer.promise(claim(3, 9)).is_err() && peer.promise(claim(2, 8)).is_ok());
+        assert!(peer.promise(claim(3, 8)).is_ok(), "the same one asks again");
+        assert_eq!(peer.places().len(), 2);
+        let bound = peer.clone();
+        peer.given_back(claim(2, 8));
+        assert_eq!(peer, bound, "an older promise");
+        peer.given_back(claim(3, 8));
+        assert_eq!(peer, told(&copies(1, 1, 7, &[8, 9])));
+        let mut peer = bound;
+        assert!(peer.clone().obeys(Term(3), CopyId(8)) && peer.obeys(Term(4), CopyId(9)));
+        assert_eq!((peer.term(), peer.places()), (Term(4), Vec::new()));
+        peer.given_back(claim(4, 9));
+        assert_eq!(peer.term(), Term(4), "who acts gives nothing back");
+    }
+}

@@ -1,0 +1,513 @@
+//! Masters: what the event loop does with the office, with numbers in place of what happens in a run.
+
+use super::{
+    peers::Peer,
+    world::{End, Fault, Log, Message, News, World},
+};
+use pccl_master::office::{Acting, Bid, Electorates, Past};
+use pccl_protocol::{Claim, Copies, CopiesKnown, CopyId, Host, PeerId, Standby, Term};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) role: Role,
+    pub(super) sleeps: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Role {
+    Acting(Box<Lead>),
+    Standing(Box<Wait>),
+    Dead,
+}
+
+#[derive(Debug)]
+pub(super) struct Lead {
+    office: Acting,
+    log: Log,
+    members: BTreeSet<PeerId>,
+    peers: BTreeMap<u64, PeerId>,
+    feeds: BTreeMap<u64, CopyId>,
+    /// What waits until a turn may be known: connection, turn, message.
+    held: Vec<(u64, u64, Message)>,
+    news: Vec<News>,
+    changed: bool,
+}
+
+/// A copy of what an acting master knows.
+#[derive(Debug, Clone)]
+struct Copy {
+    copy: CopyId,
+    log: Log,
+    members: BTreeSet<PeerId>,
+    past: Past,
+}
+
+impl Copy {
+    /// Lives through news. Whether its copy is complete now.
+    fn learn(&mut self, news: News) -> bool {
+        match news {
+            News::Event(event, members) => {
+                self.log.push(event);
+                self.members = members;
+                false
+            }
+            News::Copies(copies) => {
+                let is_listed = copies.standbys.iter().any(|standby| standby.copy == self.copy);
+                self.past.copies = copies;
+                is_listed
+            }
+            News::Turn { released } => {
+                self.past.end_turn(released, self.members.clone());
+                false
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    following: Option<Copy>,
+    /// One that may be on the list in its place.
+    other: Option<Copy>,
+    /// The connection to the acting master, and the copy that is being made or is complete.
+    feed: Option<(u64, CopyId, Option<Copy>)>,
+    is_heard: bool,
+    bid: Option<Bid>,
+    promises: u32,
+    guests: BTreeMap<u64, PeerId>,
+    given_back: BTreeMap<CopyId, Term>,
+    impatience: u32,
+}
+
+impl Node {
+    pub(super) fn acting(copy: CopyId, members: BTreeSet<PeerId>) -> Self {
+        let office = Acting::new(Term(0), copy, 0, Electorates::default());
+        let lead = Lead::new(office, Vec::new(), members);
+        Self { role: Role::Acting(Box::new(lead)), sleeps: false }
+    }
+
+    pub(super) fn standing() -> Self {
+        Self { role: Role::Standing(Box::default()), sleeps: false }
+    }
+
+    pub(super) fn has_peer(&mut self, conn: u64, peer: PeerId) {
+        if let Role::Acting(lead) = &mut self.role {
+            lead.peers.insert(conn, peer);
+        }
+    }
+
+    /// The list of complete copies of one that acts.
+    pub(super) fn list(&self) -> Copies {
+        match &self.role {
+            Role::Acting(lead) => lead.office.copies(),
+            Role::Standing(_) | Role::Dead => panic!("it does not act"),
+        }
+    }
+
+    /// The term in which it acts, if it does.
+    pub(super) fn term(&self) -> Option<Term> {
+        match &self.role {
+            Role::Acting(lead) => Some(lead.office.term()),
+            Role::Standing(_) | Role::Dead => None,
+        }
+    }
+}
+
+impl Wait {
+    fn give_back(&mut self) {
+        self.impatience = 0;
+        if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
+            self.given_back.insert(claim.copy, claim.term);
+        }
+    }
+}
+
+impl Lead {
+    fn new(office: Acting, log: Log, members: BTreeSet<PeerId>) -> Self {
+        Self {
+            office,
+            log,
+            members,
+            peers: BTreeMap::new(),
+            feeds: BTreeMap::new(),
+            held: Vec::new(),
+            news: Vec::new(),
+            changed: false,
+        }
+    }
+
+    fn hold(&mut self, fault: Fault, conn: u64, message: Message) {
+        let is_held = self.office.has_copies() && fault != Fault::EarlyRelease;
+        let until = if is_held { self.office.turn() + 1 } else { 0 };
+        self.held.push((conn, until, message));
+    }
+
+    /// What is sent at the end of a turn.
+    fn end_turn(&mut self) -> Vec<(u64, Message)> {
+        let mut out = Vec::new();
+        let copies = std::mem::take(&mut self.changed).then(|| self.office.copies());
+        self.news.extend(copies.clone().map(News::Copies));
+        if !self.news.is_empty() {
+            let released = self.office.released().min(self.office.turn());
+            self.news.push(News::Turn { released });
+            self.office.end_turn(|| self.members.clone());
+            let news = std::mem::take(&mut self.news);
+            out.extend(self.feeds.keys().map(|conn| (*conn, Message::Feed(news.clone()))));
+        }
+        if let Some(copies) = copies {
+            out.extend(self.peers.keys().map(|conn| (*conn, Message::Copies(copies.clone()))));
+        }
+        let released = self.office.released();
+        // In its order, for each.
+        let mut waiting = BTreeSet::new();
+        let held = std::mem::take(&mut self.held);
+        for (conn, until, message) in held {
+            if until > released || waiting.contains(&conn) {
+                waiting.insert(conn);
+                self.held.push((conn, until, message));
+            } else {
+                out.push((conn, message));
+            }
+        }
+        out
+    }
+}
+
+impl World {
+    fn lead(&mut self, at: usize) -> Option<&mut Lead> {
+        match &mut self.nodes[at].role {
+            Role::Acting(lead) => Some(lead),
+            Role::Standing(_) | Role::Dead => None,
+        }
+    }
+
+    fn end_turn(&mut self, at: usize) {
+        let out = self.lead(at).map(Lead::end_turn).unwrap_or_default();
+        out.into_iter().for_each(|(conn, message)| self.send(conn, End::Node(at), message));
+    }
+
+    /// Something happens in the run of a master that acts, and all of its members are told.
+    pub(super) fn turn(&mut self) {
+        let at = self.rng.below(self.nodes.len() as u64) as usize;
+        let (event, fault, is_calm) = (self.number(), self.fault, self.is_calm());
+        let (changes, pick) = (!is_calm && self.rng.percent(15), self.rng.next() as usize);
+        if self.nodes[at].sleeps {
+            return;
+        }
+        let Some(lead) = self.lead(at) else { return };
+        if changes {
+            let present: Vec<PeerId> = lead.peers.values().copied().collect();
+            let other = present.get(pick % present.len().max(1)).copied();
+            match other {
+                Some(peer) if lead.members.contains(&peer) && lead.members.len() > 1 => {
+                    lead.members.remove(&peer);
+                }
+                Some(peer) => drop(lead.members.insert(peer)),
+                None => {
+                    // Nobody is here: those who are not are dropped one after the other.
+                    if lead.members.len() > 1 {
+                        lead.members.pop_first();
+                    }
+                }
+            }
+        }
+        lead.log.push(event);
+        lead.news.push(News::Event(event, lead.members.clone()));
+        let told: Vec<u64> = lead
+            .peers
+            .iter()
+            .filter(|(_, peer)| lead.members.contains(peer))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in told {
+            let log = lead.log.clone();
+            lead.hold(fault, conn, Message::Tell { log });
+        }
+        self.end_turn(at);
+    }
+
+    pub(super) fn node_receives(&mut self, at: usize, conn: u64, message: Message) {
+        match &self.nodes[at].role {
+            Role::Acting(_) => self.acting_receives(at, conn, message),
+            Role::Standing(_) => self.standing_receives(at, conn, message),
+            Role::Dead => {}
+        }
+    }
+
+    fn acting_receives(&mut self, at: usize, conn: u64, message: Message) {
+        let (end, fault) = (End::Node(at), self.fault);
+        let Some(lead) = self.lead(at) else { return };
+        match message {
+            Message::StandBy(copy) => {
+                self.end_turn(at);
+                let Some(lead) = self.lead(at) else { return };
+                let standby = Standby { copy, hosts: Host::new("h").into(), port: 1 };
+                if lead.office.join(standby, lead.members.clone()).is_err() {
+                    return self.close(conn, end);
+                }
+                lead.feeds.insert(conn, copy);
+                let (log, members) = (lead.log.clone(), lead.members.clone());
+                let opening = Message::Opening { log, members, past: lead.office.past() };
+                return self.send(conn, end, opening);
+            }
+            Message::Fed(turn) => {
+                if let Some(copy) = lead.feeds.get(&conn) {
+                    lead.changed |= lead.office.has(*copy, turn).expect("a turn that has been");
+                }
+            }
+            Message::Known(known) => {
+                if let Some(peer) = lead.peers.get(&conn) {
+                    lead.office.know(*peer, known);
+                }
+            }
+            Message::Return { term, .. } if term > lead.office.term() => {
+                self.nodes[at].role = Role::Dead;
+                return;
+            }
+            Message::Return { peer, .. } => self.take_back(at, conn, peer),
+            Message::Promise { .. } => {}
+            other => panic!("the acting master {at} gets {other:?} ({fault:?})"),
+        }
+        self.end_turn(at);
+    }
+
+    fn take_back(&mut self, at: usize, conn: u64, peer: PeerId) {
+        let (end, fault, event) = (End::Node(at), self.fault, self.number());
+        let Some(lead) = self.lead(at) else { return };
+        lead.peers.retain(|_, other| *other != peer);
+        lead.peers.insert(conn, peer);
+        lead.log.push(event);
+        lead.news.push(News::Event(event, lead.members.clone()));
+        let (term, acting) = (lead.office.term(), lead.office.copy());
+        let list = lead.office.is_told().then(|| lead.office.copies());
+        lead.hold(fault, conn, Message::Returned { term, acting });
+        if let Some(copies) = list {
+            self.send(conn, end, Message::Copies(copies));
+        }
+    }
+
+    fn standing_receives(&mut self, at: usize, conn: u64, message: Message) {
+        let end = End::Node(at);
+        let fault = self.fault;
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        match message {
+            Message::StandBy(_) => self.send(conn, end, Message::Away),
+            Message::Return { peer, term } => self.guest_comes(at, conn, peer, term),
+            Message::Promise { term, refused } => {
+                if let (Some(peer), Some(bid)) = (wait.guests.get(&conn), &mut wait.bid) {
+                    wait.promises += u32::from(refused.is_none());
+                    bid.answered(*peer, term, refused);
+                }
+                self.try_to_act(at);
+            }
+            Message::Opening { log, members, past } => {
+                let newest = wait.following.as_ref().map_or(Term(0), |copy| copy.past.copies.term);
+                let Some((feed, copy, coming)) = wait.feed.as_mut().filter(|feed| feed.0 == conn) else {
+                    return;
+                };
+                if past.copies.term < newest {
+                    let feed = *feed;
+                    wait.feed = None;
+                    return self.close(feed, end);
+                }
+                let turn = past.turn;
+                *coming = Some(Copy { copy: *copy, log, members, past });
+                self.send(conn, end, Message::Fed(turn));
+            }
+            Message::Feed(news) => self.learn(at, conn, news),
+            Message::Away => {
+                wait.feed = wait.feed.take().filter(|feed| feed.0 != conn);
+                self.close(conn, end);
+            }
+            Message::Known(_) => {}
+            other => panic!("the standby {at} gets {other:?} ({fault:?})"),
+        }
+    }
+
+    fn learn(&mut self, at: usize, conn: u64, news: Vec<News>) {
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+        let Some((_, _, coming)) = wait.feed.as_mut().filter(|feed| feed.0 == conn && !is_frozen) else {
+            return;
+        };
+        let mut becomes_heard = false;
+        for news in news {
+            let Some(copy) = coming.as_mut().or(wait.following.as_mut()) else { return };
+            if copy.learn(news) && coming.is_some() {
+                (wait.following, wait.other) = (coming.take(), None);
+                becomes_heard = true;
+            }
+        }
+        wait.is_heard |= becomes_heard;
+        let copy = coming.as_ref().or(wait.following.as_ref());
+        let turn = copy.map_or(0, |copy| copy.past.turn);
+        let mut away = Vec::new();
+        if becomes_heard {
+            wait.give_back();
+            wait.bid = None;
+            away = std::mem::take(&mut wait.guests).into_keys().collect();
+        }
+        for guest in away {
+            self.turn_away(at, guest);
+        }
+        self.send(conn, End::Node(at), Message::Fed(turn));
+    }
+
+    fn tell_given_back(&mut self, at: usize, conn: u64) {
+        let Role::Standing(wait) = &self.nodes[at].role else { return };
+        for (copy, term) in wait.given_back.clone() {
+            self.send(conn, End::Node(at), Message::GivesBack(Claim { term, copy }));
+        }
+    }
+
+    fn turn_away(&mut self, at: usize, conn: u64) {
+        self.tell_given_back(at, conn);
+        self.send(conn, End::Node(at), Message::Away);
+    }
+
+    fn guest_comes(&mut self, at: usize, conn: u64, peer: PeerId, term: Term) {
+        let (end, fault) = (End::Node(at), self.fault);
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        let Some(copy) = wait.following.as_ref().filter(|_| !wait.is_heard) else {
+            return self.turn_away(at, conn);
+        };
+        let mut past = copy.past.clone();
+        if fault == Fault::LastMembers {
+            past.released = past.turn;
+            past.electorates = Electorates::from(past.turn, copy.members.clone());
+        }
+        let bid = wait.bid.get_or_insert_with(|| {
+            let mut bid = Bid::new(copy.copy, &past);
+            wait.given_back.values().for_each(|term| bid.knows(*term));
+            bid
+        });
+        wait.guests.insert(conn, peer);
+        bid.comes(peer, term);
+        let asked = bid.claim();
+        self.tell_given_back(at, conn);
+        if let Some(claim) = asked {
+            self.send(conn, end, Message::Claim(claim));
+        }
+        self.ask_for_promises(at);
+    }
+
+    fn ask_for_promises(&mut self, at: usize) {
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        let Some(claim) = wait.bid.as_mut().filter(|_| !wait.is_heard).and_then(Bid::ask) else { return };
+        wait.promises = 0;
+        let guests: Vec<u64> = wait.guests.keys().copied().collect();
+        guests.into_iter().for_each(|guest| self.send(guest, End::Node(at), Message::Claim(claim)));
+    }
+
+    /// Acts if enough have promised.
+    fn try_to_act(&mut self, at: usize) {
+        let fault = self.fault;
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        let Some(bid) = &wait.bid else { return };
+        let one = bid.claim().filter(|_| fault == Fault::NoMajority && wait.promises > 0);
+        let Some(term) = bid.is_won().or(one.map(|claim| claim.term)) else { return };
+        let Some(Copy { copy, log, members, past }) = wait.following.take() else { return };
+        let (guests, feed) = (std::mem::take(&mut wait.guests), wait.feed.take());
+        let office = Acting::new(term, copy, past.turn, past.electorates);
+        self.nodes[at].role = Role::Acting(Box::new(Lead::new(office, log, members)));
+        if let Some((conn, ..)) = feed {
+            self.close(conn, End::Node(at));
+        }
+        guests.into_iter().for_each(|(conn, peer)| self.take_back(at, conn, peer));
+        self.end_turn(at);
+    }
+
+    pub(super) fn node_loses(&mut self, at: usize, conn: u64) {
+        let fault = self.fault;
+        match &mut self.nodes[at].role {
+            Role::Acting(lead) => {
+                lead.peers.remove(&conn);
+                lead.held.retain(|(held, ..)| *held != conn);
+                if let Some(copy) = lead.feeds.remove(&conn) {
+                    lead.changed |= lead.office.lose(copy);
+                    if fault == Fault::ShortList {
+                        let list = lead.office.copies();
+                        let known = CopiesKnown { term: list.term, number: list.number };
+                        (0..9).for_each(|peer| lead.office.know(Peer::id(peer), known));
+                    }
+                }
+                self.end_turn(at);
+            }
+            Role::Standing(wait) => {
+                let gone = wait.guests.remove(&conn);
+                let is_here = gone.is_some_and(|peer| wait.guests.values().any(|other| *other == peer));
+                if let (Some(peer), Some(bid)) = (gone.filter(|_| !is_here), &mut wait.bid) {
+                    bid.goes(peer);
+                }
+                if let Some((_, _, coming)) = wait.feed.take_if(|feed| feed.0 == conn) {
+                    wait.is_heard = false;
+                    let place = if wait.following.is_none() { &mut wait.following } else { &mut wait.other };
+                    *place = coming.or(place.take());
+                }
+            }
+            Role::Dead => {}
+        }
+    }
+
+    /// A master notices silence, or looks for the one that acts.
+    pub(super) fn node_looks_around(&mut self) {
+        let at = self.rng.below(self.nodes.len() as u64) as usize;
+        let (other, copy) = (self.rng.below(self.nodes.len() as u64) as usize, self.number());
+        let end = End::Node(at);
+        if self.nodes[at].sleeps {
+            return;
+        }
+        let feed = match &self.nodes[at].role {
+            Role::Acting(lead) => lead.feeds.keys().next().copied(),
+            Role::Standing(wait) => wait.feed.as_ref().map(|feed| feed.0),
+            Role::Dead => None,
+        };
+        if let Some(conn) = feed.filter(|conn| self.is_tired_of(*conn, end)) {
+            self.close(conn, end);
+            return self.node_loses(at, conn);
+        }
+        match &mut self.nodes[at].role {
+            Role::Standing(wait) => {
+                let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+                match &wait.feed {
+                    None if !is_frozen && other != at => {
+                        let conn = self.connect(end, End::Node(other));
+                        self.send(conn, end, Message::StandBy(CopyId(copy)));
+                        if let Role::Standing(wait) = &mut self.nodes[at].role {
+                            wait.feed = Some((conn, CopyId(copy), None));
+                        }
+                    }
+                    _ => {
+                        self.forsake(at);
+                        self.ask_for_promises(at);
+                    }
+                }
+            }
+            Role::Acting(_) | Role::Dead => {}
+        }
+    }
+
+    /// Promises are given back if not enough stay.
+    fn forsake(&mut self, at: usize) {
+        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
+        let Some(bid) = wait.bid.as_mut().filter(|bid| bid.claim().is_some()) else { return };
+        if bid.has_support() && bid.refusal().is_none() {
+            wait.impatience = 0;
+            return;
+        }
+        wait.impatience += 1;
+        if wait.impatience < 10 {
+            return;
+        }
+        wait.give_back();
+        if wait.other.is_some() {
+            std::mem::swap(&mut wait.following, &mut wait.other);
+            if let (Some(bid), Some(copy)) = (&mut wait.bid, &wait.following) {
+                bid.change_copy(copy.copy, &copy.past);
+            }
+        }
+        let guests: Vec<u64> = wait.guests.keys().copied().collect();
+        guests.into_iter().for_each(|guest| self.tell_given_back(at, guest));
+    }
+}

@@ -9,7 +9,7 @@ use super::group::Group;
 use super::measured::Measured;
 use super::roll::Roll;
 use crate::topology::{Interfaces, JobLink, MIN_GAIN, Matrix, Schedules, pairwise_rate, to_link};
-use pccl_protocol::PeerId;
+use pccl_protocol::{Algorithm, PeerId};
 use std::collections::BTreeMap;
 
 impl Group {
@@ -96,8 +96,7 @@ impl Group {
             return self.partial_schedule(roll, measured, order);
         }
         let Some(found) = self.schedules(roll, measured, order) else { return (false, BTreeMap::new()) };
-        // Only for the same members is there something to change from.
-        let prefers = found.prefers_pairwise(self.net.paths.pairwise && self.has_members(order));
+        let prefers = found.preferred(self.used_with(order)) == Algorithm::Pairwise;
         (prefers, order.iter().copied().zip(found.shares).collect())
     }
 
@@ -113,8 +112,13 @@ impl Group {
         let shares = order.iter().copied().zip(owns.iter().map(|owns| u16::from(*owns))).collect();
         let found = self.network(roll, measured, order);
         let found = found.and_then(|(matrix, interfaces)| Schedules::among(&matrix, &interfaces, &owns));
-        let is_used = self.net.paths.pairwise && self.has_members(order);
-        (found.is_some_and(|found| found.prefers_pairwise(is_used)), shares)
+        let used = self.used_with(order);
+        (found.is_some_and(|found| found.preferred(used) == Algorithm::Pairwise), shares)
+    }
+
+    /// By what large operations go now. Only for the same members is there something to change from.
+    fn used_with(&self, order: &[PeerId]) -> Algorithm {
+        if self.net.paths.pairwise && self.has_members(order) { Algorithm::Pairwise } else { Algorithm::Ring }
     }
 
     /// Whether large operations of a group are to go by another schedule, or with other shares, than its ring plan

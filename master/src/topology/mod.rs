@@ -26,6 +26,7 @@ mod schedule;
 mod search;
 mod shares;
 mod simplex;
+mod sites;
 #[cfg(test)]
 mod test_support;
 mod tour;
@@ -42,6 +43,9 @@ pub use plan::{
     Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
 };
 pub use probes::probe_rounds;
-pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules, pairwise_rate};
+pub use schedule::{
+    BySites, Interfaces, SCHEDULED_PEERS, Schedules, Uplink, pairwise_rate, part_of_edge, sites_rate,
+};
 pub use search::{NoRing, ring_order};
 pub use shares::SHARE_PARTS;
+pub use sites::Sites;

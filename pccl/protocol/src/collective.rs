@@ -75,7 +75,7 @@ impl Descriptor {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
                 self.bytes().saturating_mul(2 * (ranks as u64 - 1))
             }
-            Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise => {
+            Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise | Algorithm::Sites => {
                 let bytes = self.parts.iter().map(PartDescriptor::most_bytes).fold(0, u64::saturating_add);
                 bytes.saturating_mul(passes.max(4))
             }
@@ -249,13 +249,17 @@ wire_code! {
         /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends
         /// the result to all. As many bytes as around the ring, over all edges at once. For large operations.
         Pairwise = 5 => "pairwise",
+        /// Over the mesh, in two levels: each chunk has an owner in every site, who folds what its site contributes, and
+        /// one of them folds what the sites do. The result goes back the same way, so that each byte crosses between
+        /// two sites once. For large operations.
+        Sites = 6 => "sites",
     }
 }
 
 impl Algorithm {
     /// Whether data goes over the mesh.
     pub const fn uses_mesh(self) -> bool {
-        matches!(self, Self::Direct | Self::ReduceBroadcast | Self::Pairwise)
+        matches!(self, Self::Direct | Self::ReduceBroadcast | Self::Pairwise | Self::Sites)
     }
 }
 

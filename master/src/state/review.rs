@@ -5,7 +5,9 @@ use super::measured::Measured;
 use super::optimize::{Means, Optimization, Optimizer};
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::roll::Roll;
-use pccl_protocol::{GroupId, M2c, OptimizeDone, PeerId, RequestId, Text};
+use crate::topology::Schedules;
+use pccl_protocol::{Algorithm, GroupId, M2c, OptimizeDone, PeerId, RequestId, Text};
+use std::collections::BTreeMap;
 
 impl Optimizer {
     /// Rule: an optimisation ends when every ring stands. Votes are answered, and better rings are looked for.
@@ -25,8 +27,12 @@ impl Optimizer {
         for (id, peer) in &mut roll.peers {
             answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
         }
+        let mut predicted: BTreeMap<GroupId, Option<Schedules>> = BTreeMap::new();
         for (id, group, request) in answers {
-            let done = optimization.review(groups, roll, measured, group, request);
+            let found = predicted.entry(group).or_insert_with(|| {
+                groups.get(&group).and_then(|group| group.schedules(roll, measured, &group.ring))
+            });
+            let done = optimization.review(groups, roll, measured, (group, found.as_ref()), request);
             if let Some(peer) = roll.peers.get_mut(&id) {
                 peer.sizes_told = Some(done.sizes);
                 out.send(peer.client, M2c::OptimizeDone(done));
@@ -62,8 +68,8 @@ impl Groups {
                 }
                 None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
             };
-            let is_pairwise = group.net.paths.pairwise;
-            let schedule = if is_pairwise { group.describe_schedule() } else { ", around the ring".into() };
+            let is_ring = group.net.large() == Algorithm::Ring;
+            let schedule = if is_ring { ", around the ring".into() } else { group.describe_schedule() };
             text.push_str(&format!("; group {id}: {slowest}{schedule}"));
         }
         text
@@ -77,7 +83,7 @@ impl Optimization {
         groups: &Groups,
         roll: &Roll,
         measured: &Measured,
-        group_id: GroupId,
+        (group_id, found): (GroupId, Option<&Schedules>),
         request: RequestId,
     ) -> OptimizeDone {
         let group = groups.get(&group_id);
@@ -86,8 +92,7 @@ impl Optimization {
         let unmeasured = pairs().filter(|ends| ends.0 != ends.1 && measured.rate(*ends).is_none()).count();
         let planned = self.planned.get(&group_id);
         let answer = planned.and_then(|planned| planned.result.as_ref().ok());
-        let schedules = group.and_then(|group| group.schedules(roll, measured, &ring));
-        let pairwise_pct = schedules.and_then(|found| Some(100.0 * (1.0 + found.pairwise_gain()?)));
+        let pct = |gain: Option<f64>| gain.map_or(0, |gain| (100.0 * (1.0 + gain)).round() as u32);
         let note = match planned {
             Some(Planned { result: Err(text), .. }) => text.clone(),
             Some(_) => String::new(),
@@ -102,8 +107,9 @@ impl Optimization {
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
             proven: answer.is_some_and(|answer| answer.proven),
             unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
-            pairwise: group.is_some_and(|group| group.net.paths.pairwise),
-            pairwise_pct: pairwise_pct.map_or(0, |pct| pct.round() as u32),
+            schedule: group.map_or(Algorithm::Ring, |group| group.net.large()),
+            pairwise_pct: pct(found.and_then(Schedules::pairwise_gain)),
+            sites_pct: pct(found.and_then(Schedules::sites_gain)),
             note: Text::new(note),
         }
     }

@@ -5,9 +5,10 @@
 //! network interface) sends to others at most what its fastest edge to another place was measured to carry, and
 //! receives likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and
 //! does not profit from an interface that can do more, so that the other schedules are if anything faster than it says
-//! here. What peers have in common beyond their interfaces is an [`Uplink`].
+//! here. What peers have in common beyond their interfaces is an [`Uplink`](super::Uplink).
 
 use super::{
+    interfaces::Interfaces,
     matrix::Matrix,
     plan::MIN_GAIN,
     shares::best_shares,
@@ -19,100 +20,6 @@ use pccl_protocol::Algorithm;
 
 /// Groups of these sizes may have direct edges between all peers, and use another schedule than a ring.
 pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=32;
-
-/// What the network interface of each place carries, by the number of its first peer, in Mbit/s.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Interfaces {
-    /// To other places.
-    pub sends: Vec<f64>,
-    /// From other places.
-    pub receives: Vec<f64>,
-    /// What peers of several places have in common.
-    pub uplinks: Vec<Uplink>,
-}
-
-/// The way from some peers to all others, which they share.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Uplink {
-    /// Whether each peer is behind it, by number.
-    pub behind: Vec<bool>,
-    /// To the others, in Mbit/s.
-    pub sends: f64,
-    /// From the others, in Mbit/s.
-    pub receives: f64,
-}
-
-impl Interfaces {
-    /// As much as the fastest edge.
-    pub fn of(matrix: &Matrix) -> Self {
-        let n = matrix.peers();
-        let mut interfaces = Self { sends: vec![0.0; n], receives: vec![0.0; n], uplinks: Vec::new() };
-        for (from, to) in crossing_edges(matrix) {
-            let rate = matrix.rate(from, to);
-            let (sends, receives) =
-                (&mut interfaces.sends[matrix.group(from)], &mut interfaces.receives[matrix.group(to)]);
-            *sends = sends.max(rate);
-            *receives = receives.max(rate);
-        }
-        interfaces
-    }
-
-    /// Takes in what edges carried while all peers sent to all, in Mbit/s, or 0: an interface carries all of that at
-    /// once.
-    pub fn learn(&mut self, matrix: &Matrix, carried: impl Fn(usize, usize) -> f64) {
-        let n = matrix.peers();
-        let (mut sent, mut received) = (vec![0.0; n], vec![0.0; n]);
-        for (from, to) in crossing_edges(matrix) {
-            let rate = carried(from, to);
-            sent[matrix.group(from)] += rate;
-            received[matrix.group(to)] += rate;
-        }
-        let all = self.sends.iter_mut().zip(&sent).chain(self.receives.iter_mut().zip(&received));
-        all.for_each(|(known, carried)| *known = known.max(*carried));
-    }
-
-    /// Takes in, likewise, what the peers of each site have in common: their uplink carries what all of its edges
-    /// carried at once, and at least what the fastest of them does. Where an edge was not measured so, nothing is known
-    /// of the uplink.
-    #[must_use]
-    pub fn with_uplinks(
-        mut self,
-        matrix: &Matrix,
-        sites: &Sites,
-        carried: impl Fn(usize, usize) -> f64,
-    ) -> Self {
-        let n = matrix.peers();
-        for site in 0..sites.count() {
-            let behind: Vec<bool> = sites.of.iter().map(|of| usize::from(*of) == site).collect();
-            let (mut sent, mut received, mut is_known) = (Known::default(), Known::default(), true);
-            for (from, to) in (0..n * n).map(|at| (at / n, at % n)).filter(|it| behind[it.0] != behind[it.1])
-            {
-                let way = if behind[from] { &mut sent } else { &mut received };
-                is_known &= carried(from, to) > 0.0 && matrix.is_possible(from, to);
-                *way = Known { all: way.all + carried(from, to), most: way.most.max(matrix.rate(from, to)) };
-            }
-            if is_known {
-                let (sends, receives) = (sent.all.max(sent.most), received.all.max(received.most));
-                self.uplinks.push(Uplink { behind, sends, receives });
-            }
-        }
-        self
-    }
-}
-
-/// What the edges of an uplink carried together, and the fastest of them by itself.
-#[derive(Debug, Clone, Copy, Default)]
-struct Known {
-    all: f64,
-    most: f64,
-}
-
-/// Pairs of peers in different places, in both directions.
-fn crossing_edges(matrix: &Matrix) -> impl Iterator<Item = (usize, usize)> {
-    let n = matrix.peers();
-    let pairs = (0..n).flat_map(move |from| (0..n).map(move |to| (from, to)));
-    pairs.filter(|&(from, to)| matrix.group(from) != matrix.group(to))
-}
 
 /// Parts of a tensor that each edge carries, row by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -300,15 +207,13 @@ impl Schedules {
         }
     }
 
-    /// Which schedule is to be used, where `used` is used now: a change has to gain a tenth.
+    /// Which schedule is to be used, where `used` is used now. Of those within a tenth of the best: the used one, or
+    /// else the ring before pairwise exchange, which has its bytes, and that before sites.
     pub fn preferred(&self, used: Algorithm) -> Algorithm {
-        let all = [Algorithm::Ring, Algorithm::Pairwise, Algorithm::Sites];
-        let mut rated = all.into_iter().filter_map(|it| Some((it, self.rate_of(it)?)));
-        // The first of equals.
-        let best =
-            rated.next().map(|first| rated.fold(first, |best, it| if it.1 > best.1 { it } else { best }));
-        let (used, rate) = self.rate_of(used).map_or((Algorithm::Ring, self.ring), |rate| (used, rate));
-        best.filter(|best| best.1 >= rate * (1.0 + MIN_GAIN)).map_or(used, |best| best.0)
+        let all = [used, Algorithm::Ring, Algorithm::Pairwise, Algorithm::Sites];
+        let rated = || all.into_iter().filter_map(|it| Some((it, self.rate_of(it)?)));
+        let best = rated().map(|it| it.1).fold(0.0, f64::max);
+        rated().find(|it| it.1 * (1.0 + MIN_GAIN) > best).map_or(Algorithm::Ring, |it| it.0)
     }
 }
 
@@ -561,10 +466,8 @@ mod tests {
         assert_eq!(both(90.0), (Ring, Ring));
         assert_eq!(with(None, None).preferred(Pairwise), Ring);
         let three = with(Some(120.0), Some(125.0));
-        assert_eq!(
-            [Ring, Pairwise, BySitesOnly].map(|it| three.preferred(it)),
-            [BySitesOnly, Pairwise, BySitesOnly]
-        );
+        let preferred = [Ring, Pairwise, BySitesOnly].map(|used| three.preferred(used));
+        assert_eq!(preferred, [Pairwise, Pairwise, BySitesOnly]);
         assert_eq!(with(Some(120.0), Some(140.0)).preferred(Pairwise), BySitesOnly);
         // The sites have gone.
         assert_eq!(with(Some(105.0), None).preferred(BySitesOnly), Ring);

@@ -6,8 +6,9 @@
 //! where what an edge carries also has parts that are the same whoever owns what: so many times the sum of all z.
 
 use super::{
+    interfaces::Interfaces,
     matrix::Matrix,
-    schedule::{Interfaces, Loads, may_exchange},
+    schedule::{Loads, may_exchange},
     simplex::{Row, greatest_sum},
 };
 

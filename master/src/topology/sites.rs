@@ -7,8 +7,9 @@
 //! are in these, and the others are put together among themselves.
 
 use super::{
+    interfaces::Interfaces,
     matrix::Matrix,
-    schedule::{BySites, Interfaces, Loads, sites_rate},
+    schedule::{BySites, Loads, sites_rate},
     shares::shares_among,
 };
 

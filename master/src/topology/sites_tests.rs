@@ -124,15 +124,19 @@ fn two_sites_are_found_and_cross_the_slow_way_once() {
 fn an_uplink_that_sites_share_is_crossed_by_each_byte_once() {
     let (matrix, of) = regions(&[4, 4], |_, _| 100.0);
     let sites = Sites::new(&of);
-    // What was measured when all sent to all: together as much as one edge.
-    let interfaces = Interfaces::of(&matrix).with_uplinks(&matrix, &sites, |_, _| 100.0 / 16.0);
+    // What was measured when all sent to all: together as much as one edge, while those within went on.
+    let carried = |from: usize, to: usize| if of[from] == of[to] { 300.0 } else { 100.0 / 16.0 };
+    let interfaces = Interfaces::of(&matrix).with_uplinks(&matrix, &sites, carried);
     assert_eq!(interfaces.uplinks.iter().map(|uplink| uplink.sends).collect::<Vec<_>>(), [100.0, 100.0]);
     let all = found(&matrix, &interfaces, &[]);
     assert!((all.sites.expect("sites").rate - 100.0).abs() < 1e-6);
     assert!((all.ring - 100.0 / 1.75).abs() < 1e-6 && (all.pairwise.expect("all edges") - 25.0).abs() < 1e-6);
-    // Where an edge was not measured so, nothing is said.
-    let unknown = Interfaces::of(&matrix).with_uplinks(&matrix, &sites, |from, _| from as f64);
-    assert!(unknown.uplinks.is_empty());
+    // Where an edge was not measured so, nothing is said, nor where hosts are what is slow.
+    let is_unknown = |from: usize, to: usize| if from == 0 { 0.0 } else { carried(from, to) };
+    let slow_hosts = |from: usize, to: usize| if of[from] == of[to] { 100.0 } else { 100.0 / 16.0 };
+    for carried in [&is_unknown as &dyn Fn(usize, usize) -> f64, &slow_hosts] {
+        assert!(Interfaces::of(&matrix).with_uplinks(&matrix, &sites, carried).uplinks.is_empty());
+    }
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! The best two rings that have no edge in common, each with a share of the tensor in proportion to its slowest edge.
 
-use super::{
-    matrix::Matrix,
-    schedule::{Interfaces, Loads},
-};
+use super::{interfaces::Interfaces, matrix::Matrix, schedule::Loads};
 
 /// Most peers for which all rings are looked at.
 pub(crate) const MAX_TWO_RINGS: usize = 8;

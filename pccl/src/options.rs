@@ -16,13 +16,13 @@ pub enum Schedule {
     /// Around the ring, whatever the size.
     Ring,
     /// Pairwise exchange in groups of 3 to 8 peers, and in those of up to 32 whose members are all connected with each
-    /// other because measured rates or named sites make it worth while, whatever the size: each rank sends every chunk to the rank that
-    /// owns it, which folds what all have sent and sends the result to all. Over all pairs at once, and as many bytes
-    /// per peer as around the ring, unless measured rates let peers with fast connections own more than others. What is
-    /// quantised is so once for each contribution and once for the result, which is more accurate than the ring; but
-    /// then the result depends a little on who owns what, and so on the rates. The operation waits for the connections
-    /// of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring. Other groups choose
-    /// as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
+    /// other because measured rates or named sites make it worth while, whatever the size: each rank sends every chunk
+    /// to the rank that owns it, which folds what all have sent and sends the result to all. Over all pairs at once,
+    /// and as many bytes per peer as around the ring, unless measured rates let peers with fast connections own more
+    /// than others. What is quantised is so once for each contribution and once for the result, which is more accurate
+    /// than the ring; but then the result depends a little on who owns what, and so on the rates. The operation waits
+    /// for the connections of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring.
+    /// Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
     ///
     /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
     Pairwise,

@@ -35,7 +35,8 @@ pub struct Optimized {
     /// [`Schedule::Pairwise`] or [`Schedule::Sites`] while all pairs are connected.
     pub schedule: Schedule,
     /// How many per cent faster than around the ring they are predicted to be by pairwise exchange; below 0 if they are
-    /// slower. None if an edge has no rate, or the group has fewer than 3 or more than 32 peers, or all are on one host.
+    /// slower. None if an edge has no rate, or the group has fewer than 3 or more than 32 peers, or all are on one
+    /// host.
     pub pairwise_gain_pct: Option<i64>,
     /// The same in two levels over sites. None also if there are no sites.
     pub sites_gain_pct: Option<i64>,

@@ -54,9 +54,9 @@ impl Interfaces {
     }
 
     /// Takes in, likewise, what the peers of each site have in common. Where edges to other sites fell much further
-    /// short, while all sent to all, of what they carry by themselves than edges within the site did, the hosts were not
-    /// what was slow: then their uplink carries what these edges carried together, and at least what the fastest of them
-    /// does. Where an edge was not measured so, nothing is known.
+    /// short, while all sent to all, of what they carry by themselves than edges within the site did, the hosts were
+    /// not what was slow: then their uplink carries what these edges carried together, and at least what the fastest of
+    /// them does. Where an edge was not measured so, nothing is known.
     #[must_use]
     pub fn with_uplinks(
         mut self,

@@ -259,9 +259,9 @@ wire_code! {
         /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends
         /// the result to all. As many bytes as around the ring, over all edges at once. For large operations.
         Pairwise = 5 => "pairwise",
-        /// Over the mesh, in two levels: each chunk has an owner in every site, who folds what its site contributes, and
-        /// one of them folds what the sites do. The result goes back the same way, so that each byte crosses between
-        /// two sites once. For large operations.
+        /// Over the mesh, in two levels: each chunk has an owner in every site, who folds what its site contributes,
+        /// and one of them folds what the sites do. The result goes back the same way, so that each byte crosses
+        /// between two sites once. For large operations.
         Sites = 6 => "sites",
     }
 }

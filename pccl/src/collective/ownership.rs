@@ -347,7 +347,8 @@ mod tests {
         fn over_sites_all_know_the_same_tree(
             count in 0u64..20_000, sites in prop::collection::vec((0u16..4, 0u16..50), 3..9),
         ) {
-            let site = |(number, _): &(u16, u16)| Site { number: *number, share: sites[usize::from(*number) % sites.len()].1 };
+            let share = |number: u16| sites[usize::from(number) % sites.len()].1;
+            let site = |(number, _): &(u16, u16)| Site { number: *number, share: share(*number) };
             let places: Vec<Site> = sites.iter().map(site).collect();
             let plans = (0..sites.len())
                 .map(|rank| Plan::new(&parts(&[count], None), &Shape::all_reduce(sites.len()), rank, 4096));

@@ -11,9 +11,9 @@
 //! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
 //!
 //! Over sites there are two levels. A rank sends to the owner of its site; that folds what its site contributes, and
-//! sends the sum on to the owner, at the stage of its own contribution. The result comes to it at the owner's stage, and
-//! goes on to its site at its own. Each byte crosses between two sites once each way. All that differs is to whom a rank
-//! sends ([`Ownership::parent`]).
+//! sends the sum on to the owner, at the stage of its own contribution. The result comes to it at the owner's stage,
+//! and goes on to its site at its own. Each byte crosses between two sites once each way. All that differs is to whom a
+//! rank sends ([`Ownership::parent`]).
 //!
 //! The owner folds in the order of the ring: the same bytes come out. Over sites what each site comes to is folded in
 //! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is
@@ -22,9 +22,9 @@
 //!
 //! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer.
 //! Results lie in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it
-//! was: the owner has that when a result of it comes. So it is with the sum of a site. Contributions of others have memory of their own, side by side
-//! for each unit that is owned. A frame is written once, by the RX thread that takes its state; the thread that counts
-//! the last frame of a unit folds it, and is then the only one to touch it.
+//! was: the owner has that when a result of it comes. So it is with the sum of a site. Contributions of others have
+//! memory of their own, side by side for each unit that is owned. A frame is written once, by the RX thread that takes
+//! its state; the thread that counts the last frame of a unit folds it, and is then the only one to touch it.
 
 mod owned;
 

@@ -12,8 +12,8 @@ use pccl_quant::{
 use std::{ops::Range, sync::atomic::Ordering};
 
 impl Pairwise {
-    /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result, or the sum of the
-    /// site.
+    /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result, or the sum of
+    /// the site.
     pub(super) fn contributed(&self, frame: &Frame) -> Result<(), Stop> {
         let (part, unit) = (&self.parts[frame.part], self.plan.unit_of(frame));
         let all = (unit.slots.len() * self.ownership.children(frame)) as u32;

@@ -3,13 +3,10 @@
 use crate::{
     CudaError,
     driver::{Driver, Entered, Handle},
-    kernels::Kernels,
+    kernels::{Coders, Kernels},
 };
 use parking_lot::Mutex;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A device of this process.
 #[derive(Debug)]
@@ -17,7 +14,31 @@ pub(crate) struct Device {
     pub(crate) driver: &'static Driver,
     pub(crate) ordinal: i32,
     context: Handle,
-    kernels: OnceLock<Result<Kernels, CudaError>>,
+    kernels: Loaded<Kernels>,
+    coders: Loaded<Arc<Coders>>,
+}
+
+/// What is loaded at first use.
+#[derive(Debug)]
+struct Loaded<T>(Mutex<Option<Result<T, CudaError>>>);
+
+impl<T: Clone> Loaded<T> {
+    const fn nothing() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// What `load` says, which is asked once. What else may fail than the compiler is tried again.
+    fn get(&self, load: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
+        let mut loaded = self.0.lock();
+        if let Some(loaded) = &*loaded {
+            return loaded.clone();
+        }
+        let result = load();
+        if matches!(&result, Ok(_) | Err(CudaError::NoCompiler(_))) {
+            *loaded = Some(result.clone());
+        }
+        result
+    }
 }
 
 impl Device {
@@ -30,7 +51,8 @@ impl Device {
             return Ok(device.clone());
         }
         let context = driver.context(ordinal)?;
-        let device = Arc::new(Self { driver, ordinal, context, kernels: OnceLock::new() });
+        let (kernels, coders) = (Loaded::nothing(), Loaded::nothing());
+        let device = Arc::new(Self { driver, ordinal, context, kernels, coders });
         devices.insert(ordinal, device.clone());
         Ok(device)
     }
@@ -47,7 +69,7 @@ impl Device {
     }
 
     /// The kernels, compiled at first use. Only between `enter` and the end of its guard.
-    pub(crate) fn kernels(&self) -> Result<&Kernels, CudaError> {
+    pub(crate) fn kernels(&self) -> Result<Kernels, CudaError> {
         let load = || {
             let kernels = Kernels::load(self.driver, self.driver.capability(self.ordinal)?);
             if let Err(error) = &kernels {
@@ -55,7 +77,19 @@ impl Device {
             }
             kernels
         };
-        self.kernels.get_or_init(load).as_ref().map_err(CudaError::clone)
+        self.kernels.get(load)
+    }
+
+    /// The kernels of quantisation, as [`Device::kernels`].
+    pub(crate) fn coders(&self) -> Result<Arc<Coders>, CudaError> {
+        let load = || {
+            let coders = Coders::load(self.driver, self.driver.capability(self.ordinal)?);
+            if let Err(error) = &coders {
+                log::warn!("device {}: {error}; tensors are quantised on the host", self.ordinal);
+            }
+            coders.map(Arc::new)
+        };
+        self.coders.get(load)
     }
 }
 

@@ -113,7 +113,14 @@ impl Driver {
     /// The driver of this machine, initialised.
     pub(crate) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
-        DRIVER.get_or_init(|| Self::load().map_err(CudaError::NoDriver)).as_ref().map_err(CudaError::clone)
+        let load = || Self::load().and_then(Self::initialised).map_err(CudaError::NoDriver);
+        DRIVER.get_or_init(load).as_ref().map_err(CudaError::clone)
+    }
+
+    fn initialised(self) -> Result<Self, String> {
+        // SAFETY: 0 is the only argument that it takes.
+        unsafe { call!(self, cuInit(0)) }.map_err(|error| error.to_string())?;
+        Ok(self)
     }
 
     #[cfg(not(feature = "driver"))]
@@ -129,7 +136,7 @@ impl Driver {
         }
         // SAFETY: as above; it was found, so this does not panic.
         let library = unsafe { cuda::culib() };
-        let found: Result<Self, String> = look_up!(
+        look_up!(
             library,
             Driver {
                 cuInit,
@@ -160,11 +167,7 @@ impl Driver {
                 cuPointerGetAttribute,
                 cuGetErrorName,
             }
-        );
-        let driver = found?;
-        // SAFETY: 0 is the only argument that it takes.
-        unsafe { call!(driver, cuInit(0)) }.map_err(|error| error.to_string())?;
-        Ok(driver)
+        )
     }
 
     /// The result of a call.
@@ -238,16 +241,29 @@ impl Driver {
         image: &[u8],
         names: [&CStr; N],
     ) -> Result<[Handle; N], CudaError> {
-        let mut module = null_mut();
         let mut kernels = [Handle(null_mut()); N];
-        // SAFETY: an image is what NVRTC has made, which ends with a zero (`Nvrtc::compile`), and names do.
-        unsafe {
-            call!(self, cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
-            for (kernel, name) in kernels.iter_mut().zip(names) {
-                call!(self, cuModuleGetFunction(&mut kernel.0, module, name.as_ptr()))?;
-            }
-        }
+        let found = self.kernels_named(image, names.into_iter())?;
+        kernels.iter_mut().zip(found).for_each(|(kernel, found)| *kernel = found);
         Ok(kernels)
+    }
+
+    /// The same of any number of names.
+    pub(crate) fn kernels_named<'n>(
+        &self,
+        image: &[u8],
+        names: impl Iterator<Item = &'n CStr>,
+    ) -> Result<Vec<Handle>, CudaError> {
+        let mut module = null_mut();
+        // SAFETY: an image is what NVRTC has made, which ends with a zero (`Nvrtc::compile`).
+        unsafe { call!(self, cuModuleLoadData(&mut module, image.as_ptr().cast()))? };
+        names
+            .map(|name| {
+                let mut kernel = null_mut();
+                // SAFETY: it writes one handle, the module was just loaded, and names end with a zero.
+                unsafe { call!(self, cuModuleGetFunction(&mut kernel, module, name.as_ptr())) }
+                    .map(|()| Handle(kernel))
+            })
+            .collect()
     }
 }
 

@@ -31,7 +31,7 @@ const _: () = assert!(MEBIBYTES_PER_LAUNCH as usize * (ENTRY_BYTES + Digest128::
 /// launch for each 16 GiB, or 16,384 stretches.
 pub(crate) fn level1_digests(
     device: &Arc<Device>,
-    stream: u64,
+    stream: Option<u64>,
     stretches: &[Stretch],
     from: u64,
 ) -> Result<Vec<Digest128>, CudaError> {
@@ -94,13 +94,17 @@ const LANES: u64 = 256;
 const MAX_BLOCKS: u64 = 960;
 
 /// simplehash of a stretch.
-pub(crate) fn simplehash(device: &Arc<Device>, stream: u64, stretch: Stretch) -> Result<u32, CudaError> {
+pub(crate) fn simplehash(
+    device: &Arc<Device>,
+    stream: Option<u64>,
+    stretch: Stretch,
+) -> Result<u32, CudaError> {
     let vectors = stretch.bytes / VECTOR_BYTES;
     let blocks = vectors.div_ceil(LANES).min(MAX_BLOCKS);
     let per_block = vectors.checked_div(blocks).map_or(0, |_| vectors.div_ceil(blocks));
     let tail = stretch.start + vectors * VECTOR_BYTES;
     with_lane(device, stream, |lane| {
-        let kernels = *lane.device().kernels()?;
+        let kernels = lane.device().kernels()?;
         let scratch = lane.scratch()?;
         let result = scratch + MAX_BLOCKS * 4;
         let mut bytes = [0; 4];

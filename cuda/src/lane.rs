@@ -63,11 +63,11 @@ pub(crate) enum Argument {
     U64(u64),
 }
 
-/// Runs `work` with a lane of a device, which begins after what is queued on `stream` now, and is over when this
-/// returns.
+/// Runs `work` with a lane of a device, which begins after what is queued on `stream` now, if there is one, and is over
+/// when this returns.
 pub(crate) fn with_lane<R>(
     device: &Arc<Device>,
-    stream: u64,
+    stream: Option<u64>,
     work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
 ) -> Result<R, CudaError> {
     run(device, stream, work, Lane::synchronize)
@@ -80,12 +80,12 @@ pub(crate) fn ahead_of_stream<R>(
     stream: u64,
     work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
 ) -> Result<R, CudaError> {
-    run(device, stream, work, |lane| lane.precede(stream))
+    run(device, Some(stream), work, |lane| lane.precede(stream))
 }
 
 fn run<R>(
     device: &Arc<Device>,
-    stream: u64,
+    stream: Option<u64>,
     work: impl FnOnce(&mut Lane) -> Result<R, CudaError>,
     end: impl FnOnce(&Lane) -> Result<(), CudaError>,
 ) -> Result<R, CudaError> {
@@ -94,7 +94,8 @@ fn run<R>(
         Some(lane) => lane,
         None => Lane::new(device)?,
     };
-    let result = lane.follow(stream).and_then(|()| work(&mut lane));
+    let followed = stream.map_or(Ok(()), |stream| lane.follow(stream));
+    let result = followed.and_then(|()| work(&mut lane));
     let result = result.and_then(|result| end(&lane).map(|()| result));
     let result = match result {
         Ok(result) => {

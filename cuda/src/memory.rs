@@ -5,11 +5,13 @@ use crate::{
     device::Device,
     hash::{self, Stretch},
     lane::{ahead_of_stream, with_lane},
+    quantise::{self, Elements},
 };
 use pccl_hash::{
     Digest128,
     tree::{self, MEBIBYTE},
 };
+use pccl_quant::quantise::{Codec, Rounding};
 use std::{ops::Range, sync::Arc};
 
 /// Device memory that is lent to the library: what a tensor on a device is made of.
@@ -19,7 +21,8 @@ pub struct DeviceMemory {
     device: Option<Arc<Device>>,
     start: u64,
     bytes: usize,
-    stream: u64,
+    /// `None` if nothing that is queued anywhere has to be waited for.
+    stream: Option<u64>,
 }
 
 impl DeviceMemory {
@@ -35,7 +38,29 @@ impl DeviceMemory {
     /// `NoDriver` where there is no driver, `NotDeviceMemory` for any other address.
     pub unsafe fn from_raw(address: u64, bytes: usize, stream: u64) -> Result<Self, CudaError> {
         let device = if bytes == 0 { None } else { Some(Device::of(address)?) };
-        Ok(Self { device, start: address, bytes, stream })
+        Ok(Self { device, start: address, bytes, stream: Some(stream) })
+    }
+
+    /// The same memory after what is queued now on its stream, for which this waits: uses of what is returned, and of
+    /// its parts, wait for no stream any more.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn settled(self) -> Result<Self, CudaError> {
+        if let Some(device) = &self.device {
+            with_lane(device, self.stream, |_| Ok(()))?;
+        }
+        Ok(Self { stream: None, ..self })
+    }
+
+    /// Some of its bytes.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    #[must_use]
+    pub fn part(&self, bytes: Range<usize>) -> Self {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "a range inside of the memory");
+        Self { start: self.start + bytes.start as u64, bytes: bytes.len(), ..self.clone() }
     }
 
     /// Length in bytes.
@@ -97,8 +122,9 @@ impl DeviceMemory {
     pub unsafe fn write_on_stream(&mut self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "a range inside of the memory");
         let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        let Some(stream) = self.stream else { return self.write(at, bytes) };
         // SAFETY: the range lies inside; the rest is the caller's promise.
-        ahead_of_stream(device, self.stream, |lane| unsafe { lane.write_wide(self.start + at as u64, bytes) })
+        ahead_of_stream(device, stream, |lane| unsafe { lane.write_wide(self.start + at as u64, bytes) })
     }
 
     /// The content, copied to the host.
@@ -144,8 +170,7 @@ impl DeviceMemory {
         for number in numbers {
             let at = usize::try_from(*number).map_or(usize::MAX, |number| number.saturating_mul(MEBIBYTE));
             assert!(at < self.bytes, "a MiB inside of the memory");
-            let bytes = MEBIBYTE.min(self.bytes - at);
-            pieces.push(Self { start: self.start + at as u64, bytes, ..self.clone() });
+            pieces.push(self.part(at..at + MEBIBYTE.min(self.bytes - at)));
         }
         let pieces: Vec<&Self> = pieces.iter().collect();
         let all = Self::level1_digests_of(&pieces)?;
@@ -172,6 +197,77 @@ impl DeviceMemory {
             Some(device) => hash::simplehash(device, self.stream, self.stretch()),
             None => Ok(0),
         }
+    }
+
+    /// Whether there are kernels for this scheme and type of elements, and a compiler for them; a warning says if there
+    /// is none. Compiles them at first use.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn has_codec(&self, codec: &Codec) -> Result<bool, CudaError> {
+        match &self.device {
+            Some(device) => quantise::has_codec(device, codec),
+            None => Ok(false),
+        }
+    }
+
+    /// Encodes all elements into `encoded`, which has the length that belongs to them: the bytes of [`Codec::encode`].
+    /// `first_element` as there.
+    ///
+    /// # Errors
+    /// Those of the driver; `encoded` is undefined then. `NoCompiler` without [`DeviceMemory::has_codec`].
+    ///
+    /// # Panics
+    /// If the lengths do not belong together.
+    pub fn encode(
+        &self,
+        codec: &Codec,
+        encoded: &mut [u8],
+        (rounding, first_element): (Rounding, u64),
+    ) -> Result<(), CudaError> {
+        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        quantise::encode(place, codec, encoded, (rounding, first_element))
+    }
+
+    /// Adds what `encoded` stands for to all elements, divides the sums by a number of ranks if there is one, and
+    /// encodes them into `encoded`: the bytes of [`Codec::decode_add`], [`pccl_quant::finish_average`] and
+    /// [`Codec::encode`]. The elements do not change. Otherwise as [`DeviceMemory::encode`].
+    ///
+    /// # Errors
+    /// As [`DeviceMemory::encode`].
+    ///
+    /// # Panics
+    /// As [`DeviceMemory::encode`].
+    pub fn add_and_encode(
+        &self,
+        codec: &Codec,
+        encoded: &mut [u8],
+        ranks: Option<u32>,
+        (rounding, first_element): (Rounding, u64),
+    ) -> Result<(), CudaError> {
+        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        quantise::add_and_encode(place, codec, encoded, ranks, (rounding, first_element))
+    }
+
+    /// Puts what `encoded` stands for in the place of all elements, as [`Codec::decode_set`].
+    ///
+    /// # Errors
+    /// Those of the driver; the elements are undefined then. `NoCompiler` as for [`DeviceMemory::encode`].
+    ///
+    /// # Panics
+    /// If the lengths do not belong together.
+    pub fn decode_set(&mut self, codec: &Codec, encoded: &[u8]) -> Result<(), CudaError> {
+        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        quantise::decode_set(place, codec, encoded)
+    }
+
+    /// Where the elements are; `None` if there are none.
+    fn elements(&self, codec: &Codec, encoded_bytes: usize) -> Option<Elements<'_>> {
+        let size = codec.data_type().size_bytes();
+        let count = self.bytes / size;
+        let fits = self.bytes.is_multiple_of(size) && codec.encoded_len(count) == Some(encoded_bytes);
+        assert!(fits, "as many encoded bytes as belong to the elements");
+        self.device.as_ref().map(|device| Elements { device, stream: self.stream, start: self.start, count })
     }
 
     fn stretch(&self) -> Stretch {

@@ -1,10 +1,11 @@
 // A stand-in for the driver of CUDA, for tests on machines without a device.
 //
 // Device memory is memory of this process that nobody may touch but this library: it is protected except while an
-// operation runs. Kernels are those of kernels/hash.cu, compiled as C++. What is queued on a stream runs as late as it
+// operation runs. Kernels are those of ../kernels/, compiled as C++. What is queued on a stream runs as late as it
 // may: when somebody waits for it, and then nothing of another stream runs that no event puts before it. A chosen
 // call fails with a chosen error; after an error that takes the device with it, all calls fail.
 
+#include "kernels.h"
 #include "shim.h"
 
 #include <cstdio>
@@ -18,8 +19,9 @@
 #include <string>
 #include <sys/mman.h>
 
-#include "../kernels/hash.cu"
-
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
 typedef u32 Result;
 typedef u64 DevicePointer;
 
@@ -62,11 +64,6 @@ struct Stream {
     std::deque<std::function<Result()>> operations;
 };
 
-struct Kernel {
-    const char *name;
-    void (*run)(void **);
-};
-
 struct Module {
     Context *context;
 };
@@ -93,33 +90,6 @@ Result lost = SUCCESS;
 u64 kernels_run = 0;
 u64 bytes_to_host = 0;
 u64 bytes_to_device = 0;
-
-template <class T> T param(void **params, int at) {
-    return *(T *)params[at];
-}
-
-void run_tree(void **p) {
-    pccl_tree_level1(param<const Stretch *>(p, 0), param<u32>(p, 1), param<u64>(p, 2), param<Digest *>(p, 3));
-}
-
-void run_blocks(void **p) {
-    pccl_simplehash_blocks(param<const u8 *>(p, 0), param<u64>(p, 1), param<u64>(p, 2), param<u64>(p, 3),
-                           param<u32 *>(p, 4));
-}
-
-void run_end(void **p) {
-    pccl_simplehash_end(param<const u32 *>(p, 0), param<u32>(p, 1), param<const u8 *>(p, 2), param<u32>(p, 3),
-                        param<u32 *>(p, 4));
-}
-
-const Kernel KERNELS[] = {
-    {"pccl_tree_level1", run_tree},
-    {"pccl_simplehash_blocks", run_blocks},
-    {"pccl_simplehash_end", run_end},
-};
-
-/// How many bytes each parameter of a kernel has: what a launch copies, as the caller's values may be gone later.
-const size_t PARAM_BYTES[3][5] = {{8, 4, 8, 8, 0}, {8, 8, 8, 8, 8}, {8, 4, 8, 4, 8}};
 
 bool takes_device(Result error) {
     return error == ILLEGAL_ADDRESS || error == LAUNCH_FAILED || error == 46 || error == 214;
@@ -519,11 +489,9 @@ API Result cuModuleGetFunction(const void **function, void *module, const char *
     if (!modules.count(module)) {
         return INVALID_HANDLE;
     }
-    for (const Kernel &kernel : KERNELS) {
-        if (std::strcmp(kernel.name, name) == 0) {
-            *function = &kernel;
-            return SUCCESS;
-        }
+    if (const Kernel *kernel = find_kernel(name)) {
+        *function = kernel;
+        return SUCCESS;
     }
     return NOT_FOUND;
 }
@@ -532,25 +500,23 @@ API Result cuLaunchKernel(const Kernel *kernel, unsigned grid_x, unsigned grid_y
                           unsigned block_y, unsigned block_z, unsigned, void *handle, void **params, void **extra) {
     ENTER;
     STREAM(handle);
-    size_t number = kernel - KERNELS;
-    if (number >= 3 || grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x > 1024 || block_y != 1 || block_z != 1 ||
-        extra != nullptr) {
+    if (find_kernel(kernel->name) != kernel || grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x > 1024 ||
+        block_y != 1 || block_z != 1 || extra != nullptr) {
         return INVALID_VALUE;
     }
-    u64 values[5] = {};
-    for (int i = 0; i < 5 && PARAM_BYTES[number][i] != 0; i++) {
-        std::memcpy(&values[i], params[i], PARAM_BYTES[number][i]);
+    std::vector<u64> kept(kernel->param_bytes.size());
+    for (size_t i = 0; i < kept.size(); i++) {
+        std::memcpy(&kept[i], params[i], kernel->param_bytes[i]);
     }
-    std::vector<u64> kept(values, values + 5);
     queue(stream, [=] {
         Open open;
         std::vector<u64> own = kept;
-        void *pointers[5];
-        for (int i = 0; i < 5; i++) {
-            pointers[i] = &own[i];
+        std::vector<void *> pointers;
+        for (u64 &value : own) {
+            pointers.push_back(&value);
         }
         for (unsigned block = 0; block < grid_x; block++) {
-            shim::run_block(block, block_x, kernel->run, pointers);
+            shim::run_block(block, block_x, kernel->run, pointers.data());
         }
         kernels_run++;
         return SUCCESS;

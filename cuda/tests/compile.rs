@@ -7,6 +7,7 @@ use std::{
 };
 
 const ARCHITECTURES: [u32; 8] = [70, 75, 80, 86, 89, 90, 100, 120];
+const SOURCES: [&str; 2] = ["hash.cu", "quantise.cu"];
 const COMPILER: &str = "nvidia-cuda-nvrtc-cu12==12.9.86";
 const ASSEMBLER: &str = "nvidia-cuda-nvcc-cu12==12.9.86";
 
@@ -38,6 +39,9 @@ for architecture in sys.argv[4:]:
 
 /// A file of a package, which is fetched once; `None` where it cannot be.
 fn fetched(package: &str, file: &str) -> Option<PathBuf> {
+    if env::consts::ARCH != "x86_64" {
+        return None;
+    }
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
     let file = root.join(file);
     if !file.is_file() {
@@ -53,26 +57,38 @@ fn fetched(package: &str, file: &str) -> Option<PathBuf> {
 
 #[test]
 fn the_kernels_compile_and_assemble_for_all_devices() {
-    let fetched = |package, file| fetched(package, file).filter(|_| env::consts::ARCH == "x86_64");
     let Some(library) = fetched(COMPILER, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12") else {
         return println!("skipped: the package {COMPILER} cannot be fetched");
     };
     let images = env::temp_dir().join(format!("pccl-images-{}", std::process::id()));
     fs::create_dir_all(&images).expect("a directory");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/hash.cu");
+    for source in SOURCES {
+        compile(&library, source, &images);
+    }
+    fs::remove_dir_all(images).expect("removed");
+}
+
+fn compile(library: &Path, source: &str, images: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(source);
     let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT]).args([&library, &source, &images]);
+    python.args(["-c", SCRIPT]).args([library, &source, images]);
     python.args(ARCHITECTURES.map(|it| it.to_string()));
     let output = python.output().expect("python");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let compiled = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(compiled, ARCHITECTURES.len());
-    println!("compiled for {ARCHITECTURES:?}");
+    println!("{} compiled for {ARCHITECTURES:?}", source.display());
+    for architecture in ARCHITECTURES {
+        let image = fs::read_to_string(images.join(format!("{architecture}.ptx"))).expect("an image");
+        // Each operation is rounded by itself, to nearest, and subnormal numbers are what they are.
+        for fused in ["fma.", "mad.f", ".ftz", "div.approx", "div.full", "cvt.rz.f32"] {
+            assert!(!image.contains(fused), "compute_{architecture}: {fused} in {}", source.display());
+        }
+    }
     match fetched(ASSEMBLER, "nvidia/cuda_nvcc/bin/ptxas") {
-        Some(assembler) => ARCHITECTURES.iter().for_each(|it| assemble(&assembler, &images, *it)),
+        Some(assembler) => ARCHITECTURES.iter().for_each(|it| assemble(&assembler, images, *it)),
         None => println!("skipped: the package {ASSEMBLER} cannot be fetched"),
     }
-    fs::remove_dir_all(images).expect("removed");
 }
 
 /// Assembles an image for its architecture, without a warning: what the driver does when it loads it.
@@ -87,5 +103,6 @@ fn assemble(assembler: &Path, images: &Path, architecture: u32) {
     // One line of each kernel.
     let used = said.lines().filter(|line| line.contains("Used"));
     let registers = used.filter_map(|line| line.split(" registers").next()?.rsplit(' ').next());
-    println!("sm_{architecture}: registers {}", registers.collect::<Vec<_>>().join(", "));
+    let registers: Vec<u32> = registers.filter_map(|it| it.parse().ok()).collect();
+    println!("sm_{architecture}: {} kernels, registers {:?}", registers.len(), registers.iter().max());
 }

@@ -3,7 +3,15 @@
 use crate::common::{Filled, memory, noise, write_on_stream};
 use pccl_cuda::CudaError;
 use pccl_hash::tree::level1_digests;
-use pccl_testkit::standin::{Count, Standin};
+use pccl_quant::{
+    DataType,
+    quantise::{Block, Codec, Rounding, Scheme},
+};
+use pccl_quant_reference::data::elements_of;
+use pccl_testkit::{
+    random::Rng,
+    standin::{Count, Standin},
+};
 
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_CONTEXT: u32 = 201;
@@ -48,6 +56,50 @@ fn an_error_at_any_call_is_told_and_the_next_use_works() {
             memory.to_vec().map(|copy| assert_eq!(copy, content))
         };
         assert!(at_every_call(&standin, error, write) > 20);
+    }
+}
+
+#[test]
+fn an_error_at_any_call_of_a_coder_is_told_and_the_next_use_works() {
+    let standin = Standin::load().expect("the stand-in");
+    // More than a batch, so that both halves of the scratch memory are used twice.
+    let elements = (2 << 18) + 300;
+    let content = elements_of(DataType::Float16, 0, elements, &mut Rng::keyed(&[8]));
+    let mut filled = Filled::new(&standin, &content, 0);
+    let codec = Codec::new(Scheme::BlockAffineU4(Block::B256), DataType::Float16).expect("a codec");
+    let mut expected = vec![0; codec.encoded_len(elements).expect("a length")];
+    codec.encode(&content, &mut expected, Rounding::NearestEven, 0).expect("encoded");
+    let mut sum = content.clone();
+    codec.decode_add(&expected, &mut sum).expect("added");
+    let mut of_sum = expected.clone();
+    codec.encode(&sum, &mut of_sum, Rounding::NearestEven, 0).expect("encoded");
+    let mut decoded = content.clone();
+    codec.decode_set(&expected, &mut decoded).expect("decoded");
+    let rounding = (Rounding::NearestEven, 0);
+    for error in [OUT_OF_MEMORY, INVALID_CONTEXT, LAUNCH_FAILED] {
+        let memory = &filled.memory;
+        let encode = || {
+            let mut encoded = vec![0; expected.len()];
+            let result = memory.encode(&codec, &mut encoded, rounding);
+            result.map(|()| assert!(encoded == expected))
+        };
+        assert!(at_every_call(&standin, error, encode) > 10);
+        let hop = || {
+            let mut encoded = expected.clone();
+            let result = memory.add_and_encode(&codec, &mut encoded, None, rounding);
+            result.map(|()| assert!(encoded == of_sum))
+        };
+        assert!(at_every_call(&standin, error, hop) > 20);
+        let settle = || memory.clone().settled().map(drop);
+        assert!(at_every_call(&standin, error, settle) > 4);
+    }
+    for error in [OUT_OF_MEMORY, INVALID_CONTEXT, LAUNCH_FAILED] {
+        let memory = &mut filled.memory;
+        let decode = || {
+            memory.decode_set(&codec, &expected)?;
+            memory.to_vec().map(|copy| assert!(copy == decoded))
+        };
+        assert!(at_every_call(&standin, error, decode) > 20);
     }
 }
 

@@ -5,3 +5,4 @@ mod compile;
 mod failures;
 mod hashes;
 mod order;
+mod quantise;

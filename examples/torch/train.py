@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import logging
 import pathlib
 import sys
+import threading
 import time
 
 import torch
@@ -49,6 +51,20 @@ def text_of(path):
     return torch.tensor([numbers[letter] for letter in text]), len(letters)
 
 
+def say(**what):
+    """A line for whoever has started this; in one piece, because several threads say something."""
+    sys.stdout.write(json.dumps({**what, "at": time.time()}) + "\n")
+    sys.stdout.flush()
+
+
+class Troubles(logging.Handler):
+    """Reports what the libraries log because something failed."""
+
+    def emit(self, record):
+        if record.levelno >= logging.WARNING:
+            say(trouble=record.getMessage())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way", choices=WAYS)
@@ -61,7 +77,9 @@ def main():
     parser.add_argument("--late", type=int, default=2, help="the same for the first step and the last third")
     parser.add_argument("--store", default="127.0.0.1:29500", help="of fixed ranks")
     parser.add_argument("--mib", type=int, help="measure: weights of so many MiB in the place of the model")
+    parser.add_argument("--host", default="127.0.0.1", help="the address of this machine, for torchft")
     parser.add_argument("--wait", action="store_true", help="join after a line on the standard input")
+    parser.add_argument("--troubles", action="store_true", help="report what fails, too")
     parser.add_argument("--gloo-timeout", type=float, default=10.0, help="limit of operations under torchft, in seconds")
     parser.add_argument("--text", type=pathlib.Path, help="a file instead of the documents")
     args = parser.parse_args()
@@ -75,7 +93,11 @@ def main():
         model = Characters(letters)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
+    attempts = 0
+
     def loss_of(replica, step):
+        nonlocal attempts
+        attempts += 1
         if args.mib:
             return replica(1.0 + step)
         generator = torch.Generator().manual_seed(1000 * step + int(args.name.rpartition("-")[2]))
@@ -83,13 +105,29 @@ def main():
         windows = torch.stack([text[start:start + WINDOW + 1] for start in starts])
         return nn.functional.cross_entropy(replica(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
+    leaving = threading.Event()
+
     def report(step, members, loss):
-        print(json.dumps({"name": args.name, "step": step, "members": members, "loss": round(loss, 4), "at": time.time()}),
-              flush=True)
+        say(name=args.name, step=step, members=members, loss=round(loss, 4), attempts=attempts)
+        if leaving.is_set():
+            raise SystemExit(0)
+
+    def leave_on_request():
+        if sys.stdin.readline():
+            leaving.set()
 
     if args.wait:
         sys.stdin.readline()
-    WAYS[args.way](args, model, optimizer, loss_of, report)
+    threading.Thread(target=leave_on_request, daemon=True).start()
+    if args.troubles:
+        for library in ("pccl", "torchft"):
+            logging.getLogger(library).addHandler(Troubles())
+    try:
+        WAYS[args.way](args, model, optimizer, loss_of, report)
+    except Exception as error:
+        if args.troubles:
+            logging.getLogger("pccl").error("%s", error)
+        raise
 
 
 if __name__ == "__main__":

@@ -95,10 +95,10 @@ def _managed(args, group, model, optimizer, loss_of, report):
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(args.host, 0, is_master=True, wait_for_workers=False)
     manager = ft.Manager(pg=group, min_replica_size=args.least, load_state_dict=load, rank=0, world_size=1,
                          state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
-                         replica_id=args.name, store_addr="127.0.0.1", store_port=store.port, hostname="127.0.0.1",
+                         replica_id=args.name, store_addr=args.host, store_port=store.port, hostname=args.host,
                          lighthouse_addr=args.lighthouse, timeout=timedelta(seconds=args.gloo_timeout))
     try:
         replica, managed = ft.DistributedDataParallel(manager, model), ft.Optimizer(manager, optimizer)

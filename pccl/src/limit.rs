@@ -33,6 +33,15 @@ impl Limit {
 
     /// As packets carry it.
     pub(crate) fn millis(self) -> u64 {
-        u64::try_from(self.time().as_millis()).unwrap_or(u64::MAX)
+        millis(self.time())
     }
+
+    /// As [`Limit::millis`]. A limit of nothing ends a wait in pieces: then it is the time since the call, `called`.
+    pub(crate) fn millis_since(self, called: Instant) -> u64 {
+        if self.time().is_zero() { millis(called.elapsed()) } else { self.millis() }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -8,15 +8,17 @@
 
 mod backup;
 mod content;
+mod on_device;
 mod staged;
 
 pub(crate) use backup::Backup;
 pub(crate) use content::{LentContent, Piece, RawState, device_error, digests_on_devices};
+pub(crate) use on_device::{LentDevice, OnDevice};
 pub use staged::Staged;
 
 use pccl_cuda::DeviceMemory;
 use pccl_protocol::PartDescriptor;
-use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, quantise::Quantisation};
+use pccl_quant::{DataType, Element, ReduceOp, copy_streaming, first_non_finite, quantise::Quantisation};
 use std::{marker::PhantomData, ops::Range, sync::Arc};
 use tinysockets::link::{Gate, Lent};
 
@@ -57,14 +59,7 @@ impl<'a> Tensor<'a> {
             )));
         }
         Ok(Self {
-            raw: RawTensor {
-                send: send.as_ptr().cast(),
-                recv: recv.as_mut_ptr().cast(),
-                bytes: size_of_val(send),
-                in_place: false,
-                is_saved: false,
-                is_read_only: false,
-            },
+            raw: RawTensor::new(send.as_ptr().cast(), recv.as_mut_ptr().cast(), size_of_val(send)),
             descriptor: PartDescriptor::new(send.len() as u64, T::DATA_TYPE, op),
             lent: PhantomData,
         })
@@ -105,6 +100,48 @@ impl<'a> Tensor<'a> {
         }
     }
 
+    /// A tensor on a device that is reduced in place. This waits for what is queued now on the stream that came with
+    /// the memory; when the call that the tensor is given to returns, the result is there. After a failed call the
+    /// memory is bit-identical to before.
+    ///
+    /// If it is [quantised](Self::quantised) by blocks or casts, it is encoded, added to and decoded on the device, and
+    /// only what travels is copied.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are not whole elements; `System` with what the driver refuses.
+    pub fn on_device(memory: DeviceMemory, data_type: DataType, op: ReduceOp) -> Result<Self, crate::Error> {
+        let memory = settled(memory, data_type)?;
+        Ok(Self::of_device(OnDevice::new(memory.clone(), memory), data_type, op))
+    }
+
+    /// The same from `send` into `recv`. After a failed call `send` is bit-identical to before and the content of
+    /// `recv` is undefined.
+    ///
+    /// # Errors
+    /// As [`Tensor::on_device`], and `InvalidArgument` if the two have different lengths.
+    pub fn between_devices(
+        send: DeviceMemory,
+        recv: DeviceMemory,
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> Result<Self, crate::Error> {
+        if send.bytes() != recv.bytes() {
+            let text = format!("send buffer has {} bytes, receive buffer {}", send.bytes(), recv.bytes());
+            return Err(crate::Error::InvalidArgument(text));
+        }
+        let (send, recv) = (settled(send, data_type)?, settled(recv, data_type)?);
+        Ok(Self::of_device(OnDevice::new(send, recv), data_type, op))
+    }
+
+    fn of_device(device: OnDevice, data_type: DataType, op: ReduceOp) -> Self {
+        let count = (device.bytes() / data_type.size_bytes()) as u64;
+        Self {
+            raw: RawTensor::on_device(device),
+            descriptor: PartDescriptor::new(count, data_type, op),
+            lent: PhantomData,
+        }
+    }
+
     /// Some of its elements, with an operation of their own. Whoever makes it takes care that no two of them that are
     /// in use at the same time have an element in common.
     pub(crate) fn part(&self, elements: Range<usize>) -> Self {
@@ -118,6 +155,22 @@ impl<'a> Tensor<'a> {
     pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { raw: self.raw.clone(), descriptor: self.descriptor, lent: PhantomData }
     }
+}
+
+/// Memory of whole elements, after what is queued on its stream.
+fn settled(memory: DeviceMemory, data_type: DataType) -> Result<DeviceMemory, crate::Error> {
+    whole_elements(&memory, data_type)?;
+    memory.settled().map_err(|error| on_device::refused("waiting for the stream of a tensor", error))
+}
+
+/// How many elements device memory holds.
+fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Result<usize, crate::Error> {
+    let (bytes, size) = (memory.bytes(), data_type.size_bytes());
+    if bytes % size != 0 {
+        let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
+        return Err(crate::Error::InvalidArgument(text));
+    }
+    Ok(bytes / size)
 }
 
 /// Whether a tensor can be quantised as it is to be.
@@ -267,6 +320,8 @@ pub(crate) struct RawTensor {
     is_saved: bool,
     /// In place only: nothing is written.
     is_read_only: bool,
+    /// If it is on a device: then the pointers are addresses there, and nobody follows them.
+    device: Option<OnDevice>,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -292,6 +347,8 @@ pub(crate) enum PartMemory {
         /// The result.
         recv: Lent,
     },
+    /// Quantised, and on a device.
+    OnDevice(LentDevice),
 }
 
 impl PartMemory {
@@ -300,6 +357,7 @@ impl PartMemory {
         match self {
             Self::InPlace { data, .. } => data,
             Self::OutOfPlace { send, .. } => send,
+            Self::OnDevice(device) => device.on_host(),
         }
     }
 
@@ -308,6 +366,7 @@ impl PartMemory {
         match self {
             Self::InPlace { data, .. } => data,
             Self::OutOfPlace { recv, .. } => recv,
+            Self::OnDevice(device) => device.on_host(),
         }
     }
 }
@@ -315,13 +374,26 @@ impl PartMemory {
 impl RawTensor {
     fn new(send: *const u8, recv: *mut u8, bytes: usize) -> Self {
         let in_place = std::ptr::eq(send, recv);
-        Self { send, recv, bytes, in_place, is_saved: in_place, is_read_only: false }
+        Self { send, recv, bytes, in_place, is_saved: in_place, is_read_only: false, device: None }
+    }
+
+    /// A tensor on a device. Before the outcome nothing is written there but a receive buffer, so nothing is saved.
+    fn on_device(device: OnDevice) -> Self {
+        let address = |memory: &DeviceMemory| memory.range().start as usize as *mut u8;
+        let (send, recv) = device.memories();
+        let raw = Self::new(address(send), address(recv), device.bytes());
+        Self { is_saved: false, device: Some(device), ..raw }
+    }
+
+    /// Where it is, if that is on a device.
+    pub(crate) fn device(&self) -> Option<&OnDevice> {
+        self.device.as_ref()
     }
 
     /// Memory of the caller that a collective only reads, for one in which this rank only gives.
     pub(crate) fn read_only(data: &Span) -> Self {
         let Span { start, bytes } = *data;
-        Self { send: start, recv: start, bytes, in_place: true, is_saved: false, is_read_only: true }
+        Self { is_saved: false, is_read_only: true, ..Self::new(start, start, bytes) }
     }
 
     /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
@@ -338,37 +410,42 @@ impl RawTensor {
         assert!(bytes == room.checked(&recv) && (send.end <= recv.start || recv.end <= send.start));
         // SAFETY: both ranges lie inside the allocation, which was just checked.
         let (send, recv) = unsafe { (room.start.add(send.start), room.start.add(recv.start)) };
-        Self { send, recv, bytes, in_place: false, is_saved: false, is_read_only: false }
+        Self::new(send, recv, bytes)
     }
 
     /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
     pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
         let bytes = room.checked(&(0..send.bytes));
         let (send, recv) = (send.start, room.start);
-        Self { send, recv, bytes, in_place: false, is_saved: false, is_read_only: false }
+        Self::new(send, recv, bytes)
     }
 
     /// Some of its bytes.
     fn part(&self, bytes: Range<usize>) -> Self {
         assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "a part lies within the tensor");
         let (send, recv) = (self.send.wrapping_add(bytes.start), self.recv.wrapping_add(bytes.start));
-        Self { send, recv, bytes: bytes.len(), ..self.clone() }
+        let device = self.device.as_ref().map(|device| device.part(bytes.clone()));
+        Self { send, recv, bytes: bytes.len(), device, ..self.clone() }
     }
 
     /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the
     /// vote.
     pub(crate) fn put(&self, at: usize, from: &Span) {
-        assert!(at <= self.bytes && from.bytes <= self.bytes - at);
+        assert!(self.device.is_none() && at <= self.bytes && from.bytes <= self.bytes - at);
         // SAFETY: the place was just checked, the caller's exclusive borrow covers it, `from` is another borrow, and
         // nobody sends anything before this peer has voted.
         unsafe { std::ptr::copy_nonoverlapping(from.start, self.recv.add(at), from.bytes) };
     }
 
-    /// Reads what this peer contributes, before the operation begins.
-    pub(crate) fn contribution<R>(&self, work: impl FnOnce(&[u8]) -> R) -> R {
+    /// The first element of what this peer contributes that is not finite. Before the operation begins.
+    pub(crate) fn first_non_finite(&self, data_type: DataType) -> Result<Option<usize>, crate::Error> {
+        if let Some(device) = &self.device {
+            return device.first_non_finite(data_type);
+        }
         // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
         // begun, nobody writes them.
-        work(unsafe { std::slice::from_raw_parts(self.send, self.bytes) })
+        let bytes = unsafe { std::slice::from_raw_parts(self.send, self.bytes) };
+        Ok(first_non_finite(data_type, bytes))
     }
 
     /// Whether what is overwritten has to come back after a failure.
@@ -390,7 +467,9 @@ impl RawTensor {
 
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.
     pub(crate) fn lend(&self, gate: &Arc<Gate>, backup: &Backup, saved: Range<usize>) -> PartMemory {
-        if self.is_read_only {
+        if let Some(device) = &self.device {
+            PartMemory::OnDevice(device.lend(backup.lend(0..0, gate)))
+        } else if self.is_read_only {
             // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
             let data = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
@@ -411,7 +490,7 @@ impl RawTensor {
     /// Copies saved bytes back into an in-place tensor. Only after the gate of the attempt has drained: the caller's
     /// thread is then the only user of tensor and backup.
     pub(crate) fn restore(&self, range: Range<usize>, backup: &Backup, backup_offset: usize) {
-        assert!(self.in_place && !self.is_read_only && range.start <= range.end && range.end <= self.bytes);
+        assert!(self.is_saved && range.start <= range.end && range.end <= self.bytes);
         let from = backup_offset + range.start;
         assert!(from + range.len() <= backup.capacity());
         // SAFETY: both ranges were just checked; the two allocations are different, and the drained gate leaves this
@@ -458,12 +537,8 @@ impl<'a> StateMemory<'a> {
     /// # Errors
     /// `InvalidArgument` if the bytes are not whole elements.
     pub fn on_device(memory: DeviceMemory, data_type: DataType) -> Result<Self, crate::Error> {
-        let (bytes, size) = (memory.bytes(), data_type.size_bytes());
-        if bytes % size != 0 {
-            let text = format!("{bytes} bytes of device memory are not elements of {size} bytes");
-            return Err(crate::Error::InvalidArgument(text));
-        }
-        Ok(Self { raw: RawState::Device(memory), data_type, count: bytes / size, lent: PhantomData })
+        let count = whole_elements(&memory, data_type)?;
+        Ok(Self { raw: RawState::Device(memory), data_type, count, lent: PhantomData })
     }
 }
 

@@ -64,10 +64,12 @@ def test_a_limit_ends_a_wait_and_names_who_has_not_come(group_of):
 
     def impatient(group, rank):
         work = group.allreduce([torch.ones(3)])
-        work.wait(timedelta(milliseconds=50))
+        work.wait(timedelta(milliseconds=200))
 
     error = ranks.run(impatient, [1])[0]
     assert error.is_timeout and isinstance(error.error, TimedOut) and "timed out" in str(error)
+    # All of the wait is named, not only the last piece of it.
+    assert "gave it up after" in str(error) and "after 0.0 s" not in str(error), error
 
 
 def test_a_member_that_is_lost_is_named_until_the_group_is_reconfigured(group_of):

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod failures;
+mod quantised;
 mod state;
 
 use pccl::{Communicator, DeviceMemory, Master, MasterConfig};
@@ -36,9 +37,13 @@ fn device(standin: &Standin, content: &[u8]) -> (u64, DeviceMemory) {
     let address = standin.device_memory(content.len().max(1));
     assert_ne!(address, 0, "device memory");
     standin.put(address, content);
+    (address, memory(address, content.len()))
+}
+
+/// Memory of a device, as long as the process.
+fn memory(address: u64, bytes: usize) -> DeviceMemory {
     // SAFETY: the memory stays, and each test uses it by one peer.
-    let memory = unsafe { DeviceMemory::from_raw(address, content.len(), 0) };
-    (address, memory.expect("device memory"))
+    unsafe { DeviceMemory::from_raw(address, bytes, 0) }.expect("device memory")
 }
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {

@@ -15,6 +15,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("cuda/src/hash.rs", "launches kernels"),
     ("cuda/src/lane.rs", "copies between pinned memory and a device, and what belongs to that"),
     ("cuda/src/memory.rs", "memory of a device that a program lends"),
+    ("cuda/src/quantise.rs", "launches kernels"),
     ("hash/src/kernels.rs", "calls a kernel after the processor was asked for it"),
     ("hash/src/kernels/avx2.rs", "intrinsics"),
     ("hash/src/kernels/sse42.rs", "intrinsics"),

@@ -159,6 +159,12 @@ impl Conn {
         self.sealed.as_ref().map(|sealed| sealed.suite)
     }
 
+    /// Whether bytes are received as they come: then less than there was room for is all that had come.
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.sealed.is_none()
+    }
+
     /// Address of the other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()

@@ -38,6 +38,8 @@ pub struct Reactor {
     readable: BTreeSet<u64>,
     /// Connections to which something may be written.
     dirty: BTreeSet<u64>,
+    /// Connections whose other end has closed, or that have failed.
+    over: BTreeSet<u64>,
 }
 
 /// Wakes a loop up to stop it.
@@ -74,6 +76,7 @@ impl Reactor {
             next_key: 1,
             readable: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            over: BTreeSet::new(),
         })
     }
 
@@ -142,7 +145,11 @@ impl Reactor {
                     if event.is_writable() {
                         self.dirty.insert(key);
                     }
-                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                    let is_over = event.is_read_closed() || event.is_error();
+                    if is_over {
+                        self.over.insert(key);
+                    }
+                    if event.is_readable() || is_over {
                         self.readable.insert(key);
                     }
                 }
@@ -191,8 +198,7 @@ impl Reactor {
 
     /// Forgets a connection, which is to be closed then.
     pub fn remove(&mut self, key: u64, source: &mut impl Source) {
-        self.readable.remove(&key);
-        self.dirty.remove(&key);
+        self.forget(key);
         // Closing the socket takes it out of the event queue as well, so a failure here changes nothing.
         let _ = self.registry().deregister(source);
     }
@@ -202,14 +208,19 @@ impl Reactor {
     /// # Errors
     /// What the system said.
     pub fn rekey(&mut self, from: u64, to: u64, source: &mut impl Source) -> io::Result<()> {
-        self.readable.remove(&from);
-        self.dirty.remove(&from);
+        self.forget(from);
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.registry().reregister(source, Token(to as usize), interest)?;
         // Edges that came under the old key are over.
         self.readable.insert(to);
         self.dirty.insert(to);
         Ok(())
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.readable.remove(&key);
+        self.dirty.remove(&key);
+        self.over.remove(&key);
     }
 
     fn registry(&self) -> &Registry {
@@ -219,6 +230,12 @@ impl Reactor {
     /// This connection may have more to read than was read.
     pub fn mark_readable(&mut self, key: u64) {
         self.readable.insert(key);
+    }
+
+    /// Whether the end of a connection may stand behind what it still gives. If not, whoever has received less than it
+    /// had room for has received all, and hears of more.
+    pub fn may_be_over(&self, key: u64) -> bool {
+        self.over.contains(&key)
     }
 
     /// There is something to be written to this connection.
@@ -282,11 +299,13 @@ mod tests {
         let mut buffer = [0; 1];
         assert_eq!(conn.try_recv(&mut buffer).unwrap(), 1);
         // The edge is over; whoever has not read all must say so.
-        assert!(!reactor.has_readable());
+        assert!(!reactor.has_readable() && !reactor.may_be_over(key));
         reactor.mark_readable(key);
         assert_eq!(reactor.time_to_wait(None), Duration::ZERO);
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        until(&mut reactor, |reactor| reactor.may_be_over(key).then_some(()));
         reactor.remove(key, &mut conn);
-        assert!(!reactor.has_readable());
+        assert!(!reactor.has_readable() && !reactor.may_be_over(key));
         drop(conn);
         reactor.stop_listening();
         assert!(TcpStream::connect(address).is_err());

@@ -5,14 +5,13 @@ use super::{
     peer::{News, Peer},
 };
 use mio::{Events, Interest, Poll, Token};
-use pccl_protocol::{
-    C2m, EdgeReport, M2c, Nothing, Purpose, RequestId, VoteTopology, limits::MAX_PENDING_PEERS,
-};
+use pccl_protocol::{C2m, EdgeReport, M2c, Nothing, Purpose, ReachReport, RequestId, VoteTopology};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
     time::{Duration, Instant},
 };
+use tinysockets::throttle::MAX_HALF_OPEN_OF_NETWORK;
 
 pub(crate) struct Crowd {
     address: SocketAddr,
@@ -24,14 +23,29 @@ pub(crate) struct Crowd {
     /// Bytes of all ring plans that have arrived.
     pub(crate) plan_bytes: u64,
     slowest_echo: Duration,
+    next_look_at_beats: Instant,
 }
+
+/// How often it is looked at whose beats are due.
+const LOOK_AT_BEATS: Duration = Duration::from_millis(10);
 
 impl Crowd {
     pub(crate) fn new(address: SocketAddr) -> Self {
         let poll = Poll::new().expect("an event queue");
         let (peers, buffer) = (BTreeMap::new(), vec![0; 256 << 10]);
         let (slowest_echo, plan_bytes) = (Duration::ZERO, 0);
-        Self { address, poll, peers, next: 0, requests: 0, buffer, plan_bytes, slowest_echo }
+        let next_look_at_beats = Instant::now();
+        Self {
+            address,
+            poll,
+            peers,
+            next: 0,
+            requests: 0,
+            buffer,
+            plan_bytes,
+            slowest_echo,
+            next_look_at_beats,
+        }
     }
 
     fn members(&self) -> impl Iterator<Item = &Peer> {
@@ -46,24 +60,46 @@ impl Crowd {
                 return;
             }
             // The first one alone needs nobody's vote.
-            let most = if have == 0 { 1 } else { MAX_PENDING_PEERS - 6 };
-            let come = most.min(size - have);
-            for _ in 0..come {
-                self.connect();
-            }
-            let is_known = |crowd: &Self| crowd.members().all(|peer| peer.me.is_some());
-            assert!(self.run(PATIENCE, is_known), "{come} peers are not registered");
+            let come = if have == 0 { 1 } else { size - have };
+            self.come(come);
             if have > 0 {
-                self.requests += 1;
-                let request = RequestId(self.requests);
-                let vote = C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 });
-                let accepted = |peer: &&mut Peer| peer.accepted && !peer.gone && !peer.leaving;
-                self.peers.values_mut().filter(accepted).for_each(|peer| peer.send(&vote));
+                self.vote_topology();
             }
             let wanted = have + come;
             let is_in = |crowd: &Self| crowd.members().all(|p| p.accepted) && crowd.all_in_ring_of(wanted);
             assert!(self.run(PATIENCE, is_in), "{wanted} peers are not admitted");
         }
+    }
+
+    /// So many connect and register.
+    pub(crate) fn come(&mut self, some: usize) {
+        let mut left = some;
+        while left > 0 {
+            // A master keeps only so many whose connections have not said whose they are.
+            let come = left.min(MAX_HALF_OPEN_OF_NETWORK / 2);
+            (0..come).for_each(|_| self.connect());
+            left -= come;
+            let is_known = |crowd: &Self| crowd.members().all(|peer| peer.me.is_some());
+            assert!(self.run(PATIENCE, is_known), "{come} peers are not registered");
+        }
+    }
+
+    /// All who are in vote to let others in.
+    pub(crate) fn vote_topology(&mut self) {
+        let request = self.request();
+        self.send_accepted(&C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 }));
+    }
+
+    /// Names the next question of all.
+    pub(crate) fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    /// All who are in send this.
+    pub(crate) fn send_accepted(&mut self, packet: &C2m) {
+        let accepted = |peer: &&mut Peer| peer.accepted && !peer.gone && !peer.leaving;
+        self.peers.values_mut().filter(accepted).for_each(|peer| peer.send(packet));
     }
 
     fn connect(&mut self) {
@@ -130,33 +166,44 @@ impl Crowd {
             }
             self.poll.poll(&mut events, Some(Duration::from_millis(5))).expect("events");
             for event in &events {
-                self.look(event.token().0, &mut take);
+                let (key, is_over) = (event.token().0, event.is_read_closed() || event.is_error());
+                self.look(key, is_over, &mut take);
+                if self.peers.get(&key).is_some_and(|peer| peer.gone) {
+                    self.peers.remove(&key);
+                }
             }
             self.beats();
-            self.peers.retain(|_, peer| !peer.gone);
         }
         true
     }
 
     fn beats(&mut self) {
         let now = Instant::now();
+        if now < self.next_look_at_beats {
+            return;
+        }
+        self.next_look_at_beats = now + LOOK_AT_BEATS;
         for peer in self.peers.values_mut().filter(|peer| peer.next_beat <= now && !peer.leaving) {
             peer.beat(now);
         }
     }
 
-    fn look(&mut self, key: usize, take: &mut impl FnMut(&mut Peer, M2c)) {
+    /// Reads what a peer has been sent, and answers. Whether its connection `is_over` says the event.
+    fn look(&mut self, key: usize, is_over: bool, take: &mut impl FnMut(&mut Peer, M2c)) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let mut news = Vec::new();
-        peer.flush();
-        peer.receive(&mut self.buffer, &mut news);
+        peer.receive(&mut self.buffer, is_over, &mut news);
         for news in news {
             match news {
                 News::Plan(plan, bytes) => {
                     peer.ring = (plan.members.len(), plan.epoch);
                     self.plan_bytes += bytes as u64;
                     let me = peer.me.expect("registered");
-                    peer.send(&C2m::EdgeReport(EdgeReport::all_up(&plan, me, &[Purpose::Ring])));
+                    peer.post(&C2m::EdgeReport(EdgeReport::all_up(&plan, me, &[Purpose::Ring])));
+                }
+                News::Packet(M2c::ReachPlan(plan)) => {
+                    let (check, epoch, unreached) = (plan.check, peer.ring.1, Vec::new());
+                    peer.post(&C2m::ReachReport(ReachReport { check, epoch, unreached }));
                 }
                 News::Packet(M2c::Registered(registered)) => peer.me = Some(registered.peer),
                 News::Packet(M2c::Admitted(_)) => peer.accepted = true,
@@ -168,5 +215,6 @@ impl Crowd {
                 News::Packet(packet) => take(peer, packet),
             }
         }
+        peer.flush();
     }
 }

@@ -1,26 +1,55 @@
 //! What many peers, and many operations, cost the master: light peers that speak the control protocol and move no data,
 //! and the state machine by itself.
 //!
-//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 tags:20 storm:60 inflight`
+//! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 update:1000
+//! optimize:256 wait:1000 tags:20 storm:60 inflight`
 //! Without names it runs small cases.
 
+mod calls;
 mod crowd;
 mod inflight;
 mod master;
+mod operations;
 mod peer;
-mod tags;
 
 use crowd::Crowd;
 use master::Process;
-use std::time::{Duration, Instant};
+use operations::Load;
+use std::{
+    os::unix::process::CommandExt,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 /// Nothing here takes longer, unless a master does not come to an end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Every peer is a descriptor here.
+const RAISE: &str = r#"ulimit -S -n "$(ulimit -H -n)"; exec "$0" "$@""#;
+const RAISED: &str = "PCCL_CROWD_RAISED";
+
 fn main() {
+    if std::env::var_os(RAISED).is_none() {
+        let this = std::env::current_exe().expect("a path of this program");
+        let mut again = Command::new("sh");
+        let error =
+            again.args(["-c", RAISE]).arg(this).args(std::env::args_os().skip(1)).env(RAISED, "1").exec();
+        panic!("no shell that raises the number of open files: {error}");
+    }
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let usual = ["leave:100", "die:10/100", "tags:5", "storm:10", "inflight"].map(String::from);
-    let cases = if named.is_empty() { usual.to_vec() } else { named };
+    let usual = [
+        "leave:100",
+        "die:10/100",
+        "operations:100/1",
+        "idle:100",
+        "update:100",
+        "optimize:50",
+        "wait:100",
+        "tags:5",
+        "storm:10",
+        "inflight",
+    ];
+    let cases = if named.is_empty() { usual.map(String::from).to_vec() } else { named };
     for case in cases {
         let (name, of) = case.split_once(':').unwrap_or((case.as_str(), ""));
         let number = |text: &str| text.parse::<usize>().unwrap_or_else(|_| panic!("{case}: not a number"));
@@ -28,10 +57,25 @@ fn main() {
             ("leave", None) => gone(number(of), number(of), true),
             ("leave", Some((some, all))) => gone(number(some), number(all), true),
             ("die", Some((some, all))) => gone(number(some), number(all), false),
-            ("tags", _) => tags::run(number(of)),
+            ("operations", Some((peers, flying))) => {
+                let (peers, flying) = (number(peers), number(flying) as u64);
+                let length = Duration::from_secs(10);
+                operations::run(&case, &Load { peers, flying, endless: false, length, looks: 1 });
+            }
+            ("idle", None) => calls::idle(number(of)),
+            ("update", None) => calls::update(number(of)),
+            ("optimize", None) => calls::optimize(number(of)),
+            ("wait", None) => calls::wait(number(of)),
+            ("tags", None) => {
+                let length = Duration::from_secs(number(of) as u64);
+                operations::run(&case, &Load { peers: 2, flying: 16, endless: true, length, looks: 10 });
+            }
             ("storm", _) => storm(number(of)),
             ("inflight", _) => inflight::run(),
-            _ => panic!("{case}: leave:N, leave:K/N, die:K/N, tags:SECONDS, storm:SECONDS or inflight"),
+            _ => panic!(
+                "{case}: leave:N, leave:K/N, die:K/N, operations:PEERS/FLYING, idle:N, update:N, optimize:N, wait:N, \
+                 tags:SECONDS, storm:SECONDS or inflight"
+            ),
         }
     }
 }
@@ -93,7 +137,7 @@ fn storm(seconds: usize) {
     let (mut joins, mut noted) = (0, 0);
     while began.elapsed() < length {
         crowd.admit(17 + joins % 3);
-        tags::begin(&mut crowd, joins as u64);
+        operations::begin(&mut crowd, joins as u64);
         crowd.die(1 + joins % 3);
         let size = 16;
         assert!(crowd.run(PATIENCE, |crowd| crowd.all_in_ring_of(size)), "no ring");

@@ -2,7 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -28,6 +28,11 @@ impl Process {
         let program = std::env::var("PCCL_CROWD_MASTER").unwrap_or(env!("CARGO_BIN_EXE_pccl-master").into());
         let mut command = Command::new(program);
         command.args(["--listen", &free.to_string(), "--admin", "off"]);
+        command.stdout(Stdio::null());
+        // A line for each who comes and goes would be most of what is printed.
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", "error");
+        }
         change(&mut command);
         let child = command.spawn().expect("the program starts");
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -81,8 +81,13 @@ impl Peer {
     }
 
     pub(crate) fn send(&mut self, packet: &C2m) {
-        self.unsent.extend(packet.to_frame());
+        self.post(packet);
         self.flush();
+    }
+
+    /// As [`Peer::send`], but it leaves with what comes behind it, at the latest when all that has come is read.
+    pub(crate) fn post(&mut self, packet: &C2m) {
+        self.unsent.extend(packet.to_frame());
     }
 
     pub(crate) fn flush(&mut self) {
@@ -113,8 +118,8 @@ impl Peer {
         }));
     }
 
-    /// Reads all that has come.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8], news: &mut Vec<News>) {
+    /// Reads all that has come; to the end of the stream if it `is_over`.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8], is_over: bool, news: &mut Vec<News>) {
         while !self.gone {
             match self.stream.read(buffer) {
                 Ok(0) => self.gone = true,
@@ -123,6 +128,10 @@ impl Peer {
                     self.reply_left -= skip;
                     self.parser.feed(&buffer[skip..n]);
                     self.take_frames(news);
+                    // What comes from now on is another event.
+                    if n < buffer.len() && !is_over {
+                        return;
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -125,6 +125,11 @@ impl Conn {
         }
     }
 
+    /// Whether what was received is all that there is, if it is less than there was room for.
+    pub(super) const fn gives_all(&self) -> bool {
+        self.stream.is_plain() && self.write_error.is_none()
+    }
+
     /// Whether one more frame is more than may wait. One alone always may.
     pub(super) fn is_full(&self, frame: &Frame, limit_bytes: usize) -> bool {
         !self.overflowed && !self.queue.is_empty() && self.queue.waiting_bytes() + frame.len() > limit_bytes

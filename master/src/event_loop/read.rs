@@ -29,6 +29,8 @@ const TURN: Duration = Duration::from_millis(TURN_MS);
 struct Share {
     bytes: usize,
     packets: usize,
+    /// All that had come has been read.
+    is_drained: bool,
 }
 
 /// What looking at one connection led to.
@@ -74,12 +76,16 @@ impl EventLoop {
 
     /// Reads from one connection until nothing is left (`true`) or its turn is over (`false`).
     fn read_from(&mut self, key: u64) -> bool {
-        let mut share = Share { bytes: TURN_BYTES, packets: TURN_PACKETS };
+        let mut share = Share { bytes: TURN_BYTES, packets: TURN_PACKETS, is_drained: false };
         loop {
             // What was read before and not looked at comes first; as long as there is some, nothing is read.
             let mut progress = self.hand_over_packets(key, &mut share);
             if let Progress::More = progress {
-                progress = if share.bytes == 0 { Progress::Over } else { self.read_once(key, &mut share) };
+                progress = match share {
+                    Share { is_drained: true, .. } => Progress::Drained,
+                    Share { bytes: 0, .. } => Progress::Over,
+                    _ => self.read_once(key, &mut share),
+                };
             }
             match progress {
                 Progress::More => {}
@@ -108,7 +114,11 @@ impl EventLoop {
                 let judgement = half_open.received(bytes, self.run);
                 self.judged(key, judgement);
             }
-            Phase::Client(inbox) => inbox.feed(&self.buffer[..bytes]),
+            Phase::Client(inbox) => {
+                inbox.feed(&self.buffer[..bytes]);
+                let is_less = conn.gives_all() && bytes < self.buffer.len();
+                share.is_drained = is_less && !self.reactor.may_be_over(key);
+            }
             Phase::Closing { .. } if may_go_on => {}
             Phase::Closing { .. } => {
                 log::debug!("{}: goes on sending although it was dropped", conn.remote);

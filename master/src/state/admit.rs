@@ -181,7 +181,7 @@ impl MasterState {
         if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
             return busy("its shared-state sync is in flight".into());
         }
-        match group.work.ops.iter().find(|(_, op)| op.involves(id)) {
+        match group.work.ops.first_of(id) {
             Some((op, _)) => busy(format!("its collective {op} is in flight")),
             None => Ok(()),
         }
@@ -213,8 +213,7 @@ impl MasterState {
 impl Roll {
     fn admit_registration(&self, groups: &Groups, info: &Register) -> Result<(), KickReason> {
         let full = |text: String| Err(KickReason::new(KickCode::Full, text));
-        let waits = |peer: &&Peer| peer.phase == Phase::Pending && !peer.info.formed;
-        let pending = self.peers.values().filter(waits).count();
+        let pending = self.newcomers().len();
         self.admit_kind(groups, info)?;
         self.admit_name(info)?;
         self.admit_outbound(info.outbound_only)?;
@@ -275,7 +274,7 @@ impl Work {
         if parts <= limits::FEW_PARTS {
             return Ok(());
         }
-        let kept = self.ops.values().filter_map(|op| match op {
+        let kept = self.ops.of(id).filter_map(|(_, op)| match op {
             Op::Voting { votes, .. } => votes.get(&id).map(|vote| vote.parts.len()),
             Op::Running { .. } => None,
         });

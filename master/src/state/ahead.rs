@@ -255,14 +255,14 @@ impl Groups {
     /// When time alone changes something for newcomers that fetch ahead.
     pub(super) fn ahead_deadline(&self, roll: &Roll) -> Option<Timestamp> {
         let of = |peer: &Peer| {
-            let ahead = peer.ahead.as_ref().filter(|_| peer.phase == Phase::Pending)?;
+            let ahead = peer.ahead.as_ref()?;
             let stalls = self.fetches_ahead(roll, peer).then(|| ahead.got_on + PATIENCE);
             let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
             let is_due = ahead.wants(agreed, &roll.lenders_for(peer, agreed)) && !is_as_new(peer, agreed);
             let told = agreed.is_open_until(LOANS_GRACE).filter(|due| is_due && *due > roll.tick);
             stalls.into_iter().chain(told).min()
         };
-        roll.peers.values().filter_map(of).min()
+        roll.newcomers().filter_map(|(_, peer)| of(peer)).min()
     }
 }
 
@@ -341,17 +341,17 @@ impl MasterState {
 
     /// Rule: newcomers that fetch the state ahead know who lends it.
     pub(super) fn tell_what_is_lent(&mut self) -> bool {
-        let due = |(id, peer): (&PeerId, &Peer)| {
+        let due = |(id, peer): (PeerId, &Peer)| {
             let is_tested = !peer.is_to_be_tested(self.roll.options.require_reachable);
-            let ahead = peer.ahead.as_ref().filter(|_| peer.phase == Phase::Pending && is_tested)?;
+            let ahead = peer.ahead.as_ref().filter(|_| is_tested)?;
             let agreed = self.groups.get(&peer.group())?.shared.agreed.as_ref()?;
             let is_open = agreed.is_open_until(LOANS_GRACE).is_some_and(|due| due > self.roll.tick);
             let is_due = !is_open
                 && !is_as_new(peer, agreed)
                 && ahead.wants(agreed, &self.roll.lenders_for(peer, agreed));
-            is_due.then_some(*id)
+            is_due.then_some(id)
         };
-        let due: Vec<PeerId> = self.roll.peers.iter().filter_map(due).collect();
+        let due: Vec<PeerId> = self.roll.newcomers().filter_map(due).collect();
         for id in &due {
             self.tell_of_loans(*id);
         }

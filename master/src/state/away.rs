@@ -26,7 +26,7 @@ impl Roll {
 
     /// When the next one has not come back in time.
     pub(super) fn return_deadline(&self) -> Option<Timestamp> {
-        let away = self.peers.values().filter_map(|peer| peer.away.as_ref());
+        let away = self.away.iter().filter_map(|id| self.peers.get(id)?.away.as_ref());
         away.map(|away| away.since + self.options.return_grace).min()
     }
 
@@ -79,8 +79,10 @@ impl MasterState {
         let Some((id, peer)) = id.and_then(|id| Some((id, self.roll.peers.get_mut(&id)?))) else { return };
         self.out.info(format!("the connection of {} has ended ({text})", peer.name(id)));
         peer.away = Some(Away { since, text });
+        let has_ports = !peer.outbound_only;
+        self.roll.away.insert(id);
         // Of one that nobody can dial, closed ports say nothing.
-        if !peer.outbound_only {
+        if has_ports {
             self.roll.try_listeners(&mut self.out, id);
         }
     }
@@ -92,6 +94,7 @@ impl MasterState {
         let now = self.roll.now;
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         if let Some(away) = peer.away.take() {
+            self.roll.away.remove(&id);
             let millis = now.since(away.since).as_millis();
             self.out.info(format!("{} is back after {millis} ms", peer.name(id)));
         }
@@ -99,7 +102,8 @@ impl MasterState {
 
     /// Rule: who is away and dead, or does not come back in time, is lost.
     pub(super) fn lose_the_away(&mut self) -> bool {
-        let gone = self.roll.peers.iter().filter_map(|(id, peer)| {
+        let gone = self.roll.away.iter().filter_map(|id| {
+            let peer = self.roll.peers.get(id)?;
             let away = peer.away.as_ref().filter(|away| self.roll.is_gone(peer, away))?;
             let detail = Text::new(away.text.clone());
             let loss = Loss { cause: Cause::PeerDied, culprit: peer.culprit(*id), silent_ms: 0, detail };

@@ -2,7 +2,7 @@
 //! says.
 
 use super::MasterState;
-use super::client::{Peer, Phase};
+use super::client::{CommonVote, Peer, Phase};
 use super::group::{Group, Op, Sync, VoterReport};
 use super::groups::Groups;
 use super::roll::Roll;
@@ -11,6 +11,16 @@ use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
 use std::collections::BTreeSet;
 
 impl MasterState {
+    /// As [`MasterState::blocked_for`]. Many ask as long as one is waited for, so who that is is remembered until
+    /// something changes.
+    pub(super) fn blocked_for_beat(&mut self, id: PeerId) -> Option<Text> {
+        let Self { roll, out, .. } = self;
+        let is_given = |vote: &CommonVote| roll.peers.get(&id).is_some_and(|peer| vote.is_given(peer));
+        let given = CommonVote::ALL.into_iter().filter(|vote| !out.changed && is_given(vote));
+        given.collect::<Vec<_>>().into_iter().for_each(|vote| roll.remember_missing(vote));
+        self.blocked_for(id)
+    }
+
     /// What something that `id` voted for waits for, if anything does.
     pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.roll.peers.get(&id)?;
@@ -20,8 +30,8 @@ impl MasterState {
             if group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)) {
                 return group.sync_sentence(&self.roll, *group_id);
             }
-            let (op, state) = group.work.ops.iter().find(|(_, op)| op.involves(id))?;
-            Some(self.groups.op_sentence(&self.roll, group, *op, state))
+            let (op, state) = group.work.ops.first_of(id)?;
+            Some(self.groups.op_sentence(&self.roll, group, op, state))
         });
         let pending = || peer.pending.as_ref().map(|_| self.roll.pending_sentence());
         sentence.or_else(pending).map(Text::new)
@@ -102,29 +112,29 @@ impl MasterState {
 }
 
 impl Roll {
-    /// Voters that have not voted for what `has_voted` looks at, in words.
-    fn list_voters_without(&self, has_voted: impl Fn(&Peer) -> bool) -> String {
-        self.list_peers(self.voters().filter(|(_, peer)| !has_voted(peer)).map(|(id, _)| id))
+    /// Voters that have not given a vote, in words.
+    fn list_voters_without(&self, vote: CommonVote) -> String {
+        self.list_peers(self.missing_for(vote).iter().copied())
     }
 
     /// Who or what keeps the next round from beginning.
     pub(super) fn missing_for_world(&self) -> String {
-        if self.voters().all(|(_, peer)| peer.topology.is_some()) {
+        if self.missing_for(CommonVote::Topology).is_empty() {
             let outside = self.outside_waits().into_iter().next();
             let outside = outside.map_or(String::new(), |(_, text)| format!(" ({text})"));
             return format!("more peers to connect{outside}");
         }
-        format!("the topology vote of {}", self.list_voters_without(|peer| peer.topology.is_some()))
+        format!("the topology vote of {}", self.list_voters_without(CommonVote::Topology))
     }
 
     /// Who keeps the pending query from being answered.
     pub(super) fn missing_for_pending(&self) -> String {
-        self.list_voters_without(|peer| peer.pending.is_some())
+        self.list_voters_without(CommonVote::Pending)
     }
 
     /// Who keeps an optimisation from beginning.
     pub(super) fn missing_for_optimization(&self) -> String {
-        format!("the vote of {}", self.list_voters_without(|peer| peer.optimize.is_some()))
+        format!("the vote of {}", self.list_voters_without(CommonVote::Optimize))
     }
 
     fn pending_sentence(&self) -> String {
@@ -180,11 +190,9 @@ impl Group {
 impl Groups {
     fn op_sentence(&self, roll: &Roll, group: &Group, id: OpId, op: &Op) -> String {
         match op {
-            Op::Voting { votes, .. } => {
-                let members = group.members_for(id.tag);
-                let missing: Vec<PeerId> = members.filter(|peer| !votes.contains_key(peer)).collect();
+            Op::Voting { missing, .. } => {
                 let reason = if !missing.is_empty() {
-                    roll.list_peers(missing.into_iter())
+                    roll.list_peers(missing.iter().copied())
                 } else if let Some(pair) = id.tag.pair {
                     format!("the connection of {}", roll.name_of_edge((pair.from, pair.to)))
                 } else if group.ring_ready(roll) {
@@ -195,9 +203,9 @@ impl Groups {
                 };
                 format!("{} waits to begin for {reason}", op.named(id))
             }
-            Op::Running { participants, .. } => {
-                let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(id, _)| *id);
-                format!("{} waits for the end at {}", op.named(id), roll.list_peers(open))
+            Op::Running { open, .. } => {
+                let open = roll.list_peers(open.iter().copied());
+                format!("{} waits for the end at {open}", op.named(id))
             }
         }
     }

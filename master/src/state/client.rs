@@ -57,6 +57,27 @@ pub(super) enum Phase {
     Accepted,
 }
 
+/// A vote that all of the run give together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CommonVote {
+    Topology,
+    Optimize,
+    Pending,
+}
+
+impl CommonVote {
+    pub(super) const ALL: [Self; 3] = [Self::Topology, Self::Optimize, Self::Pending];
+
+    /// Whether a peer has given it.
+    pub(super) const fn is_given(self, peer: &Peer) -> bool {
+        match self {
+            Self::Topology => peer.topology.is_some(),
+            Self::Optimize => peer.optimize.is_some(),
+            Self::Pending => peer.pending.is_some(),
+        }
+    }
+}
+
 /// A vote of `update_topology` or `wait_for_world`.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct TopologyVote {

@@ -48,10 +48,9 @@ impl Group {
         }
         let history = &self.work.history;
         if op.epoch == self.epoch && op.attempt == history.attempts(op.tag) {
-            let fresh = || Op::Voting { since: now, votes: BTreeMap::new(), given_up: None };
-            if let Op::Voting { votes, .. } = self.work.ops.change_or_begin(op, fresh) {
-                votes.insert(id, initiate.descriptor);
-            }
+            let Self { ring, work, .. } = self;
+            let members = || ring.iter().copied().filter(|peer| op.tag.involves(*peer)).collect();
+            work.ops.vote(op, (id, initiate.descriptor), now, members);
             return;
         }
         // The attempt was decided before this vote came.
@@ -142,6 +141,7 @@ impl Group {
             kind,
             algorithm,
             participants,
+            open: everybody.iter().copied().collect(),
             lost: Vec::new(),
             faulty: false,
             lost_bytes: 0,
@@ -204,7 +204,7 @@ impl Groups {
     fn next_step(&self, roll: &Roll, group_id: GroupId, id: OpId) -> Step {
         let Some(group) = self.get(&group_id) else { return Step::Wait };
         match group.work.ops.get(&id) {
-            Some(op @ Op::Voting { votes, given_up, .. }) => {
+            Some(op @ Op::Voting { votes, missing, given_up, .. }) => {
                 if votes.is_empty() {
                     Step::Forget
                 } else if let Some(few) = group.work.ops.gate().too_few(id) {
@@ -212,23 +212,19 @@ impl Groups {
                 } else if id.epoch != group.epoch {
                     Step::Stale
                 } else if let Some(given_up) = given_up {
-                    let missing = group.members_for(id.tag).filter(|peer| !votes.contains_key(peer));
-                    let missing: Vec<PeerId> = missing.collect();
+                    let missing: Vec<PeerId> = missing.iter().copied().collect();
                     let operation = (Operation::Collective(op.named(id)), Phase::Voting, 0);
                     let verdict = self.given_up_verdict(roll, operation, *given_up, &missing);
                     Step::Decide(Outcome::Aborted(verdict))
-                } else if votes.len() == group.votes_for(id.tag)
-                    && (id.tag.pair.is_some() || group.work.ops.gate().ready)
-                {
+                } else if missing.is_empty() && (id.tag.pair.is_some() || group.work.ops.gate().ready) {
                     group.begin_or_mismatch(roll, id, votes)
                 } else {
                     Step::Wait
                 }
             }
-            Some(op @ Op::Running { participants, lost, faulty, broken, given_up, .. }) => {
+            Some(op @ Op::Running { participants, open, lost, faulty, broken, given_up, .. }) => {
                 let nothing_is_wrong = lost.is_empty() && !faulty && broken.is_empty() && given_up.is_none();
-                let is_open = |part: &Participant| part.complete.is_none();
-                if nothing_is_wrong && participants.values().any(is_open) {
+                if nothing_is_wrong && !open.is_empty() {
                     return Step::Wait;
                 }
                 self.running_step(roll, op.named(id), group, (participants, *given_up), lost, broken)
@@ -299,7 +295,7 @@ impl Groups {
         let Some(group) = self.get_mut(&group_id) else { return };
         let (packet, record) = match step {
             Step::Wait => {
-                let is_timed = group.work.ops.get(&id).is_some_and(|op| is_timed(group, id, op));
+                let is_timed = group.work.ops.get(&id).is_some_and(is_timed);
                 return group.work.ops.rest(id, is_timed);
             }
             Step::Commence(algorithm) => return group.commence(roll, out, id, algorithm),
@@ -367,9 +363,9 @@ fn is_suspect(roll: &Roll, who: PeerId, fault: &OpFault) -> bool {
 
 /// Whether time alone, or a sign of life, may change what is to be done about an operation: a fault of an edge is held
 /// back, and a vote that is complete may wait for the mesh or for an edge.
-fn is_timed(group: &Group, id: OpId, op: &Op) -> bool {
+fn is_timed(op: &Op) -> bool {
     match op {
-        Op::Voting { votes, .. } => votes.len() == group.votes_for(id.tag),
+        Op::Voting { missing, .. } => missing.is_empty(),
         Op::Running { faulty, .. } => *faulty,
     }
 }

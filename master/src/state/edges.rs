@@ -70,7 +70,7 @@ pub(super) struct Edge {
     up: (bool, bool),
     /// It is to have new connections in the next plan.
     pub(super) rebuild: bool,
-    pub(super) held: Option<HeldFault>,
+    held: Option<HeldFault>,
     pub(super) flow: Option<Flow>,
     /// What it showed of its rate while one operation kept it busy.
     pub(super) pace: Option<Pace>,
@@ -97,8 +97,13 @@ impl Edge {
         self.up.0 && self.up.1
     }
 
+    /// The report about it that is held back.
+    pub(super) const fn held(&self) -> Option<&HeldFault> {
+        self.held.as_ref()
+    }
+
     /// Notes a report; it may add to one that is held back.
-    pub(super) fn hold(&mut self, text: Text, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
+    fn hold(&mut self, text: Text, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
         let fresh = || HeldFault { since: now, unbuildable, stalled_ms, text: text.clone() };
         let held = self.held.get_or_insert_with(fresh);
         if unbuildable && !held.unbuildable {
@@ -128,6 +133,10 @@ pub(super) struct Wanted {
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edges {
     planned: BTreeMap<EdgeEnds, Edge>,
+    /// Those of which not both ends have said that they stand.
+    open: BTreeSet<EdgeEnds>,
+    /// Those about which a report is held back.
+    held: BTreeSet<EdgeEnds>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
 }
 
@@ -148,6 +157,7 @@ impl Edges {
             kept += usize::from(known.is_some());
             self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(&wanted, epoch)));
         }
+        self.note_plan();
         (before, self.planned.len()) != (kept, kept)
     }
 
@@ -163,6 +173,16 @@ impl Edges {
         for wanted in more {
             self.planned.insert(wanted.ends, Edge::new(&wanted, epoch));
         }
+        self.note_plan();
+    }
+
+    /// There are other edges now.
+    fn note_plan(&mut self) {
+        let which = |is_it: fn(&Edge) -> bool| -> BTreeSet<EdgeEnds> {
+            self.planned.iter().filter(|(_, edge)| is_it(edge)).map(|(ends, _)| *ends).collect()
+        };
+        let (open, held) = (which(|edge| !edge.is_up()), which(|edge| edge.held.is_some()));
+        (self.open, self.held) = (open, held);
     }
 
     /// As plans carry them, for members in this order.
@@ -201,6 +221,12 @@ impl Edges {
         self.planned.iter().filter(move |(_, edge)| edge.purpose == purpose).map(|(ends, edge)| (*ends, edge))
     }
 
+    /// The edges that `from` sends over, by who receives.
+    pub(super) fn from_mut(&mut self, from: PeerId) -> impl Iterator<Item = (PeerId, &mut Edge)> {
+        let ends = (from, PeerId(0))..=(from, PeerId(u128::MAX));
+        self.planned.range_mut(ends).map(|(ends, edge)| (ends.1, edge))
+    }
+
     /// All edges of the plan.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (EdgeEnds, &mut Edge)> {
         self.planned.iter_mut().map(|(ends, edge)| (*ends, edge))
@@ -216,12 +242,25 @@ impl Edges {
         self.get(ends).is_some_and(|edge| edge.purpose == Purpose::Ring)
     }
 
-    /// Notes that an edge stands at the end that says so.
-    pub(super) fn note_up(&mut self, by: PeerId, name: &EdgeName) {
-        if let Some(edge) = self.named_mut((name.from, name.to), name.generation) {
-            edge.up.0 |= by == name.from;
-            edge.up.1 |= by == name.to;
-        }
+    /// Notes that an edge stands at the end that says so. Whether all edges for its purpose stand since then.
+    pub(super) fn note_up(&mut self, by: PeerId, name: &EdgeName) -> bool {
+        let ends = (name.from, name.to);
+        let Some(edge) = self.named_mut(ends, name.generation) else { return false };
+        edge.up.0 |= by == name.from;
+        edge.up.1 |= by == name.to;
+        let (is_up, purpose) = (edge.is_up(), edge.purpose);
+        is_up && self.open.remove(&ends) && self.all_up(purpose)
+    }
+
+    /// Whether all edges for this purpose stand.
+    pub(super) fn all_up(&self, purpose: Purpose) -> bool {
+        self.open_for(purpose).next().is_none()
+    }
+
+    /// Edges for this purpose that do not stand.
+    fn open_for(&self, purpose: Purpose) -> impl Iterator<Item = (EdgeEnds, &Edge)> {
+        let open = self.open.iter().filter_map(|ends| Some((*ends, self.get(*ends)?)));
+        open.filter(move |(_, edge)| edge.purpose == purpose)
     }
 
     /// Whether a peer has said of its edge that it stands.
@@ -231,21 +270,70 @@ impl Edges {
 
     /// Members that have not said of all of their edges for this purpose that they stand.
     pub(super) fn missing(&self, purpose: Purpose) -> BTreeSet<PeerId> {
-        let missing = |(ends, edge): (EdgeEnds, &Edge)| {
+        self.missing_ends(purpose).collect()
+    }
+
+    /// Whether one of them is such a peer.
+    pub(super) fn any_missing(&self, purpose: Purpose, is_it: impl FnMut(PeerId) -> bool) -> bool {
+        self.missing_ends(purpose).any(is_it)
+    }
+
+    fn missing_ends(&self, purpose: Purpose) -> impl Iterator<Item = PeerId> {
+        self.open_for(purpose).flat_map(|(ends, edge)| {
             let from = (!edge.up.0).then_some(ends.0);
             from.into_iter().chain((!edge.up.1).then_some(ends.1))
-        };
-        self.all_for(purpose).flat_map(missing).collect()
+        })
+    }
+
+    /// Notes a report about an edge of this generation; it may add to one that is held back. Whether there is such an
+    /// edge.
+    pub(super) fn hold(
+        &mut self,
+        ends: EdgeEnds,
+        generation: LinkGeneration,
+        (text, unbuildable, stalled_ms): (Text, bool, u64),
+        now: Timestamp,
+    ) -> bool {
+        let Some(edge) = self.named_mut(ends, generation) else { return false };
+        edge.hold(text, unbuildable, stalled_ms, now);
+        self.held.insert(ends);
+        true
+    }
+
+    /// Takes the report about an edge that is held back, if it is one of these.
+    pub(super) fn take_held(
+        &mut self,
+        ends: EdgeEnds,
+        is_it: impl FnOnce(&mut HeldFault) -> bool,
+    ) -> Option<HeldFault> {
+        let fault = self.planned.get_mut(&ends)?.held.take_if(is_it)?;
+        self.held.remove(&ends);
+        Some(fault)
     }
 
     /// Reports that are held back.
     pub(super) fn held(&self) -> impl Iterator<Item = (EdgeEnds, &HeldFault)> {
-        self.planned.iter().filter_map(|(ends, edge)| Some((*ends, edge.held.as_ref()?)))
+        self.held.iter().filter_map(|ends| Some((*ends, self.get(*ends)?.held.as_ref()?)))
+    }
+
+    /// The same, to change when they came.
+    pub(super) fn held_mut(&mut self) -> impl Iterator<Item = &mut HeldFault> {
+        self.planned.values_mut().filter_map(|edge| edge.held.as_mut())
+    }
+
+    /// How many there are.
+    pub(super) fn count_held(&self) -> usize {
+        self.held.len()
     }
 
     /// Whether a report is held back.
     pub(super) fn any_held(&self) -> bool {
-        self.held().next().is_some()
+        !self.held.is_empty()
+    }
+
+    /// Whether a report about an edge of the ring is held back.
+    pub(super) fn ring_is_doubtful(&self) -> bool {
+        self.held.iter().any(|ends| self.ring_has_ends(*ends))
     }
 
     /// What edges have shown of their rates does not count any more.

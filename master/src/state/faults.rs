@@ -54,7 +54,9 @@ impl Group {
         id: PeerId,
         report: EdgeReport,
     ) {
-        report.up.iter().for_each(|name| self.net.edges.note_up(id, name));
+        // A ring of which an edge is missing is no news to anybody.
+        let whole = report.up.iter().filter(|name| self.net.edges.note_up(id, name)).count() > 0;
+        out.changed |= whole || !report.broken.is_empty();
         self.work.ops.change_timed();
         for fault in report.broken {
             self.record_fault(roll, out, id, fault);
@@ -64,12 +66,13 @@ impl Group {
     fn record_fault(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, fault: EdgeFault) {
         let ends = (fault.from, fault.to);
         let stood = self.net.edges.is_up_at(id, ends);
-        let Some(edge) = self.net.edges.named_mut(ends, fault.generation) else { return };
+        let Some(edge) = self.net.edges.named(ends, fault.generation) else { return };
         if edge.purpose == Purpose::Ring {
-            return edge.hold(fault.text, !stood, 0, roll.now);
+            self.net.edges.hold(ends, fault.generation, (fault.text, !stood, 0), roll.now);
+            return;
         }
-        edge.held = None;
         let purpose = edge.purpose;
+        self.net.edges.take_held(ends, |_| true);
         self.fault_beside_ring(roll, out, purpose, (&fault, 0));
     }
 
@@ -115,15 +118,15 @@ impl Group {
             if u128::from(stalled_ms) < limit || roll.suspect(to) {
                 continue;
             }
-            if let Some(edge) = self.net.edges.named_mut((id, to), generation) {
-                edge.hold(Text::new(text), false, stalled_ms, roll.now);
+            if self.net.edges.hold((id, to), generation, (Text::new(text), false, stalled_ms), roll.now) {
                 stuck.insert(to);
             }
         }
         // Whatever else stood still moves again, or is explained by the silence of the other end.
-        for (ends, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
+        let held: Vec<EdgeEnds> = self.net.edges.held().map(|(ends, _)| ends).collect();
+        for ends in held.into_iter().filter(|ends| ends.0 == id) {
             let is_over = |fault: &mut HeldFault| fault.stalled_ms > 0 && !stuck.contains(&ends.1);
-            if edge.held.take_if(is_over).is_some() {
+            if self.net.edges.take_held(ends, is_over).is_some() {
                 // Somebody may wait for just this edge.
                 self.work.ops.change_timed();
             }
@@ -132,7 +135,7 @@ impl Group {
 
     /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
     pub(super) fn fault_deadline(&self, roll: &Roll, ends: EdgeEnds) -> Option<Timestamp> {
-        let fault = self.net.edges.get(ends)?.held.as_ref()?;
+        let fault = self.net.edges.get(ends)?.held()?;
         let due = self.fault_due(roll, ends, fault);
         if fault.unbuildable {
             return self.reach.check.is_none().then_some(due);
@@ -189,8 +192,8 @@ impl Group {
 
     fn apply_judgement(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, judgement: Judgement) {
         let until = roll.now + roll.options.forbidden_expiry;
+        let Some(fault) = self.net.edges.take_held(ends, |_| true) else { return };
         let Some(edge) = self.net.edges.get_mut(ends) else { return };
-        let Some(fault) = edge.held.take() else { return };
         let Judgement::Rebuild(severity) = judgement else { return };
         if edge.purpose != Purpose::Ring {
             let (purpose, generation) = (edge.purpose, edge.generation);

@@ -37,8 +37,8 @@ impl Group {
         before: Option<Timestamp>,
     ) -> Vec<Missing> {
         let found = self.counts_of(roll, id);
-        for (ends, edge) in self.net.edges.all_mut().filter(|(ends, _)| ends.0 == id) {
-            edge.flow.take_if(|_| !found.iter().any(|(sent, ..)| sent.peer == ends.1));
+        for (to, edge) in self.net.edges.from_mut(id) {
+            edge.flow.take_if(|_| !found.iter().any(|(sent, ..)| sent.peer == to));
         }
         found.into_iter().filter_map(|counts| self.look_at_flow(roll, id, before, counts)).collect()
     }

@@ -187,8 +187,9 @@ impl Groups {
                     peer.phase = Stage::Accepted;
                 }
             }
+            let all = roll.all_sizes();
             for (peer, request) in votes {
-                roll.tell_sizes(out, peer, |sizes| M2c::GroupFormed(GroupFormed { request, sizes }));
+                roll.tell_sizes(out, &all, peer, |sizes| M2c::GroupFormed(GroupFormed { request, sizes }));
             }
         }
         !due.is_empty()

@@ -60,6 +60,8 @@ pub(super) enum Op {
     Voting {
         since: Timestamp,
         votes: BTreeMap<PeerId, Descriptor>,
+        /// Members whose votes are missing.
+        missing: BTreeSet<PeerId>,
         /// A voter gave the attempt up before it began.
         given_up: Option<GivenUp>,
     },
@@ -69,6 +71,8 @@ pub(super) enum Op {
         kind: CollectiveKind,
         algorithm: Algorithm,
         participants: BTreeMap<PeerId, Participant>,
+        /// Those of them that have not said that they are through.
+        open: BTreeSet<PeerId>,
         lost: Vec<Loss>,
         /// A participant has reported a fault.
         faulty: bool,
@@ -107,6 +111,15 @@ impl Op {
             Self::Running { kind, .. } => *kind,
         };
         CollectiveId { kind, op: id }
+    }
+
+    /// Who has this attempt in flight.
+    pub(super) fn involved(&self) -> impl Iterator<Item = PeerId> {
+        let (voters, participants) = match self {
+            Self::Voting { votes, .. } => (Some(votes.keys()), None),
+            Self::Running { participants, .. } => (None, Some(participants.keys())),
+        };
+        voters.into_iter().flatten().chain(participants.into_iter().flatten()).copied()
     }
 
     /// Whether `peer` has this attempt in flight.
@@ -321,11 +334,6 @@ impl Group {
         self.ring.iter().copied().filter(|peer| !has_voted(*peer)).collect()
     }
 
-    /// The members that take part in operations with a tag.
-    pub(super) fn members_for(&self, tag: Tag) -> impl Iterator<Item = PeerId> {
-        self.ring.iter().copied().filter(move |peer| tag.involves(*peer))
-    }
-
     /// How many votes an operation needs to begin.
     pub(super) fn votes_for(&self, tag: Tag) -> usize {
         match tag.pair {
@@ -336,8 +344,8 @@ impl Group {
 
     /// Whether all edges of the ring stand, at newcomers too, and nothing is held against any of them.
     pub(super) fn ring_confirmed(&self, roll: &Roll) -> bool {
-        let mut edges = self.net.edges.all_for(Purpose::Ring);
-        edges.all(|(_, edge)| edge.is_up() && edge.held.is_none())
+        self.net.edges.all_up(Purpose::Ring)
+            && !self.net.edges.ring_is_doubtful()
             && self.ring.iter().all(|peer| roll.peers.contains_key(peer))
     }
 

@@ -26,7 +26,7 @@ impl Group {
             return None;
         }
         let due = self.net.planned_at + roll.options.ring_timeout;
-        let open = self.net.edges.missing(Purpose::Ring).iter().any(|id| roll.peers.contains_key(id));
+        let open = self.net.edges.any_missing(Purpose::Ring, |id| roll.peers.contains_key(&id));
         // In the past, it is due only if it can be judged now; otherwise the next packet or drop changes that.
         (open && (due > roll.now || !self.late_members(roll).is_empty())).then_some(due)
     }
@@ -37,13 +37,11 @@ impl MasterState {
     pub(super) fn judge_deadlines(&mut self) {
         let strangers: Vec<ClientKey> = self
             .roll
-            .clients
-            .iter()
-            .filter(|(_, client)| client.peer.is_none())
+            .strangers()
             .filter(|(_, client)| {
                 client.registration_due(self.roll.options.registration_timeout) <= self.roll.now
             })
-            .map(|(key, _)| *key)
+            .map(|(key, _)| key)
             .collect();
         for client in strangers {
             let text =
@@ -99,7 +97,7 @@ impl MasterState {
                 self.out.warn(format!("refused {client}: {reason}"));
                 self.out.send(client, M2c::Kicked(reason));
                 self.out.close(client);
-                self.roll.clients.remove(&client);
+                self.roll.forget_client(client);
             }
             None => {}
         }
@@ -132,7 +130,7 @@ impl MasterState {
                 self.remove_peer(id, &loss);
             }
             None => {
-                self.roll.clients.remove(&client);
+                self.roll.forget_client(client);
             }
         }
     }

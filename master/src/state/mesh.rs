@@ -103,9 +103,7 @@ impl Net {
 
     /// Every member has said that all of its edges stand, and none has failed since.
     fn mesh_stands(&self) -> bool {
-        self.has_mesh()
-            && self.mesh.faults.is_empty()
-            && self.edges.all_for(Purpose::Mesh).all(|(_, edge)| edge.is_up())
+        self.has_mesh() && self.mesh.faults.is_empty() && self.edges.all_up(Purpose::Mesh)
     }
 
     /// Whether the mesh does not stand yet, and may soon.

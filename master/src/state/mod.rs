@@ -42,6 +42,7 @@ mod pairs;
 mod plans;
 mod ports;
 mod probation;
+mod probing;
 mod rates;
 mod reach;
 mod review;
@@ -69,7 +70,7 @@ pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp}
 
 use crate::topology::Answer;
 use admit::Standing;
-use client::{Client, Peer, PendingVote, Phase};
+use client::{Client, Peer, Phase};
 use groups::Groups;
 use optimize::Means;
 use outbox::Outbox;
@@ -191,10 +192,11 @@ impl MasterState {
         self.roll.now = self.roll.now.max(now);
         let is_packet = matches!(input, Input::Packet { .. });
         self.out.changed |= !is_packet;
+        self.forget_what_has_changed();
         match input {
             Input::Connected { client, remote, local } => {
                 let fresh = Client::new((remote, local), self.roll.now);
-                self.roll.clients.entry(client).or_insert(fresh);
+                self.roll.connect(client, fresh);
             }
             Input::Packet { client, packet } => self.take_packet(client, packet),
             Input::Malformed { client, error } => {
@@ -239,6 +241,7 @@ impl MasterState {
     /// Draws the consequences of the facts that were taken in, and appends what is to be done to `out`, in order.
     pub fn settle(&mut self, out: &mut Vec<Action>) {
         self.run_rules();
+        self.roll.look_at_silence();
         self.stragglers.watch(&self.roll, &self.groups, &self.admission);
         self.answer_status_requests();
         self.out.drain_into(out);
@@ -258,10 +261,11 @@ impl MasterState {
     fn run_rules(&mut self) {
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
         // happen without a rule that undoes what another one did.
-        let operations_of = |group: &group::Group| group.work.ops.len() + group.net.edges.held().count();
+        let operations_of = |group: &group::Group| group.work.ops.len() + group.net.edges.count_held();
         let operations: usize = self.groups.values().map(operations_of).sum();
         let bound = 64 + 8 * (self.roll.peers.len() + operations);
         for _ in 0..bound {
+            self.forget_what_has_changed();
             let rules = if self.out.changed { RULES } else { ABOUT_OPERATIONS };
             if rules.iter().any(|(_, rule)| rule(self)) {
                 continue;
@@ -283,6 +287,12 @@ impl MasterState {
         self.out.error(format!("internal error: the rules did not come to rest within {bound} steps"));
     }
 
+    fn forget_what_has_changed(&mut self) {
+        if self.out.changed {
+            self.roll.forget_missing();
+        }
+    }
+
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.roll.standing(client) else { return };
         // What these change is noted where it is recorded.
@@ -294,8 +304,14 @@ impl MasterState {
                 | C2m::StatusRequest(_)
                 | C2m::Examine(_)
                 | C2m::CallMe(_)
+                | C2m::EdgeReport(_)
+                | C2m::VoteTopology(_)
+                | C2m::VotePending(_)
+                | C2m::VoteOptimize(_)
+                | C2m::ProbeReport(_)
         );
         self.out.changed |= !is_small;
+        self.forget_what_has_changed();
         if let Standing::Peer(id, group, _) = who {
             self.hear(id, group);
         }
@@ -357,20 +373,15 @@ impl MasterState {
             C2m::Loan(loan) => self.record_loan(id, group_id, loan),
             C2m::Ahead(step) => self.record_ahead(id, step),
             C2m::Beat(beat) => self.record_beat(id, group_id, beat),
-            C2m::VoteTopology(vote) => roll.record_topology_vote(id, vote),
+            C2m::VoteTopology(vote) => roll.record_topology_vote(out, id, vote),
             C2m::WithdrawVote(request) => {
                 self.admission.record_withdrawal(roll, out, id, request, self.optimizer.is_running());
             }
-            C2m::VotePending(request) => {
-                let since = roll.now;
-                if let Some(peer) = roll.peers.get_mut(&id) {
-                    peer.pending = Some(PendingVote { request, since });
-                }
-            }
+            C2m::VotePending(request) => roll.record_pending_vote(out, id, request),
             C2m::GiveUp(given_up) => groups.record_give_up(&mut self.formings, id, group_id, given_up),
             C2m::SyncInitiate(vote) => self.record_sync_initiate(id, group_id, vote),
             C2m::SyncComplete(complete) => self.record_sync_complete(id, group_id, complete),
-            C2m::VoteOptimize(request) => roll.record_optimize_vote(id, request),
+            C2m::VoteOptimize(request) => roll.record_optimize_vote(out, id, request),
             C2m::ProbeReport(report) => {
                 self.optimizer.record_probe(roll, &mut self.measured, out, id, report);
             }
@@ -428,7 +439,7 @@ impl MasterState {
         if let Some(before) = before.map(|before| before.peer) {
             self.roll.note_sign_of_death(before);
         }
-        self.roll.peers.insert(id, peer);
+        self.roll.add(id, peer);
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let answer = Registered {
             run: self.roll.options.run,
@@ -454,7 +465,7 @@ impl MasterState {
             peer.note_progress(self.roll.now);
         }
         let before = peer.beat.replace((beat, self.roll.now)).map(|(_, at)| at);
-        let blocked_on = self.blocked_for(id);
+        let blocked_on = self.blocked_for_beat(id);
         self.out.send_peer(&self.roll, id, M2c::Echo(Echo { sequence, blocked_on }));
         self.out.changed |= !stalled.is_empty();
         let Some(group) = self.groups.get_mut(&group_id) else { return };

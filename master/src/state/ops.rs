@@ -5,7 +5,8 @@
 //! such as whether the ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
 
 use super::group::Op;
-use pccl_protocol::{GroupEpoch, OpId, TooFewPeers, VoteRef};
+use super::types::Timestamp;
+use pccl_protocol::{Descriptor, GroupEpoch, OpId, PeerId, TooFewPeers, VoteRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
@@ -38,6 +39,8 @@ pub(super) struct Ops {
     changed: BTreeSet<OpId>,
     /// Time alone, or a sign of life, may change what is to be done about these.
     timed: BTreeSet<OpId>,
+    /// What each peer has in flight.
+    of: BTreeMap<PeerId, BTreeSet<OpId>>,
     running: usize,
     gate: Gate,
 }
@@ -68,10 +71,42 @@ impl Ops {
         Some(op)
     }
 
-    /// An operation that gets a vote; the first vote makes it.
-    pub(super) fn change_or_begin(&mut self, id: OpId, begin: impl FnOnce() -> Op) -> &mut Op {
+    /// A peer votes for an operation. The first vote makes it, of these members.
+    pub(super) fn vote(
+        &mut self,
+        id: OpId,
+        (by, descriptor): (PeerId, Descriptor),
+        now: Timestamp,
+        members: impl FnOnce() -> BTreeSet<PeerId>,
+    ) {
         self.changed.insert(id);
-        self.all.entry(id).or_insert_with(begin)
+        let begin = || Op::Voting { since: now, votes: BTreeMap::new(), missing: members(), given_up: None };
+        if let Op::Voting { votes, missing, .. } = self.all.entry(id).or_insert_with(begin) {
+            votes.insert(by, descriptor);
+            missing.remove(&by);
+            self.of.entry(by).or_default().insert(id);
+        }
+    }
+
+    /// What a peer has in flight.
+    pub(super) fn of(&self, peer: PeerId) -> impl Iterator<Item = (OpId, &Op)> {
+        let ids = self.of.get(&peer).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.all.get(id)?)))
+    }
+
+    /// The first operation that a peer has in flight.
+    pub(super) fn first_of(&self, peer: PeerId) -> Option<(OpId, &Op)> {
+        self.of(peer).next()
+    }
+
+    /// A peer has gone: all that it had in flight changes.
+    pub(super) fn lose(&mut self, peer: PeerId, mut change: impl FnMut(&mut Op)) {
+        for id in self.of.remove(&peer).unwrap_or_default() {
+            if let Some(op) = self.all.get_mut(&id) {
+                change(op);
+                self.changed.insert(id);
+            }
+        }
     }
 
     /// Changes those for which `change` says that it did.
@@ -98,6 +133,9 @@ impl Ops {
         self.timed.remove(&id);
         let op = self.all.remove(&id)?;
         self.running -= usize::from(matches!(op, Op::Running { .. }));
+        op.involved().for_each(|peer| {
+            self.of.get_mut(&peer).map(|its| its.remove(&id));
+        });
         Some(op)
     }
 

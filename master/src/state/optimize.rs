@@ -3,16 +3,17 @@
 //!
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
-use super::client::OptimizeVote;
+use super::client::{CommonVote, OptimizeVote};
 use super::edges::EdgeEnds;
 use super::group::Group;
 use super::groups::Groups;
 use super::measured::Measured;
 use super::outbox::Outbox;
 use super::plans::{Planned, Plans, Purpose};
+use super::probing::{crowded_edges, is_sampled, rounds_of_probes};
 use super::roll::Roll;
 use super::types::Timestamp;
-use crate::topology::{SCHEDULED_PEERS, probe_rounds};
+use crate::topology::{NEAR_ROUNDS, NEAR_STEPS};
 use pccl_protocol::{
     GroupId, KickCode, KickReason, M2c, PeerId, ProbePlan, ProbeReport, ProbeResult, ProbeRound, RequestId,
     Text, limits,
@@ -59,6 +60,8 @@ enum Stage {
         rounds: VecDeque<Vec<EdgeEnds>>,
         /// Edges of this round without a report.
         open: BTreeSet<EdgeEnds>,
+        /// How often edges to near peers are still chosen.
+        near_steps: usize,
         /// All send to all, in the last round.
         crowded: bool,
         due: Timestamp,
@@ -137,6 +140,8 @@ impl Optimizer {
         if report.round != present || !open.remove(&(id, report.to)) {
             return;
         }
+        // The others of the round are waited for.
+        out.changed |= open.is_empty();
         if *crowded {
             return measured.note_crowded((id, report.to), &report.result, roll.now);
         }
@@ -180,15 +185,24 @@ impl Optimizer {
             return false;
         }
         self.count += 1;
-        let rounds = rounds_of_probes(groups, roll, measured);
+        let rounds = rounds_of_probes(groups, roll, measured, None);
         let edges: usize = rounds.iter().map(Vec::len).sum();
         let number = self.count;
         out.info(format!("optimisation {number}: {edges} edges to measure in {} rounds", rounds.len()));
+        let is_sample = edges > 0 && groups.values().any(is_sampled);
+        let near_steps = if is_sample { NEAR_STEPS } else { 0 };
         self.running = Some(Optimization {
             number,
             since: roll.now,
-            probe_limit: probe_limit(roll.options.probe_time, rounds.len()),
-            stage: Stage::Probing { round: 0, rounds, open: BTreeSet::new(), crowded: false, due: roll.now },
+            probe_limit: probe_limit(roll.options.probe_time, rounds.len() + near_steps * NEAR_ROUNDS),
+            stage: Stage::Probing {
+                round: 0,
+                rounds,
+                open: BTreeSet::new(),
+                near_steps,
+                crowded: false,
+                due: roll.now,
+            },
             before: groups.iter().map(|(id, group)| (*id, group.ring.clone())).collect(),
             planned: BTreeMap::new(),
         });
@@ -197,11 +211,12 @@ impl Optimizer {
 }
 
 impl Roll {
-    pub(super) fn record_optimize_vote(&mut self, id: PeerId, request: RequestId) {
+    pub(super) fn record_optimize_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.optimize = Some(OptimizeVote { request, since });
         }
+        out.changed |= self.note_voted(id, CommonVote::Optimize);
     }
 
     fn send_probe(
@@ -227,49 +242,12 @@ impl Roll {
     }
 }
 
-/// All groups measure at the same time: the first round has the first of each, and so on.
-fn rounds_of_probes(groups: &Groups, roll: &Roll, measured: &Measured) -> VecDeque<Vec<EdgeEnds>> {
-    let mut all: VecDeque<Vec<EdgeEnds>> = VecDeque::new();
-    for group in groups.values().filter(|group| group.can_be_ordered()) {
-        let members = &group.ring;
-        let wanted = |from: usize, to: usize| {
-            let ends = (members[from], members[to]);
-            roll.may_meet(ends) && measured.wants_probe(ends, roll.now, &roll.options)
-        };
-        let rounds = probe_rounds(members.len(), wanted);
-        for (at, round) in rounds.into_iter().enumerate() {
-            if at == all.len() {
-                all.push_back(Vec::new());
-            }
-            all[at].extend(round.into_iter().map(|(from, to)| (members[from], members[to])));
-        }
-    }
-    all
-}
-
-/// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is wanted.
-fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -> BTreeSet<EdgeEnds> {
-    let mut all = BTreeSet::new();
-    let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
-    for group in groups.values().filter(is_small) {
-        let members = &group.ring;
-        let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-        let edges: Vec<EdgeEnds> = pairs.filter(|ends| ends.0 != ends.1 && roll.may_meet(*ends)).collect();
-        let places = roll.places(members);
-        let is_known = edges.iter().all(|ends| measured.rate(*ends).is_some());
-        let wants = |ends: &EdgeEnds| measured.wants_crowd(*ends, roll.now, &roll.options);
-        // What peers in one place have in common is no network.
-        if is_known && places.iter().any(|place| *place != places[0]) && edges.iter().any(wants) {
-            all.extend(edges);
-        }
-    }
-    all
-}
-
 impl Optimization {
     /// A round is over when everybody in it has reported, has gone, or is late; the next begins, or the planning.
     fn advance_probing(&mut self, Means { groups, roll, measured, out, .. }: &mut Means<'_>) -> bool {
-        let Stage::Probing { round, rounds, open, crowded, due } = &mut self.stage else { return false };
+        let Stage::Probing { round, rounds, open, near_steps, crowded, due } = &mut self.stage else {
+            return false;
+        };
         let alive = |ends: &EdgeEnds| roll.peers.contains_key(&ends.0) && roll.peers.contains_key(&ends.1);
         open.retain(alive);
         if !open.is_empty() && *due > roll.tick {
@@ -282,13 +260,20 @@ impl Optimization {
         if is_over {
             rounds.clear();
         }
-        let next = std::iter::from_fn(|| rounds.pop_front())
-            .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
-            .find(|edges| !edges.is_empty());
         if left > 0 {
             out.info(format!("the time for probes is over: {left} edges stay for the next optimisation"));
         }
         note_late_probes(roll, measured, out, late, was_crowded);
+        let next = loop {
+            let next = std::iter::from_fn(|| rounds.pop_front())
+                .map(|edges| edges.into_iter().filter(alive).collect::<BTreeSet<EdgeEnds>>())
+                .find(|edges| !edges.is_empty());
+            if next.is_some() || *near_steps == 0 || is_over {
+                break next;
+            }
+            *rounds = rounds_of_probes(groups, roll, measured, Some(NEAR_STEPS - *near_steps));
+            *near_steps -= 1;
+        };
         match next {
             Some(edges) => self.begin_probes(roll, out, edges, false),
             // What has just been measured says whether that is of use.

@@ -95,7 +95,7 @@ impl Group {
     /// How it is with the edge between these members.
     pub(super) fn pair_state(&self, ends: EdgeEnds, now: Timestamp) -> PairState {
         match (self.net.usable_edge(ends), self.net.pairs.failed.get(&ends)) {
-            (Some(edge), _) if edge.is_up() && edge.held.is_none() => PairState::Stands,
+            (Some(edge), _) if edge.is_up() && edge.held().is_none() => PairState::Stands,
             (None, Some((until, text))) if *until > now => PairState::Failed(text.clone()),
             (None, _) if !self.net.pairs.wanted.contains(&ends) && !self.has_room_for(ends) => {
                 let most = limits::MAX_PAIRS_OF_PEER;

@@ -99,18 +99,16 @@ impl Probation {
     /// Newcomers that may be let in.
     pub(super) fn admissible(&self, roll: &Roll, groups: &Groups) -> Vec<PeerId> {
         let may = |peer: &Peer| {
-            peer.phase == Phase::Pending
-                && !peer.info.formed
-                && self.waits_until(roll, peer).is_none()
+            self.waits_until(roll, peer).is_none()
                 && groups.lateness(roll, peer).is_none()
                 && !groups.fetches_ahead(roll, peer)
         };
-        roll.with_room(roll.peers.iter().filter(|(_, peer)| may(peer)).map(|(id, _)| *id).collect())
+        roll.with_room(roll.newcomers().filter(|(_, peer)| may(peer)).map(|(id, _)| id).collect())
     }
 
     /// When the next newcomer may be let in that has to wait.
     pub(super) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
-        roll.peers.values().filter_map(|peer| self.waits_until(roll, peer)).min()
+        roll.newcomers().filter_map(|(_, peer)| self.waits_until(roll, peer)).min()
     }
 
     /// Why a newcomer is not let in.

@@ -176,8 +176,9 @@ impl Checks {
 impl Group {
     /// When the members of a ring that does not stand are asked why; `None` if they are not.
     pub(super) fn overdue_since(&self, roll: &Roll) -> Option<Timestamp> {
-        let open = self.net.edges.missing(Purpose::Ring).iter().any(|id| roll.peers.contains_key(id));
-        let asks = open && self.reach.check.is_none() && self.reach.overdue_checked != self.net.since;
+        let asks = self.reach.check.is_none()
+            && self.reach.overdue_checked != self.net.since
+            && self.net.edges.any_missing(Purpose::Ring, |id| roll.peers.contains_key(&id));
         asks.then(|| self.net.planned_at + roll.options.dial_timeout + roll.options.edge_grace)
     }
 

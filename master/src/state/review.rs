@@ -6,7 +6,7 @@ use super::optimize::{Means, Optimization, Optimizer};
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::roll::Roll;
 use crate::topology::Schedules;
-use pccl_protocol::{Algorithm, GroupId, M2c, OptimizeDone, PeerId, RequestId, Text};
+use pccl_protocol::{Algorithm, GroupId, M2c, OptimizeDone, PeerId, RequestId, Text, WorldSizes};
 use std::collections::BTreeMap;
 
 impl Optimizer {
@@ -27,12 +27,11 @@ impl Optimizer {
         for (id, peer) in &mut roll.peers {
             answers.extend(peer.optimize.take().map(|vote| (*id, peer.group(), vote.request)));
         }
-        let mut predicted: BTreeMap<GroupId, Option<Schedules>> = BTreeMap::new();
+        let all = roll.all_sizes();
+        let mut reviews: BTreeMap<GroupId, OptimizeDone> = BTreeMap::new();
         for (id, group, request) in answers {
-            let found = predicted.entry(group).or_insert_with(|| {
-                groups.get(&group).and_then(|group| group.schedules(roll, measured, &group.ring))
-            });
-            let done = optimization.review(groups, roll, measured, (group, found.as_ref()), request);
+            let review = || optimization.review(groups, roll, measured, group, all.of(group));
+            let done = OptimizeDone { request, ..reviews.entry(group).or_insert_with(review).clone() };
             if let Some(peer) = roll.peers.get_mut(&id) {
                 peer.sizes_told = Some(done.sizes);
                 out.send(peer.client, M2c::OptimizeDone(done));
@@ -77,21 +76,23 @@ impl Groups {
 }
 
 impl Optimization {
-    /// What it came to, for a member of `group`.
+    /// What it came to, for all members of a group of this size.
     fn review(
         &self,
         groups: &Groups,
         roll: &Roll,
         measured: &Measured,
-        (group_id, found): (GroupId, Option<&Schedules>),
-        request: RequestId,
+        group_id: GroupId,
+        sizes: WorldSizes,
     ) -> OptimizeDone {
         let group = groups.get(&group_id);
         let ring: Vec<PeerId> = group.map(|group| group.ring.clone()).unwrap_or_default();
-        let pairs = || ring.iter().flat_map(|from| ring.iter().map(move |to| (*from, *to)));
-        let unmeasured = pairs().filter(|ends| ends.0 != ends.1 && measured.rate(*ends).is_none()).count();
+        let edges = ring.len() * ring.len().saturating_sub(1);
+        let unmeasured = edges.saturating_sub(measured.among(&ring).len());
         let planned = self.planned.get(&group_id);
         let answer = planned.and_then(|planned| planned.result.as_ref().ok());
+        let found = group.and_then(|group| group.schedules(roll, measured, &ring));
+        let found = found.as_ref();
         let pct = |gain: Option<f64>| gain.map_or(0, |gain| (100.0 * (1.0 + gain)).round() as u32);
         let note = match planned {
             Some(Planned { result: Err(text), .. }) => text.clone(),
@@ -100,8 +101,8 @@ impl Optimization {
             None => "no ring was planned in time".to_owned(),
         };
         OptimizeDone {
-            request,
-            sizes: roll.sizes(group_id),
+            request: RequestId(0),
+            sizes,
             changed: self.before.get(&group_id) != Some(&ring),
             slowest: group.and_then(|group| group.slowest_edge(measured)),
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),

@@ -2,11 +2,12 @@
 //! Every rule may read it.
 
 use super::admit::Standing;
-use super::client::{Client, Peer, Phase};
+use super::client::{Client, CommonVote, Peer, Phase};
 use super::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{Culprit, GroupId, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
-use std::collections::{BTreeMap, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
 
 /// See the module's documentation.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -18,6 +19,20 @@ pub(super) struct Roll {
     /// Time of the last tick: deadlines that end a grace are judged against it.
     pub(super) tick: Timestamp,
     pub(super) clients: BTreeMap<ClientKey, Client>,
+    /// Those of them that have not registered.
+    strangers: BTreeSet<ClientKey>,
+    /// Peers by when they were last heard, or earlier: see [`Roll::look_at_silence`].
+    heard: BTreeSet<(Timestamp, PeerId)>,
+    /// Peers whose connection has ended.
+    pub(super) away: BTreeSet<PeerId>,
+    /// Peers that wait to be let in.
+    newcomers: BTreeSet<PeerId>,
+    /// Who was found last not to have given a vote.
+    #[serde(skip)]
+    awaited: BTreeMap<CommonVote, PeerId>,
+    /// Who has not given a vote, as long as nothing changes.
+    #[serde(skip)]
+    missing: BTreeMap<CommonVote, BTreeSet<PeerId>>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     /// Peers that went, the latest last. Verdicts may still have to name them.
     gone: VecDeque<Culprit>,
@@ -33,6 +48,19 @@ const fn no_options() -> Options {
 /// Peers that are remembered after they went.
 const GONE_MAX: usize = 1024;
 
+/// The sizes of the world at one time.
+pub(super) struct AllSizes {
+    counts: BTreeMap<GroupId, u32>,
+    common: WorldSizes,
+}
+
+impl AllSizes {
+    /// As a member of `group` sees them.
+    pub(super) fn of(&self, group: GroupId) -> WorldSizes {
+        WorldSizes { group: self.counts.get(&group).copied().unwrap_or(0), ..self.common }
+    }
+}
+
 impl Roll {
     /// Nobody is here yet.
     pub(super) fn new(options: Options) -> Self {
@@ -41,6 +69,12 @@ impl Roll {
             now: Timestamp::default(),
             tick: Timestamp::default(),
             clients: BTreeMap::new(),
+            strangers: BTreeSet::new(),
+            heard: BTreeSet::new(),
+            away: BTreeSet::new(),
+            newcomers: BTreeSet::new(),
+            awaited: BTreeMap::new(),
+            missing: BTreeMap::new(),
             peers: BTreeMap::new(),
             gone: VecDeque::new(),
             world_epoch: WorldEpoch(0),
@@ -51,12 +85,78 @@ impl Roll {
     /// A peer goes. What it was called is remembered for a while.
     pub(super) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
-        self.clients.remove(&peer.client);
+        self.forget_client(peer.client);
+        self.away.remove(&id);
+        self.newcomers.remove(&id);
         if self.gone.len() == GONE_MAX {
             self.gone.pop_front();
         }
         self.gone.push_back(peer.culprit(id));
         Some(peer)
+    }
+
+    /// Somebody has connected.
+    pub(super) fn connect(&mut self, key: ClientKey, client: Client) {
+        if let Entry::Vacant(place) = self.clients.entry(key) {
+            place.insert(client);
+            self.strangers.insert(key);
+        }
+    }
+
+    /// A client has registered as this peer.
+    pub(super) fn add(&mut self, id: PeerId, peer: Peer) {
+        self.strangers.remove(&peer.client);
+        self.heard.insert((peer.heard_at, id));
+        if !peer.info.formed {
+            self.newcomers.insert(id);
+        }
+        self.peers.insert(id, peer);
+    }
+
+    pub(super) fn forget_client(&mut self, key: ClientKey) {
+        self.clients.remove(&key);
+        self.strangers.remove(&key);
+    }
+
+    /// Peers that wait to be let in.
+    pub(super) fn newcomers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Peer)> {
+        self.newcomers.iter().map(|id| (*id, &self.peers[id]))
+    }
+
+    /// One of them is let in once its ring stands.
+    pub(super) fn connect_newcomer(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.phase = Phase::Connecting;
+            self.newcomers.remove(&id);
+        }
+    }
+
+    /// Clients that have not registered.
+    pub(super) fn strangers(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
+        self.strangers.iter().filter_map(|key| Some((*key, self.clients.get(key)?)))
+    }
+
+    /// Finds out who has been silent for longest. Who was heard since it was last looked at moves back when it is at
+    /// the front, and not with each packet.
+    pub(super) fn look_at_silence(&mut self) {
+        while let Some((at, id)) = self.heard.first().copied() {
+            let heard_at = self.peers.get(&id).map(|peer| peer.heard_at);
+            if heard_at == Some(at) {
+                return;
+            }
+            self.heard.pop_first();
+            self.heard.extend(heard_at.map(|heard_at| (heard_at, id)));
+        }
+    }
+
+    /// All have another time at which they were last heard.
+    pub(super) fn sort_by_silence(&mut self) {
+        self.heard = self.peers.iter().map(|(id, peer)| (peer.heard_at, *id)).collect();
+    }
+
+    /// When the one was heard that has been silent for longest.
+    pub(super) fn longest_silent(&self) -> Option<Timestamp> {
+        self.heard.first().map(|(at, _)| *at)
     }
 
     /// How a peer was called that went not long ago.
@@ -100,6 +200,44 @@ impl Roll {
         self.peers.iter().filter(|(_, peer)| peer.has_a_say()).map(|(id, peer)| (*id, peer))
     }
 
+    /// Who has not given a vote and has one.
+    pub(super) fn missing_for(&self, vote: CommonVote) -> Cow<'_, BTreeSet<PeerId>> {
+        let look = || self.voters().filter(|(_, peer)| !vote.is_given(peer)).map(|(id, _)| id).collect();
+        self.missing.get(&vote).map_or_else(|| Cow::Owned(look()), Cow::Borrowed)
+    }
+
+    /// Many are about to ask who has not given a vote.
+    pub(super) fn remember_missing(&mut self, vote: CommonVote) {
+        if !self.missing.contains_key(&vote) {
+            let missing = self.missing_for(vote).into_owned();
+            self.missing.insert(vote, missing);
+        }
+    }
+
+    /// Others may be missing now.
+    pub(super) fn forget_missing(&mut self) {
+        self.missing.clear();
+    }
+
+    /// A peer has given a vote. Whether all have given it.
+    pub(super) fn note_voted(&mut self, id: PeerId, vote: CommonVote) -> bool {
+        if let Some(missing) = self.missing.get_mut(&vote) {
+            missing.remove(&id);
+        }
+        self.have_voted(vote)
+    }
+
+    /// Whether all have given a vote who have one. Looks on from the one that was missing last, so that all looks of one
+    /// voting together pass over everybody twice at most.
+    fn have_voted(&mut self, vote: CommonVote) -> bool {
+        let from = self.awaited.get(&vote).copied().unwrap_or(PeerId(0));
+        let is_missing = |(_, peer): &(&PeerId, &Peer)| peer.has_a_say() && !vote.is_given(peer);
+        let mut all = self.peers.range(from..).chain(self.peers.range(..from));
+        let missing = all.find(is_missing).map(|(id, _)| *id);
+        self.awaited.extend(missing.map(|id| (vote, id)));
+        missing.is_none()
+    }
+
     /// Newcomers whose rings are being connected.
     pub(super) fn connecting(&self) -> impl Iterator<Item = PeerId> {
         let connects = |peer: &Peer| peer.phase == Phase::Connecting && !peer.info.formed;
@@ -112,7 +250,7 @@ impl Roll {
     }
 
     /// Accepted peers of each group that has any.
-    pub(super) fn group_counts(&self) -> BTreeMap<GroupId, u32> {
+    fn group_counts(&self) -> BTreeMap<GroupId, u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values().filter(|peer| peer.accepted()) {
             *counts.entry(peer.group()).or_insert(0) += 1;
@@ -122,18 +260,21 @@ impl Roll {
 
     /// The sizes of the world as a member of `group` sees them.
     pub(super) fn sizes(&self, group: GroupId) -> WorldSizes {
-        self.sizes_from(&self.group_counts(), group)
+        self.all_sizes().of(group)
     }
 
-    pub(super) fn sizes_from(&self, counts: &BTreeMap<GroupId, u32>, group: GroupId) -> WorldSizes {
-        WorldSizes {
+    /// The sizes of the world as everybody sees them.
+    pub(super) fn all_sizes(&self) -> AllSizes {
+        let counts = self.group_counts();
+        let common = WorldSizes {
             world_epoch: self.world_epoch,
             global: counts.values().sum(),
-            group: counts.get(&group).copied().unwrap_or(0),
+            group: 0,
             groups: count(counts.len()),
             largest_group: counts.values().copied().max().unwrap_or(0),
             min_world: self.options.min_world_size,
-        }
+        };
+        AllSizes { counts, common }
     }
 
     /// Where `viewer` fetches shared state from `source`; `None` if they cannot meet.

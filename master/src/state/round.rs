@@ -1,10 +1,10 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
-use super::client::{Peer, Phase, TopologyVote};
+use super::client::{CommonVote, Peer, PendingVote, Phase, TopologyVote};
 use super::groups::Groups;
 use super::outbox::Outbox;
 use super::probation::Probation;
-use super::roll::Roll;
+use super::roll::{AllSizes, Roll};
 use super::types::Timestamp;
 use pccl_protocol::{
     M2c, PeerId, PendingAnswer, RequestId, Text, TopologyDone, TopologyProgress, VoteTopology, VoteWithdrawn,
@@ -87,9 +87,7 @@ impl Admission {
         }
         for id in newcomers {
             groups.note_let_in(roll, out, id);
-            if let Some(peer) = roll.peers.get_mut(&id) {
-                peer.phase = Phase::Connecting;
-            }
+            roll.connect_newcomer(id);
         }
         self.round = Some(Round { since: roll.now });
         true
@@ -120,9 +118,10 @@ impl Admission {
                 peer.phase = Phase::Accepted;
             }
         }
+        let sizes = roll.all_sizes();
         for id in newcomers {
             out.info(format!("accepted {}, world epoch {}", roll.name_of(id), roll.world_epoch));
-            roll.tell_sizes(out, id, M2c::Admitted);
+            roll.tell_sizes(out, &sizes, id, M2c::Admitted);
         }
         let have = roll.accepted_count();
         roll.answer_topology_votes(out, |vote| vote.wait_for_world <= have);
@@ -148,13 +147,23 @@ impl Admission {
 }
 
 impl Roll {
-    pub(super) fn record_topology_vote(&mut self, id: PeerId, vote: VoteTopology) {
+    pub(super) fn record_topology_vote(&mut self, out: &mut Outbox, id: PeerId, vote: VoteTopology) {
         let since = self.now;
+        let VoteTopology { request, wait_for_world } = vote;
         if let Some(peer) = self.peers.get_mut(&id) {
-            let VoteTopology { request, wait_for_world } = vote;
             peer.topology =
                 Some(TopologyVote { request, wait_for_world, since, withdrawn: false, told: None });
         }
+        // Who waits for a larger world learns of its size, and lets others in who would still fetch ahead.
+        out.changed |= self.note_voted(id, CommonVote::Topology) || wait_for_world > 0;
+    }
+
+    pub(super) fn record_pending_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
+        let since = self.now;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.pending = Some(PendingVote { request, since });
+        }
+        out.changed |= self.note_voted(id, CommonVote::Pending);
     }
 
     fn drop_withdrawn_votes(&mut self, out: &mut Outbox) {
@@ -179,8 +188,9 @@ impl Roll {
                 answers.push((*id, vote.request));
             }
         }
+        let all = self.all_sizes();
         for (id, request) in answers {
-            self.tell_sizes(out, id, |sizes| M2c::TopologyDone(TopologyDone { request, sizes }));
+            self.tell_sizes(out, &all, id, |sizes| M2c::TopologyDone(TopologyDone { request, sizes }));
         }
     }
 
@@ -188,11 +198,12 @@ impl Roll {
     pub(super) fn tell_sizes(
         &mut self,
         out: &mut Outbox,
+        all: &AllSizes,
         id: PeerId,
         packet: impl FnOnce(WorldSizes) -> M2c,
     ) {
         let Some(group) = self.peers.get(&id).map(Peer::group) else { return };
-        let sizes = self.sizes(group);
+        let sizes = all.of(group);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.sizes_told = Some(sizes);
         }
@@ -201,13 +212,12 @@ impl Roll {
 
     /// Rule: every accepted peer knows the sizes of the world.
     pub(super) fn push_sizes(&mut self, out: &mut Outbox) -> bool {
-        let counts = self.group_counts();
-        let is_outdated = |(_, peer): &(&PeerId, &Peer)| {
-            peer.accepted() && peer.sizes_told != Some(self.sizes_from(&counts, peer.group()))
-        };
+        let all = self.all_sizes();
+        let is_outdated =
+            |(_, peer): &(&PeerId, &Peer)| peer.accepted() && peer.sizes_told != Some(all.of(peer.group()));
         let outdated: Vec<PeerId> = self.peers.iter().filter(is_outdated).map(|(id, _)| *id).collect();
         for id in &outdated {
-            self.tell_sizes(out, *id, M2c::Sizes);
+            self.tell_sizes(out, &all, *id, M2c::Sizes);
         }
         !outdated.is_empty()
     }

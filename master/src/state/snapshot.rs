@@ -127,7 +127,7 @@ impl MasterState {
         });
         Snapshot {
             world_epoch: self.roll.world_epoch,
-            unregistered: self.roll.clients.values().filter(|client| client.peer.is_none()).count(),
+            unregistered: self.roll.strangers().count(),
             round: self.admission.round.is_some(),
             optimizing: self.optimizer.is_running(),
             forming: self.formings.len(),

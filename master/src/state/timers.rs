@@ -72,11 +72,11 @@ impl Timer {
         let of_groups =
             |due: &dyn Fn(&Group) -> Option<Timestamp>| master.groups.values().filter_map(due).min();
         match self {
-            Self::Registration => {
-                let strangers = roll.clients.values().filter(|client| client.peer.is_none());
-                strangers.map(|client| client.registration_due(options.registration_timeout)).min()
-            }
-            Self::Silence => roll.peers.values().map(|peer| peer.heard_at + options.peer_timeout).min(),
+            Self::Registration => roll
+                .strangers()
+                .map(|(_, client)| client.registration_due(options.registration_timeout))
+                .min(),
+            Self::Silence => roll.longest_silent().map(|heard_at| heard_at + options.peer_timeout),
             Self::Away => roll.return_deadline(),
             Self::Ring => of_groups(&|group| group.ring_deadline(roll)),
             Self::Overdue => of_groups(&|group| group.overdue_since(roll)),
@@ -107,10 +107,13 @@ impl Timer {
             Self::Registration => {
                 master.roll.clients.values_mut().for_each(|client| past(&mut client.connected_at));
             }
-            Self::Silence => master.roll.peers.values_mut().for_each(|peer| {
-                past(&mut peer.heard_at);
-                past(&mut peer.lively_since);
-            }),
+            Self::Silence => {
+                master.roll.peers.values_mut().for_each(|peer| {
+                    past(&mut peer.heard_at);
+                    past(&mut peer.lively_since);
+                });
+                master.roll.sort_by_silence();
+            }
             Self::Away => {
                 let away = master.roll.peers.values_mut().filter_map(|peer| peer.away.as_mut());
                 away.for_each(|away| past(&mut away.since));
@@ -125,8 +128,7 @@ impl Timer {
                 .filter_map(|group| group.reach.check.as_mut())
                 .for_each(|check| check.extend(gap, past)),
             Self::HeldFault => groups.for_each(|group| {
-                let held = group.net.edges.all_mut().filter_map(|(_, edge)| edge.held.as_mut());
-                held.for_each(|fault| past(&mut fault.since));
+                group.net.edges.held_mut().for_each(|fault| past(&mut fault.since));
             }),
             Self::Attempt => groups.for_each(|group| {
                 group.work.ops.change_some(|_, op| {

@@ -34,10 +34,11 @@ impl Roll {
 
     /// "peer A, last seen in call X for 12 s, peer B, ... and 3 more".
     pub(super) fn list_peers(&self, ids: impl Iterator<Item = PeerId>) -> String {
-        let ids: Vec<PeerId> = ids.collect();
-        let mut text: Vec<String> = ids.iter().take(NAMES_MAX).map(|id| self.last_seen(*id)).collect();
-        if ids.len() > NAMES_MAX {
-            text.push(format!("{} more", ids.len() - NAMES_MAX));
+        let mut ids = ids.fuse();
+        let mut text: Vec<String> = ids.by_ref().take(NAMES_MAX).map(|id| self.last_seen(id)).collect();
+        let more = ids.count();
+        if more > 0 {
+            text.push(format!("{more} more"));
         }
         text.join("; ")
     }

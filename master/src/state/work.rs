@@ -34,8 +34,9 @@ impl Work {
     /// A participant has ended its part of an operation.
     pub(super) fn record_complete(&mut self, id: PeerId, complete: Complete, now: Timestamp) {
         match self.ops.change(complete.op) {
-            Some(Op::Running { participants, faulty, .. }) => {
+            Some(Op::Running { participants, open, faulty, .. }) => {
                 if let Some(part) = participants.get_mut(&id) {
+                    open.remove(&id);
                     *faulty |= complete.fault.is_some();
                     part.reported_bytes = Some(complete.moved_bytes);
                     part.complete = Some(Completion { fault: complete.fault, at: now });
@@ -48,18 +49,19 @@ impl Work {
 
     /// Takes a lost peer out of every operation.
     pub(super) fn lose(&mut self, id: PeerId, moved_bytes: u64, loss: &Loss) {
-        self.ops.change_some(|_, op| match op {
-            Op::Voting { votes, given_up, .. } => {
+        self.ops.lose(id, |op| match op {
+            Op::Voting { votes, missing, given_up, .. } => {
                 given_up.take_if(|given_up| given_up.by == id);
-                votes.remove(&id).is_some()
+                // It stays a member until there is another ring.
+                missing.extend(votes.remove(&id).map(|_| id));
             }
-            Op::Running { participants, lost, lost_bytes, most_bytes, .. } => {
-                let Some(part) = participants.remove(&id) else { return false };
+            Op::Running { participants, open, lost, lost_bytes, most_bytes, .. } => {
+                let Some(part) = participants.remove(&id) else { return };
+                open.remove(&id);
                 let beaten = moved_bytes.saturating_sub(part.base_bytes).min(*most_bytes);
                 let moved = part.reported_bytes.unwrap_or(beaten);
                 *lost_bytes = lost_bytes.saturating_add(moved);
                 lost.push(loss.clone());
-                true
             }
         });
     }

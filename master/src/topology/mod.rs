@@ -44,7 +44,7 @@ pub use necessary::Obstacle;
 pub use plan::{
     Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
 };
-pub use probes::probe_rounds;
+pub use probes::{NEAR_ROUNDS, NEAR_STEPS, Probed, SAMPLE_ROUNDS, near_rounds, probe_rounds};
 pub use schedule::{BySites, SCHEDULED_PEERS, Schedules, pairwise_rate, part_of_edge, sites_rate};
 pub use search::{NoRing, ring_order};
 pub use shares::SHARE_PARTS;

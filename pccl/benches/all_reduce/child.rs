@@ -11,6 +11,7 @@ use std::{
     error::Error,
     io::{self, BufRead, Write},
     net::TcpListener,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -37,11 +38,12 @@ struct Peer {
 }
 
 /// A master. Runs until the parent closes the input.
-pub(crate) fn serve(listen: &str, wire: WireMode) -> Result<(), Box<dyn Error>> {
+pub(crate) fn serve(listen: &str, wire: WireMode, journal: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let master = Master::launch(MasterConfig {
         listen: listen.to_owned(),
         insecure: true,
         wire,
+        journal,
         ..MasterConfig::default()
     })?;
     say(&master.local_addr().to_string())?;

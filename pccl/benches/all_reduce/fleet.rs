@@ -1,8 +1,15 @@
 //! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
+use crate::Args;
 use pccl_master::{KEY_VARIABLE, RunKey, WireMode};
 use pccl_testkit::{lab::Lab, process::Partner, usage::clock_seconds};
-use std::{error::Error, io, process::Command};
+use std::{
+    error::Error,
+    fs, io,
+    path::PathBuf,
+    process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 /// What a command cost.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +31,16 @@ pub(crate) struct Setup<'a> {
     pub(crate) pool: u16,
     /// The run has a key, and its tensors travel so.
     pub(crate) keyed: Option<WireMode>,
+    /// The master keeps a journal.
+    pub(crate) journal: bool,
+}
+
+impl Setup<'_> {
+    /// Peers on this machine, without a key or a journal.
+    pub(crate) fn here(args: &Args, peers: usize) -> Self {
+        let (checksums, pool) = (args.checksums, args.pool);
+        Self { lab: None, peers, checksums, pool, keyed: None, journal: false }
+    }
 }
 
 /// See the module's documentation.
@@ -32,12 +49,36 @@ pub(crate) struct Fleet {
     master: Partner,
     /// Of the master.
     address: String,
+    /// Where the master writes; goes after it.
+    _journal: Option<Journal>,
+}
+
+/// A directory for a journal, removed with this.
+struct Journal(PathBuf);
+
+impl Journal {
+    fn create() -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("pccl-bench-journal-{}-{number}", process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
 }
 
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool, keyed } = setup;
+        let Setup { lab, peers, checksums, pool, keyed, journal } = setup;
+        let journal = journal.then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
             let program = std::env::current_exe()?;
@@ -49,14 +90,17 @@ impl Fleet {
         // The hosts of the peers come first.
         let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(peers));
         let wire = keyed.unwrap_or_default().to_string();
-        let mut master =
-            start(peers, &["--serve".to_owned(), format!("{address}:0"), "--wire".to_owned(), wire])?;
+        let mut serve = vec!["--serve".to_owned(), format!("{address}:0"), "--wire".to_owned(), wire];
+        serve.extend(
+            journal.iter().flat_map(|Journal(path)| ["--journal".into(), path.display().to_string()]),
+        );
+        let mut master = start(peers, &serve)?;
         let listens = master.listen()?;
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
         let started = (0..peers).map(|host| start(host, &arguments)).collect::<io::Result<Vec<_>>>()?;
-        let mut fleet = Self { peers: started, master, address: listens };
+        let mut fleet = Self { peers: started, master, address: listens, _journal: journal };
         let mut ports = Vec::new();
         for (host, peer) in fleet.peers.iter_mut().enumerate() {
             let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host));

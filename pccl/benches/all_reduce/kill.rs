@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// `None`: the operation was over before the kill.
 fn death(args: &Args, bytes: usize) -> Result<Option<Death>, Box<dyn Error>> {
-    let setup = Setup { lab: None, peers: PEERS, checksums: args.checksums, pool: args.pool, keyed: None };
+    let setup = Setup::here(args, PEERS);
     let mut fleet = Fleet::start(setup)?;
     // Twice: the first one touches the memory for the first time.
     fleet.measure(&format!("in_place {bytes} 1"))?;
@@ -129,7 +129,7 @@ struct Late {
 
 /// `None`: the operation was over before the kill.
 fn late_death(args: &Args, command: &str) -> Result<Option<Late>, Box<dyn Error>> {
-    let setup = Setup { lab: None, peers: PEERS, checksums: args.checksums, pool: args.pool, keyed: None };
+    let setup = Setup::here(args, PEERS);
     let mut fleet = Fleet::start(setup)?;
     // The first one touches the memory for the first time.
     fleet.measure(command)?;

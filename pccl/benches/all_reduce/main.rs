@@ -9,6 +9,7 @@ mod beside;
 mod best_ring;
 mod child;
 mod fleet;
+mod journaled;
 mod keyed;
 mod kill;
 mod moving;
@@ -16,6 +17,7 @@ mod plain_ring;
 mod schedules;
 mod several;
 mod sites;
+mod turns;
 mod wan;
 
 use child::{AUTOMATIC, PAIRWISE};
@@ -73,6 +75,9 @@ struct Args {
     /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
     #[arg(long)]
     keyed: bool,
+    /// Measures what a journal of the master costs instead, for operations of these sizes, in place.
+    #[arg(long)]
+    journaled: bool,
     /// With `--keyed`: how tensors travel in the run with a key.
     #[arg(long, default_value_t)]
     wire: WireMode,
@@ -96,6 +101,9 @@ struct Args {
     /// This process is a master that listens on this address.
     #[arg(long, hide = true)]
     serve: Option<String>,
+    /// Where that master keeps a journal.
+    #[arg(long, hide = true)]
+    journal: Option<PathBuf>,
     /// Address of the master.
     #[arg(long, hide = true, default_value = "")]
     master: String,
@@ -105,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let args = Args::parse();
     if let Some(listen) = &args.serve {
-        return child::serve(listen, args.wire);
+        return child::serve(listen, args.wire, args.journal);
     }
     if args.child {
         return child::run(&args.master, args.peers[0], args.checksums, args.pool);
@@ -121,6 +129,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(command) = &args.beside {
         return beside::run(command, &args);
+    }
+    if args.journaled {
+        return journaled::run(&args);
     }
     if args.keyed {
         return keyed::run(&args);
@@ -141,13 +152,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "GB/s: 10^9 bytes of the tensor per second; CPU s/GB: processor time of all processes; ratio: to ring_limit"
     );
     for &peers in &args.peers {
-        let mut fleet = Fleet::start(Setup {
-            lab: None,
-            peers,
-            checksums: args.checksums,
-            pool: args.pool,
-            keyed: None,
-        })?;
+        let mut fleet = Fleet::start(Setup::here(&args, peers))?;
         println!("\n{peers} peers, float32, sum\n{:<34}{:>10}{:>12}{:>8}", "", "GB/s", "CPU s/GB", "ratio");
         for &mib in &args.mib {
             large(&mut fleet, &args, mib << 20)?;

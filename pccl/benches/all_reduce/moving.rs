@@ -95,8 +95,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         let mut lab = Lab::up(program, HOSTS, ROUTE, None)?;
         let slow = (1, 2);
         set_rates(&mut lab, slow)?;
-        let setup =
-            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
+        let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
         let fleet = Fleet::start(setup)?;
         let mut course = Course { fleet, bytes: kib << 10, slow: vec![slow], too_slow: 0 };
         let shares = course.shares(2)?;

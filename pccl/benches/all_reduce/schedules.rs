@@ -66,8 +66,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         for (from, to) in pairs() {
             lab.set_rate(from, to, (network.rate)(from, to))?;
         }
-        let setup =
-            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
+        let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
         let mut fleet = Fleet::start(setup)?;
         let optimized = fleet.measure("optimize")?.seconds;
         let slowest = pairs().map(|(from, to)| (network.rate)(from, to)).fold(f64::INFINITY, f64::min);

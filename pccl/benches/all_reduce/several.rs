@@ -19,13 +19,7 @@ const CASES: [(&str, usize, usize, &str); 4] = [
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     println!("time and processor time: of one operation of the same bytes = 1");
     for &peers in &args.peers {
-        let mut fleet = Fleet::start(Setup {
-            lab: None,
-            peers,
-            checksums: args.checksums,
-            pool: args.pool,
-            keyed: None,
-        })?;
+        let mut fleet = Fleet::start(Setup::here(args, peers))?;
         println!("\n{peers} peers\n{:<34}{:>8}{:>10}{:>8}{:>10}", "", "GB/s", "CPU s/GB", "time", "CPU time");
         for (name, tensors, bytes, command) in CASES {
             let all = tensors * bytes;

@@ -33,8 +33,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     for (from, to) in pairs.filter(|(from, to)| from != to && from % 2 == to % 2) {
         lab.set_route(from, to, INSIDE)?;
     }
-    let setup =
-        Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
+    let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
     let mut fleet = Fleet::start(setup)?;
     let optimized = fleet.measure("optimize")?.seconds;
     println!("optimize_topology took {optimized:.1} s");

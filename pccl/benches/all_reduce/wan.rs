@@ -75,8 +75,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     println!("{:<44}{:>6}{:>10}{:>8}{:>8}{:>8}", "", "MiB", "bound s", "first", "median", "best");
     for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
         let lab = Lab::up(program, HOSTS, case.route, case.slow_mbit)?;
-        let setup =
-            Setup { lab: Some(&lab), peers: HOSTS, checksums: args.checksums, pool: args.pool, keyed: None };
+        let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
         for &mib in case.sizes {
             // New connections for each size: the first operation starts slowly.
             let mut fleet = Fleet::start(setup)?;

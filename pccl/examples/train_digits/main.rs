@@ -1,13 +1,16 @@
 //! Trains a digit classifier on several peers that die and are replaced.
 //!
 //! `peer.rs` is the part to read: the training loop of one peer. `model.rs` and `data.rs` are what it trains, and on
-//! what. This file starts a master and the peers; the development crate `pccl-testkit` watches, kills and judges them.
+//! what. `master.rs` has the master. This file starts it and the peers; the development crate `pccl-testkit` watches,
+//! kills and judges them.
 
 mod data;
+mod master;
 mod model;
 mod peer;
 
 use clap::{Parser, ValueEnum};
+use master::{Authority, Killed};
 use pccl_testkit::training::{KillPlan, Progress, Supervision, exit_with_supervisor};
 use std::{
     io,
@@ -29,6 +32,9 @@ enum Role {
     Supervisor,
     /// One peer of a run; needs `--master`.
     Peer,
+    /// The master that `--master-kill-every` kills: listens at `--master`.
+    #[value(hide = true)]
+    Master,
 }
 
 /// Trains a digit classifier on several peers that die and are replaced (DiLoCo over PCCL).
@@ -59,6 +65,15 @@ struct Args {
     /// Kill the oldest peer every this many seconds, and replace it each time [default: kill one peer midway].
     #[arg(long, value_name = "S", value_parser = seconds)]
     kill_every: Option<Duration>,
+
+    /// Kill the master every this many seconds and start it again; no peer is killed unless `--kill-every` is given,
+    /// and then no call of any peer may fail.
+    #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "master")]
+    master_kill_every: Option<Duration>,
+
+    /// Where a master writes what it knows.
+    #[arg(long, hide = true)]
+    journal: Option<PathBuf>,
 
     /// Shortest time of one outer step, milliseconds: stands in for the long local training of a real model.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=60_000))]
@@ -95,6 +110,15 @@ impl Args {
         Duration::from_millis(self.pace_ms)
     }
 
+    /// Which peers are killed.
+    fn kill_plan(&self) -> KillPlan {
+        match (self.kill_every, self.master_kill_every) {
+            (Some(interval), _) => KillPlan::Every(interval),
+            (None, Some(_)) => KillPlan::Nobody,
+            (None, None) => KillPlan::Midway,
+        }
+    }
+
     /// When the supervisor gives up, counted from its start.
     fn deadline(&self) -> Duration {
         // 50 ms: what a step itself may take on a slow machine.
@@ -118,6 +142,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match args.role {
         Role::Peer => run_peer(&args),
+        Role::Master => run_master(&args),
         Role::Supervisor => supervise(&args),
     };
     match result {
@@ -138,23 +163,28 @@ fn run_peer(args: &Args) -> Result<bool, Failure> {
     peer::run(args)
 }
 
+fn run_master(args: &Args) -> Result<bool, Failure> {
+    // Peers that come back are nothing to warn of here; the supervisor tells of each kill.
+    logger("error").init();
+    master::run(args.master.as_deref().unwrap_or_default(), args.journal.clone())
+}
+
 /// Runs a whole training with peers that are processes of this program.
 fn supervise(args: &Args) -> Result<bool, Failure> {
     let progress = Progress::stdout();
     // What the master warns of, this program does itself, and tells.
     let lines = progress.clone().log(io::stderr());
     logger("error").target(env_logger::Target::Pipe(Box::new(lines))).init();
-    let own = match &args.master {
-        Some(_) => None,
-        None => Some(pccl::Master::launch(pccl::MasterConfig {
-            listen: "127.0.0.1:0".into(),
-            ..pccl::MasterConfig::default()
-        })?),
-    };
-    let given = args.master.clone();
-    let master = given.or(own.as_ref().map(|own| own.local_addr().to_string())).unwrap_or_default();
-
     let program = std::env::current_exe()?;
+    let authority = match (&args.master, args.master_kill_every) {
+        (Some(address), _) => Authority::Given(address.clone()),
+        (None, None) => Authority::own()?,
+        (None, Some(interval)) => {
+            Authority::Killed(Killed::start(program.clone(), interval, progress.clone())?)
+        }
+    };
+    let master = authority.address();
+
     let command = |peer: u32| {
         let mut command = Command::new(&program);
         command.args(["--role", "peer", "--supervised", "--master", &master]);
@@ -166,12 +196,18 @@ fn supervise(args: &Args) -> Result<bool, Failure> {
         title: "Digits, trained by peers that die and are replaced".to_owned(),
         peers: args.peers,
         steps: args.steps,
-        kills: args.kill_every.map_or(KillPlan::Midway, KillPlan::Every),
+        kills: args.kill_plan(),
         accuracy_min: ACCURACY_MIN,
         deadline: args.deadline(),
         plot: args.plot.clone().unwrap_or_else(|| program.with_file_name("train_digits.svg")),
     };
-    Ok(supervision.run(&command, &progress)?)
+    let went_well = supervision.run(&command, &progress)?;
+    if let Authority::Killed(killed) = authority {
+        let kills = killed.end()?;
+        progress.line(&format!("master:   killed {kills} times"))?;
+        return Ok(went_well && kills > 0);
+    }
+    Ok(went_well)
 }
 
 /// A log of this level and above, or as `RUST_LOG` says.
@@ -186,6 +222,11 @@ fn the_command_line_is_consistent() {
     let parse = |line: &str| Args::try_parse_from(line.split(' '));
     assert_eq!(parse("t").expect("defaults").role, Role::Supervisor);
     assert!(parse("t --role peer").is_err());
+    let of_plan = |line| parse(line).expect("a plan").kill_plan();
+    assert_eq!(of_plan("t"), KillPlan::Midway);
+    assert_eq!(of_plan("t --master-kill-every 2"), KillPlan::Nobody);
+    assert_eq!(of_plan("t --master-kill-every 2 --kill-every 3"), KillPlan::Every(Duration::from_secs(3)));
+    assert!(parse("t --master-kill-every 2 --master 10.0.0.1:48148").is_err());
     assert!(parse("t --role peer --master 10.0.0.1:48148 --shard 2").is_ok());
     for bad in ["--peers 1", "--steps 0", "--kill-every nan", "--kill-every -3", "--deadline 1e99"] {
         assert!(parse(&format!("t {bad}")).is_err(), "{bad}");

@@ -2,8 +2,8 @@
 
 /// Most peers in one run.
 pub const MAX_PEERS: usize = 1024;
-/// Most clients that may wait for admission.
-pub const MAX_PENDING_PEERS: usize = 256;
+/// Most peers that may wait for admission: a whole run may come at once.
+pub const MAX_PENDING_PEERS: usize = MAX_PEERS;
 /// Largest group whose members may be connected with each other directly, beside the ring.
 pub const MAX_MESH_RANKS: usize = 32;
 /// Largest group that has these connections whatever they are worth to large operations.

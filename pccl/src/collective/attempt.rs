@@ -154,7 +154,9 @@ impl Attempt {
             for Stretch { memory, bytes, .. } in
                 part.memory.stretches(elements.start * size..elements.end * size)
             {
-                if let PartMemory::OutOfPlace { send, recv } = memory {
+                if let PartMemory::OnDevice(device) = memory {
+                    device.keep().ok_or(Stop::Closed)??;
+                } else if let PartMemory::OutOfPlace { send, recv } = memory {
                     let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
                     recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
                 }
@@ -303,7 +305,7 @@ impl Attempt {
                     result.and_then(|()| average(own))
                 })
             }),
-            PartMemory::OutOfPlace { send, recv } => into(recv, send),
+            memory => into(memory.result(), memory.own()),
         };
         folded.flatten()
     }

@@ -1,6 +1,7 @@
 //! Encoding and decoding of quantised tensors between the caller's memory and what travels.
 
 use super::plan::Unit;
+use crate::memory::{LentDevice, PartMemory};
 use pccl_quant::quantise::{Codec, Quantisation, Rounding};
 use std::ops::Range;
 use tinysockets::link::Lent;
@@ -75,28 +76,59 @@ impl Coding {
         })
     }
 
-    /// Encodes a unit of the tensor `own` into the staging memory.
-    pub(super) fn encode(&self, own: &Lent, unit: &Unit, rounding: Rounding) -> Result<(), Stop> {
+    /// Encodes a unit of a tensor into the staging memory.
+    pub(super) fn encode(&self, memory: &PartMemory, unit: &Unit, rounding: Rounding) -> Result<(), Stop> {
+        if let PartMemory::OnDevice(device) = memory {
+            let (rounding, bytes) = ((rounding, unit.first_in_chunk as u64), self.bytes_of(unit));
+            let encode = |encoded: &mut [u8]| device.encode(&self.codec, bytes, encoded, rounding);
+            return Ok(self.staging.update(unit.encoded.clone(), encode).flatten().ok_or(Stop::Closed)??);
+        }
         for piece in self.pieces(unit) {
             let encode = |own: &[u8]| {
                 self.staging.update(piece.encoded.clone(), |encoded| {
                     self.codec.encode(own, encoded, rounding, piece.first_in_chunk)
                 })
             };
-            own.view(piece.bytes.clone(), encode).flatten().ok_or(Stop::Closed)??;
+            memory.own().view(piece.bytes.clone(), encode).flatten().ok_or(Stop::Closed)??;
         }
         Ok(())
     }
 
-    /// Puts the decoded elements of a unit where the result goes.
-    pub(super) fn decode(&self, unit: &Unit, result: &Lent) -> Result<(), Stop> {
+    /// Adds a unit of the staging memory to the elements of a tensor on a device, divides by `ranks` if there are any,
+    /// and encodes the sum in its place.
+    pub(super) fn add_on(
+        &self,
+        device: &LentDevice,
+        unit: &Unit,
+        ranks: Option<u32>,
+        rounding: Rounding,
+    ) -> Result<(), Stop> {
+        let (rounding, bytes) = ((rounding, unit.first_in_chunk as u64), self.bytes_of(unit));
+        let add = |encoded: &mut [u8]| device.add_and_encode(&self.codec, bytes, encoded, ranks, rounding);
+        Ok(self.staging.update(unit.encoded.clone(), add).flatten().ok_or(Stop::Closed)??)
+    }
+
+    /// Puts the decoded elements of a unit where the result of a tensor goes.
+    pub(super) fn decode(&self, unit: &Unit, memory: &PartMemory) -> Result<(), Stop> {
+        if let PartMemory::OnDevice(device) = memory {
+            let decode = |encoded: &[u8]| device.decode_set(&self.codec, self.bytes_of(unit), encoded);
+            return Ok(self.staging.view(unit.encoded.clone(), decode).flatten().ok_or(Stop::Closed)??);
+        }
         for piece in self.pieces(unit) {
             let decode = |encoded: &[u8]| {
-                result.update(piece.bytes.clone(), |elements| self.codec.decode_set(encoded, elements))
+                memory
+                    .result()
+                    .update(piece.bytes.clone(), |elements| self.codec.decode_set(encoded, elements))
             };
             self.staging.view(piece.encoded.clone(), decode).flatten().ok_or(Stop::Closed)??;
         }
         Ok(())
+    }
+
+    /// Bytes of the tensor that a unit is.
+    pub(super) fn bytes_of(&self, unit: &Unit) -> Range<usize> {
+        let size = self.codec.data_type().size_bytes();
+        unit.elements.start * size..unit.elements.end * size
     }
 
     /// The rounding of `rank` for a unit of the tensor with that number. Random numbers are those of tag, tensor, chunk

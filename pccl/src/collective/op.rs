@@ -227,7 +227,7 @@ impl Op {
         };
         state.told = true;
         drop(state);
-        let limit_ms = limit.map(Limit::millis);
+        let limit_ms = limit.map(|limit| limit.millis_since(self.launched));
         self.common.control.send(&C2m::GiveUp(GiveUp { vote: VoteRef::Collective(id), limit_ms }));
     }
 

@@ -199,7 +199,7 @@ impl Pairwise {
             if unit.slots.start != frame.slot {
                 continue;
             }
-            match coding.encode(part.memory.whole().own(), &unit, self.rounding(frame.part, coding, &unit)) {
+            match coding.encode(part.memory.whole(), &unit, self.rounding(frame.part, coding, &unit)) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
@@ -262,7 +262,7 @@ impl Pairwise {
                 Some(coding) => {
                     let unit = self.plan.unit_of(&frame);
                     let is_first = unit.slots.start == frame.slot;
-                    if is_first { coding.decode(&unit, part.memory.whole().result()) } else { Ok(()) }
+                    if is_first { coding.decode(&unit, part.memory.whole()) } else { Ok(()) }
                 }
                 // What nothing is folded into is where it has been.
                 None if is_own && !shape.folds() => Ok(()),
@@ -454,6 +454,6 @@ fn results(memory: &PartMemory) -> &Lent {
     match memory {
         PartMemory::InPlace { data, backup } if backup.is_empty() => data,
         PartMemory::InPlace { backup, .. } => backup,
-        PartMemory::OutOfPlace { recv, .. } => recv,
+        memory => memory.result(),
     }
 }

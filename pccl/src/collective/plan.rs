@@ -286,8 +286,7 @@ impl Plan {
         let plan = &self.parts[frame.part];
         let (chunk, slots) = (plan.elements(frame.chunk), plan.slots(frame.chunk));
         if plan.unit_elements == usize::MAX {
-            let encoded = plan.bytes(frame.chunk);
-            return Unit { chunk: frame.chunk, elements: chunk, first_in_chunk: 0, encoded, slots };
+            return self.all_units(frame.part, frame.chunk);
         }
         let first_in_chunk = (frame.slot - slots.start) * plan.unit_elements;
         let start = chunk.start + first_in_chunk;
@@ -298,6 +297,13 @@ impl Plan {
             encoded: frame.range(),
             slots: frame.slot..frame.slot + 1,
         }
+    }
+
+    /// All units of a chunk as one, which is as good for whoever encodes or decodes all of them.
+    pub(crate) fn all_units(&self, part: usize, chunk: usize) -> Unit {
+        let plan = &self.parts[part];
+        let (elements, encoded) = (plan.elements(chunk), plan.bytes(chunk));
+        Unit { chunk, elements, first_in_chunk: 0, encoded, slots: plan.slots(chunk) }
     }
 
     /// The frames of a unit, in order.

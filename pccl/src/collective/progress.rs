@@ -80,7 +80,8 @@ impl Progress {
     /// Takes the caller's memory away from all threads; returns when none of them touches it any more.
     pub(crate) fn retract(&self) {
         self.gate.close();
-        // No thread waits for anything while it holds a pass, so this takes microseconds and needs no deadline.
+        // No thread waits for anything while it holds a pass, but for a device that works on a unit, so this takes
+        // microseconds and needs no deadline.
         self.gate.wait_drained(None);
     }
 

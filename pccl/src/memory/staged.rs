@@ -1,7 +1,7 @@
 //! A tensor on a device, for collectives: memory of the host that stands for it.
 
-use super::device_error;
-use crate::{Error, Reason};
+use super::on_device::{refused, unwritten};
+use crate::Error;
 use pccl_cuda::DeviceMemory;
 use pccl_quant::Element;
 
@@ -82,12 +82,4 @@ impl Staged {
         // SAFETY: the caller's promise.
         unsafe { memory.write_on_stream(0, self.bytes_mut()) }.map_err(unwritten)
     }
-}
-
-fn unwritten(error: pccl_cuda::CudaError) -> Error {
-    refused("writing a tensor on a device", error)
-}
-
-fn refused(tried: &str, error: pccl_cuda::CudaError) -> Error {
-    Error::System(Reason::system(tried, device_error(error)))
 }

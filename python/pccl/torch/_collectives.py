@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Seque
 import torch
 
 from ._errors import CollectiveError, Unsupported, failed
-from ._tensors import Host, as_bytes, collected, host, one, reducible, spread
+from ._tensors import Host, as_bytes, collected, host, one, reducible
 from ._work import CollectiveWork, Finish
 
 _Tensors = Sequence[torch.Tensor]
@@ -84,15 +84,16 @@ class Collectives:
         its, counts = host(tensor), [each.numel() * each.element_size() for each in wanted]
         if counts[self.rank()] != tensor.numel() * tensor.element_size() or wanted[self.rank()].dtype != tensor.dtype:
             raise CollectiveError("allgather: the own tensor does not fit the own place of the list")
-        into = torch.empty(sum(counts), dtype=torch.uint8)
+        into, hosts = torch.empty(sum(counts), dtype=torch.uint8), [host(each, given=False) for each in wanted]
 
         def begin(comm: Any) -> Iterable[Any]:
             alike = len(set(counts)) == 1
             yield comm.all_gather_async(as_bytes(its.flat), into, counts=None if alike else counts)
 
         def finish() -> None:
-            for part, each in zip(into.split(counts), wanted):
-                spread(part.clone().view(each.dtype), [each])()
+            for part, each in zip(into.split(counts), hosts):
+                as_bytes(each.flat).copy_(part)
+                each.put_back()
 
         return self.launch("allgather", begin, wanted, [finish], _limit(opts, named))
 
@@ -201,5 +202,5 @@ def _apart(input: torch.Tensor, output: torch.Tensor) -> Host:
     """The memory of ``input``, a copy if it is a part of that of ``output``."""
     its = host(input)
     same = input.device.type == "cpu" and (input.untyped_storage().data_ptr() == output.untyped_storage().data_ptr())
-    return Host(its.flat.clone(), None) if same else its
+    return Host(its.flat.clone(), its.put_back) if same else its
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from .._enums import DataType, ReduceOp
-from ._cuda import fetch, store
+from ._cuda import Staged
 from ._errors import Unsupported
 
 #: What is done with a tensor once an operation has succeeded.
@@ -20,19 +20,11 @@ _PLAIN = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG, "PRODUCT": ReduceOp.PROD, "M
 class Host:
     """A tensor in contiguous main memory, and what brings it back to where it came from."""
 
-    def __init__(self, tensor: torch.Tensor, origin: Optional[torch.Tensor]):
+    def __init__(self, tensor: torch.Tensor, put_back: Finish):
         #: Contiguous, flat, on the CPU.
         self.flat = tensor.reshape(-1)
-        self._origin = origin
-
-    def put_back(self) -> None:
-        """Copies what was received to the tensor of the caller, if that is another one."""
-        if self._origin is None:
-            return
-        if self._origin.device.type == "cpu":
-            self._origin.copy_(self.flat.view(self._origin.shape))
-        else:
-            store(self.flat.view(self._origin.shape), self._origin)
+        #: Copies what was received to the tensor of the caller, if that is another one.
+        self.put_back = put_back
 
 
 def host(tensor: torch.Tensor, *, given: bool = True) -> Host:
@@ -40,11 +32,21 @@ def host(tensor: torch.Tensor, *, given: bool = True) -> Host:
     ``given`` its content does not matter."""
     check(tensor)
     if tensor.device.type != "cpu":
-        return Host(fetch(tensor, given), tensor)
-    tensor = tensor.detach()
-    if tensor.is_contiguous():
-        return Host(tensor, None)
-    return Host(tensor.contiguous() if given else torch.empty(tensor.shape, dtype=tensor.dtype), tensor)
+        staged = Staged(tensor, given)
+        return Host(staged.memory, staged.put_back)
+    origin = tensor.detach()
+    if origin.is_contiguous():
+        return Host(origin, _nothing)
+    copy = origin.contiguous() if given else torch.empty(origin.shape, dtype=origin.dtype)
+    return Host(copy, lambda: _copy(copy, origin))
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+def _nothing() -> None:
+    pass
 
 
 def check(tensor: torch.Tensor) -> None:
@@ -91,20 +93,6 @@ def joined(tensors: Sequence[torch.Tensor], what: str) -> torch.Tensor:
         if tensor.dtype != first.dtype or tensor.numel() != first.numel():
             raise Unsupported(f"{what}: tensors of one list have the same type and number of elements")
     return torch.empty(first.numel() * len(tensors), dtype=first.dtype)
-
-
-def spread(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Finish:
-    """What copies the parts of ``flat`` to the tensors of a list."""
-    parts = flat.split([tensor.numel() for tensor in tensors]) if tensors else []
-
-    def finish() -> None:
-        for part, tensor in zip(parts, tensors):
-            if tensor.device.type == "cpu":
-                tensor.detach().copy_(part.view(tensor.shape))
-            else:
-                store(part.view(tensor.shape), tensor)
-
-    return finish
 
 
 def collected(tensors: Sequence[torch.Tensor], what: str) -> torch.Tensor:

@@ -149,6 +149,8 @@ class CollectiveWork(Work):
                 if self._over.is_set():
                     self._wakes.set_result(None)
                 else:
+                    # The first callback: who has waited finds the future done, and what it calls may wait as well.
+                    self._future.add_done_callback(lambda _: self._over.set())
                     self._completion.take(self)
             return self._future
 
@@ -216,8 +218,9 @@ class CollectiveWork(Work):
         self._finish = []
         self._completion.ended(self, error if isinstance(error, CollectiveError) else None)
         with self._guard:
-            self._over.set()
             wakes = self._wakes
-        if wakes is not None and not wakes.done():
+            if wakes is None:
+                self._over.set()
+        if wakes is not None:
             wakes.set_result(None)
 

@@ -1,9 +1,12 @@
 //! What the kernels compute, said a second time: one element at a time, without any code in common with them, as slow
 //! as it pleases. Tests compare the bytes of real results with those of this crate. It is a development dependency and
 //! part of no library.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `codecs`, `data`.
 #![forbid(unsafe_code)]
 
 pub mod codecs;
+pub mod data;
 
 use half::{bf16, f16};
 use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};

@@ -20,6 +20,12 @@ impl NoiseKey {
         Self(mixed(key ^ u64::from(rank)))
     }
 
+    /// The key as a number, from which the random numbers follow: what a kernel on a device is given.
+    #[must_use]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// The random 15-bit numbers of the elements `segment * 64` and on.
     ///
     /// One hash of 32 bits serves two elements, 32 apart.

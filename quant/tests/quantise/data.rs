@@ -5,9 +5,7 @@ use pccl_quant::{
     DataType,
     quantise::{Block, Codec, Rounding, Scheme},
 };
-
-pub(crate) const FLOATS: [DataType; 4] =
-    [DataType::Float32, DataType::Float64, DataType::Float16, DataType::BFloat16];
+pub(crate) use pccl_quant_reference::data::{FLOATS, bytes_of};
 
 /// Every scheme with every size of block and type of codes.
 pub(crate) fn all_schemes() -> Vec<Scheme> {
@@ -22,16 +20,6 @@ pub(crate) fn all_schemes() -> Vec<Scheme> {
     let chunks = integers.flat_map(|codes| [Scheme::MinMax(codes), Scheme::ZeroPointScale(codes)]);
     let blocks = per_block.into_iter().flat_map(|scheme| Block::ALL.map(scheme));
     blocks.chain(chunks).chain([Scheme::CastBf16, Scheme::CastF16]).collect()
-}
-
-pub(crate) fn bytes_of(data_type: DataType, values: &[f64]) -> Vec<u8> {
-    let element = |value: &f64| match data_type {
-        DataType::Float16 => f16::from_f64(*value).to_le_bytes().to_vec(),
-        DataType::BFloat16 => bf16::from_f64(*value).to_le_bytes().to_vec(),
-        DataType::Float32 => (*value as f32).to_le_bytes().to_vec(),
-        _ => value.to_le_bytes().to_vec(),
-    };
-    values.iter().flat_map(element).collect()
 }
 
 pub(crate) fn values_of(data_type: DataType, bytes: &[u8]) -> Vec<f64> {

@@ -4,11 +4,14 @@ use pccl_quant::{
     DataType, Level,
     quantise::{Codec, Rounding, Scheme},
 };
-use pccl_quant_reference::codecs::{self, Seeds};
+use pccl_quant_reference::{
+    codecs::{self, Seeds},
+    data::elements_of,
+};
 use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 
-use super::data::{FLOATS, all_schemes, bytes_of};
+use super::data::{FLOATS, all_schemes};
 
 /// A copy of bytes at an address that is `offset` past a multiple of 64.
 struct Misaligned {
@@ -75,34 +78,6 @@ fn check(case: &Case) {
     }
 }
 
-/// Data of many kinds: what is usual, and what is not.
-fn data(data_type: DataType, kind: u8, elements: usize, rng: &mut Rng) -> Vec<u8> {
-    let greatest = [65_504.0, f64::from(f32::MAX), f64::MAX];
-    let mut values: Vec<f64> = match kind {
-        0 => (0..elements).map(|_| rng.normal()).collect(),
-        1 => (0..elements).map(|_| 1000.0 + 0.001 * rng.normal()).collect(),
-        2 => vec![rng.normal(); elements],
-        3 => (0..elements).map(|_| rng.normal() * 2_f64.powi((rng.next() % 300) as i32 - 150)).collect(),
-        4 => (0..elements).map(|_| rng.normal() * 1e-40).collect(),
-        5 => {
-            let pick =
-                |rng: &mut Rng| greatest[(rng.next() % 3) as usize] * (1.0 - 2.0 * rng.uniform()).signum();
-            (0..elements).map(|_| pick(rng)).collect()
-        }
-        6 => (0..elements).map(|_| -1000.0 - rng.uniform()).collect(),
-        // Whole numbers: many ties.
-        7 => (0..elements).map(|_| (rng.next() % 511) as f64 / 2.0).collect(),
-        8 => (0..elements).map(|_| if rng.next().is_multiple_of(2) { 0.0 } else { -0.0 }).collect(),
-        _ => return (0..elements * data_type.size_bytes()).map(|_| rng.next() as u8).collect(),
-    };
-    // In half of the cases, something that is not finite, in one place.
-    if elements > 0 && rng.next().is_multiple_of(2) && kind < 5 {
-        let at = rng.next() as usize % elements;
-        values[at] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][(rng.next() % 3) as usize];
-    }
-    bytes_of(data_type, &values)
-}
-
 fn case(scheme: Scheme, data_type: DataType, kind: u8, elements: usize, seed: u64) -> Case {
     let mut rng = Rng(seed);
     let stochastic = scheme.has_stochastic() && rng.next().is_multiple_of(2);
@@ -110,8 +85,8 @@ fn case(scheme: Scheme, data_type: DataType, kind: u8, elements: usize, seed: u6
     Case {
         scheme,
         data_type,
-        data: data(data_type, kind, elements, &mut rng),
-        own: data(data_type, kind, elements, &mut rng),
+        data: elements_of(data_type, kind, elements, &mut rng),
+        own: elements_of(data_type, kind, elements, &mut rng),
         seeds: stochastic.then_some(seeds),
         first_element: rng.next() >> 7 << 6,
         offsets: [rng.next() as usize % 64, rng.next() as usize % 64],
@@ -209,7 +184,7 @@ proptest! {
         let mut rng = Rng(seed);
         let encoded: Vec<u8> =
             (0..codec.encoded_len(elements).unwrap()).map(|_| rng.next() as u8).collect();
-        let own = data(data_type, 9, elements, &mut rng);
+        let own = elements_of(data_type, 9, elements, &mut rng);
         for add in [false, true] {
             let expected = codecs::decode(scheme, data_type, &encoded, &own, add);
             for codec in Level::ALL.into_iter().filter_map(|level| codec.at(level)) {

@@ -56,7 +56,8 @@ fn build() -> io::Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let target = exe.ancestors().find(|it| it.join("deps").is_dir() || it.join("build").is_dir());
     let root = target.map_or_else(std::env::temp_dir, Path::to_path_buf).join("standin");
-    let files = ["driver.cpp", "shim.cpp", "shim.h", "nvrtc.cpp", "../kernels/hash.cu"];
+    let files = ["driver.cpp", "kernels.cpp", "kernels.h", "shim.cpp", "shim.h", "nvrtc.cpp"].into_iter();
+    let files = files.chain(["../kernels/hash.cu", "../kernels/quantise.cu"]);
     let mut newest = None;
     for file in files {
         newest = newest.max(Some(fs::metadata(sources.join(file))?.modified()?));
@@ -70,7 +71,7 @@ fn build() -> io::Result<PathBuf> {
         // Other processes may build it at the same time: each writes its own file, and the last name stays.
         let own = root.join(format!("{name}.{}", std::process::id()));
         let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-        compiler.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]);
+        compiler.args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"]);
         compiler.arg(format!("-Wl,-soname,{name}")).arg("-o").arg(&own);
         compiler.args(sources_of_it.iter().map(|file| sources.join(file)));
         let output = compiler.output()?;
@@ -80,7 +81,7 @@ fn build() -> io::Result<PathBuf> {
         fs::rename(own, root.join(name))
     };
     compile("libnvrtc.so", &["nvrtc.cpp"])?;
-    compile("libcuda.so", &["driver.cpp", "shim.cpp"])?;
+    compile("libcuda.so", &["driver.cpp", "kernels.cpp", "shim.cpp"])?;
     Ok(root)
 }
 

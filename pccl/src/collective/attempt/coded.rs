@@ -11,8 +11,10 @@
 //! ranks end with the same.
 //!
 //! **Decoding.** Out of place a unit is decoded as soon as it is complete, or, of what the owner has encoded at the
-//! beginning, by the caller's thread when the outcome is known. In place the caller's thread does all that: until then
-//! the caller's memory is only read, so that nothing has to be saved or put back.
+//! beginning, by the caller's thread when the outcome is known. In place, and on a device, the caller's thread does all
+//! that: until then the caller's memory is only read, so that nothing has to be saved or put back.
+//!
+//! **On a device.** Elements are encoded, added to and decoded where they are; staging memory is on the host.
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
@@ -32,26 +34,16 @@ impl Attempt {
     /// Encodes the chunk whose route starts here, so that it can be sent.
     pub(super) fn encode_own(&self) -> Result<(), Stop> {
         let Some(chunk) = self.plan.sent_chunk(0) else { return Ok(()) };
-        for (index, coding, unit) in self.coded_units(self.plan.frames_of(chunk)) {
-            coding.encode(
-                self.parts[index].memory.whole().own(),
-                &unit,
-                self.rounding(index, coding, &unit),
-            )?;
+        for (index, coding) in self.coded_parts() {
+            let unit = self.plan.all_units(index, chunk);
+            coding.encode(self.parts[index].memory.whole(), &unit, self.rounding(index, coding, &unit))?;
         }
         Ok(())
     }
 
-    /// The units of quantised tensors to which these frames belong, once each.
-    fn coded_units<'a>(
-        &'a self,
-        frames: impl Iterator<Item = Frame> + 'a,
-    ) -> impl Iterator<Item = (usize, &'a Coding, Unit)> {
-        frames.filter_map(|frame| {
-            let coding = self.parts[frame.part].coding.as_ref()?;
-            let unit = self.plan.unit_of(&frame);
-            (unit.slots.start == frame.slot).then_some((frame.part, coding, unit))
-        })
+    /// The quantised tensors.
+    fn coded_parts(&self) -> impl Iterator<Item = (usize, &Coding)> {
+        self.parts.iter().enumerate().filter_map(|(index, part)| Some((index, part.coding.as_ref()?)))
     }
 
     /// A frame of a quantised tensor is in its staging memory. `false`: the attempt cannot go on.
@@ -95,7 +87,7 @@ impl Attempt {
                 if kind == StageKind::LastReduce {
                     self.reduce(index, coding, unit, stage)?;
                 }
-                if is_out_of_place { coding.decode(unit, memory.result()) } else { Ok(()) }
+                if is_out_of_place { coding.decode(unit, memory) } else { Ok(()) }
             }
         }
     }
@@ -107,16 +99,20 @@ impl Attempt {
             return Ok(());
         }
         let shape = self.plan.shape();
-        for (index, coding, unit) in self.coded_units(self.plan.all_frames()) {
-            let (memory, is_own) =
-                (self.parts[index].memory.whole(), shape.owner(unit.chunk) == self.plan.rank());
-            let delivered = match memory {
-                PartMemory::InPlace { .. } if shape.distributes() => coding.decode(&unit, memory.result()),
-                PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
-                PartMemory::OutOfPlace { recv, .. } if is_own && !shape.folds() => coding.decode(&unit, recv),
-                _ => Ok(()),
-            };
-            delivered.map_err(Stop::after_the_outcome)?;
+        for chunk in 0..shape.chunks() {
+            let is_own = shape.owner(chunk) == self.plan.rank();
+            for (index, coding) in self.coded_parts() {
+                let (memory, unit) = (self.parts[index].memory.whole(), self.plan.all_units(index, chunk));
+                let delivered = match memory {
+                    PartMemory::InPlace { .. } | PartMemory::OnDevice(_) if shape.distributes() => {
+                        coding.decode(&unit, memory)
+                    }
+                    PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
+                    PartMemory::OutOfPlace { .. } if is_own && !shape.folds() => coding.decode(&unit, memory),
+                    _ => Ok(()),
+                };
+                delivered.map_err(Stop::after_the_outcome)?;
+            }
         }
         Ok(())
     }
@@ -149,6 +145,25 @@ impl Attempt {
         let part = &self.parts[index];
         let rounding = self.rounding(index, coding, unit);
         let divides = part.op == ReduceOp::Avg && self.plan.stage_kind(stage) == StageKind::LastReduce;
+        if let PartMemory::OnDevice(device) = part.memory.whole() {
+            coding.add_on(device, unit, divides.then_some(self.plan.ranks() as u32), rounding)?;
+        } else {
+            self.reduce_on_host(part, coding, unit, (divides, rounding))?;
+        }
+        for slot in unit.slots.clone() {
+            self.states[slot].store(REDUCED, Ordering::Release);
+        }
+        self.send_on(self.plan.frames_of_unit(index, unit), stage);
+        Ok(())
+    }
+
+    fn reduce_on_host(
+        &self,
+        part: &Part,
+        coding: &Coding,
+        unit: &Unit,
+        (divides, rounding): (bool, Rounding),
+    ) -> Result<(), Stop> {
         let is_cut = coding.codec.piece_elements().is_some();
         let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
         for piece in coding.pieces(unit) {
@@ -169,10 +184,6 @@ impl Attempt {
             };
             done.flatten().ok_or(Stop::Closed)??;
         }
-        for slot in unit.slots.clone() {
-            self.states[slot].store(REDUCED, Ordering::Release);
-        }
-        self.send_on(self.plan.frames_of_unit(index, unit), stage);
         Ok(())
     }
 
@@ -198,9 +209,10 @@ impl Part {
     /// Runs `work` on a copy of the own elements in memory that nothing else needs before the result comes: the backup,
     /// or the receive buffer. `None` when the gate is closed.
     fn in_spare<R>(&self, bytes: Range<usize>, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-        let (own, spare) = match self.memory.whole() {
+        let memory = self.memory.whole();
+        let (own, spare) = match memory {
             PartMemory::InPlace { data, backup } => (data, backup),
-            PartMemory::OutOfPlace { send, recv } => (send, recv),
+            _ => (memory.own(), memory.result()),
         };
         let copied = |own: &[u8]| {
             spare.update(bytes.clone(), |copy| {

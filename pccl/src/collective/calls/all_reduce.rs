@@ -1,6 +1,6 @@
 //! All-reduce: everybody gets the reduction of what all give.
 
-use super::{Call, Prepared};
+use super::{Call, Prepared, on_device};
 use crate::{Error, Tensor};
 use pccl_protocol::{Descriptor, limits};
 
@@ -22,7 +22,8 @@ impl<'a> Call<'a> {
             }
             let raws = tensors.iter().map(|(raw, _)| raw.clone()).collect();
             let descriptor = Descriptor::all_reduce(parts, context.algorithm);
-            Ok(Prepared { pair: None, descriptor, raws, rooms: Vec::new(), beside: None })
+            let prepared = Prepared { pair: None, descriptor, raws, rooms: Vec::new(), beside: None };
+            on_device::with_host_memory(prepared, context.backups)
         })
     }
 }

@@ -11,6 +11,7 @@ mod all_reduce;
 mod barrier;
 mod broadcast;
 mod clip;
+mod on_device;
 mod reduce;
 mod reduce_scatter;
 mod send_recv;
@@ -28,7 +29,7 @@ use pccl_protocol::{
     Algorithm, Collective, Cut, Descriptor, Finite, MemberCount, NotFinite, Nothing, Pair, PartDescriptor,
     PeerId, Split,
 };
-use pccl_quant::{DataType, ReduceOp, first_non_finite, quantise::Quantisation};
+use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
 /// Makes the operation of a call, once for each try.
@@ -106,7 +107,7 @@ impl Call<'_> {
         let mut prepared = (self.prepare)(&Context { me, world, backups, algorithm, quantisation })?;
         prepared.descriptor.cut = self.cut;
         if (refuses_non_finite || self.refuses_non_finite) && prepared.descriptor.kind().folds() {
-            prepared.look_at_values();
+            prepared.look_at_values()?;
         }
         Ok(prepared)
     }
@@ -156,13 +157,15 @@ impl Prepared {
     }
 
     /// Finds out whether this peer contributes finite values only, which its vote says.
-    fn look_at_values(&mut self) {
-        let tensors = (0..).zip(self.raws.iter().zip(&self.descriptor.parts));
-        let bad = tensors.filter_map(|(tensor, (raw, part))| {
-            let element = raw.contribution(|bytes| first_non_finite(part.data_type, bytes))?;
-            Some(NotFinite { tensor, element: element as u64 })
-        });
-        self.descriptor.finite = { bad }.next().map_or(Finite::All(Nothing {}), Finite::Not);
+    fn look_at_values(&mut self) -> Result<(), Error> {
+        self.descriptor.finite = Finite::All(Nothing {});
+        for (tensor, (raw, part)) in (0..).zip(self.raws.iter().zip(&self.descriptor.parts)) {
+            if let Some(element) = raw.first_non_finite(part.data_type)? {
+                self.descriptor.finite = Finite::Not(NotFinite { tensor, element: element as u64 });
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

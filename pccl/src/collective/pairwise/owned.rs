@@ -1,9 +1,12 @@
 //! What the owner of a unit, and a local owner, does with the contributions that come to it.
 
 use super::{Pairwise, Part, results};
-use crate::collective::{
-    coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
-    plan::{Frame, Unit},
+use crate::{
+    collective::{
+        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
+        plan::{Frame, Unit},
+    },
+    memory::PartMemory,
 };
 use pccl_quant::{
     DataType, KernelError, ReduceOp, finish_average, fold_in_place, fold_into,
@@ -69,16 +72,23 @@ impl Pairwise {
             .ok_or(Stop::Closed)?
     }
 
-    /// Adds all contributions to a unit, and encodes the sum.
+    /// Adds all contributions to a unit, and encodes the sum. What is on a device is copied for it.
     fn combine(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
         let part = &self.parts[index];
         let rounding = self.rounding(index, coding, unit);
         let sum_bytes = coding.codec.sum_type().size_bytes();
         let is_cut = coding.codec.piece_elements().is_some();
         let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
+        let copied = match part.memory.whole() {
+            PartMemory::OnDevice(device) => Some(device.to_host(coding.bytes_of(unit)).ok_or(Stop::Closed)??),
+            _ => None,
+        };
         for piece in coding.pieces(unit) {
             let bytes = sum_bytes * piece.bytes.len() / coding.codec.data_type().size_bytes();
-            let add = |sums: &mut [u8]| self.combine_piece(part, coding, unit, &piece, rounding, sums);
+            let add = |sums: &mut [u8]| {
+                let copied = copied.as_deref();
+                self.combine_piece((part, copied), (coding, rounding), (unit, &piece), sums)
+            };
             if is_cut {
                 add(&mut scratch[..bytes])?;
             } else {
@@ -90,11 +100,9 @@ impl Pairwise {
 
     fn combine_piece(
         &self,
-        part: &Part,
-        coding: &Coding,
-        unit: &Unit,
-        piece: &Piece,
-        rounding: Rounding,
+        (part, copied): (&Part, Option<&[u8]>),
+        (coding, rounding): (&Coding, Rounding),
+        (unit, piece): (&Unit, &Piece),
         sums: &mut [u8],
     ) -> Result<(), Stop> {
         let in_unit = piece.encoded.start - unit.encoded.start..piece.encoded.end - unit.encoded.start;
@@ -108,10 +116,14 @@ impl Pairwise {
         };
         let place = self.ownership.place_of(unit, self.plan.ranks() - 1);
         let combined = part.contributions.view(place, |all| {
-            let own = part.memory.whole().own();
-            own.view(piece.bytes.clone(), |own| {
+            let mut with_own = |own: &[u8]| {
                 coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
-            })
+            };
+            let first = coding.bytes_of(unit).start;
+            match copied {
+                Some(own) => Some(with_own(&own[piece.bytes.start - first..piece.bytes.end - first])),
+                None => part.memory.whole().own().view(piece.bytes.clone(), with_own),
+            }
         });
         Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
     }

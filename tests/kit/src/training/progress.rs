@@ -84,7 +84,10 @@ impl<W: Write> Progress<W> {
     }
 
     /// Writes a line that stays in the place of the one that is up to date.
-    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn line(&self, text: &str) -> io::Result<()> {
         let mut screen = self.0.lock();
         screen.clear()?;
         screen.status = None;

@@ -15,6 +15,8 @@ const EXIT_GRACE: Duration = Duration::from_secs(15);
 /// When peers are killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillPlan {
+    /// None, and then no call of any peer may fail.
+    Nobody,
     /// One, at half of the steps.
     Midway,
     /// The oldest one, again and again, at this interval.
@@ -331,6 +333,12 @@ impl Run {
                 ));
             }
         }
+        if self.plan == KillPlan::Nobody {
+            let tried_again = finals.iter().filter(|(_, report)| report.retries > 0);
+            problems.extend(tried_again.map(|(id, report)| {
+                format!("peer {id} had to try {} calls again, although no peer was killed", report.retries)
+            }));
+        }
         if self.plan == KillPlan::Midway {
             let replaced = finals.iter().any(|(&id, report)| id >= self.founders && report.joins > 0);
             if self.kills == 0 {
@@ -352,6 +360,7 @@ impl Run {
         let (oldest, second) = (training.next()?, training.next()?);
         let step = self.step();
         match self.plan {
+            KillPlan::Nobody => None,
             KillPlan::Midway => (self.kills == 0 && step >= self.steps.div_ceil(2)).then_some(second),
             // Near the end a replacement could not join any more.
             KillPlan::Every(interval) => {

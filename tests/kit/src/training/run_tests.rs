@@ -181,6 +181,20 @@ fn repeated_kills_take_the_oldest_but_never_the_last_one_with_the_state() {
 }
 
 #[test]
+fn where_nobody_is_killed_no_call_may_fail() {
+    let mut run = Run::new(KillPlan::Nobody, 3, 20, 0.95, at(100));
+    train_to(&mut run, 19);
+    assert_eq!(run.tick(at(1)), []);
+    for (peer, retries) in [(0, 0), (1, 2), (2, 0)] {
+        run.report(at(2), peer, Report::Final(FinalReport { retries, ..GOOD }));
+        run.exited(peer, true, "exit status 0");
+    }
+    assert_eq!(run.tick(at(2)), [Action::Finish]);
+    let problems = run.verdict().unwrap_err();
+    assert_eq!(problems, ["peer 1 had to try 2 calls again, although no peer was killed"]);
+}
+
+#[test]
 fn who_comes_when_all_are_through_is_sent_away() {
     let mut run = Run::new(KillPlan::Every(at(1)), 3, 20, 0.95, at(100));
     train_to(&mut run, 1);

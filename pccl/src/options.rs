@@ -28,7 +28,7 @@ pub enum Schedule {
     Pairwise,
     /// All-reduces in two levels over sites, in groups of 3 to 32 peers: sums of each site cross to the other sites,
     /// and each byte crosses between two sites once each way. Sites are named
-    /// ([`Builder::site`](crate::communicator::Builder::site)), or found by measured rates and latencies. The order in
+    /// ([`Builder::site`](crate::Builder::site)), or found by measured rates and latencies. The order in
     /// which contributions are folded is fixed and the same on all peers, but not that of the ring. The operation waits
     /// for the connections of all pairs as pairwise exchange does. What is quantised, other collectives, and groups
     /// without sites choose as if it were automatic.

@@ -16,10 +16,10 @@ use super::{
     two_rings::{MAX_TWO_RINGS, two_rings},
 };
 use core::ops::RangeInclusive;
-use pccl_protocol::Algorithm;
+use pccl_protocol::{Algorithm, limits::MAX_MESH_RANKS};
 
 /// Groups of these sizes may have direct edges between all peers, and use another schedule than a ring.
-pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=32;
+pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=MAX_MESH_RANKS;
 
 /// Parts of a tensor that each edge carries, row by row.
 #[derive(Debug, Clone, PartialEq)]

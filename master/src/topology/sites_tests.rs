@@ -23,9 +23,9 @@ fn messages(sites: &Sites) -> Vec<(usize, usize, f64)> {
     for root_site in 0..sites.count() {
         for root in members(root_site) {
             let part = weight(root_site) / all / sizes[root_site];
-            for site in 0..sites.count() {
+            for (site, size) in sizes.iter().enumerate() {
                 for owner in members(site).filter(|owner| site != root_site || *owner == root) {
-                    let part = if site == root_site { part } else { part / sizes[site] };
+                    let part = if site == root_site { part } else { part / size };
                     for other in members(site).filter(|other| *other != owner) {
                         messages.extend([(other, owner, part), (owner, other, part)]);
                     }

@@ -311,11 +311,10 @@ mod tests {
         let (plan, own) = &all[0];
         let mut moved = vec![vec![0; all.len()]; all.len()];
         for frame in plan.all_frames() {
-            for rank in 0..all.len() {
-                if let Some(parent) = own.parent(rank, &frame) {
-                    moved[rank][parent] += frame.len;
-                    moved[parent][rank] += frame.len;
-                }
+            let edge = |rank: usize| Some((rank, own.parent(rank, &frame)?));
+            for (rank, parent) in (0..all.len()).filter_map(edge) {
+                moved[rank][parent] += frame.len;
+                moved[parent][rank] += frame.len;
             }
         }
         moved

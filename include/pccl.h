@@ -138,7 +138,11 @@ typedef enum pcclSchedule_t {
     /* In groups of 3 to 8, between all pairs of peers at once; what is quantised comes out more accurate than around
      * the ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair
      * cannot connect within 2 s. Other groups choose as if it were automatic. */
-    pcclSchedulePairwise = 5
+    pcclSchedulePairwise = 5,
+    /* All-reduces in two levels over sites (pcclSetSite), in groups of 3 to 32: each byte crosses between two sites
+     * once each way. All peers have the same bytes, but not those of the ring, as contributions are added in another
+     * order. What is quantised, other collectives, and groups without sites choose as if it were automatic. */
+    pcclScheduleSites = 6
 } pcclSchedule_t;
 
 /* ---- Structures ---------------------------------------------------------------------------------------------- */
@@ -390,8 +394,8 @@ typedef struct pcclWorld_t {
 typedef struct pcclOptimized_t {
     /* Peers of the group. */
     uint32_t group_size;
-    /* How large reduces go whose callers leave it open: pcclScheduleRing, or pcclSchedulePairwise while all pairs
-     * are connected. */
+    /* How large reduces go whose callers leave it open: pcclScheduleRing, or pcclSchedulePairwise or
+     * pcclScheduleSites while all pairs are connected. */
     pcclSchedule_t schedule;
     /* The ring is another one than before. */
     bool changed;
@@ -622,6 +626,10 @@ PCCL_EXPORT pcclResult_t pcclSetOutboundOnly(pcclComm_t *communicator, bool outb
 /* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
  * "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
+/* What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers with
+ * the same name are in one site, those without a name in sites that are found by what is measured. 1 to 64 bytes of
+ * letters, digits and "-_.:@/+=~". Default: no name. */
+PCCL_EXPORT pcclResult_t pcclSetSite(pcclComm_t *communicator, const char *site);
 /* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. What it
  * replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the directory
  * for temporary files. */

@@ -494,6 +494,11 @@ public:
         check(pcclSetName(get(), name.c_str()), "set name");
         return *this;
     }
+    // Peers with the same name of a site are near each other.
+    Communicator &site(const std::string &site) {
+        check(pcclSetSite(get(), site.c_str()), "set site");
+        return *this;
+    }
     // The members of the group are given by form_group, and nobody is let in.
     Communicator &formed_groups(bool formed = true) {
         check(pcclSetFormedGroups(get(), formed), "set formed groups");

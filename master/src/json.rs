@@ -58,7 +58,7 @@ fn group(group: &StatusGroup) -> String {
         ("ring", list(group.ring.iter().map(|peer| text(&format!("{peer:#}"))))),
         ("revision", group.revision.map_or("null".to_owned(), |revision| revision.to_string())),
         ("slowest_edge", group.slowest.map_or("null".to_owned(), |edge| self::edge(&edge))),
-        ("schedule", text(if group.pairwise { "pairwise" } else { "ring" })),
+        ("schedule", text(&group.schedule.to_string())),
     ])
 }
 
@@ -185,7 +185,7 @@ mod tests {
                 ring: vec![PeerId(1), PeerId(2)],
                 revision: Some(Revision(11)),
                 slowest: Some(EdgeRate { from: PeerId(1), to: PeerId(2), kbit_s: 12 }),
-                pairwise: true,
+                schedule: pccl_protocol::Algorithm::Pairwise,
             }],
             peers: vec![StatusPeer {
                 peer: PeerId(1),

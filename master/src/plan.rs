@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use pccl_master::{
-    offline::{self, BadInput, Input, Kind, Report},
-    topology::{EXACT_PEERS_BACKGROUND, Objective, Options},
+    offline::{self, BadInput, Input, Kind, Report, Surroundings},
+    topology::{EXACT_PEERS_BACKGROUND, Objective, Options, Uplink},
 };
 use std::{
     fs,
@@ -38,6 +38,15 @@ pub(crate) struct Arguments {
     /// Peers that share a network interface, to be kept next to each other; may be given several times.
     #[arg(long, value_name = "NAME,NAME,...")]
     together: Vec<String>,
+
+    /// Peers that are one site; may be given several times. Sites of all others are looked for.
+    #[arg(long, value_name = "NAME,NAME,...")]
+    site: Vec<String>,
+
+    /// Peers that share the way to all others, and what that carries in each direction, in Mbit/s; may be given several
+    /// times.
+    #[arg(long, value_name = "NAME,NAME,...=MBIT_S")]
+    uplink: Vec<String>,
 
     /// Time for the search; what is proven earlier is printed earlier.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
@@ -74,6 +83,10 @@ enum Wanted {
 /// Reads the matrix, plans, prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let input = read(arguments)?;
+    let surroundings = Surroundings {
+        sites: sites(&input.names, &arguments.site)?,
+        uplinks: uplinks(&input.names, &arguments.uplink)?,
+    };
     let default = if input.matrix.is_costs() { Objective::Sum } else { Objective::Balanced };
     let objective = arguments.objective.map_or(default, |wanted| match wanted {
         Wanted::Balanced => Objective::Balanced,
@@ -99,7 +112,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         let written = fs::write(path, offline::to_svg(&input, &plan));
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
-    let report = Report { input: &input, objective, plan: &plan, took };
+    let surroundings = &surroundings;
+    let report = Report { input: &input, objective, plan: &plan, surroundings, took };
     print(&if arguments.json { report.to_json() + "\n" } else { report.to_string() })
 }
 
@@ -137,14 +151,50 @@ fn read_file(path: impl AsRef<Path>) -> Result<String, String> {
     })
 }
 
+/// The peers in a list of names.
+fn listed(names: &[String], list: &str, option: &str) -> Result<Vec<usize>, String> {
+    let peer = |name: &str| {
+        let peer = names.iter().position(|other| other == name);
+        peer.ok_or_else(|| format!("{option}: there is no {name:?}"))
+    };
+    list.split(',').map(str::trim).map(peer).collect()
+}
+
+/// The site of each peer that is in one of these lists.
+fn sites(names: &[String], lists: &[String]) -> Result<Vec<Option<u16>>, String> {
+    let mut sites = vec![None; names.len()];
+    for (number, list) in (0..).zip(lists) {
+        for peer in listed(names, list, "--site")? {
+            if sites[peer].is_some_and(|other| other != number) {
+                return Err(format!("--site: {:?} is in two sites", names[peer]));
+            }
+            sites[peer] = Some(number);
+        }
+    }
+    Ok(sites)
+}
+
+fn uplinks(names: &[String], given: &[String]) -> Result<Vec<Uplink>, String> {
+    let uplink = |text: &String| {
+        let bad = || format!("--uplink: {text:?} is not NAME,NAME,...=MBIT_S with a rate above 0");
+        let (list, rate) = text.rsplit_once('=').ok_or_else(bad)?;
+        let rate: f64 = rate.trim().parse().map_err(|_| bad())?;
+        if !(rate > 0.0 && rate.is_finite()) {
+            return Err(bad());
+        }
+        let mut behind = vec![false; names.len()];
+        listed(names, list, "--uplink")?.into_iter().for_each(|peer| behind[peer] = true);
+        Ok(Uplink { behind, sends: rate, receives: rate })
+    };
+    given.iter().map(uplink).collect()
+}
+
 /// The place of each peer: those named together share one.
 fn places(names: &[String], together: &[String]) -> Result<Vec<usize>, String> {
     let mut places: Vec<usize> = (0..names.len()).collect();
     for list in together {
         let mut first = None;
-        for name in list.split(',').map(str::trim) {
-            let peer = names.iter().position(|other| other == name);
-            let peer = peer.ok_or_else(|| format!("--together: there is no {name:?}"))?;
+        for peer in listed(names, list, "--together")? {
             let (old, new) = (places[peer], *first.get_or_insert(places[peer]));
             places.iter_mut().filter(|place| **place == old).for_each(|place| *place = new);
         }
@@ -173,5 +223,20 @@ mod tests {
             |lists: &[&str]| places(&names, &lists.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
         assert_eq!(together(&["a,b", "c, b"]).unwrap(), [2, 2, 2, 3]);
         assert!(together(&["a,x"]).unwrap_err().contains("\"x\""));
+    }
+
+    #[test]
+    fn sites_and_uplinks_are_lists_of_names() {
+        let names: Vec<String> = ["a", "b", "c=1"].map(String::from).into();
+        let of = |lists: &[&str]| sites(&names, &lists.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["a,c=1"]).unwrap(), [Some(0), None, Some(0)]);
+        assert_eq!(of(&["b", "a"]).unwrap(), [Some(1), Some(0), None]);
+        assert!(of(&["a,b", "b"]).unwrap_err().contains("\"b\" is in two sites"));
+        assert!(of(&["x"]).unwrap_err().contains("--site: there is no \"x\""));
+        let found = uplinks(&names, &["b,c=1=2.5".to_owned()]).unwrap();
+        assert_eq!((&found[0].behind[..], found[0].sends), (&[false, true, true][..], 2.5));
+        for bad in ["a", "a=", "a=0", "a=-1", "a=inf", "x=1"] {
+            assert!(uplinks(&names, &[bad.to_owned()]).unwrap_err().starts_with("--uplink: "), "{bad}");
+        }
     }
 }

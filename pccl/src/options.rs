@@ -15,16 +15,24 @@ pub enum Schedule {
     Automatic,
     /// Around the ring, whatever the size.
     Ring,
-    /// Pairwise exchange in groups of 3 to 8 peers, whatever the size: each rank sends every chunk to the rank that
-    /// owns it, which folds what all have sent and sends the result to all. Over all pairs at once, and as many bytes
-    /// per peer as around the ring, unless measured rates let peers with fast connections own more than others. What is
-    /// quantised is so once for each contribution and once for the result, which is more accurate than the ring; but
-    /// then the result depends a little on who owns what, and so on the rates. The operation waits for the connections
-    /// of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring. Other groups choose
-    /// as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
+    /// Pairwise exchange in groups of 3 to 8 peers, and in those of up to 32 whose members are all connected with each
+    /// other because measured rates or named sites make it worth while, whatever the size: each rank sends every chunk
+    /// to the rank that owns it, which folds what all have sent and sends the result to all. Over all pairs at once,
+    /// and as many bytes per peer as around the ring, unless measured rates let peers with fast connections own more
+    /// than others. What is quantised is so once for each contribution and once for the result, which is more accurate
+    /// than the ring; but then the result depends a little on who owns what, and so on the rates. The operation waits
+    /// for the connections of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring.
+    /// Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
     ///
     /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
     Pairwise,
+    /// All-reduces in two levels over sites, in groups of 3 to 32 peers: sums of each site cross to the other sites,
+    /// and each byte crosses between two sites once each way. Sites are named
+    /// ([`Builder::site`](crate::Builder::site)), or found by measured rates and latencies. The order in
+    /// which contributions are folded is fixed and the same on all peers, but not that of the ring. The operation waits
+    /// for the connections of all pairs as pairwise exchange does. What is quantised, other collectives, and groups
+    /// without sites choose as if it were automatic.
+    Sites,
 }
 
 impl Schedule {
@@ -34,6 +42,7 @@ impl Schedule {
             Self::Automatic => Algorithm::Automatic,
             Self::Ring => Algorithm::Ring,
             Self::Pairwise => Algorithm::Pairwise,
+            Self::Sites => Algorithm::Sites,
         }
     }
 }

@@ -155,6 +155,7 @@ mod tests {
             p2p_port: 1,
             state_port: 1,
             share: 0,
+            site: pccl_protocol::Site::default(),
         };
         GroupPlan {
             group: GroupId(0),

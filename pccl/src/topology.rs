@@ -1,7 +1,7 @@
 //! What an optimisation of the ring came to.
 
 use crate::Schedule;
-use pccl_protocol::{OptimizeDone, PeerId};
+use pccl_protocol::{Algorithm, OptimizeDone, PeerId};
 use std::{fmt, time::Duration};
 
 /// A directed edge with its rate.
@@ -32,11 +32,14 @@ pub struct Optimized {
     /// Edges between members of the group that could not be measured. No ring uses them.
     pub unmeasured_edges: usize,
     /// The schedule of large all-reduces of the group whose callers did not choose one: [`Schedule::Ring`], or
-    /// [`Schedule::Pairwise`] while all pairs are connected.
+    /// [`Schedule::Pairwise`] or [`Schedule::Sites`] while all pairs are connected.
     pub schedule: Schedule,
     /// How many per cent faster than around the ring they are predicted to be by pairwise exchange; below 0 if they are
-    /// slower. None if an edge has no rate, or the group has fewer than 3 or more than 8 peers, or all are on one host.
+    /// slower. None if an edge has no rate, or the group has fewer than 3 or more than 32 peers, or all are on one
+    /// host.
     pub pairwise_gain_pct: Option<i64>,
+    /// The same in two levels over sites. None also if there are no sites.
+    pub sites_gain_pct: Option<i64>,
     /// Why the ring was not planned, or who stands in the way of one; else empty.
     pub note: String,
     /// Peers of the group.
@@ -56,8 +59,13 @@ impl Optimized {
             bound_mbit_s: Some(mbit_s(done.bound_kbit_s)).filter(|bound| *bound > 0.0),
             proven: done.proven,
             unmeasured_edges: done.unmeasured as usize,
-            schedule: if done.pairwise { Schedule::Pairwise } else { Schedule::Ring },
+            schedule: match done.schedule {
+                Algorithm::Pairwise => Schedule::Pairwise,
+                Algorithm::Sites => Schedule::Sites,
+                _ => Schedule::Ring,
+            },
             pairwise_gain_pct: Some(i64::from(done.pairwise_pct) - 100).filter(|_| done.pairwise_pct > 0),
+            sites_gain_pct: Some(i64::from(done.sites_pct) - 100).filter(|_| done.sites_pct > 0),
             note: done.note.as_str().to_owned(),
             peers: done.sizes.group as usize,
         }
@@ -66,7 +74,12 @@ impl Optimized {
     /// About how long an all-reduce of `bytes` bytes takes by this [`schedule`](Self::schedule): around the ring each
     /// edge carries `2 (n - 1) / n` of them, and the slowest one decides. None if it is not known.
     pub fn predicted_time(&self, bytes: u64) -> Option<Duration> {
-        let gain_pct = self.pairwise_gain_pct.filter(|_| self.schedule == Schedule::Pairwise).unwrap_or(0);
+        let gain_pct = match self.schedule {
+            Schedule::Pairwise => self.pairwise_gain_pct,
+            Schedule::Sites => self.sites_gain_pct,
+            Schedule::Ring | Schedule::Automatic => None,
+        };
+        let gain_pct = gain_pct.unwrap_or(0);
         let bytes_per_s = self.slowest?.mbit_s * 1e6 / 8.0 * (100 + gain_pct) as f64 / 100.0;
         let n = self.peers.max(1) as f64;
         Duration::try_from_secs_f64(2.0 * (n - 1.0) / n * bytes as f64 / bytes_per_s).ok()
@@ -89,9 +102,7 @@ impl fmt::Display for Optimized {
         if self.unmeasured_edges > 0 {
             write!(f, ", {} edges could not be measured", self.unmeasured_edges)?;
         }
-        let schedule =
-            if self.schedule == Schedule::Pairwise { "by pairwise exchange" } else { "around the ring" };
-        write!(f, ", large operations go {schedule}")?;
+        write!(f, ", large operations go {}", self.schedule.algorithm().in_words())?;
         if self.note.is_empty() { Ok(()) } else { write!(f, " ({})", self.note) }
     }
 }
@@ -112,8 +123,9 @@ mod tests {
             bound_kbit_s: 0,
             proven: true,
             unmeasured: 0,
-            pairwise: false,
+            schedule: Algorithm::Ring,
             pairwise_pct: 0,
+            sites_pct: 0,
             note: Text::default(),
         };
         let report = Optimized::new(&done);
@@ -121,7 +133,15 @@ mod tests {
             (report.predicted_time(10_000_000), report.bound_mbit_s),
             (Some(Duration::from_millis(1600)), None)
         );
-        let faster = Optimized::new(&OptimizeDone { pairwise: true, pairwise_pct: 160, ..done.clone() });
+        let faster = Optimized::new(&OptimizeDone {
+            schedule: Algorithm::Pairwise,
+            pairwise_pct: 160,
+            ..done.clone()
+        });
+        let over_sites =
+            Optimized::new(&OptimizeDone { schedule: Algorithm::Sites, sites_pct: 320, ..done.clone() });
+        assert_eq!((over_sites.schedule, over_sites.sites_gain_pct), (Schedule::Sites, Some(220)));
+        assert_eq!(over_sites.predicted_time(10_000_000), Some(Duration::from_millis(500)));
         assert_eq!((faster.schedule, faster.pairwise_gain_pct), (Schedule::Pairwise, Some(60)));
         assert_eq!(faster.predicted_time(10_000_000), Some(Duration::from_millis(1000)));
         let slower = Optimized::new(&OptimizeDone { pairwise_pct: 50, ..done.clone() });

@@ -47,7 +47,8 @@ class Communicator(Training, Collectives, Sharing):
     """
 
     def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0, *,
-                 name: Optional[str] = None, advertised_host: Optional[str] = None, bind_address: Optional[str] = None,
+                 name: Optional[str] = None, site: Optional[str] = None, advertised_host: Optional[str] = None,
+                 bind_address: Optional[str] = None,
                  first_ports: Optional[Tuple[int, int]] = None, strict_ports: bool = False,
                  connect_timeout: Optional[float] = None, master_timeout: Optional[float] = None,
                  dial_timeout: Optional[float] = None, master_grace: Optional[float] = None,
@@ -61,6 +62,9 @@ class Communicator(Training, Collectives, Sharing):
         - ``peer_group``: reduces and syncs run among the peers of a group.
         - ``p2p_connection_pool_size``: connections to the next peer of the ring, up to 64; 0 lets the library choose.
         - ``name``: what this peer is called in status, logs and verdicts; default ``hostname:pid``.
+        - ``site``: what the site of this peer is called: peers with the same name are near each other, and far from
+          others. Large reduces may then go in two levels (``Schedule.SITES``). Default: sites are found by what is
+          measured.
         - ``advertised_host``: name or address under which others reach this peer; default: the address that the master
           sees.
         - ``bind_address``: address that the listeners of this peer bind to, in digits; default: all.
@@ -98,8 +102,8 @@ class Communicator(Training, Collectives, Sharing):
         self._next_tag = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
-        settings = _settings(name, advertised_host, bind_address, run_key, first_ports, strict_ports, frame_checksums,
-                             outbound_only)
+        settings = _settings(name, site, advertised_host, bind_address, run_key, first_ports, strict_ports,
+                             frame_checksums, outbound_only)
         times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
                  ("dial_timeout", dial_timeout), ("master_grace", master_grace))
         for number, (what, seconds) in enumerate(times):
@@ -149,9 +153,10 @@ class Communicator(Training, Collectives, Sharing):
         """How the data of reduces travels that begin from now on; all peers have to choose the same for the same
         reduce.
 
-        ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once, and what is quantised comes out
-        more accurate than around the ring, but depends a little on which peer owns what, and so on measured rates.
-        Which schedule a reduce took says ``ReduceInfo.schedule``.
+        ``Schedule.SITES``: in two levels over sites, of which each byte leaves a site once; the order of adding is
+        fixed, but not that of the ring. ``Schedule.PAIRWISE`` in groups of 3 to 8: between all pairs of peers at once,
+        and what is quantised comes out more accurate than around the ring, but depends a little on which peer owns
+        what, and so on measured rates. Which schedule a reduce took says ``ReduceInfo.schedule``.
         """
         return self._schedule
 
@@ -485,12 +490,14 @@ def _destroy(handle: ctypes.c_void_p, _keep: Any) -> None:
 _Setting = Tuple[str, Tuple[Any, ...]]
 
 
-def _settings(name: Optional[str], advertised_host: Optional[str], bind_address: Optional[str],
-              run_key: Optional[str], first_ports: Optional[Tuple[int, int]], strict_ports: bool,
-              frame_checksums: Optional[bool], outbound_only: Optional[bool]) -> List[_Setting]:
+def _settings(name: Optional[str], site: Optional[str], advertised_host: Optional[str],
+              bind_address: Optional[str], run_key: Optional[str], first_ports: Optional[Tuple[int, int]],
+              strict_ports: bool, frame_checksums: Optional[bool],
+              outbound_only: Optional[bool]) -> List[_Setting]:
     """The functions of the library that set what was given, with their arguments."""
     settings: List[_Setting] = []
-    texts = (("pcclSetName", name, "name"), ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
+    texts = (("pcclSetName", name, "name"), ("pcclSetSite", site, "site"),
+             ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
              ("pcclSetBindAddress", bind_address, "bind_address"), ("pcclSetRunKey", run_key, "run_key"))
     for function, value, what in texts:
         encoded = optional_words(value, what)

@@ -124,6 +124,7 @@ class Schedule(Choice):
     DIRECT = 3
     REDUCE_BROADCAST = 4
     PAIRWISE = 5
+    SITES = 6
 
 
 class DeviceType(Choice):

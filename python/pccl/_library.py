@@ -219,6 +219,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetStrictPorts": [_HANDLE, c_bool],
     "pcclSetOutboundOnly": [_HANDLE, c_bool],
     "pcclSetName": [_HANDLE, c_char_p],
+    "pcclSetSite": [_HANDLE, c_char_p],
     "pcclGetName": [_HANDLE, *_TEXT],
     "pcclGetPeerId": [_HANDLE, c_void_p],
     "pcclSetLogCallback": [c_int, _LOG_CALLBACK, c_void_p],

@@ -73,6 +73,7 @@ pub(crate) fn registration([p2p_port, state_port]: [u16; 2], previous: Option<Pr
         alone: false,
         resume: None,
         outbound_only: Some(false),
+        site: Name::default(),
     })
 }
 

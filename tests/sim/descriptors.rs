@@ -74,6 +74,7 @@ impl World {
                 quantised.parts[0].quantisation = Some(Quantisation::new(Scheme::CastBf16));
                 quantised
             }
+            5 => whole(LARGE, Algorithm::Sites),
             _ => whole(LARGE, Algorithm::Pairwise),
         }
     }

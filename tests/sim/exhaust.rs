@@ -66,6 +66,7 @@ fn register() -> Register {
         alone: false,
         resume: None,
         outbound_only: Some(false),
+        site: Name::default(),
     }
 }
 

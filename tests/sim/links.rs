@@ -71,6 +71,7 @@ impl World {
             resume: client
                 .returned
                 .then_some(ResumeOffer { revision: Revision(client.revision), digest: None }),
+            site: Name::new(["", "near", "far"][slot % 3]),
             outbound_only: match self.hidden.contains(&slot) {
                 _ if !self.swarm.is_tested => Some(false),
                 true if slot.is_multiple_of(2) => Some(true),

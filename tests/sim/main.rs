@@ -300,6 +300,7 @@ fn seeds() {
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
     assert!(begun("pairwise") > count, "hardly any large operation went over a mesh");
+    assert!(begun("sites") > count / 50, "hardly any operation went over sites");
     assert!(sums.renewed_meshes > count / 100, "hardly any mesh was tried again after a fault");
     assert!(sums.shared_plans > count / 20, "hardly anybody owned more than others");
     assert!(begun(INSTEAD_OF_PAIRWISE) > count, "a mesh was there whenever somebody wanted it");

@@ -54,7 +54,7 @@ impl World {
             match algorithm {
                 // What it folds goes back later.
                 Algorithm::ReduceBroadcast if root != Some(edge.1) => {}
-                Algorithm::Direct | Algorithm::ReduceBroadcast | Algorithm::Pairwise => {
+                Algorithm::Direct | Algorithm::ReduceBroadcast | Algorithm::Pairwise | Algorithm::Sites => {
                     self.send_whole(op, *edge);
                 }
                 _ => self.flows.entry(*edge).or_default().0 += 100,
@@ -116,7 +116,9 @@ impl World {
         }
         let all = |world: &Self, part| inbound.iter().all(|edge| world.part_has_arrived(op, *edge, part));
         // All contributions are there: what is folded of them goes to those who wait for it, once.
-        let folds = algorithm == Algorithm::Pairwise || root == Some(me);
+        // Over sites something is folded on the way, too, and goes on.
+        let is_exchange = matches!(algorithm, Algorithm::Pairwise | Algorithm::Sites);
+        let folds = is_exchange || root == Some(me);
         if folds && all(self, 0) {
             for edge in edges.iter().filter(|edge| edge.0 == me) {
                 if self.due.get(&(op, *edge)).is_none_or(|due| due.len() <= usize::from(!broadcasts)) {
@@ -124,7 +126,7 @@ impl World {
                 }
             }
         }
-        all(self, usize::from(algorithm == Algorithm::Pairwise))
+        all(self, usize::from(is_exchange))
     }
 
     /// One of the inbound edges of an attempt: that of the ring, unless it goes over the mesh.

@@ -98,6 +98,7 @@ fn world() -> Bench {
             alone: false,
             resume: None,
             outbound_only: Some(false),
+            site: Name::default(),
         };
         bench.send(key, C2m::Register(register));
         let vote = VoteTopology { request: RequestId(client), wait_for_world: 0 };

@@ -75,6 +75,7 @@ impl Peer {
             alone: false,
             resume: None,
             outbound_only: Some(false),
+            site: Name::default(),
         }));
         peer
     }

@@ -151,6 +151,7 @@ pub(crate) fn registration() -> C2m {
         alone: false,
         resume: None,
         outbound_only: Some(false),
+        site: Name::default(),
     })
 }
 

@@ -5,8 +5,9 @@
 //! each kind; `quality`, `success`, `planted`, `exact`, `bottlenecks`, `deadlines` only these parts; a number only that
 //! many peers, a kind only that. Sums are compared with the proven best where there is a proof, else with a planted
 //! best or with what a long search finds. `schedules FILE` takes a table of rates as `pccl-master plan` does, and
-//! compares rings with other schedules; `sample FILE FILE` takes one of rates and one of latencies, and compares rings
-//! by a sample of the edges with those by all; each by itself only.
+//! compares rings with other schedules; `sites FILE` does so for regions of several hosts each; `sample FILE FILE`
+//! takes one table of rates and one of latencies, and compares rings by a sample of the edges with those by all; each
+//! by itself only.
 
 mod clock;
 mod deadlines;
@@ -25,6 +26,10 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "schedules") {
         let path = arguments.get(at + 1).expect("schedules FILE");
         return schedules::compare(path, 1000);
+    }
+    if let Some(at) = arguments.iter().position(|argument| argument == "sites") {
+        let path = arguments.get(at + 1).expect("sites FILE");
+        return schedules::over_sites(path, 300);
     }
     if let Some(at) = arguments.iter().position(|argument| argument == "sample") {
         let path = |nth: usize| arguments.get(at + nth).expect("sample RATES LATENCIES");

@@ -4,8 +4,8 @@ use crate::instances::Dice;
 use pccl_master::{
     offline::{Kind, read},
     topology::{
-        Interfaces, Link, Matrix, Objective, Options, SCHEDULED_PEERS, SHARE_PARTS, Schedules, pairwise_rate,
-        plan,
+        Interfaces, Link, Matrix, Objective, Options, SCHEDULED_PEERS, SHARE_PARTS, Schedules, Uplink,
+        pairwise_rate, plan,
     },
 };
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub(crate) fn compare(path: &str, draws: u64) {
         println!(
             "peers |  equal:{columns} |   best:{columns}   largest share, %   found in, us | two rings:{columns}"
         );
-        for n in SCHEDULED_PEERS {
+        for n in 3..=8 {
             row(&table, n, draws, is_known);
         }
     }
@@ -46,7 +46,7 @@ fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
         let Some(matrix) = part(table, &peers) else { continue };
         let interfaces = if is_known {
             let of = |all: &[f64]| peers.iter().map(|peer| all[*peer]).collect();
-            Interfaces { sends: of(&whole.sends), receives: of(&whole.receives) }
+            Interfaces { sends: of(&whole.sends), receives: of(&whole.receives), uplinks: Vec::new() }
         } else {
             Interfaces::of(&matrix)
         };
@@ -74,6 +74,90 @@ fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
         of_all(largest * 100.0),
         of_all(took.as_secs_f64() * 1e6),
         columns(22, &two_rings)
+    );
+}
+
+/// Within a region hosts are so far apart, in Mbit/s.
+const INSIDE_MBIT_S: f64 = 10_000.0;
+
+/// Prints what sites are worth among hosts in random regions, for two suppositions about what hosts of a region share.
+pub(crate) fn over_sites(path: &str, draws: usize) {
+    let text = std::fs::read_to_string(path).expect("the table can be read");
+    let table = read(&text, Kind::Rates, None).expect("a table of rates").matrix;
+    for is_shared in [false, true] {
+        let what = match is_shared {
+            false => "every pair of hosts has what the table says of their regions",
+            true => {
+                "hosts of a region share an uplink that carries as much as their fastest edge to another region"
+            }
+        };
+        println!(
+            "\n{what}; {INSIDE_MBIT_S} Mbit/s within a region; {draws} draws; sites against the better of the other \
+             two:"
+        );
+        println!(
+            "regions hosts | sites are best, % | of ring | of pairwise | of the better one, and at most | regions \
+             found, % | found in, ms"
+        );
+        for regions in 2..=8 {
+            for hosts in (2..=8).filter(|hosts| SCHEDULED_PEERS.contains(&(regions * hosts))) {
+                sites_row(&table, (regions, hosts), draws, is_shared);
+            }
+        }
+    }
+}
+
+fn sites_row(table: &Matrix, (regions, hosts): (usize, usize), draws: usize, is_shared: bool) {
+    let mut dice = Dice::new((regions * 10 + hosts) as u64);
+    let of: Vec<usize> = (0..regions * hosts).map(|host| host / hosts).collect();
+    let (mut gains, mut of_ring, mut of_pairwise) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut as_regions, mut took) = (0, Duration::ZERO);
+    while gains.len() < draws {
+        let drawn = drawn(&mut dice, table.peers(), regions);
+        let Some(between) = part(table, &drawn) else { continue };
+        let link = |at: usize| {
+            let (from, to) = (of[at / of.len()], of[at % of.len()]);
+            let mbit_s = if from == to { INSIDE_MBIT_S } else { between.value(from, to)? };
+            Some(Link { mbit_s, latency_us: None })
+        };
+        let links: Vec<Option<Link>> = (0..of.len() * of.len()).map(link).collect();
+        let matrix = Matrix::of_links(of.len(), &links).expect("rates of a table");
+        let uplinks = Interfaces::of(&between);
+        let shared = |region: usize| Uplink {
+            behind: of.iter().map(|other| *other == region).collect(),
+            sends: uplinks.sends[region],
+            receives: uplinks.receives[region],
+        };
+        let uplinks = (0..regions).filter(|_| is_shared).map(shared).collect();
+        let interfaces = Interfaces { uplinks, ..Interfaces::of(&matrix) };
+        // Hosts of a region are alike: the best ring goes through the regions in the best order.
+        let options = Options { objective: Objective::Bottleneck, ..Options::default() };
+        let order =
+            plan(&between, &options, &mut || Duration::from_secs(60)).expect("every edge is possible").order;
+        let ring: Vec<usize> = order.iter().flat_map(|region| region * hosts..(region + 1) * hosts).collect();
+        let began = Instant::now();
+        let found = Schedules::of(&matrix, &interfaces, &ring).expect("a ring");
+        let found = found.with_sites(&matrix, &interfaces, &[]);
+        took += began.elapsed();
+        let (sites, pairwise) = (found.sites.expect("sites"), found.pairwise.expect("all edges"));
+        as_regions +=
+            usize::from(sites.sites.of.iter().map(|site| usize::from(*site)).eq(of.iter().copied()));
+        of_ring.push(sites.rate / found.ring);
+        of_pairwise.push(sites.rate / pairwise);
+        gains.push(sites.rate / found.ring.max(pairwise));
+    }
+    let of_all = |count: f64| count / draws as f64;
+    let mean = |all: &[f64]| of_all(all.iter().sum());
+    let best = gains.iter().filter(|gain| **gain >= WORTH_IT).count();
+    println!(
+        "{regions:7} {hosts:5} | {:17.0} | {:7.2} | {:11.2} | {:17.2} {:12.2} | {:16.0} | {:12.1}",
+        of_all(100.0 * best as f64),
+        mean(&of_ring),
+        mean(&of_pairwise),
+        mean(&gains),
+        gains.iter().copied().fold(0.0, f64::max),
+        of_all(100.0 * as_regions as f64),
+        of_all(took.as_secs_f64() * 1e3),
     );
 }
 

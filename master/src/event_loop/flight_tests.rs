@@ -28,6 +28,7 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         alone: false,
         resume: None,
         outbound_only: Some(false),
+        site: Name::default(),
     });
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));

@@ -338,6 +338,7 @@ mod tests {
             p2p_port: 1,
             state_port: 1,
             share: 0,
+            site: pccl_protocol::Site::default(),
         };
         let edge = |from: u16, to: u16| PlanEdge {
             from,
@@ -447,6 +448,7 @@ mod tests {
                 alone: false,
                 resume: None,
                 outbound_only: None,
+                site: Name::default(),
             }))
         };
         let of = |peer: u128| Some(office.authority.door_key(peer).secret().clone());

@@ -9,5 +9,5 @@ mod tsplib;
 
 pub use in_time::plan_in_time;
 pub use input::{BadInput, Input, Kind, read};
-pub use report::{Report, no_plan_to_json, no_plan_to_text};
+pub use report::{Report, Surroundings, no_plan_to_json, no_plan_to_text};
 pub use svg::to_svg;

@@ -3,8 +3,11 @@
 use super::Input;
 use crate::{
     json::{list, object, text},
-    topology::{Certified, EQUALLY_FAST, Interfaces, NoPlan, Objective, Plan, SHARE_PARTS, Schedules},
+    topology::{
+        BySites, Certified, EQUALLY_FAST, Interfaces, NoPlan, Objective, Plan, SHARE_PARTS, Schedules, Uplink,
+    },
 };
+use pccl_protocol::Algorithm;
 use std::{
     fmt::{self, Write},
     time::Duration,
@@ -22,8 +25,19 @@ pub struct Report<'a> {
     pub objective: Objective,
     /// The answer.
     pub plan: &'a Plan,
+    /// What is known beside the matrix.
+    pub surroundings: &'a Surroundings,
     /// How long it took.
     pub took: Duration,
+}
+
+/// What decides between schedules beside the edges.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// The name of the site of each peer, as a number, where it has one; sites of others are looked for.
+    pub sites: Vec<Option<u16>>,
+    /// What peers have in common on their way to others.
+    pub uplinks: Vec<Uplink>,
 }
 
 impl Report<'_> {
@@ -100,6 +114,10 @@ impl Report<'_> {
         let schedules = self.schedules();
         let predicted_ms = |mbit_s: Option<f64>| figure(mbit_s.map(|mbit_s| predicted_s(mbit_s) * 1000.0));
         let schedule = schedules.as_ref().map_or("null".to_owned(), |found| text(chosen(found)));
+        let by_sites = schedules.as_ref().and_then(|found| found.sites.as_ref());
+        let sites = by_sites.map_or("null".to_owned(), |found| {
+            list(sites_of(found).map(|site| list(site.iter().map(|&peer| text(self.name(peer))))))
+        });
         object(&[
             ("order", list(plan.order.iter().map(|&peer| text(self.name(peer))))),
             ("objective", text(self.objective_name())),
@@ -115,9 +133,12 @@ impl Report<'_> {
             ("split_places", list(places)),
             ("predicted_ms_per_gb", figure(predicted.map(|time| time.as_micros() as f64 / 1000.0))),
             ("pairwise_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.pairwise))),
+            ("sites_ms_per_gb", predicted_ms(by_sites.map(|found| found.rate))),
             ("two_rings_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.two_rings))),
             ("schedule", schedule),
             ("shares_pct", self.shares_pct(schedules.as_ref()).map_or("null".to_owned(), list)),
+            ("sites", sites),
+            ("site_shares_pct", by_sites.map_or("null".to_owned(), |found| list(site_shares_pct(found)))),
             ("took_ms", figure(Some(self.took.as_micros() as f64 / 1000.0))),
         ])
     }
@@ -125,9 +146,18 @@ impl Report<'_> {
     /// How fast large operations are by each schedule; none for costs.
     fn schedules(&self) -> Option<Schedules> {
         let matrix = &self.input.matrix;
-        let interfaces = Interfaces::of(matrix);
+        let Surroundings { sites, uplinks } = self.surroundings;
+        let interfaces = Interfaces { uplinks: uplinks.clone(), ..Interfaces::of(matrix) };
         let found = Schedules::of(matrix, &interfaces, &self.plan.order)?;
-        Some(found.with_two_rings(matrix, &interfaces))
+        Some(found.with_sites(matrix, &interfaces, sites).with_two_rings(matrix, &interfaces))
+    }
+
+    fn sites_line(&self, found: &BySites) -> String {
+        let site = |(peers, share): (Vec<usize>, String)| {
+            let names: Vec<&str> = peers.iter().map(|&peer| self.name(peer)).collect();
+            format!("{} ({share} %)", names.join(" "))
+        };
+        sites_of(found).zip(site_shares_pct(found)).map(site).collect::<Vec<_>>().join(", ")
     }
 
     /// What each peer owns in pairwise exchange, in per cent, in the order of the ring. None if that is the same.
@@ -149,9 +179,10 @@ impl Report<'_> {
             mbit_s.map_or(String::new(), |mbit_s| format!(", {name} {}", seconds(mbit_s)))
         };
         let pairwise = other("pairwise", Some(found.pairwise?));
+        let sites = other("sites", found.sites.as_ref().map(|found| found.rate));
         let two_rings = other("two rings", found.two_rings);
         Some(format!(
-            "{}; predicted for 1 GB: ring {}{pairwise}{two_rings}",
+            "{}; predicted for 1 GB: ring {}{pairwise}{sites}{two_rings}",
             chosen(found),
             seconds(found.ring)
         ))
@@ -197,7 +228,30 @@ impl Report<'_> {
 
 /// The schedule that a run takes for large operations.
 fn chosen(schedules: &Schedules) -> &'static str {
-    if schedules.prefers_pairwise(false) { "pairwise" } else { "ring" }
+    match schedules.preferred(Algorithm::Ring) {
+        Algorithm::Sites => "sites",
+        Algorithm::Pairwise => "pairwise",
+        _ => "ring",
+    }
+}
+
+/// The peers of each site.
+fn sites_of(found: &BySites) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let of = &found.sites.of;
+    let members = move |site: usize| (0..of.len()).filter(|peer| usize::from(of[*peer]) == site).collect();
+    (0..found.sites.count()).map(members)
+}
+
+/// What each site owns, in per cent.
+fn site_shares_pct(found: &BySites) -> impl Iterator<Item = String> + '_ {
+    let (shares, peers) = (&found.sites.shares, found.sites.of.len());
+    sites_of(found).enumerate().map(move |(site, members)| {
+        match shares.get(site) {
+            Some(share) => f64::from(*share) * 100.0 / f64::from(SHARE_PARTS),
+            None => (members.len() as f64 * 1000.0 / peers as f64).round() / 10.0,
+        }
+        .to_string()
+    })
 }
 
 /// How long so fast a schedule takes.
@@ -239,6 +293,9 @@ impl fmt::Display for Report<'_> {
         }
         if let Some(line) = schedules.as_ref().and_then(|found| self.shares_line(found)) {
             writeln!(f, "shares:       {line}")?;
+        }
+        if let Some(found) = schedules.as_ref().and_then(|found| found.sites.as_ref()) {
+            writeln!(f, "sites:        {}", self.sites_line(found))?;
         }
         writeln!(f, "took:         {} ms", short(self.took.as_micros() as f64 / 1000.0))
     }
@@ -284,6 +341,7 @@ mod tests {
             input: &input,
             objective: Objective::Bottleneck,
             plan: &plan,
+            surroundings: &Surroundings::default(),
             took: Duration::from_millis(3),
         };
         assert_eq!(
@@ -293,8 +351,9 @@ mod tests {
                 r#""slowest_edge":{"from":"b","to":"a","mbit_s":40},"slowest_bound":40,"#,
                 r#""sum_of":"s_per_gbit","sum":57.5,"sum_bound":57.5,"split_places":[],"#,
                 r#""predicted_ms_per_gb":266666.666,"pairwise_ms_per_gb":206000.00000000003,"#,
-                r#""two_rings_ms_per_gb":266666.6666666667,"schedule":"pairwise","#,
-                r#""shares_pct":[74.3,22.7,3],"took_ms":3}"#
+                r#""sites_ms_per_gb":400000,"two_rings_ms_per_gb":266666.6666666667,"schedule":"pairwise","#,
+                r#""shares_pct":[74.3,22.7,3],"sites":[["a","c\""],["b"]],"#,
+                r#""site_shares_pct":[66.7,33.3],"took_ms":3}"#
             )
         );
         let text = report.to_string();
@@ -315,11 +374,18 @@ mod tests {
         let input = read(slow_apart, Kind::Rates, None).unwrap();
         let plan = planned(&input, Objective::Balanced);
         let objective = Objective::Balanced;
-        let report = Report { input: &input, objective, plan: &plan, took: Duration::ZERO };
+        let report = Report {
+            input: &input,
+            objective,
+            plan: &plan,
+            surroundings: &Surroundings::default(),
+            took: Duration::ZERO,
+        };
         let text = report.to_string();
-        let line =
-            "schedule:     pairwise; predicted for 1 GB: ring 40 s, pairwise 13.3333 s, two rings 20 s\n";
+        let line = "schedule:     pairwise; predicted for 1 GB: ring 40 s, pairwise 13.3333 s, \
+             sites 13.3333 s, two rings 20 s\n";
         assert!(text.contains(line) && !text.contains("shares:"), "{text}");
+        assert!(text.contains("sites:        a b (50 %), c d (50 %)\n"), "{text}");
         assert!(report.to_json().contains(r#""schedule":"pairwise","shares_pct":null,"#));
     }
 
@@ -327,7 +393,13 @@ mod tests {
     fn costs_are_printed_as_they_were_written() {
         let input = read("a,b\n,0.5\n1.25,\n", Kind::Costs, None).unwrap();
         let plan = planned(&input, Objective::Sum);
-        let report = Report { input: &input, objective: Objective::Sum, plan: &plan, took: Duration::ZERO };
+        let report = Report {
+            input: &input,
+            objective: Objective::Sum,
+            plan: &plan,
+            surroundings: &Surroundings::default(),
+            took: Duration::ZERO,
+        };
         let json = report.to_json();
         assert!(json.contains(r#""value":1.75,"bound":1.75,"#) && json.contains(r#""cost":1.25}"#), "{json}");
         assert!(json.contains(r#""predicted_ms_per_gb":null"#), "{json}");

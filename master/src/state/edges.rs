@@ -226,7 +226,7 @@ impl Edges {
     }
 
     /// The edges that `from` sends over, by who receives.
-    pub(super) fn from_mut(&mut self, from: PeerId) -> impl Iterator<Item = (PeerId, &mut Edge)> {
+    pub(super) fn leaving_mut(&mut self, from: PeerId) -> impl Iterator<Item = (PeerId, &mut Edge)> {
         let ends = (from, PeerId(0))..=(from, PeerId(u128::MAX));
         self.planned.range_mut(ends).map(|(ends, edge)| (ends.1, edge))
     }

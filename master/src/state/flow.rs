@@ -37,7 +37,7 @@ impl Group {
         before: Option<Timestamp>,
     ) -> Vec<Missing> {
         let found = self.counts_of(roll, id);
-        for (to, edge) in self.net.edges.from_mut(id) {
+        for (to, edge) in self.net.edges.leaving_mut(id) {
             edge.flow.take_if(|_| !found.iter().any(|(sent, ..)| sent.peer == to));
         }
         found.into_iter().filter_map(|counts| self.look_at_flow(roll, id, before, counts)).collect()

@@ -389,16 +389,18 @@ impl Group {
 
     /// For the log: how large operations go, if not around the ring.
     pub(super) fn describe_schedule(&self) -> String {
-        if !self.net.paths.pairwise {
-            return String::new();
-        }
-        let shares = &self.net.shares;
+        let (schedule, nobody) = (self.net.large(), BTreeMap::new());
+        let shares = match schedule {
+            Algorithm::Ring => return String::new(),
+            Algorithm::Sites => &nobody,
+            _ => &self.net.shares,
+        };
         let all: f64 = shares.values().map(|share| f64::from(*share)).sum();
         let owners = self.ring.iter().filter_map(|peer| Some((*peer, shares.get(peer)?)));
         let shares: Vec<String> = owners
             .map(|(peer, share)| format!("{peer} owns {:.1} %", 100.0 * f64::from(*share) / all))
             .collect();
         let colon = if shares.is_empty() { "" } else { ": " };
-        format!(", large operations go by pairwise exchange{colon}{}", shares.join(", "))
+        format!(", large operations go {}{colon}{}", schedule.in_words(), shares.join(", "))
     }
 }

@@ -5,7 +5,8 @@ use super::edges::Edges;
 use super::mesh::Mesh;
 use super::pairs::Pairs;
 use super::types::Timestamp;
-use pccl_protocol::{GroupEpoch, LinkGeneration, Pair, Paths, PeerId, Tag};
+use crate::topology::Sites;
+use pccl_protocol::{Algorithm, GroupEpoch, LinkGeneration, Pair, Paths, PeerId, Site, Tag};
 use std::collections::BTreeMap;
 
 /// See the module's documentation.
@@ -22,6 +23,8 @@ pub(super) struct Net {
     pub(super) paths: Paths,
     /// What members own in pairwise exchange, in relation to each other; nobody anything: equal chunks.
     pub(super) shares: BTreeMap<PeerId, u16>,
+    /// The sites of members; empty if there are none, or all are in one.
+    pub(super) sites: BTreeMap<PeerId, Site>,
     /// When the plan was sent.
     pub(super) planned_at: Timestamp,
     /// When the ring was first confirmed by all members.
@@ -33,6 +36,29 @@ impl Net {
     pub(super) fn edge_of(&self, tag: Tag) -> Option<LinkGeneration> {
         let Pair { from, to } = tag.pair?;
         Some(self.edges.get((from, to))?.generation)
+    }
+
+    /// By what large operations go whose callers leave it open.
+    pub(super) fn large(&self) -> Algorithm {
+        match self.paths {
+            Paths { by_sites: true, .. } => Algorithm::Sites,
+            Paths { pairwise: true, .. } => Algorithm::Pairwise,
+            _ => Algorithm::Ring,
+        }
+    }
+
+    /// The sites of these members, and what they own; none if there are none.
+    pub(super) fn sites_of(&self, peers: &[PeerId]) -> Option<Sites> {
+        let of: Option<Vec<Site>> = peers.iter().map(|peer| self.sites.get(peer).copied()).collect();
+        let of = of.filter(|of| !of.is_empty())?;
+        let mut sites = Sites::new(&of.iter().map(|site| site.number).collect::<Vec<_>>());
+        let share = |number: usize| {
+            let first = sites.of.iter().position(|site| usize::from(*site) == number)?;
+            Some(of[first].share)
+        };
+        let shares: Vec<u16> = (0..sites.count()).filter_map(share).collect();
+        sites.shares = if shares.iter().any(|share| *share > 0) { shares } else { Vec::new() };
+        Some(sites)
     }
 
     /// What these members own in pairwise exchange; empty: equal chunks.

@@ -130,7 +130,9 @@ impl Group {
         let op = beat.operation.filter(|it| it.op.tag.pair.is_none())?.op;
         let Op::Running { since, participants, algorithm, .. } = self.work.ops.get(&op)? else { return None };
         let is_used = match algorithm {
-            Algorithm::Pairwise => self.net.edges.named(ends, received.generation).is_some(),
+            Algorithm::Pairwise | Algorithm::Sites => {
+                self.net.edges.named(ends, received.generation).is_some()
+            }
             _ => self.net.edges.ring_has(ends, received.generation),
         };
         let receives = participants.get(&id)?.complete.is_none();
@@ -156,8 +158,8 @@ impl Group {
         ends: EdgeEnds,
         algorithm: Algorithm,
     ) -> Option<u64> {
-        if algorithm == Algorithm::Pairwise {
-            return Some((self.exchange_mbit_s(roll, measured, ends)? * 1000.0) as u64);
+        if algorithm.uses_mesh() {
+            return Some((self.exchange_mbit_s(roll, measured, ends, algorithm)? * 1000.0) as u64);
         }
         let rates: Option<Vec<u64>> =
             self.ring_ends().map(|ends| Some(measured.rate(ends)?.kbit_s)).collect();

@@ -5,7 +5,8 @@ use super::measured::Measured;
 use super::optimize::{Means, Optimization, Optimizer};
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
 use super::roll::Roll;
-use pccl_protocol::{GroupId, M2c, OptimizeDone, PeerId, RequestId, Text, WorldSizes};
+use crate::topology::Schedules;
+use pccl_protocol::{Algorithm, GroupId, M2c, OptimizeDone, PeerId, RequestId, Text, WorldSizes};
 use std::collections::BTreeMap;
 
 impl Optimizer {
@@ -66,8 +67,8 @@ impl Groups {
                 }
                 None => format!("not all of the {} edges of its ring have a rate", group.ring.len()),
             };
-            let is_pairwise = group.net.paths.pairwise;
-            let schedule = if is_pairwise { group.describe_schedule() } else { ", around the ring".into() };
+            let is_ring = group.net.large() == Algorithm::Ring;
+            let schedule = if is_ring { ", around the ring".into() } else { group.describe_schedule() };
             text.push_str(&format!("; group {id}: {slowest}{schedule}"));
         }
         text
@@ -90,8 +91,9 @@ impl Optimization {
         let unmeasured = edges.saturating_sub(measured.among(&ring).len());
         let planned = self.planned.get(&group_id);
         let answer = planned.and_then(|planned| planned.result.as_ref().ok());
-        let schedules = group.and_then(|group| group.schedules(roll, measured, &ring));
-        let pairwise_pct = schedules.and_then(|found| Some(100.0 * (1.0 + found.pairwise_gain()?)));
+        let found = group.and_then(|group| group.schedules(roll, measured, &ring));
+        let found = found.as_ref();
+        let pct = |gain: Option<f64>| gain.map_or(0, |gain| (100.0 * (1.0 + gain)).round() as u32);
         let note = match planned {
             Some(Planned { result: Err(text), .. }) => text.clone(),
             Some(_) => String::new(),
@@ -106,8 +108,9 @@ impl Optimization {
             bound_kbit_s: answer.map_or(0, |answer| answer.bound_kbit_s),
             proven: answer.is_some_and(|answer| answer.proven),
             unmeasured: u32::try_from(unmeasured).unwrap_or(u32::MAX),
-            pairwise: group.is_some_and(|group| group.net.paths.pairwise),
-            pairwise_pct: pairwise_pct.map_or(0, |pct| pct.round() as u32),
+            schedule: group.map_or(Algorithm::Ring, |group| group.net.large()),
+            pairwise_pct: pct(found.and_then(Schedules::pairwise_gain)),
+            sites_pct: pct(found.and_then(Schedules::sites_gain)),
             note: Text::new(note),
         }
     }

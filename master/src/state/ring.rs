@@ -8,9 +8,10 @@ use super::groups::Groups;
 use super::measured::Measured;
 use super::outbox::Outbox;
 use super::roll::Roll;
+use super::schedule::Large;
 use crate::topology::ring_order;
 use core::net::IpAddr;
-use pccl_protocol::{GroupId, GroupPlan, M2c, Member, Paths, PeerId, Purpose, limits};
+use pccl_protocol::{Algorithm, GroupId, GroupPlan, M2c, Member, Paths, PeerId, Purpose, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// No ring goes with all members.
@@ -87,14 +88,19 @@ impl Group {
             .map(|(ends, wish)| (ends, wish.min(limits::MAX_POOL_CONNECTIONS)))
             .map(|(ends, connections)| Wanted { ends, purpose: Purpose::Ring, connections, back: false })
             .collect();
-        let (pairwise, shares) = self.schedule_for(roll, measured, order);
+        let large = self.schedule_for(roll, measured, order);
         let one_host = roll.are_on_one_host(order);
         self.begin_epoch();
         self.count_anew();
         (self.net.planned_at, self.net.stands_since) = (now, None);
         let dials = roll.dials(order);
         let partial = !dials.barred(order).is_empty();
-        let mesh = self.net.plan_mesh(&dials, order, now);
+        let is_wanted = large.is_worth_a_mesh() || order.len() <= limits::ALWAYS_MESH_RANKS;
+        let (large, mesh) = match is_wanted {
+            true => (large, self.net.plan_mesh(&dials, order, now)),
+            // Nobody exchanges anything.
+            false => (Large::ring(), Vec::new()),
+        };
         let pairs = self.net.kept_pairs(order);
         let mut planned: BTreeSet<EdgeEnds> = BTreeSet::new();
         let wanted = ring.into_iter().chain(mesh).chain(pairs).filter(|wanted| planned.insert(wanted.ends));
@@ -108,7 +114,10 @@ impl Group {
         self.next.is_due = false;
         // A mesh that stands goes on, and another one has yet to stand.
         let mesh = self.net.paths.mesh && !is_new;
-        (self.net.paths, self.net.shares) = (Paths { mesh, one_host, pairwise, partial }, shares);
+        let (pairwise, by_sites) =
+            (large.schedule == Algorithm::Pairwise, large.schedule == Algorithm::Sites);
+        self.net.paths = Paths { mesh, one_host, pairwise, partial, sites: large.has_sites(), by_sites };
+        (self.net.shares, self.net.sites) = (large.shares, large.sites);
         self.net.edges.clear_paces();
         self.log_ring(id, out);
         self.push_ring(id, roll, out);
@@ -141,6 +150,7 @@ impl Group {
                     p2p_port: peer.info.p2p_port,
                     state_port: peer.info.state_port,
                     share: self.net.shares.get(id).copied().unwrap_or(0),
+                    site: self.net.sites.get(id).copied().unwrap_or_default(),
                 })
             };
             let members = self.ring.iter().filter_map(member).collect();

@@ -4,7 +4,9 @@ use super::MasterState;
 use super::client::Phase;
 use super::group::{Op, Sync};
 use super::types::ClientKey;
-use pccl_protocol::{GroupEpoch, GroupId, LinkGeneration, OpId, PeerId, Revision, SyncId, WorldEpoch};
+use pccl_protocol::{
+    Algorithm, GroupEpoch, GroupId, LinkGeneration, OpId, PeerId, Revision, SyncId, WorldEpoch,
+};
 use std::collections::BTreeSet;
 
 /// How far a peer has come.
@@ -169,7 +171,7 @@ impl MasterState {
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
             assert!(!group.ring.is_empty() && !group.next.is_due, "group {id} waits for a plan");
             assert!(
-                !group.net.paths.pairwise || group.net.has_mesh(),
+                group.net.large() == Algorithm::Ring || group.net.has_mesh(),
                 "group {id} has no edges for its schedule"
             );
             let shares = &group.net.shares;

@@ -176,7 +176,7 @@ impl MasterState {
             ring: group.ring.to_vec(),
             revision: group.shared.committed,
             slowest: group.slowest_edge(&self.measured),
-            pairwise: group.net.paths.pairwise,
+            schedule: group.net.large(),
         });
         let mut peers: Vec<(&PeerId, &Peer)> = self.roll.peers.iter().collect();
         peers.sort_by_key(|(_, peer)| peer.order);

@@ -14,6 +14,7 @@ mod dials;
 mod family;
 mod hamiltonian;
 mod held_karp;
+mod interfaces;
 mod job;
 mod kicks;
 mod largest;
@@ -26,6 +27,7 @@ mod schedule;
 mod search;
 mod shares;
 mod simplex;
+mod sites;
 #[cfg(test)]
 mod test_support;
 mod tour;
@@ -33,6 +35,7 @@ mod two_rings;
 
 pub use bottleneck::NoPlan;
 pub use dials::{Dialer, Dials};
+pub use interfaces::{Interfaces, Uplink};
 pub(crate) use job::to_link;
 pub use job::{Answer, Job, JobLink};
 pub use largest::{Candidate, largest_ring};
@@ -42,6 +45,7 @@ pub use plan::{
     Certified, EQUALLY_FAST, EXACT_PEERS, EXACT_PEERS_BACKGROUND, MIN_GAIN, Objective, Options, Plan, plan,
 };
 pub use probes::{NEAR_ROUNDS, NEAR_STEPS, Probed, SAMPLE_ROUNDS, near_rounds, probe_rounds};
-pub use schedule::{Interfaces, SCHEDULED_PEERS, Schedules, pairwise_rate};
+pub use schedule::{BySites, SCHEDULED_PEERS, Schedules, pairwise_rate, part_of_edge, sites_rate};
 pub use search::{NoRing, ring_order};
 pub use shares::SHARE_PARTS;
+pub use sites::Sites;

@@ -62,7 +62,7 @@ pub fn near_rounds(
     let mut planned = BTreeSet::new();
     let mut round = |nth: usize| {
         // Ends take turns in choosing.
-        let sends = nth % 2 == 0;
+        let sends = nth.is_multiple_of(2);
         let mut taken = vec![false; peers];
         let mut edges = Vec::new();
         for &chooser in if sends { &senders } else { &receivers } {

@@ -1,63 +1,25 @@
-//! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, over two rings at once.
+//! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, in two levels over sites,
+//! over two rings at once.
 //!
 //! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one
 //! network interface) sends to others at most what its fastest edge to another place was measured to carry, and
 //! receives likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and
 //! does not profit from an interface that can do more, so that the other schedules are if anything faster than it says
-//! here.
+//! here. What peers have in common beyond their interfaces is an [`Uplink`](super::Uplink).
 
-use super::{matrix::Matrix, plan::MIN_GAIN, shares::best_shares, two_rings::two_rings};
+use super::{
+    interfaces::Interfaces,
+    matrix::Matrix,
+    plan::MIN_GAIN,
+    shares::best_shares,
+    sites::{Sites, best_sites},
+    two_rings::{MAX_TWO_RINGS, two_rings},
+};
 use core::ops::RangeInclusive;
-use pccl_protocol::limits::MAX_MESH_RANKS;
+use pccl_protocol::{Algorithm, limits::MAX_MESH_RANKS};
 
-/// Groups of these sizes have direct edges between all peers, and may use another schedule than a ring.
+/// Groups of these sizes may have direct edges between all peers, and use another schedule than a ring.
 pub const SCHEDULED_PEERS: RangeInclusive<usize> = 3..=MAX_MESH_RANKS;
-
-/// What the network interface of each place carries, by the number of its first peer, in Mbit/s.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Interfaces {
-    /// To other places.
-    pub sends: Vec<f64>,
-    /// From other places.
-    pub receives: Vec<f64>,
-}
-
-impl Interfaces {
-    /// As much as the fastest edge.
-    pub fn of(matrix: &Matrix) -> Self {
-        let n = matrix.peers();
-        let mut interfaces = Self { sends: vec![0.0; n], receives: vec![0.0; n] };
-        for (from, to) in crossing_edges(matrix) {
-            let rate = matrix.rate(from, to);
-            let (sends, receives) =
-                (&mut interfaces.sends[matrix.group(from)], &mut interfaces.receives[matrix.group(to)]);
-            *sends = sends.max(rate);
-            *receives = receives.max(rate);
-        }
-        interfaces
-    }
-
-    /// Takes in what edges carried while all peers sent to all, in Mbit/s, or 0: an interface carries all of that at
-    /// once.
-    pub fn learn(&mut self, matrix: &Matrix, carried: impl Fn(usize, usize) -> f64) {
-        let n = matrix.peers();
-        let (mut sent, mut received) = (vec![0.0; n], vec![0.0; n]);
-        for (from, to) in crossing_edges(matrix) {
-            let rate = carried(from, to);
-            sent[matrix.group(from)] += rate;
-            received[matrix.group(to)] += rate;
-        }
-        let all = self.sends.iter_mut().zip(&sent).chain(self.receives.iter_mut().zip(&received));
-        all.for_each(|(known, carried)| *known = known.max(*carried));
-    }
-}
-
-/// Pairs of peers in different places, in both directions.
-fn crossing_edges(matrix: &Matrix) -> impl Iterator<Item = (usize, usize)> {
-    let n = matrix.peers();
-    let pairs = (0..n).flat_map(move |from| (0..n).map(move |to| (from, to)));
-    pairs.filter(|&(from, to)| matrix.group(from) != matrix.group(to))
-}
 
 /// Parts of a tensor that each edge carries, row by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,6 +50,37 @@ impl Loads {
         Self { peers, parts: (0..peers * peers).map(|at| part(at / peers, at % peers)).collect() }
     }
 
+    /// In two levels: within a site each peer owns the same, and sends to each other peer its contribution to what that
+    /// one owns there, and the result of its own. All peers of one site deal with all of another one, and alike: sums
+    /// of a site go to what the other site owns, and results of what it owns itself. Shares of sites are in proportion
+    /// to these numbers, or to their sizes if there are none.
+    pub(crate) fn by_sites(sites: &Sites, shares: &[u16]) -> Self {
+        let (peers, sizes) = (sites.of.len(), sites.sizes());
+        let weight = |site: usize| shares.get(site).map_or(sizes[site], |part| f64::from(*part));
+        let all: f64 = (0..sizes.len()).map(weight).sum();
+        let part = |from: usize, to: usize| {
+            let (here, there) = (usize::from(sites.of[from]), usize::from(sites.of[to]));
+            match from == to {
+                true => 0.0,
+                false if here == there => 2.0 / sizes[here],
+                false => (weight(here) + weight(there)) / all / (sizes[here] * sizes[there]),
+            }
+        };
+        Self { peers, parts: (0..peers * peers).map(|at| part(at / peers, at % peers)).collect() }
+    }
+
+    /// What an edge carries.
+    pub(crate) fn part(&self, from: usize, to: usize) -> f64 {
+        self.parts[from * self.peers + to]
+    }
+
+    /// What passes from peers that are `inside` to those that are not.
+    pub(crate) fn across(&self, inside: impl Fn(usize) -> bool) -> f64 {
+        let n = self.peers;
+        let crosses = |at: &usize| inside(at / n) && !inside(at % n);
+        (0..n * n).filter(crosses).map(|at| self.parts[at]).sum()
+    }
+
     /// Mbit of tensor a second. None if an edge that is needed cannot be used.
     pub(crate) fn mbit_s(&self, matrix: &Matrix, interfaces: &Interfaces) -> Option<f64> {
         let n = self.peers;
@@ -108,6 +101,13 @@ impl Loads {
             let loaded = parts.iter().zip(most).filter(|(part, _)| **part > 0.0);
             slowest = loaded.fold(slowest, |slowest, (part, most)| slowest.min(most / part));
         }
+        for uplink in &interfaces.uplinks {
+            let (out, into) =
+                (self.across(|peer| uplink.behind[peer]), self.across(|peer| !uplink.behind[peer]));
+            for (part, most) in [(out, uplink.sends), (into, uplink.receives)] {
+                slowest = if part > 0.0 { slowest.min(most / part) } else { slowest };
+            }
+        }
         Some(slowest).filter(|rate| rate.is_finite())
     }
 }
@@ -122,8 +122,19 @@ pub struct Schedules {
     /// What each peer should own in pairwise exchange, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS);
     /// empty: all the same.
     pub shares: Vec<u16>,
+    /// In two levels, over the best sites, if there are any.
+    pub sites: Option<BySites>,
     /// Around the best two rings that have no edge in common, likewise.
     pub two_rings: Option<f64>,
+}
+
+/// How much tensor is reduced in a second in two levels over these sites.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BySites {
+    /// In Mbit.
+    pub rate: f64,
+    /// Who is in which, and what they own.
+    pub sites: Sites,
 }
 
 impl Schedules {
@@ -139,7 +150,14 @@ impl Schedules {
         let ring = loads.mbit_s(matrix, interfaces)?;
         let shares = best_shares(matrix, interfaces).unwrap_or_default();
         let pairwise = pairwise_rate(matrix, interfaces, &shares);
-        Some(Self { ring, pairwise, shares, two_rings: None })
+        Some(Self { ring, pairwise, shares, sites: None, two_rings: None })
+    }
+
+    /// The same with sites: those that are `named`, by number of peer, and else the best that are found.
+    #[must_use]
+    pub fn with_sites(mut self, matrix: &Matrix, interfaces: &Interfaces, named: &[Option<u16>]) -> Self {
+        self.sites = may_exchange(matrix).then(|| best_sites(matrix, interfaces, named)).flatten();
+        self
     }
 
     /// For the ring in the order of the numbers, and an exchange in which only these own something, each the same.
@@ -158,13 +176,14 @@ impl Schedules {
         let ring = loads.mbit_s(matrix, interfaces)?;
         let shares: Vec<u16> = owns.iter().map(|owns| u16::from(*owns)).collect();
         let pairwise = Loads::pairwise(n, &shares).mbit_s(matrix, interfaces);
-        Some(Self { ring, pairwise, shares, two_rings: None })
+        Some(Self { ring, pairwise, shares, sites: None, two_rings: None })
     }
 
-    /// The same with two rings.
+    /// The same with two rings, for few peers.
     #[must_use]
     pub fn with_two_rings(mut self, matrix: &Matrix, interfaces: &Interfaces) -> Self {
-        self.two_rings = can_differ(matrix).then(|| two_rings(matrix, interfaces)).flatten();
+        let is_possible = can_differ(matrix) && matrix.peers() <= MAX_TWO_RINGS;
+        self.two_rings = is_possible.then(|| two_rings(matrix, interfaces)).flatten();
         self
     }
 
@@ -173,15 +192,28 @@ impl Schedules {
         Some(self.pairwise? / self.ring - 1.0)
     }
 
-    /// Whether pairwise exchange is to be used, if it `is_used` now: a change either way has to gain a tenth.
-    pub fn prefers_pairwise(&self, is_used: bool) -> bool {
-        self.pairwise.is_some_and(|pairwise| {
-            if is_used {
-                self.ring < pairwise * (1.0 + MIN_GAIN)
-            } else {
-                pairwise >= self.ring * (1.0 + MIN_GAIN)
-            }
-        })
+    /// By what part the schedule in two levels is faster than the ring; below 0 if it is slower.
+    pub fn sites_gain(&self) -> Option<f64> {
+        Some(self.sites.as_ref()?.rate / self.ring - 1.0)
+    }
+
+    /// How much tensor a second a schedule reduces; none of one that is not possible.
+    fn rate_of(&self, algorithm: Algorithm) -> Option<f64> {
+        match algorithm {
+            Algorithm::Ring => Some(self.ring),
+            Algorithm::Pairwise => self.pairwise,
+            Algorithm::Sites => self.sites.as_ref().map(|found| found.rate),
+            _ => None,
+        }
+    }
+
+    /// Which schedule is to be used, where `used` is used now. Of those within a tenth of the best: the used one, or
+    /// else the ring before pairwise exchange, which has its bytes, and that before sites.
+    pub fn preferred(&self, used: Algorithm) -> Algorithm {
+        let all = [used, Algorithm::Ring, Algorithm::Pairwise, Algorithm::Sites];
+        let rated = || all.into_iter().filter_map(|it| Some((it, self.rate_of(it)?)));
+        let best = rated().map(|it| it.1).fold(0.0, f64::max);
+        rated().find(|it| it.1 * (1.0 + MIN_GAIN) > best).map_or(Algorithm::Ring, |it| it.0)
     }
 }
 
@@ -192,6 +224,20 @@ pub fn pairwise_rate(matrix: &Matrix, interfaces: &Interfaces, shares: &[u16]) -
     let n = matrix.peers();
     let fits = shares.is_empty() || (shares.len() == n && shares.iter().any(|part| *part > 0));
     (fits && may_exchange(matrix)).then(|| Loads::pairwise(n, shares).mbit_s(matrix, interfaces)).flatten()
+}
+
+/// The same in two levels over these sites. None if these are not sites of these peers.
+pub fn sites_rate(matrix: &Matrix, interfaces: &Interfaces, sites: &Sites) -> Option<f64> {
+    let fits = sites.of.len() == matrix.peers() && sites.have_two_levels();
+    let loads = || Loads::by_sites(sites, &sites.shares);
+    (fits && may_exchange(matrix)).then(|| loads().mbit_s(matrix, interfaces)).flatten()
+}
+
+/// What an edge carries of a tensor, by pairwise exchange with these shares, or over these sites.
+pub fn part_of_edge(peers: usize, shares: &[u16], sites: Option<&Sites>, (from, to): (usize, usize)) -> f64 {
+    let loads =
+        sites.map_or_else(|| Loads::pairwise(peers, shares), |sites| Loads::by_sites(sites, &sites.shares));
+    loads.part(from, to)
 }
 
 /// Whether pairwise exchange is possible. Who owns nothing needs its edges as well: a mesh stands with all of them or
@@ -359,7 +405,7 @@ mod tests {
         // Without shares of both its ends an edge between the others binds: they own half each. A little more is good
         // enough.
         assert!((300.0..310.0).contains(&found.pairwise.unwrap()), "{found:?}");
-        assert!(found.prefers_pairwise(false));
+        assert_eq!(found.preferred(Algorithm::Ring), Algorithm::Pairwise);
         // To and from a slow host all has to pass once, and no more than that if it owns nothing.
         let found = schedules(&matrix(4, |from, to| if from == 0 || to == 0 { 10.0 } else { 300.0 }));
         assert!((9.7..=10.0).contains(&found.pairwise.unwrap()), "{found:?}");
@@ -395,24 +441,35 @@ mod tests {
     #[test]
     fn only_groups_with_direct_edges_have_a_choice() {
         assert_eq!(schedules(&matrix(2, |_, _| 1.0)).pairwise, None);
-        assert_eq!(schedules(&matrix(9, |_, _| 1.0)).pairwise, None);
+        assert_eq!(schedules(&matrix(SCHEDULED_PEERS.end() + 1, |_, _| 1.0)).pairwise, None);
         let costs = Matrix::of_costs(3, &[Some(1); 9]).unwrap();
         assert_eq!(Schedules::of(&costs, &Interfaces::of(&costs), &[0, 1, 2]), None);
     }
 
     #[test]
     fn a_change_has_to_gain_a_tenth() {
-        let with = |pairwise| Schedules {
+        use Algorithm::{Pairwise, Ring, Sites as BySitesOnly};
+        let with = |pairwise, sites: Option<f64>| Schedules {
             ring: 100.0,
-            pairwise: Some(pairwise),
+            pairwise,
             shares: Vec::new(),
+            sites: sites.map(|rate| BySites { rate, sites: Sites::new(&[0, 0, 1]) }),
             two_rings: None,
         };
-        let both = |pairwise| (with(pairwise).prefers_pairwise(false), with(pairwise).prefers_pairwise(true));
-        assert_eq!(both(109.0), (false, true));
-        assert_eq!(both(110.1), (true, true));
-        assert_eq!(both(91.0), (false, true));
-        assert_eq!(both(90.0), (false, false));
-        assert!(!Schedules { pairwise: None, ..with(1.0) }.prefers_pairwise(true));
+        let both = |pairwise| {
+            let found = with(Some(pairwise), None);
+            (found.preferred(Ring), found.preferred(Pairwise))
+        };
+        assert_eq!(both(109.0), (Ring, Pairwise));
+        assert_eq!(both(110.1), (Pairwise, Pairwise));
+        assert_eq!(both(91.0), (Ring, Pairwise));
+        assert_eq!(both(90.0), (Ring, Ring));
+        assert_eq!(with(None, None).preferred(Pairwise), Ring);
+        let three = with(Some(120.0), Some(125.0));
+        let preferred = [Ring, Pairwise, BySitesOnly].map(|used| three.preferred(used));
+        assert_eq!(preferred, [Pairwise, Pairwise, BySitesOnly]);
+        assert_eq!(with(Some(120.0), Some(140.0)).preferred(Pairwise), BySitesOnly);
+        // The sites have gone.
+        assert_eq!(with(Some(105.0), None).preferred(BySitesOnly), Ring);
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! If peer i owns the part `x_i`, the edge i -> j carries `x_j + x_i`: what i contributes to the part of j, and the
 //! result of its own. With `z_i = x_i * rate`, where the rate is how much tensor is reduced in a second, every limit is
-//! linear in z: the edge carries `z_i + z_j`, and the sum of all z is the rate.
+//! linear in z: the edge carries `z_i + z_j`, and the sum of all z is the rate. So it is with sites that own parts,
+//! where what an edge carries also has parts that are the same whoever owns what: so many times the sum of all z.
 
 use super::{
+    interfaces::Interfaces,
     matrix::Matrix,
-    schedule::{Interfaces, may_exchange, pairwise_rate},
+    schedule::{Loads, may_exchange},
     simplex::{Row, greatest_sum},
 };
 
@@ -20,45 +22,58 @@ const CONTRIBUTIONS_MAX: f64 = 2.0;
 /// Halvings of a range of shares: finer than the parts.
 const HALVINGS: usize = 10;
 
-/// Parts of [`SHARE_PARTS`] by number of peer, which sum up to all of them; empty for equal shares. Of all that are
-/// nearly as fast as possible, those whose largest is smallest, and of these those whose smallest is largest. None if
-/// there is no exchange.
+/// A network: its edges, and what they have in common.
+type Network<'a> = (&'a Matrix, &'a Interfaces);
+/// What edges carry if owners have these shares; equal ones if there are none. It is symmetric, and linear in shares.
+type LoadsOf<'a> = dyn Fn(&[u16]) -> Loads + 'a;
+
+/// What each peer should own in pairwise exchange, by its number; empty for equal shares. None if there is no exchange.
 pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Vec<u16>> {
-    if !may_exchange(matrix) {
-        return None;
-    }
-    let limits = limits(matrix, interfaces);
-    let good = GOOD * rates(&limits, 0.0, largest_of(matrix.peers())).iter().sum::<f64>();
-    let equal = pairwise_rate(matrix, interfaces, &[])?;
-    if equal >= good {
-        return Some(Vec::new());
-    }
-    let shares = whole_parts(matrix, interfaces, &even_rates(&limits, good));
-    let rate = pairwise_rate(matrix, interfaces, &shares);
-    Some(shares).filter(|_| rate > Some(equal)).or_else(|| Some(Vec::new()))
+    let n = matrix.peers();
+    let loads_of = |shares: &[u16]| Loads::pairwise(n, shares);
+    may_exchange(matrix).then(|| shares_among((matrix, interfaces), n, &loads_of))
 }
 
-/// The largest share of one of `n` peers.
+/// Parts of [`SHARE_PARTS`] by number of owner, which sum up to all of them; empty for equal shares. Of all that are
+/// nearly as fast as possible, those whose largest is smallest, and of these those whose smallest is largest.
+pub(crate) fn shares_among(network: Network<'_>, owners: usize, loads_of: &LoadsOf<'_>) -> Vec<u16> {
+    let rate_of = |shares: &[u16]| loads_of(shares).mbit_s(network.0, network.1);
+    let Some(equal) = rate_of(&[]) else { return Vec::new() };
+    let limits = limits(network, owners, loads_of);
+    let good = GOOD * rates(&limits, 0.0, largest_of(owners)).iter().sum::<f64>();
+    if equal >= good {
+        return Vec::new();
+    }
+    let shares = whole_parts(&rate_of, &even_rates(&limits, good));
+    if rate_of(&shares) > Some(equal) { shares } else { Vec::new() }
+}
+
+/// The largest share of one of `n` owners.
 fn largest_of(n: usize) -> f64 {
     (CONTRIBUTIONS_MAX / (n - 1) as f64).min(1.0)
 }
 
-/// What edges and interfaces carry.
-fn limits(matrix: &Matrix, interfaces: &Interfaces) -> Vec<Row> {
+/// What edges, interfaces and uplinks carry.
+fn limits((matrix, interfaces): Network<'_>, owners: usize, loads_of: &LoadsOf<'_>) -> Vec<Row> {
     let n = matrix.peers();
+    let all_of_one = |owner: usize| {
+        let shares: Vec<u16> = (0..owners).map(|other| u16::from(other == owner)).collect();
+        loads_of(&shares)
+    };
+    let loads: Vec<Loads> = (0..owners).map(all_of_one).collect();
+    let row = |most: f64, part: &dyn Fn(&Loads) -> f64| Row { parts: loads.iter().map(part).collect(), most };
     let mut rows = Vec::new();
     for i in 0..n {
-        for j in i + 1..n {
-            let parts = (0..n).map(|peer| f64::from(u8::from(peer == i || peer == j))).collect();
-            rows.push(Row { parts, most: matrix.rate(i, j).min(matrix.rate(j, i)) });
-        }
+        let edges = (i + 1..n).map(|j| (j, matrix.rate(i, j).min(matrix.rate(j, i))));
+        rows.extend(edges.map(|(j, most)| row(most, &|loads| loads.part(i, j))));
     }
     for place in (0..n).filter(|&peer| matrix.group(peer) == peer) {
-        let is_in = |peer: usize| matrix.group(peer) == place;
-        let inside = (0..n).filter(|&peer| is_in(peer)).count();
-        let outside = n - inside;
-        let parts = (0..n).map(|peer| if is_in(peer) { outside } else { inside } as f64).collect();
-        rows.push(Row { parts, most: interfaces.sends[place].min(interfaces.receives[place]) });
+        let most = interfaces.sends[place].min(interfaces.receives[place]);
+        rows.push(row(most, &|loads| loads.across(|peer| matrix.group(peer) == place)));
+    }
+    for uplink in &interfaces.uplinks {
+        let most = uplink.sends.min(uplink.receives);
+        rows.push(row(most, &|loads| loads.across(|peer| uplink.behind[peer])));
     }
     rows
 }
@@ -104,7 +119,7 @@ fn even_rates(limits: &[Row], good: f64) -> Vec<f64> {
 
 /// The largest whole parts that are not too large, and what is left goes where it slows down least, or else to the
 /// largest remainder: a small share may have to be that small.
-fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u16> {
+fn whole_parts(rate_of: &dyn Fn(&[u16]) -> Option<f64>, rates: &[f64]) -> Vec<u16> {
     let all: f64 = rates.iter().sum();
     let exact: Vec<f64> = rates.iter().map(|rate| rate / all * f64::from(SHARE_PARTS)).collect();
     let mut shares: Vec<u16> = exact.iter().map(|part| *part as u16).collect();
@@ -112,7 +127,7 @@ fn whole_parts(matrix: &Matrix, interfaces: &Interfaces, rates: &[f64]) -> Vec<u
         let with_one_more = |peer: usize| {
             let mut shares = shares.clone();
             shares[peer] += 1;
-            pairwise_rate(matrix, interfaces, &shares).unwrap_or(0.0)
+            rate_of(&shares).unwrap_or(0.0)
         };
         let remainder = |peer: usize| exact[peer] - f64::from(shares[peer]);
         let less = (0..shares.len()).filter(|&peer| remainder(peer) > 0.0);

@@ -4,6 +4,7 @@ use super::*;
 use crate::topology::{
     chance::Chance,
     matrix::Link,
+    schedule::pairwise_rate,
     simplex::tests::proven_sum,
     test_support::{permutations, sparse},
 };
@@ -42,9 +43,14 @@ fn with_surroundings(chance: &mut Chance, matrix: Matrix) -> (Matrix, Interfaces
     (matrix, interfaces)
 }
 
+fn limits_of_pairs(matrix: &Matrix, interfaces: &Interfaces) -> Vec<Row> {
+    let n = matrix.peers();
+    limits((matrix, interfaces), n, &|shares| Loads::pairwise(n, shares))
+}
+
 fn best_rate(matrix: &Matrix, interfaces: &Interfaces) -> f64 {
     let n = matrix.peers();
-    proven_sum(n, &between(&limits(matrix, interfaces), 0.0, largest_of(n)))
+    proven_sum(n, &between(&limits_of_pairs(matrix, interfaces), 0.0, largest_of(n)))
 }
 
 fn largest(shares: &[u16], n: usize) -> f64 {
@@ -121,7 +127,7 @@ fn shares_are_whole_nearly_the_best_and_never_worse_than_equal_ones() {
         assert!(largest(&shares, n) < largest_of(n) + 0.001, "{shares:?}");
         // With a smaller largest share nothing is good enough.
         let most = largest(&shares, n) - 0.008;
-        let less: f64 = rates(&limits(&matrix, &interfaces), 0.0, most).iter().sum();
+        let less: f64 = rates(&limits_of_pairs(&matrix, &interfaces), 0.0, most).iter().sum();
         assert!(most <= 1.0 / n as f64 || less < best * GOOD, "{shares:?}");
     }
     assert!(uneven.iter().all(|count| *count > 100), "{uneven:?}");
@@ -142,8 +148,11 @@ fn the_numbers_of_peers_do_not_matter() {
                 self::matrix(n, |i, j| matrix.value(order[i], order[j]).unwrap_or(1.0)).with_places(&places);
             // What an interface carries is found by the first peer of its place.
             let of = |all: &[f64]| order.iter().map(|peer| all[matrix.group(*peer)]).collect();
-            let turned_interfaces =
-                Interfaces { sends: of(&interfaces.sends), receives: of(&interfaces.receives) };
+            let turned_interfaces = Interfaces {
+                sends: of(&interfaces.sends),
+                receives: of(&interfaces.receives),
+                uplinks: Vec::new(),
+            };
             let (a, b) = (best_rate(&matrix, &interfaces), best_rate(&turned, &turned_interfaces));
             assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
             let turned_shares = best_shares(&turned, &turned_interfaces).unwrap();
@@ -225,7 +234,7 @@ fn peers_that_share_an_interface_own_what_the_others_do_not() {
 
 #[test]
 fn where_there_is_no_exchange_there_are_no_shares() {
-    for n in [1, 2, 9] {
+    for n in [1, 2, 33] {
         let matrix = matrix(n, |_, _| 100.0);
         assert_eq!(best_shares(&matrix, &Interfaces::of(&matrix)), None);
     }

@@ -1,9 +1,9 @@
 //! The best two rings that have no edge in common, each with a share of the tensor in proportion to its slowest edge.
 
-use super::{
-    matrix::Matrix,
-    schedule::{Interfaces, Loads},
-};
+use super::{interfaces::Interfaces, matrix::Matrix, schedule::Loads};
+
+/// Most peers for which all rings are looked at.
+pub(crate) const MAX_TWO_RINGS: usize = 8;
 
 /// A ring with its edges as a set: edge i -> k is bit 8 i + k.
 struct Ring {
@@ -13,7 +13,7 @@ struct Ring {
 }
 
 /// How much tensor they reduce in a second together, in Mbit. All pairs of rings are looked at that can be better than
-/// the best so far. For at most 8 peers.
+/// the best so far. For at most [`MAX_TWO_RINGS`] peers.
 pub(crate) fn two_rings(matrix: &Matrix, interfaces: &Interfaces) -> Option<f64> {
     let n = matrix.peers() as f64;
     let mut rings = all_rings(matrix);
@@ -52,7 +52,7 @@ fn together(matrix: &Matrix, interfaces: &Interfaces, first: &Ring, second: &Rin
 
 /// All rings over possible edges.
 fn all_rings(matrix: &Matrix) -> Vec<Ring> {
-    debug_assert!(matrix.peers() <= 8);
+    debug_assert!(matrix.peers() <= MAX_TWO_RINGS);
     let mut rings = Vec::new();
     extend(matrix, &mut vec![0], &mut rings);
     rings

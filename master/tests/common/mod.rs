@@ -97,6 +97,7 @@ pub(crate) fn registration(group: u32) -> C2m {
         alone: false,
         resume: None,
         outbound_only: Some(false),
+        site: Name::default(),
     })
 }
 

@@ -19,6 +19,7 @@ use std::{
 pub(crate) const AUTOMATIC: usize = 0;
 pub(crate) const RING: usize = 1;
 pub(crate) const PAIRWISE: usize = 2;
+pub(crate) const SITES: usize = 3;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -98,8 +99,10 @@ impl Peer {
                 self.data.resize(bytes / 4, 1.0);
                 timed(repetitions, || Ok(self.comm.all_reduce(&mut self.data, ReduceOp::Sum).map(drop)?))
             }
-            ("is_pairwise", &[]) => {
-                Ok((f64::from(u8::from(self.algorithm == Some(Algorithm::Pairwise))), 0.0))
+            // How the last scheduled operation travelled.
+            ("travelled", &[]) => {
+                let place = |it: &Schedule| Some(it.algorithm()) == self.algorithm;
+                Ok((SCHEDULES.iter().position(place).unwrap_or(AUTOMATIC) as f64, 0.0))
             }
             ("scheduled", &[schedule, bytes, repetitions]) => {
                 self.data.resize(bytes / 4, 1.0);
@@ -196,10 +199,12 @@ fn many<'a>(comm: &Communicator, tensors: impl Iterator<Item = &'a mut [f32]>) -
     Ok(comm.all_reduce_many(&mut tensors, ManyOptions::default()).map(drop)?)
 }
 
-/// By its place in the order of [`AUTOMATIC`], [`RING`], [`PAIRWISE`].
+/// In the order of [`AUTOMATIC`], [`RING`], [`PAIRWISE`], [`SITES`].
+const SCHEDULES: [Schedule; 4] = [Schedule::Automatic, Schedule::Ring, Schedule::Pairwise, Schedule::Sites];
+
+/// By its place in [`SCHEDULES`].
 fn schedule_of(number: usize) -> Result<Schedule, String> {
-    let all = [Schedule::Automatic, Schedule::Ring, Schedule::Pairwise];
-    all.get(number).copied().ok_or_else(|| format!("no schedule {number}"))
+    SCHEDULES.get(number).copied().ok_or_else(|| format!("no schedule {number}"))
 }
 
 /// Elapsed and processor time of some calls, in seconds.

@@ -16,6 +16,7 @@ mod moving;
 mod plain_ring;
 mod schedules;
 mod several;
+mod sites;
 mod turns;
 mod wan;
 
@@ -61,6 +62,10 @@ struct Args {
     /// With `--wan`: what pairwise exchange is worth beside the ring, and which of them is chosen.
     #[arg(long, requires = "wan")]
     schedules: bool,
+    /// With `--wan`: what two levels are worth over two sites, beside the ring and pairwise exchange, at the sizes of
+    /// `--mib`.
+    #[arg(long, requires = "wan")]
+    sites: bool,
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
@@ -118,6 +123,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(program) = args.wan.as_ref().filter(|_| args.schedules) {
         return schedules::run(program, &args);
+    }
+    if let Some(program) = args.wan.as_ref().filter(|_| args.sites) {
+        return sites::run(program, &args);
     }
     if let Some(command) = &args.beside {
         return beside::run(command, &args);

@@ -5,7 +5,7 @@
 use crate::{
     Args,
     best_ring::best_ring,
-    child::{AUTOMATIC, PAIRWISE, RING},
+    child::{AUTOMATIC, PAIRWISE, RING, SITES},
     fleet::{Fleet, Setup},
     median,
 };
@@ -116,10 +116,12 @@ fn best_exchange(rate: fn(usize, usize) -> f64) -> Result<f64, Box<dyn Error>> {
 }
 
 /// How the last operation travelled.
-fn what_ran(fleet: &mut Fleet) -> io::Result<&'static str> {
-    fleet.tell_all("is_pairwise")?;
-    let is_pairwise = fleet.answers()?.iter().all(|(yes, _)| *yes == 1.0);
-    Ok(if is_pairwise { "pairwise" } else { "ring" })
+pub(crate) fn what_ran(fleet: &mut Fleet) -> io::Result<&'static str> {
+    fleet.tell_all("travelled")?;
+    let ways: Vec<f64> = fleet.answers()?.iter().map(|(way, _)| *way).collect();
+    let names = [(RING, "ring"), (PAIRWISE, "pairwise"), (SITES, "sites")];
+    let name = names.iter().find(|(number, _)| ways.iter().all(|way| *way == *number as f64));
+    Ok(name.map_or("something else", |(_, name)| name))
 }
 
 /// One pair of equal ones becomes much slower, which equal chunks cannot avoid: how long operations take until its ends

@@ -99,6 +99,7 @@ pub(crate) fn schedule(value: c_int) -> Outcome<Schedule> {
         0 => Schedule::Automatic,
         1 => Schedule::Ring,
         5 => Schedule::Pairwise,
+        6 => Schedule::Sites,
         2..=4 => return Err(Failure::argument(format!("the pcclSchedule_t {value} cannot be chosen"))),
         _ => return Err(Failure::argument(format!("{value} is no pcclSchedule_t"))),
     })
@@ -140,13 +141,14 @@ mod tests {
     #[test]
     fn schedules_have_the_numbers_of_the_header() {
         let names: Vec<_> =
-            (0..6).filter_map(Algorithm::from_code).map(|it| (schedule_code(it), it.to_string())).collect();
+            (0..7).filter_map(Algorithm::from_code).map(|it| (schedule_code(it), it.to_string())).collect();
         let names: Vec<_> = names.iter().map(|(code, name)| format!("{code} {name}")).collect();
-        let all = "0 automatic, 1 ring, 2 all-gather, 3 direct, 4 reduce-broadcast, 5 pairwise";
+        let all = "0 automatic, 1 ring, 2 all-gather, 3 direct, 4 reduce-broadcast, 5 pairwise, 6 sites";
         assert_eq!(names.join(", "), all);
         assert_eq!(schedule(0), Ok(Schedule::Automatic));
         assert_eq!(schedule(1), Ok(Schedule::Ring));
         assert_eq!(schedule(5), Ok(Schedule::Pairwise));
+        assert_eq!(schedule(6), Ok(Schedule::Sites));
     }
 
     #[test]

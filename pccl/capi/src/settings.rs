@@ -193,6 +193,20 @@ pub(crate) unsafe extern "C" fn pcclSetName(comm: Handle, name: *const c_char) -
     })
 }
 
+/// `pcclSetSite`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetSite(comm: Handle, site: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let site = unsafe { raw::text(site, "site") }?;
+        comm.set(|builder| builder.site(&site))
+    })
+}
+
 /// `pcclSetRunKey`.
 ///
 /// # Safety

@@ -115,6 +115,8 @@ wire_struct! {
         pub resume: Option<ResumeOffer>,
         /// Whether nobody can dial it, as its program says; `None`: whether the master can decides.
         pub outbound_only: Option<bool>,
+        /// What its site is called, if its program says so; empty: sites are found by what is measured.
+        pub site: Name,
     }
 }
 

@@ -12,8 +12,8 @@ pub struct Descriptor {
     pub collective: Collective,
     /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is `Sum`.
     pub parts: Vec<PartDescriptor>,
-    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], or [`Algorithm::Automatic`],
-    /// which leaves it to the master.
+    /// Caller's choice of the algorithm: [`Algorithm::Ring`], [`Algorithm::Pairwise`], [`Algorithm::Sites`], or
+    /// [`Algorithm::Automatic`], which leaves it to the master.
     pub algorithm: Algorithm,
     /// Whether contributions have to be finite, which all votes say alike, and whether that of the voter is.
     pub finite: Finite,
@@ -75,7 +75,7 @@ impl Descriptor {
             Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast => {
                 self.bytes().saturating_mul(2 * (ranks as u64 - 1))
             }
-            Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise => {
+            Algorithm::Automatic | Algorithm::Ring | Algorithm::Pairwise | Algorithm::Sites => {
                 let bytes = self.parts.iter().map(PartDescriptor::most_bytes).fold(0, u64::saturating_add);
                 bytes.saturating_mul(passes.max(4))
             }
@@ -99,8 +99,12 @@ impl Descriptor {
         // What cannot be cut has its owner by rank, whatever the shares.
         let has_owners = !paths.partial || self.parts.iter().all(|part| part.quantisation.is_none());
         let pairwise = if paths.mesh && has_owners { Algorithm::Pairwise } else { Algorithm::Ring };
+        // Sums of sites are not quantised.
+        let is_plain = self.parts.iter().all(|part| part.quantisation.is_none());
+        let can_cross = can_be_pairwise && paths.mesh && paths.sites && !paths.partial && is_plain;
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
+            Algorithm::Sites if can_cross => Algorithm::Sites,
             Algorithm::Pairwise if can_be_pairwise => pairwise,
             _ if ranks > 1 && bytes > 0 && is_small => match paths {
                 Paths { mesh: false, .. } | Paths { partial: true, .. } => Algorithm::AllGather,
@@ -108,6 +112,7 @@ impl Descriptor {
                 Paths { one_host: true, .. } => Algorithm::ReduceBroadcast,
                 Paths { one_host: false, .. } => Algorithm::Direct,
             },
+            _ if paths.by_sites && can_cross => Algorithm::Sites,
             _ if paths.pairwise && can_be_pairwise => pairwise,
             _ => Algorithm::Ring,
         }
@@ -132,7 +137,12 @@ impl Descriptor {
 
     /// Whether the caller has asked for the mesh by name, and `ranks` peers can have one.
     pub fn asks_for_mesh(&self, ranks: usize) -> bool {
-        self.algorithm == Algorithm::Pairwise && self.can_be_pairwise(ranks)
+        let by_name = match self.algorithm {
+            Algorithm::Pairwise => true,
+            Algorithm::Sites => self.kind() == CollectiveKind::AllReduce,
+            _ => false,
+        };
+        by_name && self.can_be_pairwise(ranks)
     }
 
     fn can_be_pairwise(&self, ranks: usize) -> bool {
@@ -249,13 +259,31 @@ wire_code! {
         /// Over the mesh: every rank sends each chunk to the rank that owns it, which folds the contributions and sends
         /// the result to all. As many bytes as around the ring, over all edges at once. For large operations.
         Pairwise = 5 => "pairwise",
+        /// Over the mesh, in two levels: each chunk has an owner in every site, who folds what its site contributes,
+        /// and one of them folds what the sites do. The result goes back the same way, so that each byte crosses
+        /// between two sites once. For large operations.
+        Sites = 6 => "sites",
     }
 }
 
 impl Algorithm {
+    /// How large operations go that this carries out.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Pairwise => "by pairwise exchange",
+            Self::Sites => "in two levels over sites",
+            _ => "around the ring",
+        }
+    }
+
+    /// Whether it is for large operations, which show how fast edges are.
+    pub const fn is_for_large(self) -> bool {
+        matches!(self, Self::Ring | Self::Pairwise | Self::Sites)
+    }
+
     /// Whether data goes over the mesh.
     pub const fn uses_mesh(self) -> bool {
-        matches!(self, Self::Direct | Self::ReduceBroadcast | Self::Pairwise)
+        matches!(self, Self::Direct | Self::ReduceBroadcast | Self::Pairwise | Self::Sites)
     }
 }
 

@@ -4,8 +4,10 @@
 pub const MAX_PEERS: usize = 1024;
 /// Most peers that may wait for admission: a whole run may come at once.
 pub const MAX_PENDING_PEERS: usize = MAX_PEERS;
-/// Largest group whose members are connected with each other directly, beside the ring.
-pub const MAX_MESH_RANKS: usize = 8;
+/// Largest group whose members may be connected with each other directly, beside the ring.
+pub const MAX_MESH_RANKS: usize = 32;
+/// Largest group that has these connections whatever they are worth to large operations.
+pub const ALWAYS_MESH_RANKS: usize = 8;
 /// Most connections per ring edge.
 pub const MAX_POOL_CONNECTIONS: u16 = 64;
 /// Most names of trusted seeders.

@@ -1,6 +1,6 @@
 //! Measuring edges, and what a planned ring came to.
 
-use crate::{GroupId, Hosts, Name, PeerId, RequestId, Text, WorldSizes, limits};
+use crate::{Algorithm, GroupId, Hosts, Name, PeerId, RequestId, Text, WorldSizes, limits};
 use tinysockets::wire::ListItem;
 
 wire_struct! {
@@ -162,12 +162,14 @@ wire_struct! {
         pub proven: bool,
         /// Edges of the group without a rate: they could not be measured, and no ring uses them.
         pub unmeasured: u32,
-        /// Large operations of the receiver's group go by pairwise exchange while its mesh stands, unless the caller
-        /// chooses.
-        pub pairwise: bool,
+        /// How large operations of the receiver's group go while its mesh stands, unless the caller chooses: by
+        /// [`Algorithm::Ring`], [`Algorithm::Pairwise`] or [`Algorithm::Sites`].
+        pub schedule: Algorithm,
         /// Predicted speed of pairwise exchange, in per cent of the ring's; 0 if not known, or where there is no
         /// choice.
         pub pairwise_pct: u32,
+        /// The same over sites.
+        pub sites_pct: u32,
         /// Why nothing was planned, or who stands in the way of a ring; else empty.
         pub note: Text,
     }

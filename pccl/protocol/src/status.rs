@@ -1,8 +1,8 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
 use crate::{
-    CallKind, CollectiveId, EdgeRate, FetchProgress, GroupEpoch, GroupId, Host, Name, Named, PeerId,
-    RequestId, Revision, RunId, Standby, Term, Text, WireMode, WorldSizes, limits,
+    Algorithm, CallKind, CollectiveId, EdgeRate, FetchProgress, GroupEpoch, GroupId, Host, Name, Named,
+    PeerId, RequestId, Revision, RunId, Standby, Term, Text, WireMode, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -74,8 +74,9 @@ wire_struct! {
         pub revision: Option<Revision>,
         /// The slowest edge of the ring, if all of them have been measured.
         pub slowest: Option<EdgeRate>,
-        /// Large operations go by pairwise exchange, unless the caller chooses.
-        pub pairwise: bool,
+        /// How large operations go, unless the caller chooses: by [`Algorithm::Ring`], [`Algorithm::Pairwise`] or
+        /// [`Algorithm::Sites`].
+        pub schedule: Algorithm,
     }
 }
 
@@ -205,7 +206,7 @@ impl fmt::Display for Status {
                     edge.rate()
                 )?;
             }
-            let schedule = if group.pairwise { "by pairwise exchange" } else { "around the ring" };
+            let schedule = group.schedule.in_words();
             writeln!(f, "large operations go {schedule}")?;
         }
         for peer in &self.peers {
@@ -378,7 +379,7 @@ mod tests {
                 ring: vec![PeerId(0x11 << 96), PeerId(0x22 << 96)],
                 revision: Some(Revision(12)),
                 slowest: Some(EdgeRate { from: PeerId(0x11 << 96), to: PeerId(0x22 << 96), kbit_s: 87_654 }),
-                pairwise: false,
+                schedule: Algorithm::Ring,
             }],
             peers: vec![
                 StatusPeer { call: CallKind::None, operation: None, ..peer(0x11, PeerStage::Accepted) },

@@ -42,6 +42,20 @@ wire_struct! {
         /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
         /// others; 0 for all members: equal chunks.
         pub share: u16,
+        /// Its site; all members in one: there are no sites.
+        pub site: Site,
+    }
+}
+
+wire_struct! {
+    /// Which members are near each other.
+    #[derive(Copy, Default)]
+    pub struct Site {
+        /// Equal for members of one site.
+        pub number: u16,
+        /// What the site owns of a tensor that is reduced [over sites](crate::Algorithm::Sites), in relation to the
+        /// others; 0 for all members: each member owns the same.
+        pub share: u16,
     }
 }
 
@@ -104,6 +118,11 @@ wire_struct! {
         /// The mesh lacks the edges between members that nobody can dial. These own nothing, and only what owners alone
         /// send to all goes over it.
         pub partial: bool,
+        /// There are several sites, one of them with several members.
+        pub sites: bool,
+        /// Large operations go by [`Algorithm::Sites`](crate::Algorithm::Sites) while the mesh stands, if there are
+        /// sites and the caller has not chosen.
+        pub by_sites: bool,
     }
 }
 
@@ -136,6 +155,11 @@ impl GroupPlan {
             return Vec::new();
         }
         self.members.iter().map(|member| member.share).collect()
+    }
+
+    /// The sites of all ranks.
+    pub fn sites(&self) -> Vec<Site> {
+        self.members.iter().map(|member| member.site).collect()
     }
 
     /// Rank of `peer`, if it is a member.

@@ -14,6 +14,7 @@ pub(crate) mod progress;
 pub(crate) mod running;
 pub(crate) mod runs;
 pub(crate) mod shape;
+mod sites;
 pub(crate) mod table;
 
 #[cfg(test)]

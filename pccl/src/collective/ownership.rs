@@ -1,11 +1,20 @@
-//! Which rank owns which frames in pairwise exchange, as plain data.
+//! Which rank owns which frames in pairwise exchange and over sites, and who sends to whom, as plain data.
+//!
+//! Contributions to a frame go up a tree, and its result goes down: from each rank to the [local owner](Sites) of its
+//! site, from there to the owner. In pairwise exchange every rank is a site of its own, and sends to the owner.
 //!
 //! With equal shares each rank owns the chunk that it completes on the ring. With the shares of a ring plan, ranks with
 //! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A
 //! tensor that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
+//!
+//! Over sites the ranks of a site own the same. Which rank of another site is the local owner of a unit goes around,
+//! for each owner separately: so all pairs of ranks of two sites carry the same.
 
-use super::plan::{FRAME_BYTES, Frame, Plan, Unit};
-use pccl_protocol::Descriptor;
+use super::{
+    plan::{FRAME_BYTES, Frame, Plan, Unit},
+    sites::Sites,
+};
+use pccl_protocol::{Descriptor, Site};
 use std::ops::Range;
 
 /// Frames for each rank, about, where shares are not equal: enough that owners can be given what they
@@ -14,26 +23,33 @@ const FRAMES_PER_RANK: usize = 32;
 /// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
 const SMALLEST_FRAME_BYTES: usize = 64 << 10;
 
-/// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks with these shares.
-pub(crate) fn frame_bytes(descriptor: &Descriptor, ranks: usize, shares: &[u16]) -> usize {
-    if shares.is_empty() {
+/// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks whose owners are given what
+/// they should have, or who own the chunks of the ring.
+pub(crate) fn frame_bytes(descriptor: &Descriptor, ranks: usize, is_shared_out: bool) -> usize {
+    if !is_shared_out {
         return FRAME_BYTES;
     }
     let wanted = usize::try_from(descriptor.bytes()).unwrap_or(usize::MAX) / (ranks * FRAMES_PER_RANK);
     wanted.clamp(SMALLEST_FRAME_BYTES, FRAME_BYTES).next_multiple_of(8)
 }
 
+/// Of what a site owns, so many parts go to its ranks: rounding does not matter.
+const PARTS_OF_SITE: u64 = 1 << 20;
+
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(crate) struct Ownership {
     rank: usize,
+    sites: Sites,
     /// Owner of each slot.
     owners: Vec<u8>,
-    /// For each own slot: bytes of those before it in the same tensor, as they travel.
+    /// Local owners of each slot, slot by slot, by site; none if each rank is a site.
+    local: Vec<u8>,
+    /// For each slot to which others contribute here: bytes of their contributions to those before it in the same
+    /// tensor, as they travel.
     offsets: Vec<usize>,
-    /// The same for all own slots of each tensor.
-    owned_bytes: Vec<usize>,
-    frames: usize,
+    /// The same for all slots of each tensor.
+    contributed_bytes: Vec<usize>,
 }
 
 impl Ownership {
@@ -44,17 +60,108 @@ impl Ownership {
             owners[frame.slot] = plan.shape().owner(frame.chunk) as u8;
         }
         if shares.len() == plan.ranks() && shares.iter().any(|share| *share > 0) {
-            share_out(plan, shares, &mut owners);
+            let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
+            share_out(plan, &shares, &mut owners);
         }
-        let (rank, mut offsets) = (plan.rank(), vec![0; plan.slots()]);
-        let mut owned_bytes = vec![0; plan.parts()];
-        let mut frames = 0;
-        for frame in plan.all_frames().filter(|frame| owners[frame.slot] as usize == rank) {
-            offsets[frame.slot] = owned_bytes[frame.part];
-            owned_bytes[frame.part] += frame.len;
-            frames += 1;
+        Self::of_owners(plan, Sites::of_one(plan.ranks()), owners, Vec::new())
+    }
+
+    /// Over sites, as the plan of the group names them by rank.
+    pub(crate) fn over_sites(plan: &Plan, places: &[Site]) -> Self {
+        let sites = Sites::of_plan(places);
+        let has_shares = places.iter().any(|place| place.share > 0);
+        let share = |rank: usize| match has_shares {
+            true => u64::from(places[rank].share) * PARTS_OF_SITE / sites.size_of(rank) as u64,
+            false => 1,
+        };
+        let shares: Vec<u64> = (0..plan.ranks()).map(share).collect();
+        let mut owners: Vec<u8> = vec![0; plan.slots()];
+        for frame in plan.all_frames() {
+            owners[frame.slot] = plan.shape().owner(frame.chunk) as u8;
         }
-        Self { rank, owners, offsets, owned_bytes, frames }
+        share_out(plan, &shares, &mut owners);
+        let mut local = vec![0; plan.slots() * sites.count()];
+        // Units of each owner so far; not all begin with the same partner.
+        let mut units: Vec<usize> = (0..plan.ranks()).map(|rank| sites.turn_in_site(rank, 0)).collect();
+        for frame in plan.all_frames() {
+            let (owner, unit) = (usize::from(owners[frame.slot]), plan.unit_of(&frame));
+            for site in 0..sites.count() {
+                let members = sites.members(site);
+                let turn = units[owner] % members.len();
+                let next =
+                    if site == sites.of(owner) { owner } else { sites.members(site).nth(turn).unwrap_or(0) };
+                local[frame.slot * sites.count() + site] = next as u8;
+            }
+            units[owner] += usize::from(unit.slots.end == frame.slot + 1);
+        }
+        Self::of_owners(plan, sites, owners, local)
+    }
+
+    fn of_owners(plan: &Plan, sites: Sites, owners: Vec<u8>, local: Vec<u8>) -> Self {
+        let mut ownership = Self {
+            rank: plan.rank(),
+            sites,
+            owners,
+            local,
+            offsets: vec![0; plan.slots()],
+            contributed_bytes: vec![0; plan.parts()],
+        };
+        for frame in plan.all_frames() {
+            ownership.offsets[frame.slot] = ownership.contributed_bytes[frame.part];
+            ownership.contributed_bytes[frame.part] += ownership.children(&frame) * frame.len;
+        }
+        ownership
+    }
+
+    /// Whether contributions go up two levels.
+    pub(crate) fn has_sites(&self) -> bool {
+        !self.local.is_empty()
+    }
+
+    /// Who folds what a site contributes to a frame.
+    fn local_owner(&self, slot: usize, site: usize) -> usize {
+        if self.has_sites() { self.local[slot * self.sites.count() + site] as usize } else { site }
+    }
+
+    /// To whom a rank sends what it contributes to a frame, and from whom it gets the result; none for the owner.
+    pub(crate) fn parent(&self, rank: usize, frame: &Frame) -> Option<usize> {
+        let owner = self.owner(frame);
+        match self.local_owner(frame.slot, self.sites.of(rank)) {
+            _ if rank == owner => None,
+            local if rank == local => Some(owner),
+            local => Some(local),
+        }
+    }
+
+    /// How many other ranks of the site, and other sites, contribute to a frame here.
+    pub(crate) fn contributors(&self, frame: &Frame) -> (usize, usize) {
+        let is_local = self.local_owner(frame.slot, self.sites.of(self.rank)) == self.rank;
+        let site = if is_local { self.sites.size_of(self.rank) - 1 } else { 0 };
+        (site, if self.is_own(frame) { self.sites.count() - 1 } else { 0 })
+    }
+
+    /// How many ranks contribute to a frame here, and get the result from here.
+    pub(crate) fn children(&self, frame: &Frame) -> usize {
+        let (site, over) = self.contributors(frame);
+        site + over
+    }
+
+    /// The place of this rank among those of its site, and of its site among all, in the order in which contributions
+    /// to a chunk that starts at rank `start` are folded.
+    pub(crate) fn own_turns(&self, start: usize) -> (usize, usize) {
+        (self.sites.turn_in_site(self.rank, start), self.sites.turn_of(self.sites.of(self.rank), start))
+    }
+
+    /// The place of what a rank contributes to a frame among all contributions of others here, those of the site first.
+    pub(crate) fn place_among(&self, from: usize, frame: &Frame, start: usize) -> usize {
+        let (of_site, over_sites) = self.own_turns(start);
+        // The own contribution has no place among those of the others.
+        let without = |turn: usize, own: usize| turn - usize::from(turn > own);
+        if self.sites.of(from) == self.sites.of(self.rank) {
+            return without(self.sites.turn_in_site(from, start), of_site);
+        }
+        let turn = self.sites.turn_of(self.sites.of(from), start);
+        self.contributors(frame).0 + without(turn, over_sites)
     }
 
     /// The rank that folds a frame.
@@ -67,25 +174,20 @@ impl Ownership {
         self.owner(frame) == self.rank
     }
 
-    /// Number of own frames.
-    pub(crate) fn frames(&self) -> usize {
-        self.frames
+    /// Bytes of all that others contribute here to a tensor, as it travels.
+    pub(crate) fn contributed_bytes(&self, part: usize) -> usize {
+        self.contributed_bytes[part]
     }
 
-    /// Bytes of all own frames of a tensor, as they travel.
-    pub(crate) fn owned_bytes(&self, part: usize) -> usize {
-        self.owned_bytes[part]
-    }
-
-    /// Where an own unit lies among all that is owned of its tensor.
-    pub(crate) fn place_of(&self, unit: &Unit) -> Range<usize> {
+    /// Where the contributions of others to a unit lie among all of its tensor, of so many others.
+    pub(crate) fn place_of(&self, unit: &Unit, others: usize) -> Range<usize> {
         let start = self.offsets[unit.slots.start];
-        start..start + unit.encoded.len()
+        start..start + others * unit.encoded.len()
     }
 }
 
 /// Gives units to ranks so that each has about its part of all bytes.
-fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
+fn share_out(plan: &Plan, shares: &[u64], owners: &mut [u8]) {
     let units = || {
         let with_unit = plan.all_frames().map(|frame| (frame.part, frame.slot, plan.unit_of(&frame)));
         with_unit.filter(|(_, slot, unit)| unit.slots.start == *slot).map(|(part, _, unit)| (part, unit))
@@ -93,7 +195,7 @@ fn share_out(plan: &Plan, shares: &[u16], owners: &mut [u8]) {
     let all_bytes: usize = units().map(|(_, unit)| unit.encoded.len()).sum();
     let all_shares: u128 = shares.iter().map(|share| u128::from(*share)).sum();
     // What each may still get.
-    let part_of = |share: &u16| (all_bytes as u128 * u128::from(*share) / all_shares) as i128;
+    let part_of = |share: &u64| (all_bytes as u128 * u128::from(*share) / all_shares) as i128;
     let mut room: Vec<i128> = shares.iter().map(part_of).collect();
     let uncut = |part: usize| plan.codec(part).is_some_and(|codec| codec.piece_elements().is_none());
     for (_, unit) in units().filter(|(part, _)| uncut(*part)) {
@@ -155,8 +257,8 @@ mod tests {
         ) {
             let all = of(&counts, quantisation, &shares);
             let (plan, first) = &all[0];
-            let frames: usize = all.iter().map(|(_, ownership)| ownership.frames()).sum();
-            prop_assert_eq!(frames, plan.slots());
+            let own_frames = |(plan, own): &(Plan, Ownership)| plan.all_frames().filter(|it| own.is_own(it)).count();
+            prop_assert_eq!(all.iter().map(own_frames).sum::<usize>(), plan.slots());
             for (rank, (plan, own)) in all.iter().enumerate() {
                 prop_assert_eq!(&own.owners, &first.owners);
                 let mut ends = vec![0; plan.parts()];
@@ -166,13 +268,13 @@ mod tests {
                     prop_assert!(plan.frames_of_unit(frame.part, &unit).all(is_same));
                     prop_assert_eq!(own.is_own(&frame), own.owner(&frame) == rank);
                     if own.is_own(&frame) && unit.slots.start == frame.slot {
-                        let place = own.place_of(&unit);
+                        let place = own.place_of(&unit, own.children(&frame));
                         prop_assert_eq!(place.start, ends[frame.part]);
                         ends[frame.part] = place.end;
                     }
                 }
                 for (part, end) in ends.into_iter().enumerate() {
-                    prop_assert_eq!(end, own.owned_bytes(part));
+                    prop_assert_eq!(end, own.contributed_bytes(part));
                 }
             }
         }
@@ -187,8 +289,9 @@ mod tests {
             prop_assume!(total > 0);
             for (rank, (_, own)) in all.iter().enumerate() {
                 let wanted = (4 * count * u64::from(shares[rank]) / total) as i64;
-                prop_assert!((own.owned_bytes(0) as i64 - wanted).abs() <= 4096, "{} of {wanted}", own.owned_bytes(0));
-                prop_assert!(shares[rank] > 0 || own.owned_bytes(0) <= 4096);
+                let owned = own.contributed_bytes(0) / (shares.len() - 1);
+                prop_assert!((owned as i64 - wanted).abs() <= 4096, "{owned} of {wanted}");
+                prop_assert!(shares[rank] > 0 || owned <= 4096);
             }
         }
     }
@@ -200,10 +303,78 @@ mod tests {
             let plan = Plan::new(&parts, &Shape::all_reduce(4), 2, 4096);
             let own = Ownership::new(&plan, &shares);
             assert!(plan.all_frames().all(|frame| own.owner(&frame) == plan.shape().owner(frame.chunk)));
-            assert_eq!(
-                own.frames(),
-                plan.frames_in_chunk(plan.shape().chunk_owned_by(2).expect("a chunk each"))
-            );
+        }
+    }
+
+    /// What goes from each rank to each other one, in bytes.
+    fn moved(all: &[(Plan, Ownership)]) -> Vec<Vec<usize>> {
+        let (plan, own) = &all[0];
+        let mut moved = vec![vec![0; all.len()]; all.len()];
+        for frame in plan.all_frames() {
+            let edge = |rank: usize| Some((rank, own.parent(rank, &frame)?));
+            for (rank, parent) in (0..all.len()).filter_map(edge) {
+                moved[rank][parent] += frame.len;
+                moved[parent][rank] += frame.len;
+            }
+        }
+        moved
+    }
+
+    #[test]
+    fn over_sites_each_byte_crosses_once_and_all_pairs_carry_the_same() {
+        let sites = [0, 0, 0, 7, 7, 7];
+        let places: Vec<Site> = sites.iter().map(|number| Site { number: *number, share: 0 }).collect();
+        let plans: Vec<Plan> = (0..6)
+            .map(|rank| Plan::new(&parts(&[600_000], None), &Shape::all_reduce(6), rank, 4096))
+            .collect();
+        let all: Vec<_> =
+            plans.iter().map(|plan| (plan.clone(), Ownership::over_sites(plan, &places))).collect();
+        let moved = moved(&all);
+        let crossing: usize = (0..3).map(|from| moved[from][3..].iter().sum::<usize>()).sum();
+        assert_eq!(crossing, 4 * 600_000);
+        for from in 0..6 {
+            for to in (0..6).filter(|to| *to != from) {
+                let part = if sites[from] == sites[to] { 2.0 / 3.0 } else { 1.0 / 9.0 };
+                let wanted = part * 4.0 * 600_000.0;
+                assert!((moved[from][to] as f64 / wanted - 1.0).abs() < 0.1, "{from} -> {to}: {moved:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn over_sites_all_know_the_same_tree(
+            count in 0u64..20_000, sites in prop::collection::vec((0u16..4, 0u16..50), 3..9),
+        ) {
+            let share = |number: u16| sites[usize::from(number) % sites.len()].1;
+            let site = |(number, _): &(u16, u16)| Site { number: *number, share: share(*number) };
+            let places: Vec<Site> = sites.iter().map(site).collect();
+            let plans = (0..sites.len())
+                .map(|rank| Plan::new(&parts(&[count], None), &Shape::all_reduce(sites.len()), rank, 4096));
+            let all: Vec<_> = plans.map(|plan| (plan.clone(), Ownership::over_sites(&plan, &places))).collect();
+            for frame in all[0].0.all_frames() {
+                let mut children = vec![0; all.len()];
+                for rank in 0..all.len() {
+                    let parents: Vec<_> = all.iter().map(|(_, own)| own.parent(rank, &frame)).collect();
+                    prop_assert!(parents.iter().all(|parent| *parent == parents[0]));
+                    let Some(parent) = parents[0] else { continue };
+                    children[parent] += 1;
+                    // Two levels: the parent of a parent is the owner.
+                    let above = all[0].1.parent(parent, &frame);
+                    prop_assert!(above.is_none_or(|above| all[0].1.owner(&frame) == above));
+                    prop_assert!(above.is_none() || places[parent].number == places[rank].number);
+                }
+                for (rank, (_, own)) in all.iter().enumerate() {
+                    prop_assert_eq!(own.children(&frame), children[rank]);
+                    let start = all[0].0.start_of(frame.chunk);
+                    let mut turns: Vec<usize> = (0..all.len())
+                        .filter(|from| own.parent(*from, &frame) == Some(rank))
+                        .map(|from| own.place_among(from, &frame, start))
+                        .collect();
+                    turns.sort_unstable();
+                    prop_assert_eq!(turns, (0..children[rank]).collect::<Vec<_>>());
+                }
+            }
         }
     }
 
@@ -211,7 +382,7 @@ mod tests {
     fn frames_are_small_enough_to_be_shared_out() {
         let bytes = |bytes: u64, shares: &[u16]| {
             let parts = parts(&[bytes / 4, 0], None);
-            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, shares)
+            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, !shares.is_empty())
         };
         let shares = [1, 0, 2, 1, 1];
         assert_eq!(bytes(64 << 20, &[]), FRAME_BYTES);

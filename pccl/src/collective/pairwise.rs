@@ -10,15 +10,21 @@
 //!
 //! Where edges differ, so do the ranks' shares ([`Ownership`]): whose edges are slow owns less, and less passes them.
 //!
-//! The owner folds in the order of the ring: the same bytes come out. Of a quantised tensor each contribution is
+//! Over sites there are two levels. A rank sends to the owner of its site; that folds what its site contributes, and
+//! sends the sum on to the owner, at the stage of its own contribution. The result comes to it at the owner's stage,
+//! and goes on to its site at its own. Each byte crosses between two sites once each way. All that differs is to whom a
+//! rank sends ([`Ownership::parent`]).
+//!
+//! The owner folds in the order of the ring: the same bytes come out. Over sites what each site comes to is folded in
+//! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is
 //! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend
 //! on the number of ranks. What the owner itself adds is not quantised.
 //!
 //! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer.
 //! Results lie in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it
-//! was: the owner has that when a result of it comes. Contributions of others have memory of their own, side by side
-//! for each unit that is owned. A frame is written once, by the RX thread that takes its state; the thread that counts
-//! the last frame of a unit folds it, and is then the only one to touch it.
+//! was: the owner has that when a result of it comes. So it is with the sum of a site. Contributions of others have
+//! memory of their own, side by side for each unit that is owned. A frame is written once, by the RX thread that takes
+//! its state; the thread that counts the last frame of a unit folds it, and is then the only one to touch it.
 
 mod owned;
 
@@ -30,7 +36,7 @@ use super::{
     runs::{RunMemory, Stretch},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, OpId};
+use pccl_protocol::{Algorithm, Descriptor, OpId};
 use pccl_quant::{
     DataType, ReduceOp, copy_streaming,
     quantise::{Codec, Rounding},
@@ -53,7 +59,7 @@ pub(crate) struct Pairwise {
     /// Keeps the memory alive that the lent ranges of the parts point into.
     _backup: Arc<Backup>,
     memory: Arc<Backup>,
-    /// For each own slot the contributions of the other ranks by their turn, for another one the result.
+    /// For each slot the contributions of the other ranks that come here by their turn, and in the own turn the result.
     states: Box<[AtomicU8]>,
     /// Frames of contributions that have arrived, of the unit that begins with the slot.
     here: Box<[AtomicU32]>,
@@ -102,8 +108,8 @@ fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);
     let sum_bytes = sums.map_or(0, |codec| elements * codec.sum_type().size_bytes());
-    let contributions = if plan.shape().folds() { ownership.owned_bytes(index) } else { 0 };
-    [plan.encoded_bytes(index), (plan.ranks() - 1) * contributions, sum_bytes]
+    let contributions = if plan.shape().folds() { ownership.contributed_bytes(index) } else { 0 };
+    [plan.encoded_bytes(index), contributions, sum_bytes]
 }
 
 /// Bytes of memory that pairwise exchange needs beside the tensors and their backup.
@@ -141,11 +147,11 @@ impl Pairwise {
             });
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
-        let owned = ownership.frames();
-        let (for_own, for_rest) = ((ranks - 1) * owned, slots - owned);
+        let from_below: usize = plan.all_frames().map(|frame| ownership.children(&frame)).sum();
+        let up = plan.all_frames().filter(|frame| !ownership.is_own(frame)).count();
         let fold = |frames: usize| if plan.shape().folds() { frames } else { 0 };
         let distribute = |frames: usize| if plan.shape().distributes() { frames } else { 0 };
-        let frames = (fold(for_own) + distribute(for_rest), fold(for_rest) + distribute(for_own));
+        let frames = (fold(from_below) + distribute(up), fold(up) + distribute(from_below));
         Arc::new_cyclic(|me| Self {
             parts,
             _backup: backup,
@@ -157,6 +163,11 @@ impl Pairwise {
             progress: Progress::new(id, gate, frames, owner),
             me: me.clone(),
         })
+    }
+
+    /// Pairwise exchange, or that over sites.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        if self.ownership.has_sites() { Algorithm::Sites } else { Algorithm::Pairwise }
     }
 
     /// How far it is.
@@ -215,17 +226,26 @@ impl Pairwise {
         Ok(())
     }
 
-    /// Sends everything to its owner, or, if nothing is folded, what is owned to all. After [`Pairwise::prepare`].
+    /// Sends everything up to which nobody else contributes here, or, if nothing is folded, what is owned down. After
+    /// [`Pairwise::prepare`].
     pub(crate) fn start(&self) {
+        let (own, rank) = (&self.ownership, self.plan.rank());
         for to in self.others() {
             if !self.plan.shape().folds() {
-                let mut frames = self.plan.all_frames().filter(|frame| self.ownership.is_own(frame));
-                self.send(to, &mut frames, self.result_stage(self.plan.rank()));
+                let is_for = |frame: &Frame| own.is_own(frame) && own.parent(to, frame) == Some(rank);
+                self.send(to, &mut self.plan.all_frames().filter(is_for), self.result_stage(rank));
                 continue;
             }
-            let stage = self.plan.rank();
-            let mut frames = self.plan.all_frames().filter(|frame| self.ownership.owner(frame) == to);
-            self.send(to, &mut frames, stage);
+            let is_for = |frame: &Frame| own.parent(rank, frame) == Some(to) && own.children(frame) == 0;
+            self.send(to, &mut self.plan.all_frames().filter(is_for), rank);
+        }
+    }
+
+    /// Sends frames of a result to all that get it from here.
+    fn send_down(&self, frames: &[Frame]) {
+        let (rank, Some(first)) = (self.plan.rank(), frames.first()) else { return };
+        for to in self.others().filter(|to| self.ownership.parent(*to, first) == Some(rank)) {
+            self.send(to, &mut frames.iter().copied(), self.result_stage(rank));
         }
     }
 
@@ -309,9 +329,23 @@ impl Pairwise {
         if !is_due || from >= ranks || from == self.plan.rank() {
             return None;
         }
-        let owner = if cargo == Cargo::Result { from } else { self.plan.rank() };
+        let rank = self.plan.rank();
+        let (child, parent) = if cargo == Cargo::Result { (rank, from) } else { (from, rank) };
         let frame = self.plan.frame_anywhere(header.part as usize, header.offset, header.len)?;
-        (self.ownership.owner(&frame) == owner).then_some((frame, cargo))
+        (self.ownership.parent(child, &frame) == Some(parent)).then_some((frame, cargo))
+    }
+
+    /// Whether a frame that is sent from here lies where results do: a result that this rank has folded or received, or
+    /// the sum of its site.
+    fn is_result(&self, header: &FrameHeader) -> bool {
+        let frame = || self.plan.frame_anywhere(header.part as usize, header.offset, header.len);
+        let folds = self.plan.shape().folds();
+        match header.stage as usize >= self.plan.ranks() {
+            true => folds || frame().is_some_and(|frame| !self.ownership.is_own(&frame)),
+            false => {
+                self.ownership.has_sites() && frame().is_some_and(|frame| self.ownership.children(&frame) > 0)
+            }
+        }
     }
 
     /// The stage at which a rank sends what it owns; it contributes to others at the stage of its number.
@@ -319,18 +353,10 @@ impl Pairwise {
         self.plan.ranks() + rank
     }
 
-    /// The place of a rank among those that add to a chunk: the order of the ring.
-    fn turn_of(&self, rank: usize, chunk: usize) -> usize {
-        (rank + self.plan.ranks() - self.plan.start_of(chunk)) % self.plan.ranks()
-    }
-
     fn state(&self, frame: &Frame, cargo: Cargo) -> &AtomicU8 {
-        let ranks = self.plan.ranks();
-        let turn = match cargo {
-            Cargo::Contribution { from } => self.turn_of(from, frame.chunk),
-            Cargo::Result => 0,
-        };
-        &self.states[frame.slot * ranks + turn]
+        // From this rank nothing comes here but by way of the result.
+        let from = if let Cargo::Contribution { from } = cargo { from } else { self.plan.rank() };
+        &self.states[frame.slot * self.plan.ranks() + from]
     }
 }
 
@@ -367,19 +393,16 @@ impl Transfer for Pairwise {
         if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
             let unit = self.plan.unit_of(&frame);
             let in_unit = frame.offset - unit.encoded.start;
-            let turn = self.turn_of(from, frame.chunk);
-            // The own contribution has no place among those of the others.
-            let place = turn - usize::from(turn > self.turn_of(self.plan.rank(), frame.chunk));
-            let first = self.place_of(&unit).start + place * unit.encoded.len() + in_unit;
+            let place = self.ownership.place_among(from, &frame, self.plan.start_of(frame.chunk));
+            let first = self.ownership.place_of(&unit, 0).start + place * unit.encoded.len() + in_unit;
             return Place { memory: &part.contributions, range: first + done..first + frame.len };
         }
         part.place(header, done, results)
     }
 
     fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let is_folded = self.plan.shape().folds() && header.stage as usize >= self.plan.ranks();
         let part = &self.parts[header.part as usize];
-        part.place(header, done, if is_folded { results } else { PartMemory::own })
+        part.place(header, done, if self.is_result(header) { results } else { PartMemory::own })
     }
 
     fn arrived(&self, header: &FrameHeader) {
@@ -394,8 +417,14 @@ impl Transfer for Pairwise {
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
             },
-            Cargo::Result if part.coding.is_none() => part.memory.finished(frame.range()),
-            Cargo::Result => {}
+            Cargo::Result => {
+                if part.coding.is_none() {
+                    part.memory.finished(frame.range());
+                }
+                if self.ownership.children(&frame) > 0 {
+                    self.send_down(&[frame]);
+                }
+            }
         }
         if self.progress.frame_done() {
             self.progress.all_received();

@@ -12,9 +12,9 @@ use super::{
     shape_tests::expected,
 };
 use crate::memory::{Backup, Tensor};
-use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor};
+use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor, Site};
 use pccl_quant::{
-    DataType, Level, ReduceOp,
+    DataType, Level, ReduceOp, finish_average,
     quantise::{Block, Quantisation, Scheme},
 };
 use pccl_quant_reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle};
@@ -47,6 +47,8 @@ struct How {
     quantisation: Option<Quantisation>,
     /// As many of them count as there are ranks.
     shares: [u16; 8],
+    /// The number of the site of each rank, if it goes over sites; then shares are those of sites, by their numbers.
+    sites: Option<[u16; 8]>,
     /// The first tensor only, if not all-reduce.
     shape: fn(usize) -> Shape,
 }
@@ -54,7 +56,13 @@ struct How {
 /// The tensors of one rank, as they are described.
 fn plan(descriptor: &Descriptor, ranks: usize, rank: usize, how: How) -> (Plan, Ownership) {
     let plan = Plan::new(&descriptor.parts, &(how.shape)(ranks), rank, how.frame_bytes);
-    let ownership = Ownership::new(&plan, &how.shares[..ranks]);
+    let ownership = match how.sites {
+        Some(of) => {
+            let place = |number: &u16| Site { number: *number, share: how.shares[usize::from(*number)] };
+            Ownership::over_sites(&plan, &of[..ranks].iter().map(place).collect::<Vec<_>>())
+        }
+        None => Ownership::new(&plan, &how.shares[..ranks]),
+    };
     (plan, ownership)
 }
 
@@ -217,11 +225,54 @@ fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
     let floats: Vec<&[u8]> = kept.iter().map(|(floats, _)| floats.as_slice()).collect();
     let halves: Vec<Vec<u8>> = kept.iter().map(|(_, halves)| half_bytes(halves)).collect();
     let halves: Vec<&[u8]> = halves.iter().map(Vec::as_slice).collect();
+    if let Some(sites) = how.sites {
+        let by_sites = |data_type, inputs: &[&[u8]]| folded_by_sites(data_type, how.op, inputs, &sites);
+        return (by_sites(DataType::Float32, &floats), by_sites(DataType::Float16, &halves));
+    }
     let floats = match how.quantisation {
         Some(quantisation) => exchanged(how, quantisation, (&floats, halves[0].len() / 2)),
         None => ring_all_reduce_oracle(DataType::Float32, how.op, &floats),
     };
     (floats, ring_all_reduce_oracle(DataType::Float16, how.op, &halves))
+}
+
+/// Adds these in their order: as the first chunk of a ring, which begins with the first rank.
+fn added(data_type: DataType, all: &[&[u8]]) -> Vec<u8> {
+    if all.len() == 1 {
+        return all[0].to_vec();
+    }
+    let len = all[0].len();
+    let padded = |one: &&[u8]| [one, vec![0; len * (all.len() - 1)].as_slice()].concat();
+    let padded: Vec<Vec<u8>> = all.iter().map(padded).collect();
+    let padded: Vec<&[u8]> = padded.iter().map(Vec::as_slice).collect();
+    ring_all_reduce_oracle(data_type, ReduceOp::Sum, &padded)[..len].to_vec()
+}
+
+/// In two levels: chunk c begins at rank c and goes around the ring. Ranks of a site are added in that order, and then
+/// the sums of sites, in the order in which they were come to first.
+fn folded_by_sites(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], sites: &[u16; 8]) -> Vec<u8> {
+    let (ranks, size) = (inputs.len(), data_type.size_bytes());
+    let (mut result, mut at) = (Vec::new(), 0);
+    for (chunk, elements) in Shape::all_reduce(ranks).chunk_counts(inputs[0].len() / size).enumerate() {
+        let bytes = at..at + elements * size;
+        at = bytes.end;
+        let way: Vec<usize> = (0..ranks).map(|step| (chunk + step) % ranks).collect();
+        let mut order: Vec<u16> = Vec::new();
+        for rank in &way {
+            order.extend(Some(sites[*rank]).filter(|site| !order.contains(site)));
+        }
+        let of_site = |site: &u16| {
+            let members = way.iter().filter(|rank| sites[**rank] == *site);
+            added(data_type, &members.map(|rank| &inputs[*rank][bytes.clone()]).collect::<Vec<_>>())
+        };
+        let sums: Vec<Vec<u8>> = order.iter().map(of_site).collect();
+        let mut total = added(data_type, &sums.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        if op == ReduceOp::Avg {
+            finish_average(data_type, &mut total, ranks as u32).expect("a type of floats");
+        }
+        result.extend(total);
+    }
+    result
 }
 
 fn quantisations() -> impl Strategy<Value = Option<Quantisation>> {
@@ -245,13 +296,17 @@ fn hows() -> impl Strategy<Value = How> {
     let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
     let frames = prop::sample::select(vec![8usize, 64, 1 << 20]);
     let shares = prop_oneof![Just(EQUAL), prop::array::uniform8(0u16..10)];
-    (any::<bool>(), ops, frames, quantisations(), shares).prop_map(
-        |(in_place, op, frame_bytes, quantisation, shares)| How {
+    // One site, sites of one, and all between.
+    let sites = prop::option::of(prop::array::uniform8(0u16..5));
+    (any::<bool>(), ops, frames, quantisations(), shares, sites).prop_map(
+        |(in_place, op, frame_bytes, quantisation, shares, sites)| How {
             in_place,
             op,
             frame_bytes,
-            quantisation,
+            // What is quantised does not go over sites.
+            quantisation: quantisation.filter(|_| sites.is_none()),
             shares,
+            sites,
             shape: Shape::all_reduce,
         },
     )
@@ -272,7 +327,7 @@ proptest! {
         all.deliver_all(&order);
         if is_late {
             // Unless there is nothing for it to begin with, since it owns all.
-            prop_assert!(how.shares != EQUAL || !all.attempt(1).progress().has_received_all());
+            prop_assert!(how.shares != EQUAL || how.sites.is_some() || !all.attempt(1).progress().has_received_all());
             all.begin(0);
             all.deliver_all(&order);
         }
@@ -318,6 +373,7 @@ const PLAIN: How = How {
     frame_bytes: 64,
     quantisation: None,
     shares: EQUAL,
+    sites: None,
     shape: Shape::all_reduce,
 };
 
@@ -348,6 +404,28 @@ fn frames_that_are_not_due_are_refused() {
         (usize::MAX >> 33, 128, 64, "far beyond"),
     ] {
         assert!(attempt.admit(&header(stage, offset, len)).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn over_sites_frames_of_other_levels_are_refused() {
+    // Two sites of two; four chunks of two frames each. Whoever owns a frame gets it from its neighbour and from the
+    // local owner of the other site, and nobody else.
+    let sites = Some([0, 0, 1, 1, 0, 0, 0, 0]);
+    let how = How { sites, ..PLAIN };
+    let all = Ranks::new(&inputs(4, 128), 0, how);
+    let part = PartDescriptor::new(128, DataType::Float32, ReduceOp::Sum);
+    let (plan, ownership) = plan(&Descriptor::all_reduce(vec![part], Algorithm::Sites), 4, 0, how);
+    for frame in plan.all_frames() {
+        for (rank, attempt) in (0..4).map(|rank| (rank, all.attempt(rank))) {
+            for from in 0..4 {
+                let is_admitted =
+                    |stage| attempt.admit(&header(stage, frame.offset as u64, frame.len as u32)).is_ok();
+                let (up, down) = (ownership.parent(from, &frame), ownership.parent(rank, &frame));
+                assert_eq!(is_admitted(from), up == Some(rank), "{from} adds to {frame:?} at {rank}");
+                assert_eq!(is_admitted(4 + from), down == Some(from), "{from} sends {frame:?} to {rank}");
+            }
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Running {
     Ring(Arc<Attempt>),
     /// By exchange of all contributions, around the ring or directly, in memory of our own.
     Small(Arc<Exchange>),
-    /// Over the mesh, each chunk by way of its owner.
+    /// Over the mesh, each chunk by way of its owner, over sites by way of their owners.
     Pairwise(Arc<Pairwise>),
 }
 
@@ -62,13 +62,17 @@ impl Running {
                 let place = (slot.ring.len(), slot.rank, algorithm);
                 Self::Small(Exchange::new(slot.id, place, descriptor, raws, (memory, backup), owner))
             }
-            Algorithm::Pairwise => {
+            algorithm @ (Algorithm::Pairwise | Algorithm::Sites) => {
                 // Only what can be cut anywhere can be owned by anybody.
                 let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
                 let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
-                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), shares);
+                let is_shared_out = algorithm == Algorithm::Sites || !shares.is_empty();
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), is_shared_out);
                 let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
-                let ownership = Ownership::new(&plan, shares);
+                let ownership = match algorithm {
+                    Algorithm::Sites => Ownership::over_sites(&plan, &slot.sites),
+                    _ => Ownership::new(&plan, shares),
+                };
                 let room = (pool.take(pairwise_bytes(&plan, &ownership)), backup.clone());
                 Self::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
             }
@@ -85,7 +89,7 @@ impl Running {
         match self {
             Self::Ring(_) => Algorithm::Ring,
             Self::Small(exchange) => exchange.algorithm(),
-            Self::Pairwise(_) => Algorithm::Pairwise,
+            Self::Pairwise(attempt) => attempt.algorithm(),
         }
     }
 

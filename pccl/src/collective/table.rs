@@ -3,7 +3,7 @@
 
 use super::{op::Op, running::Running};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Site, Tag};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
@@ -43,6 +43,8 @@ pub(crate) struct Slot {
     pub(crate) paths: Paths,
     /// What the ranks own in pairwise exchange ([`GroupPlan::shares`]).
     pub(crate) shares: Vec<u16>,
+    /// The sites of the ranks.
+    pub(crate) sites: Vec<Site>,
 }
 
 impl Inner {
@@ -64,11 +66,25 @@ impl Inner {
         Some(match tag.pair {
             None => {
                 let ring = plan.members.iter().map(|member| member.peer).collect();
-                Slot { id, ring, rank: self.rank, paths: plan.paths, shares: plan.shares() }
+                Slot {
+                    id,
+                    ring,
+                    rank: self.rank,
+                    paths: plan.paths,
+                    shares: plan.shares(),
+                    sites: plan.sites(),
+                }
             }
             Some(Pair { from, to }) => {
                 let rank = usize::from(plan.members.get(self.rank)?.peer == to);
-                Slot { id, ring: vec![from, to], rank, paths: Paths::default(), shares: Vec::new() }
+                Slot {
+                    id,
+                    ring: vec![from, to],
+                    rank,
+                    paths: Paths::default(),
+                    shares: Vec::new(),
+                    sites: Vec::new(),
+                }
             }
         })
     }

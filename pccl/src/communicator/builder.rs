@@ -56,6 +56,7 @@ pub struct Builder {
     group: u32,
     formed: bool,
     alone: bool,
+    site: Option<String>,
     pool_connections: u16,
     advertised_host: Option<String>,
     bind: Option<IpAddr>,
@@ -87,6 +88,7 @@ impl Builder {
             group: 0,
             formed: false,
             alone: false,
+            site: None,
             pool_connections: 0,
             advertised_host: None,
             bind: None,
@@ -139,6 +141,15 @@ impl Builder {
     /// master's minimum world size has to be 1, its default. Default false.
     pub fn world_of_one(mut self, alone: bool) -> Self {
         self.alone = alone;
+        self
+    }
+
+    /// What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers
+    /// with the same name are in one site, others in sites that are found by what is measured. Large all-reduces may
+    /// then go in two levels ([`Schedule::Sites`](crate::Schedule::Sites)). 1 to 64 bytes of letters, digits and
+    /// `-_.:@/+=~`. Default: no name.
+    pub fn site(mut self, site: &str) -> Self {
+        self.site = Some(site.to_owned());
         self
     }
 
@@ -325,9 +336,12 @@ impl Builder {
             host => host.map(Host::new),
         };
         let name = self.name.unwrap_or_else(default_name);
-        if name.is_empty() || Name::new(&name).as_str() != name {
+        for (what, name) in [("name", Some(&name)), ("site", self.site.as_ref())] {
+            let Some(name) = name.filter(|name| name.is_empty() || Name::new(name).as_str() != **name) else {
+                continue;
+            };
             return Err(invalid(format!(
-                "name {name:?}: 1 to {} bytes of letters, digits and -_.:@/+=~",
+                "{what} {name:?}: 1 to {} bytes of letters, digits and -_.:@/+=~",
                 limits::MAX_NAME_BYTES
             )));
         }
@@ -349,6 +363,7 @@ impl Builder {
             group: GroupId(self.group),
             formed: self.formed,
             alone: self.alone,
+            site: Name::new(self.site.as_deref().unwrap_or_default()),
             pool_connections: self.pool_connections,
             advertised_host,
             bind: self.bind,
@@ -399,6 +414,13 @@ mod tests {
         }
         let own = Builder::new("127.0.0.1:1").build().expect("no setting is wrong");
         assert!(own.name().ends_with(&format!(":{}", std::process::id())), "{}", own.name());
+        let site = |name: &str| {
+            Builder::new("127.0.0.1:1").site(name).build().map(|comm| comm.config.site.as_str().to_owned())
+        };
+        assert_eq!(site("eu-west/1"), Ok("eu-west/1".to_owned()));
+        for bad in ["", "two words"] {
+            assert!(matches!(site(bad), Err(Error::InvalidArgument(text)) if text.starts_with("site ")));
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Bell {
 
     /// An operation has begun: the beats that go with it follow. Small ones show nothing of rates, and are in a hurry.
     pub(super) fn operation_begins(&self, algorithm: Algorithm) {
-        if matches!(algorithm, Algorithm::Ring | Algorithm::Pairwise) {
+        if algorithm.is_for_large() {
             *self.operation_began.lock() = Some(Instant::now());
             self.ring();
         }

@@ -279,6 +279,7 @@ impl Session {
             alone: shared.config.alone,
             resume: shared.config.offer,
             outbound_only: shared.config.outbound_only,
+            site: shared.config.site.clone(),
         });
         // In one go: a newcomer that wants to fetch ahead is none that the others wait for, not even for a moment.
         match shared.config.ahead {

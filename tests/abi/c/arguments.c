@@ -93,6 +93,7 @@ static void handles(void) {
         EXPECT(pcclSetStrictPorts(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetOutboundOnly(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetName(comm, "name"), pcclInvalidArgument);
+        EXPECT(pcclSetSite(comm, "site"), pcclInvalidArgument);
         EXPECT(pcclSetFormedGroups(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetWorldOfOne(comm, true), pcclInvalidArgument);
         EXPECT(pcclSetStateMemory(comm, 1, NULL), pcclInvalidArgument);
@@ -228,6 +229,10 @@ static void settings(void) {
     /* The name of the host and the number of the process, as much of it as there is room for. */
     CHECK(length > 2 && strlen(text) == (length < sizeof text ? length : sizeof text - 1));
     EXPECT(pcclSetName(comm, "node-7"), pcclSuccess);
+    EXPECT(pcclSetSite(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetSite(comm, ""), pcclInvalidArgument);
+    EXPECT(pcclSetSite(comm, "two words"), pcclInvalidArgument);
+    EXPECT(pcclSetSite(comm, "eu-west"), pcclSuccess);
     EXPECT(pcclGetName(comm, text, sizeof text, &length), pcclSuccess);
     CHECK(length == 6 && strcmp(text, "node-7") == 0);
     EXPECT(pcclSetUploadShare(comm, 0), pcclInvalidArgument);

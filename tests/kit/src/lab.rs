@@ -80,7 +80,20 @@ impl Lab {
     /// # Errors
     /// If the program refuses.
     pub fn set_rate(&mut self, from: usize, to: usize, rate_mbit: f64) -> io::Result<()> {
-        writeln!(self.controls, "set {from} {to} rate={rate_mbit}")?;
+        self.set(&format!("{from} {to} rate={rate_mbit}"))
+    }
+
+    /// Sets what lies between two hosts, from one to the other, with the queue that goes with it.
+    ///
+    /// # Errors
+    /// If the program refuses.
+    pub fn set_route(&mut self, from: usize, to: usize, route: Route) -> io::Result<()> {
+        let Route { delay_ms, rate_mbit, loss_pct } = route;
+        self.set(&format!("{from} {to} delay={delay_ms} rate={rate_mbit} loss={loss_pct} queue=auto"))
+    }
+
+    fn set(&mut self, what: &str) -> io::Result<()> {
+        writeln!(self.controls, "set {what}")?;
         self.controls.flush()?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;

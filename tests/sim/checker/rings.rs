@@ -88,6 +88,9 @@ impl Checker {
             u64::from(before && !has_failed && !edges.is_empty() && last.is_some_and(is_same));
         let shares = plan.shares();
         assert!(shares.is_empty() || !edges.is_empty(), "shares of a tensor that nobody exchanges: {plan:?}");
+        let sites: BTreeSet<u16> = plan.members.iter().map(|member| member.site.number).collect();
+        assert_eq!(paths.sites, (2..n).contains(&sites.len()), "other sites than it says: {plan:?}");
+        assert!(!paths.by_sites || (paths.sites && !paths.pairwise), "two schedules, or none: {plan:?}");
         self.shared_plans += u64::from(paths.pairwise && !shares.is_empty());
         self.meshes.insert(place, Mesh { epoch, edges, failed: has_failed, paths, shares });
     }

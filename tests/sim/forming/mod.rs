@@ -228,6 +228,7 @@ impl World {
             alone: false,
             resume: None,
             outbound_only: None,
+            site: Name::default(),
         };
         self.send(key, true, Event::ToMaster(key, C2m::Register(register)));
         self.at(1000 * MS, Event::Beat(slot, life));

@@ -35,6 +35,7 @@ pub(super) fn register(group: u32) -> Register {
         alone: false,
         resume: None,
         outbound_only: None,
+        site: Name::default(),
     }
 }
 

@@ -23,6 +23,7 @@ mod revisions;
 mod ring;
 mod schedule;
 mod seeders;
+mod sites;
 mod stalls;
 mod status;
 mod straggler;

@@ -319,7 +319,7 @@ arb_struct! {
     Unreached { peer, is_state, text }
     ReachReport { check, epoch, unreached }
     OptimizeDone {
-        request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, pairwise, pairwise_pct, note
+        request, sizes, changed, slowest, bound_kbit_s, proven, unmeasured, schedule, pairwise_pct, sites_pct, note
     }
     GiveUp { vote, limit_ms }
     RatesRequest { request, group }
@@ -354,12 +354,13 @@ arb_struct! {
     Culprit { peer, host, name }
     Verdict { cause, culprits, operation, phase, bytes_done, silent_ms, detail }
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
-    Member { peer, hosts, p2p_port, state_port, share }
+    Member { peer, hosts, p2p_port, state_port, share, site }
+    Site { number, share }
     PlanEdge { from, to, generation, connections, purpose, back, relayed }
-    Paths { mesh, one_host, pairwise, partial }
+    Paths { mesh, one_host, pairwise, partial, sites, by_sites }
     GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
     EdgeFault { from, to, generation, text }
-    StatusGroup { group, epoch, connected, ring, revision, slowest, pairwise }
+    StatusGroup { group, epoch, connected, ring, revision, slowest, schedule }
     StatusWait { since_ms, text }
     RelayedPair { from, to }
     StatusRelay { port, mbit_per_s, bytes, pairs }
@@ -378,11 +379,11 @@ impl Arb for Address {
 impl Arb for Register {
     fn arb() -> BoxedStrategy<Self> {
         let place = (arb(), arb(), arb(), arb(), arb(), arb());
-        let what = (arb(), arb(), arb(), arb(), arb(), arb());
+        let what = (arb(), arb(), arb(), arb(), arb(), arb(), arb());
         (place, what)
             .prop_map(
                 |((group, advertised_host, addresses, p2p_port, state_port, pool_connections), what)| {
-                    let (name, previous, formed, alone, resume, outbound_only) = what;
+                    let (name, previous, formed, alone, resume, outbound_only, site) = what;
                     Self {
                         group,
                         advertised_host,
@@ -396,6 +397,7 @@ impl Arb for Register {
                         alone,
                         resume,
                         outbound_only,
+                        site,
                     }
                 },
             )

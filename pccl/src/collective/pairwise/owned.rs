@@ -1,4 +1,4 @@
-//! What the owner of a unit does with the contributions of all ranks.
+//! What the owner of a unit, and a local owner, does with the contributions that come to it.
 
 use super::{Pairwise, Part, results};
 use crate::{
@@ -15,54 +15,57 @@ use pccl_quant::{
 use std::{ops::Range, sync::atomic::Ordering};
 
 impl Pairwise {
-    /// Where the contributions of all others to a unit lie, one behind the other.
-    pub(super) fn place_of(&self, unit: &Unit) -> Range<usize> {
-        let (place, others) = (self.ownership.place_of(unit), self.plan.ranks() - 1);
-        place.start * others..place.end * others
-    }
-
-    /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result.
+    /// A frame of a contribution is here. Folds its unit if that is the last one, and sends the result, or the sum of
+    /// the site.
     pub(super) fn contributed(&self, frame: &Frame) -> Result<(), Stop> {
         let (part, unit) = (&self.parts[frame.part], self.plan.unit_of(frame));
-        let all = (unit.slots.len() * (self.plan.ranks() - 1)) as u32;
+        let all = (unit.slots.len() * self.ownership.children(frame)) as u32;
         // The thread that counts the last frame sees what the others have received.
         if self.here[unit.slots.start].fetch_add(1, Ordering::AcqRel) + 1 < all {
             return Ok(());
         }
         match &part.coding {
             Some(coding) => self.combine(frame.part, coding, &unit)?,
-            None => {
-                self.fold_unit(part, &unit)?;
-                part.memory.finished(unit.encoded.clone());
-            }
+            None => self.fold_unit(part, &unit, frame)?,
         }
-        if !self.plan.shape().distributes() {
-            return Ok(());
+        let mut frames = self.plan.frames_of_unit(frame.part, &unit);
+        let parent = self.ownership.parent(self.plan.rank(), frame);
+        if parent.is_none() && part.coding.is_none() {
+            part.memory.finished(unit.encoded.clone());
         }
-        let stage = self.result_stage(self.plan.rank());
-        for to in self.others() {
-            self.send(to, &mut self.plan.frames_of_unit(frame.part, &unit), stage);
+        match parent {
+            Some(owner) => self.send(owner, &mut frames, self.plan.rank()),
+            None if self.plan.shape().distributes() => self.send_down(&frames.collect::<Vec<_>>()),
+            None => {}
         }
         Ok(())
     }
 
-    /// Folds all contributions to a unit.
-    fn fold_unit(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
-        let (len, turn) = (unit.encoded.len(), self.turn_of(self.plan.rank(), unit.chunk));
+    /// Folds all contributions to a unit: those of the own site, and then what other sites come to.
+    fn fold_unit(&self, part: &Part, unit: &Unit, frame: &Frame) -> Result<(), Stop> {
+        let (len, kind) = (unit.encoded.len(), (part.data_type, part.op));
+        let (in_site, over_sites) = self.ownership.contributors(frame);
+        let turns = self.ownership.own_turns(self.plan.start_of(unit.chunk));
+        let is_average = part.op == ReduceOp::Avg && self.ownership.is_own(frame);
         let mut own = part.memory.stretches(unit.encoded.clone());
         if !own.all(|stretch| stretch.memory.own().has_arrived(&stretch.bytes)) {
             return Err(Stop::Closed);
         }
         let fold = |all: &mut [u8]| -> Result<(), Stop> {
-            let (before, after) = all.split_at_mut(turn * len);
+            let (site, sites) = all.split_at_mut(in_site * len);
             for stretch in part.memory.stretches(unit.encoded.clone()) {
                 let bytes = || stretch.bytes.clone();
-                let before = before.chunks_exact_mut(len).map(|other| &mut other[stretch.in_range()]);
-                let after = after.chunks_exact_mut(len).map(|other| &mut other[stretch.in_range()]);
                 let into = |own: &[u8]| {
                     results(stretch.memory).update(bytes(), |out| -> Result<(), Stop> {
-                        fold_in_turn((part.data_type, part.op), (before, after), own, out)?;
-                        if part.op == ReduceOp::Avg {
+                        let range = stretch.in_range();
+                        if in_site > 0 {
+                            fold_in_turn(kind, around(site, len, turns.0, &range), Some(own), out)?;
+                        }
+                        if over_sites > 0 {
+                            let own = Some(own).filter(|_| in_site == 0);
+                            fold_in_turn(kind, around(sites, len, turns.1, &range), own, out)?;
+                        }
+                        if is_average {
                             finish_average(part.data_type, out, self.plan.ranks() as u32)?;
                         }
                         Ok(())
@@ -72,7 +75,9 @@ impl Pairwise {
             }
             Ok(())
         };
-        part.contributions.update(self.place_of(unit), fold).ok_or(Stop::Closed)?
+        part.contributions
+            .update(self.ownership.place_of(unit, in_site + over_sites), fold)
+            .ok_or(Stop::Closed)?
     }
 
     /// Adds all contributions to a unit, and encodes the sum. What is on a device is copied for it.
@@ -109,7 +114,7 @@ impl Pairwise {
         sums: &mut [u8],
     ) -> Result<(), Stop> {
         let in_unit = piece.encoded.start - unit.encoded.start..piece.encoded.end - unit.encoded.start;
-        let turn = self.turn_of(self.plan.rank(), unit.chunk);
+        let turn = self.ownership.own_turns(self.plan.start_of(unit.chunk)).1;
         let mut combine = |all: &[u8], own: &[u8], encoded: &mut [u8]| {
             let others = all.chunks_exact(unit.encoded.len());
             let others = others.map(|other| Contribution::Encoded(&other[in_unit.clone()]));
@@ -117,7 +122,8 @@ impl Pairwise {
             contributions.insert(turn, Contribution::Plain(own));
             coding.codec.combine(&contributions, part.op, sums, encoded, rounding, piece.first_in_chunk)
         };
-        let combined = part.contributions.view(self.place_of(unit), |all| {
+        let place = self.ownership.place_of(unit, self.plan.ranks() - 1);
+        let combined = part.contributions.view(place, |all| {
             let mut with_own = |own: &[u8]| {
                 coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
             };
@@ -131,11 +137,27 @@ impl Pairwise {
     }
 }
 
-/// Folds contributions, those before and after the own one, in this order into `out`.
+/// This range of contributions of `len` bytes each, those before the own turn and those after it.
+fn around<'a>(
+    all: &'a mut [u8],
+    len: usize,
+    turn: usize,
+    range: &Range<usize>,
+) -> (impl Iterator<Item = &'a mut [u8]>, impl Iterator<Item = &'a mut [u8]>) {
+    let (before, after) = all.split_at_mut(turn * len);
+    let part = |range: Range<usize>| move |other: &'a mut [u8]| &mut other[range.clone()];
+    (
+        before.chunks_exact_mut(len).map(part(range.clone())),
+        after.chunks_exact_mut(len).map(part(range.clone())),
+    )
+}
+
+/// Folds contributions, those before and after the own one, in this order into `out`, where the own one is already if
+/// it is not given.
 fn fold_in_turn<'a>(
     (data_type, op): (DataType, ReduceOp),
     (mut before, mut after): (impl Iterator<Item = &'a mut [u8]>, impl Iterator<Item = &'a mut [u8]>),
-    own: &[u8],
+    own: Option<&[u8]>,
     out: &mut [u8],
 ) -> Result<(), KernelError> {
     let first = before.next();
@@ -145,10 +167,13 @@ fn fold_in_turn<'a>(
             fold_in_place(data_type, op, next, partial)?;
             partial = next;
         }
-        fold_into(data_type, op, out, own, partial)?;
+        match own {
+            Some(own) => fold_into(data_type, op, out, own, partial)?,
+            None => fold_in_place(data_type, op, out, partial)?,
+        }
     }
     let Some(mut partial) = after.next() else { return Ok(()) };
-    fold_in_place(data_type, op, partial, if is_first { own } else { out })?;
+    fold_in_place(data_type, op, partial, own.filter(|_| is_first).unwrap_or(out))?;
     for next in after {
         fold_in_place(data_type, op, next, partial)?;
         partial = next;

@@ -792,6 +792,20 @@ public:
         return Reduce(handle);
     }
 
+    // Of buffers on a device, after what is queued on the stream: see pcclAllReduceOnDevice.
+    pcclReduceInfo_t all_reduce_on_device(const pcclReduceOpDescriptor_t &one, void *stream = nullptr) {
+        pcclReduceInfo_t info{};
+        check(pcclAllReduceOnDevice(one.sendbuf, one.recvbuf, stream, &one.descriptor, get(), &info),
+              "all-reduce on a device");
+        return info;
+    }
+    [[nodiscard]] Reduce all_reduce_on_device_async(const pcclReduceOpDescriptor_t &one, void *stream = nullptr) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllReduceOnDeviceAsync(one.sendbuf, one.recvbuf, stream, &one.descriptor, get(), &handle),
+              "begin all-reduce on a device");
+        return Reduce(handle);
+    }
+
     // Begins one of several buffers, as one operation: all of them are reduced, or none. The tag of the first names it.
     [[nodiscard]] Reduce all_reduce_many_async(const std::vector<pcclReduceOpDescriptor_t> &all) {
         pcclAsyncReduceOp_t handle{};

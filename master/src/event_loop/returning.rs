@@ -96,7 +96,8 @@ impl EventLoop {
     /// A connection wants to take the place of the one that a peer had.
     pub(super) fn take_over(&mut self, key: u64, asked: Return) {
         let term = self.term();
-        if asked.term > term {
+        // Only a member can know of a successor, and without a journal there is none.
+        if asked.term > term && self.keeper.is_some() && self.is_of_member(&asked) {
             let text =
                 format!("a peer knows a master of term {}, this one was that of term {term}", asked.term);
             self.deposed = Some(text);
@@ -108,6 +109,15 @@ impl EventLoop {
         }
     }
 
+    /// Whether a member of this run says it, who proves that if it can.
+    fn is_of_member(&self, asked: &Return) -> bool {
+        asked.run == self.run && self.is_proved(asked) && self.state.client_of(asked.peer).is_some()
+    }
+
+    fn is_proved(&self, asked: &Return) -> bool {
+        self.tickets.as_ref().is_none_or(|office| office.is_proof(asked.peer, asked.proof.as_ref()))
+    }
+
     /// Whose place it is.
     fn place_of(&self, key: u64, asked: &Return) -> Result<u64, KickReason> {
         let protocol = |text: String| Err(KickReason::new(KickCode::Protocol, text));
@@ -115,8 +125,7 @@ impl EventLoop {
         if self.state.is_peer(ClientKey(key)) {
             return protocol("a registered peer that comes back over its own connection".into());
         }
-        let is_proved = |office: &super::TicketOffice| office.is_proof(peer, asked.proof.as_ref());
-        if asked.run != self.run || !self.tickets.as_ref().is_none_or(is_proved) {
+        if asked.run != self.run || !self.is_proved(asked) {
             return protocol(format!("it says that it is peer {peer}, and does not prove it"));
         }
         let gone = |text: &str| KickReason::new(KickCode::Silent, format!("{peer} {text}"));

@@ -222,7 +222,7 @@ static void world_of_member(pcclComm_t *comm) {
     pcclWorld_t shape;
     char text[4];
     size_t length = 0;
-    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 6), pcclInvalidArgument);
+    EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) 7), pcclInvalidArgument);
     EXPECT(pcclSetSchedule(comm, (pcclSchedule_t) -1), pcclInvalidArgument);
     EXPECT(pcclSetSchedule(comm, pcclScheduleAllGather), pcclInvalidArgument);
     EXPECT(pcclSetSchedule(comm, pcclScheduleDirect), pcclInvalidArgument);

@@ -1,52 +1,22 @@
 //! Pairwise exchange from inside: peers are threads of this process, with a real master.
 
-use pccl::{
-    Algorithm, Block, Communicator, Element, Error, ManyOptions, Master, MasterConfig, ReduceInfo, ReduceOp,
-    ReduceOptions, Schedule, Scheme, Tensor,
-};
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+mod mesh;
 
-/// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+use mesh::{in_sites, reduce_by, values};
+use pccl::{
+    Algorithm, Block, Communicator, Element, Error, ManyOptions, ReduceInfo, ReduceOp, ReduceOptions,
+    Schedule, Scheme, Tensor,
+};
 
 /// Runs `work` on `peers` peers of one run, each with its index, and returns what they return.
 fn on_peers<R: Send>(peers: usize, work: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
-    let _ = env_logger::builder().is_test(true).try_init();
-    let config =
-        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
-    let master = Master::launch(config).expect("master starts");
-    let (address, work) = (master.local_addr().to_string(), &work);
-    thread::scope(|scope| {
-        let run = |index: usize| {
-            let comm = Communicator::builder(&address).first_ports(0, 0).build().expect("valid settings");
-            comm.connect().expect("connect");
-            comm.wait_for_world(peers, Some(PATIENCE)).expect("world complete");
-            work(index, &comm)
-        };
-        let threads: Vec<_> = (0..peers).map(|index| scope.spawn(move || run(index))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-    })
+    in_sites(&vec![""; peers], work)
 }
 
-/// What a peer contributes.
-fn values(index: usize, count: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i * 7_919 + index * 104_729) % 20_011) as f32 * 0.37 - 3_000.0).collect()
-}
-
-/// Reduces until it went the way that was asked for: a mesh may take a moment longer than the ring.
+/// Reduces until it went the way that was asked for.
 fn reduce<T: Element>(comm: &Communicator, data: &[T], options: ReduceOptions) -> (Vec<T>, ReduceInfo) {
-    let start = Instant::now();
-    loop {
-        let mut result = data.to_vec();
-        let info = comm.all_reduce(&mut result, options).expect("nobody leaves");
-        if options.schedule != Schedule::Pairwise || info.algorithm == Algorithm::Pairwise {
-            return (result, info);
-        }
-        assert!(start.elapsed() < PATIENCE, "the mesh does not stand");
-    }
+    let pairwise = options.schedule == Schedule::Pairwise;
+    reduce_by(comm, data, options, if pairwise { Algorithm::Pairwise } else { Algorithm::Ring })
 }
 
 #[test]

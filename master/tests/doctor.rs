@@ -7,9 +7,10 @@ use pccl_master::{
     RunKey,
     doctor::{Finding, Health, Patient, Report, examine},
 };
+use pccl_testkit::ports::free_port;
 use std::{
     io::Write,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     process::Command,
     thread,
     time::Duration,
@@ -73,11 +74,9 @@ fn it_says_what_is_wrong_with_the_way_to_the_master() {
     fails(&examine(&with(open.local_addr())), "master", "has no run key", "--key-file");
     open.stop();
     keyed.stop();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = closed.local_addr().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let foreign = other.local_addr().unwrap();
-    drop(closed);
     fails(&examine(&patient(address)), "master", "connection refused", "start pccl-master");
     thread::spawn(move || {
         other.accept().map(|(mut stream, _)| stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n"))

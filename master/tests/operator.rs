@@ -11,6 +11,7 @@ use pccl_protocol::{
     limits::MAX_STRANGER_REQUESTS,
 };
 use pccl_quant::{DataType, ReduceOp};
+use pccl_testkit::ports::free_port;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -106,7 +107,7 @@ fn the_status_names_who_is_waited_for() {
 
 #[test]
 fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = format!("127.0.0.1:{}", free_port());
     for arguments in
         [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--rates"]]
     {
@@ -196,11 +197,6 @@ impl Drop for Running {
         let _ = Command::new("kill").args(["-s", "TERM", &self.0.id().to_string()]).status();
         let _ = self.0.wait();
     }
-}
-
-/// A port that nobody had a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]

@@ -1,6 +1,8 @@
 """Reduces as users write them, limits of calls, and the loop that survives its peers and its master."""
 
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -26,9 +28,11 @@ def step():
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    # Below the range from which the system gives ports away itself, so that nobody gets this one in the meantime.
+    while True:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", random.randrange(20000, 30000)))
+            return listener.getsockname()[1]
 
 
 @pytest.fixture

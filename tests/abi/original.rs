@@ -4,10 +4,8 @@ use crate::{
     build::{Language, compile, compile_with},
     programs::Program,
 };
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-};
+use pccl_testkit::ports;
+use std::path::{Path, PathBuf};
 
 const SOURCE: &str = "tests/abi/original/training.c";
 
@@ -16,10 +14,9 @@ fn training(language: Language, name: &str) -> Option<PathBuf> {
     compile_with(language, "tests/abi/original", SOURCE, &format!("original-{name}"))
 }
 
-/// A port that is free now: the original has no way to ask for the one that a master has got.
+/// The original has no way to ask for the port that a master has got.
 fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port().to_string()
+    ports::free_port().to_string()
 }
 
 fn start(program: &Path, arguments: &[&str]) -> Program {

@@ -5,9 +5,9 @@ use crate::{
     programs::signal,
 };
 use pccl::{Communicator, SharedState, SyncStrategy};
+use pccl_testkit::ports::free_port;
 use std::{
     io::{BufRead, BufReader, Read},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, channel},
@@ -143,12 +143,6 @@ impl Example {
     }
 }
 
-/// A port that is free now.
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port().to_string()
-}
-
 /// Waits until all but this peer are in a sync.
 fn await_sync(comm: &Communicator) {
     let deadline = Instant::now() + PATIENCE;
@@ -170,7 +164,7 @@ fn await_sync(comm: &Communicator) {
 /// The master ends in the middle of a training: two peers of the example are in a step, a third one is not.
 fn in_the_middle(example: Example, name: &str) {
     let Some(program) = example.program(name) else { return };
-    let port = free_port();
+    let port = free_port().to_string();
     let master = Running::master(&port);
     let peers: Vec<_> = (0..2).map(|_| Running::start(&program, &[&port, "3"])).collect();
     let third = Communicator::builder(&format!("127.0.0.1:{port}"))
@@ -217,7 +211,7 @@ fn the_example_in_cpp_goes_on_after_a_master_that_was_killed() {
 /// The loop of the README, in Rust: the master ends while one peer is in a step and the other one is not.
 fn the_loop_of_the_readme(name: &str) {
     let untrained = || readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 };
-    let port = free_port();
+    let port = free_port().to_string();
     let address = &format!("127.0.0.1:{port}");
     let peer = || Communicator::builder(address).first_ports(0, 0).build().expect("valid settings");
     let master = Running::master(&port);
@@ -251,7 +245,7 @@ fn the_loop_of_the_readme_goes_on_after_a_master_that_was_killed() {
 /// Nothing is set that has to do with the log, and still nobody waits in silence.
 fn before_the_master(example: Example) {
     let Some(program) = example.program("before") else { return };
-    let port = free_port();
+    let port = free_port().to_string();
     let first = Running::start(&program, &[&port, "2"]);
     first.await_log(&["WARN", "waiting for the master at 127.0.0.1:", "connection refused"]);
     let master = Running::master(&port);

@@ -183,9 +183,7 @@ fn after_a_stranger(address: &str) -> pccl::Master {
 
 #[test]
 fn the_example_of_the_readme_may_be_started_before_its_master() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = &free.local_addr().expect("an address").to_string();
-    drop(free);
+    let address = &format!("127.0.0.1:{}", pccl_testkit::ports::free_port());
     check_training(std::thread::scope(|scope| {
         let peers: Vec<_> = (0..2).map(|_| scope.spawn(move || example_peer(address, 1))).collect();
         let _master = after_a_stranger(address);

@@ -214,9 +214,7 @@ mod tests {
         let port = peer.local_port(0).unwrap();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let silent_port = silent.local_addr().unwrap().port();
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-        let closed_port = closed.local_addr().unwrap().port();
-        drop(closed);
+        let closed_port = pccl_testkit::ports::free_port();
         let mut targets = vec![target(port, 7, key); 300];
         targets.extend([target(port, 8, key), target(closed_port, 7, key)]);
         targets.extend(vec![target(silent_port, 7, key); 20]);

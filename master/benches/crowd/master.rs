@@ -1,7 +1,8 @@
 //! A master in a process of its own, and what it uses.
 
+use pccl_testkit::ports::free_port;
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -23,7 +24,7 @@ pub(crate) struct Usage {
 impl Process {
     /// Starts one. `change` adds to its arguments and surroundings.
     pub(crate) fn launch(change: impl FnOnce(&mut Command)) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
+        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         // Another build of the program can be measured with the same crowd.
         let program = std::env::var("PCCL_CROWD_MASTER").unwrap_or(env!("CARGO_BIN_EXE_pccl-master").into());
         let mut command = Command::new(program);

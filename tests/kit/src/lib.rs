@@ -2,6 +2,7 @@
 //!
 //! * [`barrier`]: threads of a test meet, or the test fails.
 //! * [`lab`]: hosts that are far apart, on one machine.
+//! * [`ports`]: ports for programs that cannot be asked for theirs.
 //! * [`process`]: processes that are told and asked by lines, stopped and killed.
 //! * [`random`]: small seeded generators.
 //! * [`standin`]: a device of CUDA where there is none.
@@ -9,11 +10,12 @@
 //! * [`usage`]: what a process has used of its machine.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `training`, `barrier`,
-//! `lab`, `process`, `random`, `standin`, `usage`.
+//! `lab`, `ports`, `process`, `random`, `standin`, `usage`.
 #![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod lab;
+pub mod ports;
 #[allow(unsafe_code)]
 pub mod process;
 pub mod random;

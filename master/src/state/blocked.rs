@@ -44,11 +44,9 @@ impl MasterState {
                 let probation = self.admission.probation.blocks(&self.roll, peer);
                 let history = || self.blocked_by_history(id);
                 let ahead = || self.groups.ahead_sentence(&self.roll, peer);
-                let apart = || self.groups.state_out_of_reach(&self.roll, peer);
                 let outside = || self.roll.why_outside(id);
                 let waits = || format!("admission waits for {}", self.roll.missing_for_world());
-                let known = probation.or_else(history).or_else(outside).or_else(apart).or_else(ahead);
-                Some(known.unwrap_or_else(waits))
+                Some(probation.or_else(history).or_else(outside).or_else(ahead).unwrap_or_else(waits))
             }
             (Phase::Connecting, _) => Some(self.groups.ring_sentences(&self.roll).join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),

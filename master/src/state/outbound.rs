@@ -7,7 +7,6 @@
 use super::MasterState;
 use super::client::{Peer, Phase};
 use super::edges::EdgeEnds;
-use super::groups::Groups;
 use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
@@ -194,26 +193,6 @@ impl Roll {
             Some((peer.registered_at, format!("{}: {why}", self.name_of(*id))))
         };
         self.peers.iter().filter_map(of).collect()
-    }
-}
-
-impl Groups {
-    /// Why a newcomer could fetch the shared state of its group from nobody: it cannot be dialed, nor can anybody who
-    /// holds the state. It would be dropped at its first sync, and the votes of all others with it. One that brings a
-    /// state may be let in to give it.
-    pub(super) fn state_out_of_reach(&self, roll: &Roll, peer: &Peer) -> Option<String> {
-        let waits = peer.phase == Phase::Pending && !peer.info.formed && peer.info.resume.is_none();
-        if !waits || !peer.outbound_only || roll.options.relay.is_some() {
-            return None;
-        }
-        let shared = &self.get(&peer.group())?.shared;
-        let mut holders = shared.holders.iter().filter(|id| roll.peers.contains_key(id)).peekable();
-        holders.peek()?;
-        holders.all(|id| roll.is_outbound_only(*id)).then(|| {
-            "admission waits until a peer that can be dialed has fetched the shared state: this one is outbound-only, \
-             and so are all who hold it"
-                .to_owned()
-        })
     }
 }
 

@@ -118,7 +118,6 @@ impl Probation {
             self.waits_until(roll, peer).is_none()
                 && groups.lateness(roll, peer).is_none()
                 && !groups.fetches_ahead(roll, peer)
-                && groups.state_out_of_reach(roll, peer).is_none()
         };
         roll.with_room(roll.newcomers().filter(|(_, peer)| may(peer)).map(|(id, _)| id).collect())
     }

@@ -205,7 +205,8 @@ impl MasterState {
     }
 
     /// Nobody can dial a peer, nor those who hold what it needs. The others vote again without it; it comes back, and
-    /// is let in when others hold the state.
+    /// by then others hold the state. It is not kept outside until then: others may wait for so many peers before they
+    /// sync.
     fn drop_without_source(&mut self, id: PeerId) {
         let text = "it is outbound-only, and so are all who hold the shared state: it can fetch once a peer that can \
                     be dialed has it";

@@ -1,7 +1,7 @@
 //! Peers that nobody can dial: who is let in, who dials, and what is said.
 
 use super::harness::{Rig, descriptor, register};
-use super::sync::{entry, ready, vote};
+use super::sync::{entry, vote};
 use crate::state::{ClientKey, Input};
 use pccl_protocol::*;
 use std::collections::BTreeSet;
@@ -265,51 +265,6 @@ fn who_can_fetch_from_nobody_comes_back_when_somebody_else_holds_the_state() {
         let [source] = &plan.plan.sources[..] else { panic!("one source") };
         assert_eq!((source.peer, source.back), (rig.peers[&3], true));
     }
-}
-
-/// The sync that was planned last is over for these.
-fn finish_sync(rig: &mut Rig, clients: &[u64]) {
-    for n in clients {
-        let plans = rig.take(*n).into_iter().filter_map(|packet| match packet {
-            M2c::SyncPlan(plan) => Some(plan.plan.sync),
-            _ => None,
-        });
-        let sync = plans.last().expect("a plan");
-        ready(rig, *n, sync);
-    }
-}
-
-#[test]
-fn who_could_fetch_from_nobody_is_let_in_when_somebody_else_holds_the_state() {
-    let mut rig = Rig::new();
-    register_as(&mut rig, 1, Some(true));
-    rig.confirm_all();
-    let ballot = |rig: &Rig, n, revision, digest| {
-        C2m::SyncInitiate(vote(
-            rig.epoch(n),
-            revision,
-            SyncStrategy::EnforcePopular,
-            vec![entry("a", digest)],
-        ))
-    };
-    let alone = ballot(&rig, 1, 7, 1);
-    rig.send(1, alone);
-    finish_sync(&mut rig, &[1]);
-    for (n, hidden) in [(2, false), (3, true), (4, false)] {
-        register_as(&mut rig, n, Some(hidden));
-    }
-    let_in(&mut rig);
-    assert_eq!(rig.accepted(), [1, 2, 4], "{:?}", rig.state.blocked_on());
-    let waits = rig.state.blocked_for(rig.peers[&3]).expect("it waits").to_string();
-    assert!(waits.contains("until a peer that can be dialed has fetched the shared state"), "{waits}");
-    rig.mail.clear();
-    for (n, revision, digest) in [(1, 8, 1), (2, 0, 2), (4, 0, 2)] {
-        let ballot = ballot(&rig, n, revision, digest);
-        rig.send(n, ballot);
-    }
-    finish_sync(&mut rig, &[1, 2, 4]);
-    let_in(&mut rig);
-    assert_eq!(rig.accepted(), [1, 2, 3, 4]);
 }
 
 /// A world with a relay.

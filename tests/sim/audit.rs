@@ -206,7 +206,7 @@ impl World {
                 if ONLY_FOR_HIDDEN.iter().any(|words| reason.detail.as_str().contains(words)) =>
             {
                 self.ledger.note_kick(self.checker.peer_of(client), reason);
-                self.judge_hidden(self.conns[&client].slot)
+                self.judge_hidden(client)
             }
             M2c::Kicked(reason) if reason.detail.as_str().contains("the shared state") => {
                 let peer = self.checker.peer_of(client).expect("only a voter fetches");
@@ -235,12 +235,18 @@ impl World {
         }
     }
 
-    /// Nobody can dial it, nor somebody else of its group, and there is no relay.
-    fn judge_hidden(&self, slot: usize) -> Result<(), String> {
+    /// Nobody can dial it, nor somebody else of its group, and there is no relay. Somebody else may be a process before
+    /// it on its host, which has ended without the knowledge of the master.
+    fn judge_hidden(&self, client: u64) -> Result<(), String> {
+        let slot = self.conns[&client].slot;
         let group = self.clients[slot].group;
-        let mut others =
-            self.hidden.iter().filter(|other| **other != slot && self.clients[**other].group == group);
-        match !self.swarm.relay && self.hidden.contains(&slot) && others.next().is_some() {
+        let is_like = |other: usize| self.hidden.contains(&other) && self.clients[other].group == group;
+        let others = (0..self.clients.len()).any(|other| other != slot && is_like(other));
+        let ghosts = self
+            .conns
+            .iter()
+            .any(|(key, conn)| *key != client && !conn.closed_at_master && is_like(conn.slot));
+        match !self.swarm.relay && self.hidden.contains(&slot) && (others || ghosts) {
             true => Ok(()),
             false => Err("it can be dialed, or all others of its group, or there is a relay".into()),
         }

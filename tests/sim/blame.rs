@@ -358,7 +358,10 @@ impl Ledger {
             KickCode::Silent | KickCode::RegistrationTimeout => self.had(who, &silence, recently, now),
             // Judged by the checker, against the votes.
             KickCode::StateMismatch => true,
-            KickCode::Unreachable | KickCode::RingTimeout => return self.judge_unreachable(who, ring, now),
+            KickCode::Unreachable | KickCode::RingTimeout => {
+                let is_apart = reason.detail.as_str().contains("both are outbound-only");
+                return self.judge_unreachable(who, ring, is_apart, now);
+            }
             KickCode::RevisionJump | KickCode::Operator => self.had(who, &[Deed::Returned], 0, now),
             KickCode::Straggler => return self.judge_straggler(who, now),
             KickCode::Protocol => self.had(who, &[Deed::Twice], 0, now),
@@ -368,8 +371,9 @@ impl Ledger {
     }
 
     /// A peer without which a ring goes: one of its edges was harmed while marks against edges last, or somebody near
-    /// could not take part in building the ring.
-    fn judge_unreachable(&mut self, who: Who, ring: &[Who], now: u64) -> Result<(), String> {
+    /// could not take part in building the ring. If it is not to be the neighbour of another one, since nobody can dial
+    /// either of them, the harmed edge may be any.
+    fn judge_unreachable(&mut self, who: Who, ring: &[Who], is_apart: bool, now: u64) -> Result<(), String> {
         let since = self.reach(now.saturating_sub(MARK_EXPIRY + RING_TIMEOUT));
         let late = [Deed::Paused, Deed::Vanished, Deed::Unheard, Deed::Deaf];
         if self.had(who, &[Deed::Ended, Deed::Left], since, now) {
@@ -377,6 +381,9 @@ impl Ledger {
             return Ok(());
         }
         if self.had(who, &late, since, now) || self.harm_near(who.0, since, now) {
+            return Ok(());
+        }
+        if is_apart && ring.iter().any(|other| self.harm_near(other.0, since, now)) {
             return Ok(());
         }
         let near = [&late[..], &[Deed::Ended, Deed::Left, Deed::Hostile]].concat();

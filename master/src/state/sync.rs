@@ -205,7 +205,8 @@ impl MasterState {
     }
 
     /// Nobody can dial a peer, nor those who hold what it needs. The others vote again without it; it comes back, and
-    /// by then others hold the state.
+    /// by then others hold the state. It is not kept outside until then: others may wait for so many peers before they
+    /// sync.
     fn drop_without_source(&mut self, id: PeerId) {
         let text = "it is outbound-only, and so are all who hold the shared state: it can fetch once a peer that can \
                     be dialed has it";
@@ -230,12 +231,16 @@ impl MasterState {
             elect(votes, &group.shared.holders, in_vain, (may_meet, self.roll.options.relay.is_some()));
         let apart = elected.iter().flat_map(|election| &election.parts);
         let apart: Vec<PeerId> = apart.filter(|(_, part)| part.is_apart).map(|(id, _)| *id).collect();
-        if !apart.is_empty() {
-            return apart.into_iter().for_each(|id| self.drop_without_source(id));
-        }
-        let Some(Sync::Voting { votes, .. }) = group.shared.sync.take() else { return };
+        let Some(Sync::Voting { since, epoch, votes, given_up }) = group.shared.sync.take() else { return };
         let refusal = elected.as_ref().ok().map(|election| (sync, election.revision));
         let refusal = refusal.and_then(|elected| self.refuse_revision(group_id, &votes, elected));
+        // What is refused is fetched by nobody: then nobody has to go for it.
+        if refusal.is_none() && !apart.is_empty() {
+            if let Some(group) = self.groups.get_mut(&group_id) {
+                group.shared.sync = Some(Sync::Voting { since, epoch, votes, given_up });
+            }
+            return apart.into_iter().for_each(|id| self.drop_without_source(id));
+        }
         let unserved = elected.as_ref().ok().and_then(|it| self.refuse_source(&votes, (sync, it)));
         let refusal = refusal.or(unserved);
         let Some(group) = self.groups.get_mut(&group_id) else { return };

@@ -600,7 +600,8 @@ PCCL_EXPORT pcclResult_t pcclLoadSharedState(pcclSharedState_t *shared_state, co
  * the first sync of this peer has to bring exactly this state. */
 PCCL_EXPORT pcclResult_t pcclOfferResume(const pcclComm_t *communicator, const pcclSharedState_t *shared_state);
 
-/* As pcclCreateCommunicator, for a master at "host:port", "1.2.3.4:port" or "[::1]:port". */
+/* As pcclCreateCommunicator, for a master at "host:port", "1.2.3.4:port" or "[::1]:port", or for that of several which
+ * acts: "h1:48148,h2:48148". */
 PCCL_EXPORT pcclResult_t pcclCreateCommunicatorByName(const char *master_address, uint32_t peer_group,
                                                       uint32_t p2p_connection_pool_size, pcclComm_t **comm_out);
 
@@ -959,6 +960,15 @@ PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_inst
 /* Keeps a journal in this directory, from which a master that is started there after this one has died goes on: the
  * same run, and no call of a peer fails. See docs/operating.md. */
 PCCL_EXPORT pcclResult_t pcclMasterSetJournal(pcclMasterInstance_t *master_instance, const char *directory);
+/* Lets other masters stand by for this one: they know all that it knows, the secrets of the run as well, and one of
+ * them goes on in its place when it is lost. Default false. See docs/operating.md. */
+PCCL_EXPORT pcclResult_t pcclMasterSetAcceptStandbys(pcclMasterInstance_t *master_instance, bool accept);
+/* Stands by for the master at one of these places, "h1:48148" or "h1:48148,h2:48148", whose settings it takes over with
+ * the run; others may stand by for this one then. pcclRunMaster returns at once, and looks for it from then on. */
+PCCL_EXPORT pcclResult_t pcclMasterSetStandbyOf(pcclMasterInstance_t *master_instance, const char *masters);
+/* Name or address under which peers and other masters reach one that stands by. Default: the address from which the
+ * acting master sees it come. */
+PCCL_EXPORT pcclResult_t pcclMasterSetAdvertisedHost(pcclMasterInstance_t *master_instance, const char *host);
 /* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
  * Who has such a name keeps it for as long as it is there. */
 PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master_instance, const char *name);

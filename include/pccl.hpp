@@ -1093,6 +1093,21 @@ public:
         check(pcclMasterSetJournal(get(), directory.c_str()), "set journal");
         return *this;
     }
+    /* Other masters may stand by for this one, and one of them goes on in its place when it is lost. */
+    Master &accept_standbys(bool accept = true) {
+        check(pcclMasterSetAcceptStandbys(get(), accept), "accept standbys");
+        return *this;
+    }
+    /* Stands by for the master at one of these places: "h1:48148,h2:48148". */
+    Master &standby_of(const std::string &masters) {
+        check(pcclMasterSetStandbyOf(get(), masters.c_str()), "set masters to stand by for");
+        return *this;
+    }
+    /* Host under which others reach one that stands by. */
+    Master &advertised_host(const std::string &host) {
+        check(pcclMasterSetAdvertisedHost(get(), host.c_str()), "set advertised host of the master");
+        return *this;
+    }
     /* With a key: only peers with such names give shared state to others. */
     Master &trusted_seeder(const std::string &name) {
         check(pcclMasterAddTrustedSeeder(get(), name.c_str()), "add trusted seeder");

@@ -6,6 +6,7 @@ mod builder;
 mod clip;
 mod collectives;
 mod diff;
+mod enter;
 mod form;
 mod join;
 mod leave;
@@ -27,7 +28,6 @@ use crate::{
     Error, Reason, World,
     config::Config,
     flight,
-    limit::Limit,
     session::{Session, Shared},
     world::Known,
 };
@@ -112,6 +112,9 @@ impl Communicator {
     /// passed: a refused connection, no way to its address, a name that is not known, a master that stops. So peers may
     /// be started before the master. [`Communicator::close`] in another thread ends the attempts.
     ///
+    /// A master with a journal or with standbys may die meanwhile: this peer waits on, or registers anew, within
+    /// `master_grace`.
+    ///
     /// # Errors
     /// `ConnectFailed` if the master could not be reached in time; `Refused`, at once, if it does not take this peer,
     /// or is no master; `Kicked` or `MasterLost` if that happens while waiting to be let in; `TimedOut` if this peer
@@ -129,80 +132,6 @@ impl Communicator {
     pub fn connect_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
         self.came_ahead.store(false, Ordering::Relaxed);
         self.enter(timeout, false, |shared, limit| shared.wait_for_admission(limit.deadline()))
-    }
-
-    /// Registers, and has `wait` wait until the others have let this peer in; leaves when the limit passes.
-    fn enter<R: Default>(
-        &self,
-        timeout: Option<Duration>,
-        ahead: bool,
-        wait: impl FnOnce(&Shared, Limit) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let at = self.door.enter()?;
-        {
-            let mut slot = self.session.lock();
-            if slot.as_ref().is_some_and(|session| session.shared.control.end().is_none()) {
-                return Err(Error::InvalidUsage("already connected".into()));
-            }
-            if slot.as_ref().is_some_and(|session| session.shared.calls.activity().in_flight() > 0) {
-                return Err(Error::InvalidUsage(
-                    "wait for the all-reduces of the lost connection first".into(),
-                ));
-            }
-            // The old session goes first: its listeners free their ports.
-            *slot = None;
-        }
-        if let Some(carried) = &self.carried {
-            carried.look()?;
-        }
-        // Not under the lock: both may take long, and another thread may want to close.
-        let session = self.reach(&at, ahead && !self.config.formed)?;
-        let shared = session.shared.clone();
-        {
-            let mut slot = self.session.lock();
-            // Under the lock: whoever closes from now on finds the session.
-            at.check()?;
-            *slot = Some(session);
-        }
-        drop(at);
-        let entered = if self.config.formed {
-            shared.enter_without_admission();
-            R::default()
-        } else {
-            let limit = Limit::of(timeout);
-            let admitted = wait(&shared, limit);
-            shared.calls.end_exclusive();
-            self.leave_if_late(&shared, limit, admitted)?
-        };
-        // Not only if it is newer: the one before is of another session.
-        if let Some(known) = shared.told.take_answer_world() {
-            *self.world.lock() = known;
-        }
-        if let Some(identity) = shared.told.identity() {
-            let proof = shared.told.wallet.door().map(|door| door.secret().clone());
-            *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer, proof });
-        }
-        Ok(entered)
-    }
-
-    /// Leaves if this peer was not let in before the limit passed.
-    fn leave_if_late<R>(
-        &self,
-        shared: &Arc<Shared>,
-        limit: Limit,
-        admitted: Result<R, Error>,
-    ) -> Result<R, Error> {
-        if !matches!(admitted, Err(Error::TimedOut { .. })) {
-            return admitted;
-        }
-        let waits = shared.calls.blocked_text().unwrap_or_else(|| "admission waits for the master".into());
-        // Not under the lock: another thread may want to close.
-        let session = self.session.lock().take_if(|session| Arc::ptr_eq(&session.shared, shared));
-        if let Some(session) = session {
-            session.leave();
-        }
-        let text = format!("not let in after {:?}: {waits}", limit.time());
-        Err(Error::TimedOut { call: CallKind::Connect, text, verdict: None })
     }
 
     /// The limit of calls that name none of their own; see [`Builder::call_timeout`](crate::Builder::call_timeout).

@@ -26,6 +26,11 @@ impl Limit {
         self.0.is_some_and(|(_, deadline)| deadline <= Instant::now())
     }
 
+    /// How long until it has passed.
+    pub(crate) fn left(self) -> Duration {
+        self.0.map_or(LONGEST, |(_, deadline)| deadline.saturating_duration_since(Instant::now()))
+    }
+
     /// How long it is; a call without one is over when it is.
     pub(crate) fn time(self) -> Duration {
         self.0.map_or(LONGEST, |(time, _)| time)

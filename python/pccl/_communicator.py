@@ -38,7 +38,8 @@ _I32 = (1 << 31) - 1
 
 
 class Communicator(Training, Collectives, Sharing):
-    """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``.
+    """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``, or the one of
+    several that acts: ``h1:48148,h2:48148``.
 
     A context manager: at its end the peer leaves the run. All peers make the same calls in the same order. Every call
     raises a ``PCCLError`` if it fails, and has ``timeout`` in seconds: then it gives up, for all peers where that is

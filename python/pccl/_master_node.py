@@ -35,7 +35,8 @@ class MasterNode:
                  peer_timeout: Optional[float] = None, straggler_timeout: Optional[float] = None,
                  edge_timeout: Optional[float] = None, run_key: Optional[str] = None,
                  wire: Optional[str] = None, trusted_seeders: Sequence[str] = (),
-                 journal: Optional[str] = None):
+                 journal: Optional[str] = None, accept_standbys: bool = False,
+                 standby_of: Optional[str] = None, advertised_host: Optional[str] = None):
         """A master that does not run yet.
 
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
@@ -53,6 +54,11 @@ class MasterNode:
         - ``trusted_seeders``: with a key, names of the only peers that give shared state to others; default: all do.
         - ``journal``: a directory; a master that is started with it after this one has died goes on in its place, and no
           call of a peer fails. Default: none.
+        - ``accept_standbys``: other masters may stand by for this one; they are told all secrets of the run.
+        - ``standby_of``: stands by for the master at one of these places, ``"h1:48148,h2:48148"``, takes over its
+          settings with the run, and goes on in its place when it is lost. Default: this master begins a run.
+        - ``advertised_host``: host under which others reach a master that stands by; default: the address from which
+          the acting one sees it come.
         """
         self._handle = ctypes.c_void_p()
         self._main: Optional[FrameType] = None
@@ -76,6 +82,14 @@ class MasterNode:
         directory = optional_words(journal, "journal")
         if directory is not None:
             settings.append(("pcclMasterSetJournal", directory))
+        if accept_standbys:
+            settings.append(("pcclMasterSetAcceptStandbys", True))
+        places = optional_words(standby_of, "standby_of")
+        if places is not None:
+            settings.append(("pcclMasterSetStandbyOf", places))
+        host = optional_words(advertised_host, "advertised_host")
+        if host is not None:
+            settings.append(("pcclMasterSetAdvertisedHost", host))
         for name in trusted_seeders:
             settings.append(("pcclMasterAddTrustedSeeder", words(name, "trusted_seeders")))
         attach()

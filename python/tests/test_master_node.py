@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -64,3 +65,36 @@ def test_settings_reach_the_master():
             comm.connect()
             assert comm.world().min_world_size == 2 and comm.name == "first-peer"
             assert "first-peer" in str(comm.status())
+
+
+#: A master that others may stand by for, until it is killed.
+FIRST = """
+import pccl, time
+master = pccl.MasterNode("127.0.0.1:0", accept_standbys=True)
+master.run()
+print(master.port, flush=True)
+master.wait()
+"""
+
+
+def test_a_standby_in_a_peer_takes_over():
+    first = subprocess.Popen([sys.executable, "-c", FIRST], stdout=subprocess.PIPE, text=True)
+    place = f"127.0.0.1:{first.stdout.readline().strip()}"
+    with MasterNode("127.0.0.1:0", standby_of=place, advertised_host="127.0.0.1") as standby:
+        # The first place of the list does not act.
+        with Communicator(f"127.0.0.1:{standby.port},{place}", first_ports=(0, 0)) as comm:
+            comm.connect()
+            deadline = time.monotonic() + PATIENCE_S
+            while not comm.status()["lead"]["standbys"]:
+                assert time.monotonic() < deadline
+            first.kill()
+            first.wait(PATIENCE_S)
+            first.stdout.close()
+            comm.update_topology()
+            lead = comm.status()["lead"]
+            assert lead["acts"] and lead["term"] == 1 and not lead["standbys"]
+
+
+def test_a_place_to_stand_by_for_is_checked():
+    with pytest.raises(PCCLError, match="stand by"):
+        MasterNode("127.0.0.1:0", standby_of="nowhere").run()

@@ -52,13 +52,18 @@ pub(crate) struct Args {
     /// Peer groups over which the peers are spread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) groups: u32,
-    /// Kill the master as well, every 15 to 30 seconds, or stop it; after a kill another one is started on the same
-    /// port.
+    /// Kill the master as well, or stop it, every 15 to 30 seconds, with a journal or standbys every 5 to 20; after a
+    /// kill another one is started on the same port.
     #[arg(long)]
     pub(crate) master_kill: bool,
     /// The master has a journal, and goes on from it when it is started again: then its death must cost nobody a call.
     #[arg(long, requires = "master_kill")]
     pub(crate) master_journal: bool,
+    /// So many masters stand by, of which one takes over when the acting one is killed or stopped: that must cost
+    /// nobody a call. Whoever was killed stands by again.
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "master_kill", conflicts_with = "master_journal",
+          value_parser = clap::value_parser!(u32).range(0..=8))]
+    pub(crate) standbys: u32,
     /// No run key: nothing is encrypted. Otherwise each run has a fresh one, and so has each part of it.
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -93,6 +98,12 @@ pub(crate) struct Args {
     /// Of a master: the directory of its journal.
     #[arg(long, hide = true)]
     pub(crate) memory: Option<std::path::PathBuf>,
+    /// Of a master: where those are that it stands by for.
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub(crate) standby_of: Vec<String>,
+    /// Of a master: whether others may stand by for it.
+    #[arg(long, hide = true)]
+    pub(crate) accept_standbys: bool,
     /// Number of a peer process.
     #[arg(long, hide = true, default_value_t = 0)]
     pub(crate) index: u64,
@@ -211,6 +222,11 @@ impl Args {
         self.fault_every.is_none_or(|seconds| seconds < self.duration().as_secs())
     }
 
+    /// Whether a run goes on when its master is killed.
+    pub(crate) fn survives_master(&self) -> bool {
+        self.master_journal || self.standbys > 0
+    }
+
     /// What is wrong with the arguments together.
     pub(crate) fn conflict(&self) -> Option<String> {
         if self.profile == Profile::Async && self.c_peers + self.python_peers > 0 {
@@ -253,6 +269,9 @@ impl Args {
             if peers > 0 {
                 settings.push_str(&format!(" --{flag}-peers {peers}"));
             }
+        }
+        if self.standbys > 0 {
+            settings.push_str(&format!(" --standbys {}", self.standbys));
         }
         if let Some(seconds) = self.fault_every {
             settings.push_str(&format!(" --fault-every {seconds}"));
@@ -322,6 +341,10 @@ mod tests {
         assert!(conflict("pccl-stress --peers 3..6 --groups 2").is_some());
         assert!(conflict("pccl-stress --profile async --c-peers 1").is_some());
         assert_eq!(conflict("pccl-stress --profile state --c-peers 1"), None);
+        let standbys = "pccl-stress --standbys 2 --master-kill";
+        let args = Args::try_parse_from(standbys.split(' ')).expect("valid");
+        assert!(args.survives_master() && args.settings().contains("--standbys 2"));
+        assert!(Args::try_parse_from(["pccl-stress", "--standbys", "2"]).is_err());
     }
 
     #[test]

@@ -1,17 +1,19 @@
-//! The master's process, and those that follow it on the same port when it is killed.
+//! The masters of a run: the one that acts, those that stand by for it, and those that follow them when they are
+//! killed.
 
 use crate::{
-    children::{Notice, Starter, Who, this_program},
+    args::Args,
+    children::{Notice, Starter, Who},
     journal::Journal,
+    master::{self, LISTENING},
     oracle::{Check, Oracle},
     os,
-    procfs::{self, Series},
     report::Survivor,
+    seat::{Seat, Settings},
 };
-use pccl_testkit::process::{Process, Signal};
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::mpsc::Receiver,
     thread,
     time::{Duration, Instant},
@@ -19,80 +21,90 @@ use std::{
 
 /// Time in which a master has to say where it listens, and later to end.
 const PATIENCE_US: u64 = 30_000_000;
+/// Time in which a standby has to know all, and to take over.
+const TAKEOVER_US: u64 = 30_000_000;
+/// Time after which what a master knows of its standbys is known to its peers as well.
+const TOLD_US: u64 = 1_000_000;
 /// How often an ending process is looked at.
 const POLL: Duration = Duration::from_millis(10);
-/// Logs of masters that are kept: the first one, and the last ones.
-const LOGS_KEPT: usize = 20;
 
 /// See the module's documentation.
 pub(crate) struct Authority {
-    process: Process,
-    series: Series,
-    address: String,
-    peer_timeout_ms: u64,
-    /// It goes on from what is written here.
-    memory: Option<PathBuf>,
-    folder: PathBuf,
-    starter: Starter,
-    /// Masters that were started.
-    started: usize,
-    /// Masters that were killed and whose output has not ended yet.
-    dying: usize,
-    /// When the next one is to be started, while there is none.
-    restart_us: Option<u64>,
-    /// When it is to go on, while it is stopped.
-    resume_us: Option<u64>,
-    /// When the last one was started, until it has said that it listens.
-    restarted_us: Option<u64>,
+    seats: Vec<Seat>,
+    settings: Settings,
+    /// Which one acts, by the last that is known, and in which term.
+    acting: usize,
+    term: u64,
+    /// Since when nobody acts: it was killed or stopped, and others stand by.
+    vacant_us: Option<u64>,
+    /// Since when somebody stands by for it who knows all.
+    safe_us: Option<u64>,
+    /// Since when nobody does.
+    bare_us: u64,
 }
 
 impl Authority {
-    /// Starts the first master.
+    /// Starts the first masters.
     pub(crate) fn start(
-        peer_timeout_ms: u64,
-        has_journal: bool,
+        args: &Args,
         folder: &Path,
         starter: &Starter,
         heard: &Receiver<Notice>,
     ) -> io::Result<Self> {
-        let memory = has_journal.then(|| folder.join("master-journal"));
-        let of_master = (peer_timeout_ms, memory.as_deref());
-        let process = start("127.0.0.1:0", of_master, &log(folder, 0), starter)?;
-        let address = match heard.recv_timeout(Duration::from_micros(PATIENCE_US)) {
-            Ok(Notice::Line(Who::Master, line)) if line.starts_with(crate::master::LISTENING) => {
-                line[crate::master::LISTENING.len()..].to_owned()
-            }
-            other => {
-                let log = log(folder, 0);
-                let text = format!("the master did not start ({other:?}); see {}", log.display());
-                return Err(io::Error::other(text));
-            }
-        };
-        Ok(Self {
-            process,
-            series: Series::default(),
-            address,
-            peer_timeout_ms,
-            memory,
+        let settings = Settings {
+            peer_timeout_ms: args.peer_timeout_ms,
+            memory: args.master_journal.then(|| folder.join("master-journal")),
+            accept_standbys: args.standbys > 0,
             folder: folder.to_owned(),
             starter: starter.clone(),
-            started: 1,
-            dying: 0,
-            restart_us: None,
-            resume_us: None,
-            restarted_us: None,
-        })
+        };
+        let mut seats: Vec<Seat> = Vec::new();
+        for place in 0..=args.standbys as usize {
+            let before: Vec<String> = seats.iter().map(|seat| seat.address.clone()).collect();
+            let mut seat = Seat::start(place, &settings, &before)?;
+            let deadline = Instant::now() + Duration::from_micros(PATIENCE_US);
+            while seat.address.is_empty() {
+                match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(Notice::Line(Who::Master(from), line)) => match line.strip_prefix(LISTENING) {
+                        Some(address) if from == place => address.clone_into(&mut seat.address),
+                        // It says again that others stand by.
+                        _ => {}
+                    },
+                    other => {
+                        let log = seat.log(&settings);
+                        let text = format!("a master did not start ({other:?}); see {}", log.display());
+                        return Err(io::Error::other(text));
+                    }
+                }
+            }
+            seats.push(seat);
+        }
+        let bare_us = os::monotonic_us();
+        Ok(Self { seats, settings, acting: 0, term: 0, vacant_us: None, safe_us: None, bare_us })
     }
 
-    pub(crate) fn address(&self) -> &str {
-        &self.address
+    fn has_standbys(&self) -> bool {
+        self.seats.len() > 1
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+    /// Where all of them are, as a list.
+    pub(crate) fn addresses(&self) -> String {
+        self.seats.iter().map(|seat| seat.address.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// Kills the master, unless it is dead already.
+    /// Names and numbers of the processes.
+    pub(crate) fn processes(&self) -> Vec<(String, u32)> {
+        self.seats.iter().map(|seat| (seat.name(), seat.pid())).collect()
+    }
+
+    /// Whether there is a master, and if others are to take over, one that can.
+    pub(crate) fn may_be_lost(&self, now_us: u64) -> bool {
+        let is_safe = || self.safe_us.is_some_and(|since| now_us > since + TOLD_US);
+        let is_there = self.vacant_us.is_none() && self.seats[self.acting].is_at_work();
+        is_there && (!self.has_standbys() || is_safe())
+    }
+
+    /// Kills the master that acts, unless it may not be lost.
     pub(crate) fn kill(
         &mut self,
         down_us: u64,
@@ -100,21 +112,22 @@ impl Authority {
         journal: &mut Journal,
         now_us: u64,
     ) -> io::Result<()> {
-        if !self.is_at_work() {
+        if !self.may_be_lost(now_us) {
             return Ok(());
         }
-        journal.event(now_us, &format!("kill the master; the next one comes in {} ms", down_us / 1000))?;
-        match self.memory {
-            // Whoever goes on knows all that it knew, so nobody may notice more than a pause.
-            Some(_) => oracle.master_stopped(now_us),
-            None => oracle.master_killed(now_us),
+        let name = self.seats[self.acting].name();
+        journal.event(now_us, &format!("kill the {name}; the next one comes in {} ms", down_us / 1000))?;
+        // Whoever goes on knows all that it knew, so nobody may notice more than a pause.
+        if self.settings.memory.is_some() || self.has_standbys() {
+            oracle.master_stopped(now_us);
+        } else {
+            oracle.master_killed(now_us);
         }
-        self.dying += 1;
-        self.restart_us = Some(now_us + down_us);
-        self.process.signal(Signal::Kill)
+        self.vacate(now_us);
+        self.seats[self.acting].kill(now_us + down_us)
     }
 
-    /// Stops the master for a while, unless there is none.
+    /// Stops the master that acts for a while, unless it may not be lost.
     pub(crate) fn stop(
         &mut self,
         for_us: u64,
@@ -122,127 +135,155 @@ impl Authority {
         journal: &mut Journal,
         now_us: u64,
     ) -> io::Result<()> {
-        if !self.is_at_work() {
+        if !self.may_be_lost(now_us) {
             return Ok(());
         }
-        journal.event(now_us, &format!("stop the master for {} ms", for_us / 1000))?;
+        let name = self.seats[self.acting].name();
+        journal.event(now_us, &format!("stop the {name} for {} ms", for_us / 1000))?;
         oracle.master_stopped(now_us);
-        self.resume_us = Some(now_us + for_us);
-        self.process.signal(Signal::Stop)
+        self.vacate(now_us);
+        self.seats[self.acting].stop(now_us + for_us)
     }
 
-    fn is_at_work(&self) -> bool {
-        self.restart_us.is_none() && self.restarted_us.is_none() && self.resume_us.is_none()
+    /// From now on others may take over, if there are any.
+    fn vacate(&mut self, now_us: u64) {
+        if self.has_standbys() {
+            (self.vacant_us, self.safe_us) = (Some(now_us), None);
+        }
     }
 
-    /// Lets the master go on, or starts the next one, when the time has come.
+    /// This one acts, and whoever was waited for need not be.
+    fn acts(&mut self, place: usize, oracle: &mut Oracle, now_us: u64) {
+        if self.acting != place {
+            (self.acting, self.safe_us) = (place, None);
+        }
+        if self.vacant_us.take().is_some() {
+            self.bare_us = now_us;
+            oracle.master_resumed(now_us);
+        }
+    }
+
+    /// Lets masters go on, or starts the next ones, when the time has come.
     pub(crate) fn continue_due(
         &mut self,
         oracle: &mut Oracle,
         journal: &mut Journal,
         now_us: u64,
     ) -> io::Result<()> {
-        if self.restarted_us.is_some_and(|since| now_us - since > PATIENCE_US) {
-            self.restarted_us = None;
-            oracle.violation(now_us, Check::Process, "a new master did not say that it listens".to_owned());
+        self.judge(oracle, now_us);
+        for place in 0..self.seats.len() {
+            let seat = &mut self.seats[place];
+            if seat.resume_us.is_some_and(|at| at <= now_us) {
+                journal.event(now_us, &format!("resume the {}", seat.name()))?;
+                seat.resume()?;
+                // With standbys it says itself whether it still acts.
+                if !self.has_standbys() {
+                    oracle.master_resumed(now_us);
+                } else if self.vacant_us.is_some() {
+                    self.acts(place, oracle, now_us);
+                }
+            }
+            let others = self.seats.iter().enumerate().filter(|(other, _)| *other != place);
+            let others: Vec<String> = others.map(|(_, seat)| seat.address.clone()).collect();
+            let seat = &mut self.seats[place];
+            if seat.restart_due(&self.settings, &others, now_us)? {
+                let text = format!("start a new {}, process {}", seat.name(), seat.pid());
+                journal.event(now_us, &text)?;
+            }
         }
-        if self.resume_us.is_some_and(|at| at <= now_us) {
-            self.resume_us = None;
-            journal.event(now_us, "resume the master")?;
-            oracle.master_resumed(now_us);
-            self.process.signal(Signal::Continue)?;
-        }
-        // Its port is free only when it has ended.
-        if self.restart_us.is_none_or(|at| now_us < at) || self.process.ended()?.is_none() {
-            return Ok(());
-        }
-        let log = log(&self.folder, self.started);
-        let of_master = (self.peer_timeout_ms, self.memory.as_deref());
-        self.process = start(&self.address, of_master, &log, &self.starter)?;
-        self.started += 1;
-        if let Some(old) = self.started.checked_sub(LOGS_KEPT).filter(|old| *old > 0) {
-            // Somebody else may have tidied up.
-            drop(std::fs::remove_file(self::log(&self.folder, old)));
-        }
-        journal.event(now_us, &format!("start a new master, process {}", self.process.pid()))?;
-        (self.restart_us, self.restarted_us) = (None, Some(now_us));
-        self.series = Series::default();
         Ok(())
     }
 
-    /// A master has written a line.
-    pub(crate) fn line(&mut self, line: &str, oracle: &mut Oracle) {
-        if line.starts_with(crate::master::LISTENING) {
-            self.restarted_us = None;
-            match self.memory {
-                Some(_) => oracle.master_resumed(os::monotonic_us()),
-                None => oracle.master_listens(os::monotonic_us()),
+    /// Whether masters do in time what they have to.
+    fn judge(&mut self, oracle: &mut Oracle, now_us: u64) {
+        let mut late = |text: String| oracle.violation(now_us, Check::Process, text);
+        for seat in &mut self.seats {
+            if seat.restarted_us.is_some_and(|since| now_us - since > PATIENCE_US) {
+                seat.restarted_us = None;
+                late(format!("a new {} did not say that it listens", seat.name()));
             }
         }
+        if !self.has_standbys() {
+            return;
+        }
+        if self.vacant_us.is_some_and(|since| now_us - since > TAKEOVER_US) {
+            self.vacant_us = None;
+            late("nobody takes over".to_owned());
+        }
+        let stands_by = |(place, seat): (usize, &Seat)| place != self.acting && seat.is_at_work();
+        if self.vacant_us.is_some() || !self.seats.iter().enumerate().any(stands_by) {
+            self.bare_us = now_us;
+        }
+        if self.safe_us.is_none() && now_us.saturating_sub(self.bare_us) > TAKEOVER_US {
+            self.bare_us = now_us;
+            late("nobody who stands by comes to know all".to_owned());
+        }
+    }
+
+    /// A master has written a line. Whether that is news.
+    pub(crate) fn line(&mut self, place: usize, line: &str, oracle: &mut Oracle) -> bool {
+        let now_us = os::monotonic_us();
+        if line.starts_with(LISTENING) {
+            self.seats[place].restarted_us = None;
+            match (self.has_standbys(), &self.settings.memory) {
+                (true, _) => {}
+                (false, Some(_)) => oracle.master_resumed(now_us),
+                (false, None) => oracle.master_listens(now_us),
+            }
+        }
+        let Some((term, standbys)) = master::acts(line) else { return true };
+        // What one has said that was stopped or killed since is old.
+        if term < self.term || term == self.term && self.vacant_us.is_some() {
+            return false;
+        }
+        let was = (self.acting, self.safe_us.is_some());
+        self.term = term;
+        self.acts(place, oracle, now_us);
+        self.safe_us = (standbys > 0).then(|| self.safe_us.unwrap_or(now_us));
+        was != (self.acting, self.safe_us.is_some())
     }
 
     /// A master has closed its output.
-    pub(crate) fn closed(&mut self, oracle: &mut Oracle, now_us: u64) {
-        match self.dying.checked_sub(1) {
-            Some(dying) => self.dying = dying,
-            None => {
-                let text = "the master ended by itself; see its log".to_owned();
-                oracle.violation(now_us, Check::Process, text);
-            }
+    pub(crate) fn closed(&mut self, place: usize, oracle: &mut Oracle, now_us: u64) {
+        let has_successor = self.has_standbys();
+        let seat = &mut self.seats[place];
+        if !seat.closed(has_successor, now_us) {
+            let text = format!("the {} ended by itself; see its log", seat.name());
+            oracle.violation(now_us, Check::Process, text);
+        } else if seat.restart_us == Some(now_us) && self.acting == place && self.vacant_us.is_none() {
+            // It woke up, and found out before its successor said a word.
+            self.vacate(now_us);
+            oracle.master_stopped(now_us);
         }
     }
 
-    /// Looks at the process.
+    /// Looks at the processes.
     pub(crate) fn sample(&mut self, now_us: u64) {
-        if let Ok(sample) = procfs::sample(self.process.pid(), now_us) {
-            self.series.push(sample);
-        }
+        self.seats.iter_mut().for_each(|seat| seat.sample(now_us));
     }
 
-    /// The present master, if it was observed for long enough.
-    pub(crate) fn survivor(&self) -> Option<Survivor> {
-        Survivor::of("master".into(), &self.series)
+    /// The present masters that were observed for long enough.
+    pub(crate) fn survivors(&self) -> Vec<Survivor> {
+        self.seats.iter().filter_map(|seat| Survivor::of(seat.name(), &seat.series)).collect()
     }
 
-    /// Ends the master; says what is wrong if it does not end in time and in order.
+    /// Ends the masters; says what is wrong if they do not end in time and in order.
     pub(crate) fn end(&mut self, patience_us: u64) -> Option<String> {
-        if self.resume_us.take().is_some() {
-            // Fails only if it has ended, which is seen below.
-            drop(self.process.signal(Signal::Continue));
-        }
-        self.process.hang_up();
+        self.seats.iter_mut().for_each(Seat::hang_up);
         let deadline = Instant::now() + Duration::from_micros(patience_us);
-        loop {
-            match self.process.ended() {
-                // Of one that was killed nothing is expected.
-                Ok(Some(_)) if self.restart_us.is_some() => return None,
-                Ok(Some(status)) if status.success() => return None,
-                Ok(Some(status)) => return Some(format!("the master ended with {status}; see its log")),
-                Err(error) => return Some(format!("the master cannot be waited for: {error}")),
-                Ok(None) if Instant::now() >= deadline => {
-                    return Some(format!("the master did not end within {} ms", patience_us / 1000));
+        for seat in &mut self.seats {
+            loop {
+                match seat.ended() {
+                    Some(Ok(())) => break,
+                    Some(Err(text)) => return Some(text),
+                    None if Instant::now() >= deadline => {
+                        let name = seat.name();
+                        return Some(format!("the {name} did not end within {} ms", patience_us / 1000));
+                    }
+                    None => thread::sleep(POLL),
                 }
-                Ok(None) => thread::sleep(POLL),
             }
         }
+        None
     }
-}
-
-fn log(folder: &Path, number: usize) -> PathBuf {
-    folder.join(if number == 0 { "master.log".to_owned() } else { format!("master-{number}.log") })
-}
-
-fn start(
-    address: &str,
-    (peer_timeout_ms, memory): (u64, Option<&Path>),
-    log: &Path,
-    starter: &Starter,
-) -> io::Result<Process> {
-    let timeout = peer_timeout_ms.to_string();
-    let words = ["--role", "master", "--master", address, "--peer-timeout-ms", &timeout];
-    let mut words = words.map(str::to_owned).to_vec();
-    if let Some(memory) = memory {
-        words.extend(["--memory".into(), memory.display().to_string()]);
-    }
-    starter.start(Who::Master, this_program()?, &words, log)
 }

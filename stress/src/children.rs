@@ -13,7 +13,8 @@ pub(crate) const FLIGHT_FOLDER: &str = "flight";
 /// Whose process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
-    Master,
+    /// By its place among those of the run.
+    Master(usize),
     Peer(usize),
 }
 

@@ -239,7 +239,7 @@ impl Fleet {
     /// A process has closed its output.
     pub(crate) fn closed(&mut self, who: Who, oracle: &mut Oracle, now_us: u64) {
         match who {
-            Who::Master => self.authority.closed(oracle, now_us),
+            Who::Master(place) => self.authority.closed(place, oracle, now_us),
             Who::Peer(number) => {
                 if let Some(peer) = self.peers.get_mut(&number) {
                     peer.closed = true;
@@ -287,17 +287,17 @@ impl Fleet {
     pub(crate) fn survivors(&self) -> Vec<Survivor> {
         let peers = self.peers.iter();
         let peers = peers.filter_map(|(number, peer)| Survivor::of(format!("peer {number}"), &peer.series));
-        let master = self.authority.survivor().into_iter();
-        let mut all: Vec<Survivor> = master.chain(self.judged.clone()).chain(peers).collect();
+        let masters = self.authority.survivors().into_iter();
+        let mut all: Vec<Survivor> = masters.chain(self.judged.clone()).chain(peers).collect();
         keep_longest(&mut all);
         all
     }
 
     /// Writes where every thread of every process is: what a stall looks like from outside.
     pub(crate) fn write_threads(&self, journal: &mut Journal, now_us: u64) -> io::Result<()> {
-        let master = [("master".to_owned(), self.authority.pid())].into_iter();
+        let masters = self.authority.processes().into_iter();
         let peers = self.peers.iter().map(|(number, peer)| (format!("peer {number}"), peer.process.pid()));
-        for (name, pid) in master.chain(peers) {
+        for (name, pid) in masters.chain(peers) {
             for thread in procfs::threads(pid) {
                 journal.event(now_us, &format!("thread of {name}: {thread}"))?;
             }

@@ -3,9 +3,10 @@
 //!
 //! The program is its own children: `--role master` and `--role peer` are what the supervisor starts.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `supervisor`, `fleet`, `authority`, `links`,
-//! `setup`, `baseline`, `record`, `report`, `oracle`, `peer`, `expected`, `clients`, `fold`, `jobs`, `schedule`,
-//! `tasks`, `journal`, `proxy`, `workload`, `args`, `children`, `coding`, `event`, `fault`, `master`, `os`, `procfs`.
+//! Modules from top to bottom, each of which uses only those below it: `supervisor`, `fleet`, `authority`, `seat`,
+//! `links`, `setup`, `baseline`, `record`, `report`, `oracle`, `peer`, `expected`, `clients`, `fold`, `jobs`,
+//! `schedule`, `tasks`, `journal`, `proxy`, `workload`, `master`, `args`, `children`, `coding`, `event`, `fault`, `os`,
+//! `procfs`.
 
 mod args;
 mod authority;
@@ -32,6 +33,7 @@ mod proxy;
 mod record;
 mod report;
 mod schedule;
+mod seat;
 mod setup;
 mod supervisor;
 mod tasks;
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
         return ExitCode::from(NO_RUN);
     }
     match args.role {
-        Role::Master => master::run(&args.master, args.peer_timeout_ms, args.memory.clone()),
+        Role::Master => master::run(&args),
         Role::Peer => peer::run(peer::Settings {
             state: (args.state_bytes(), args.state_memory()),
             step_ms: args.step_ms(),

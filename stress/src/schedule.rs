@@ -15,8 +15,12 @@ const OFTEN_MS: u64 = 2_000;
 const UNTOUCHED: usize = 2;
 /// Shortest time for which one peer is spared, so that somebody lives long enough to show a leak, in microseconds.
 const TENURE_US: u64 = 60_000_000;
-/// Time between two kills of the master, and how long there is none, in milliseconds.
+/// Time between two kills of the master, in milliseconds: where that ends the run for all, and where it goes on.
 const MASTER_EVERY_MS: (u64, u64) = (15_000, 30_000);
+const SURVIVED_EVERY_MS: (u64, u64) = (5_000, 20_000);
+/// Time after any other fault in which the master is left alone, in microseconds: it knows by then who is gone.
+const MASTER_CALM_US: u64 = 1_000_000;
+/// How long there is no master, or one less that stands by, in milliseconds.
 const MASTER_DOWN_MS: (u64, u64) = (50, 3_000);
 /// Delay of every byte, in microseconds: from a neighbouring city to the other side of the world.
 const DELAY_US: (u64, u64) = (1_000, 150_000);
@@ -40,7 +44,8 @@ pub(crate) struct View {
     pub(crate) groups: BTreeMap<usize, u32>,
     /// How many disturbances of connections last at the moment; `None` if connections cannot be disturbed.
     pub(crate) disturbed: Option<usize>,
-    /// Everybody that runs is a member and holds the state of its group.
+    /// The master may be lost: a run that does not survive it is one in which everybody that runs is a member and holds
+    /// the state of its group; one that does has nobody who is stopped or about to end.
     pub(crate) settled: bool,
     /// The master is stopped, or was killed, and not all have found the new one yet.
     pub(crate) leaderless: bool,
@@ -98,6 +103,8 @@ pub(crate) struct Plan {
     pub(crate) peers: PeerRange,
     pub(crate) duration_us: u64,
     pub(crate) master_kill: bool,
+    /// The run goes on after that.
+    pub(crate) survives_master: bool,
     /// Bytes that an edge carries in one step.
     pub(crate) step_bytes: u64,
 }
@@ -113,6 +120,10 @@ pub(crate) struct Schedule {
     spared_since_us: u64,
     /// When the master is to be killed.
     next_master_us: Option<u64>,
+    /// Time between two kills.
+    master_every_ms: (u64, u64),
+    /// When something was done last.
+    last_us: u64,
     /// Bytes that an edge carries in one step.
     step_bytes: u64,
     replace_at_once: bool,
@@ -121,7 +132,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// A schedule for a run of `duration_us` whose first peers have the numbers from 0 to the smallest number of peers.
     pub(crate) fn new(seed: u64, plan: Plan, now_us: u64) -> Self {
-        let Plan { profile, peers, duration_us, master_kill, step_bytes } = plan;
+        let Plan { profile, peers, duration_us, master_kill, survives_master, step_bytes } = plan;
         let mut rng = Rng::keyed(&[seed, 5]);
         let spared = rng.below(peers.min as u64) as usize;
         let mut schedule = Self {
@@ -133,12 +144,14 @@ impl Schedule {
             spared,
             spared_since_us: now_us,
             next_master_us: None,
+            master_every_ms: if survives_master { SURVIVED_EVERY_MS } else { MASTER_EVERY_MS },
+            last_us: now_us,
             step_bytes,
             replace_at_once: false,
         };
         schedule.next_us = now_us + schedule.interval_us();
         if master_kill {
-            schedule.next_master_us = Some(now_us + schedule.draw_us(MASTER_EVERY_MS));
+            schedule.next_master_us = Some(now_us + schedule.draw_us(schedule.master_every_ms));
         }
         schedule
     }
@@ -170,6 +183,7 @@ impl Schedule {
             return Vec::new();
         }
         self.next_us = now_us + self.interval_us();
+        self.last_us = now_us;
         self.change_spared(now_us, view);
         let mut view = view.clone();
         let count = 1 + usize::from(self.rng.below(100) < self.weather.double_percent);
@@ -195,10 +209,10 @@ impl Schedule {
         if self.next_master_us.is_none_or(|next| now_us < next) {
             return None;
         }
-        if !view.settled {
+        if !view.settled || now_us < self.last_us + MASTER_CALM_US {
             return Some(None);
         }
-        self.next_master_us = Some(now_us + self.draw_us(MASTER_EVERY_MS));
+        self.next_master_us = Some(now_us + self.draw_us(self.master_every_ms));
         Some(Some(match self.rng.below(3) {
             0 => Fault::MasterStop { for_us: self.lasts_us() },
             _ => Fault::Master { down_us: self.draw_us(MASTER_DOWN_MS) },
@@ -327,7 +341,7 @@ mod tests {
 
     fn plan(profile: Profile, seconds: u64) -> Plan {
         let (peers, duration_us) = (RANGE, seconds * 1_000_000);
-        Plan { profile, peers, duration_us, master_kill: true, step_bytes: 400_000 }
+        Plan { profile, peers, duration_us, master_kill: true, survives_master: false, step_bytes: 400_000 }
     }
 
     /// Plays a schedule against a run in which everything happens at once; returns what it did.

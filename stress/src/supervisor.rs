@@ -100,9 +100,8 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let patience_us = edges_us.max(args.peer_timeout_ms * 1000);
     let key = if args.insecure { None } else { Some(RunKey::generate()?) };
     let starter = Starter { notices: sender, key };
-    let authority =
-        Authority::start(args.peer_timeout_ms, args.master_journal, &beginning.logs, &starter, &notices)?;
-    let peer_args = peer_args(args, seed, authority.address());
+    let authority = Authority::start(args, &beginning.logs, &starter, &notices)?;
+    let peer_args = peer_args(args, seed, &authority.addresses());
     let links = Links::start(!args.no_proxy)?;
     let duration_us = args.duration().as_micros() as u64;
     let plan = Plan {
@@ -110,6 +109,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
         peers: args.peers,
         duration_us,
         master_kill: args.master_kill,
+        survives_master: args.survives_master(),
         step_bytes: workload.step_bytes() + args.state_bytes() as u64,
     };
     let mut schedule = Schedule::new(seed, plan, began_us);
@@ -196,9 +196,10 @@ impl Supervisor<'_> {
             match next {
                 None => return Ok(true),
                 Some(Notice::Line(Who::Peer(peer), line)) => self.hear(peer, &line)?,
-                Some(Notice::Line(Who::Master, line)) => {
-                    self.journal.event(os::monotonic_us(), &format!("master: {line}"))?;
-                    self.fleet.authority.line(&line, &mut self.oracle);
+                Some(Notice::Line(Who::Master(place), line)) => {
+                    if self.fleet.authority.line(place, &line, &mut self.oracle) {
+                        self.journal.event(os::monotonic_us(), &format!("master {place}: {line}"))?;
+                    }
                 }
                 Some(Notice::Closed(who)) => {
                     self.fleet.closed(who, &mut self.oracle, os::monotonic_us());
@@ -275,11 +276,14 @@ impl Supervisor<'_> {
             if self.oracle.is_steady(peer) { &mut steady } else { &mut unsteady }.push(peer);
         }
         let stopped = self.fleet.stopped();
-        let quiet = unsteady.is_empty() && stopped.is_empty() && self.fleet.ending().is_empty();
+        let undisturbed = stopped.is_empty() && self.fleet.ending().is_empty();
+        let holds = || unsteady.is_empty() && steady.iter().all(|&peer| self.oracle.holds_state(peer));
         View {
             // Had what was stopped or cut last held anything up, nothing would have been completed since.
             may_stop: self.oracle.calm_us(now_us) > PAUSE_US && self.oracle.gap_us(now_us) < PAUSE_US / 2,
-            settled: quiet && steady.iter().all(|&peer| self.oracle.holds_state(peer)),
+            settled: undisturbed
+                && self.fleet.authority.may_be_lost(now_us)
+                && (self.args.survives_master() || holds()),
             leaderless: self.oracle.is_leaderless(),
             groups: self.fleet.groups(),
             disturbed: self.fleet.links.disturbed(now_us),

@@ -107,6 +107,17 @@ fn groups_dying_masters_and_asynchronous_steps_pass() {
     assert!(of_the_master && number(&report, "operations") > 0, "{report}");
 }
 
+#[test]
+fn masters_that_have_standbys_die_and_cost_nobody_a_call() {
+    let folder = folder("standbys");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "40".into());
+    let args = ["--master-kill", "--standbys", "1", "--c-peers", "1", "--fault-every", "3", "--seed", "2"];
+    let output = stress(&folder, &args).args(["--seconds", &seconds]).output().expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let log = fs::read_to_string(folder.join("events.log")).expect("log");
+    assert!(log.contains(": acts in term 1 1"), "nobody has taken over and has a standby again:\n{log}");
+}
+
 /// An interpreter that peers in Python can use, if there is one.
 fn python() -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
@@ -173,6 +184,8 @@ fn wrong_arguments_are_refused() {
         &["--profile", "hail"],
         &["--peers", "1..2"],
         &["--groups", "2", "--peers", "3..4"],
+        &["--standbys", "1"],
+        &["--standbys", "1", "--master-kill", "--master-journal"],
     ] {
         let output = stress(&folder, args).output().expect("program runs");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));

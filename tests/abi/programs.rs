@@ -159,6 +159,12 @@ fn three_peers_in_cpp() {
 }
 
 #[test]
+fn a_standby_in_the_process_of_peers_takes_over() {
+    let path = compile(Language::C99, "tests/abi/c/standby.c", "standby").expect("a C compiler");
+    Program::start(&path, &[]).finish();
+}
+
+#[test]
 fn a_peer_gives_up_and_calls_do_not_match() {
     let program = peer_program(Language::C99).expect("a C compiler");
     let (_master, port) = master();

@@ -14,6 +14,7 @@ mod peer;
 mod abort;
 mod accuracy;
 mod collectives;
+mod connecting;
 mod families;
 mod hostile;
 mod journal;

@@ -16,14 +16,18 @@ use std::{
 };
 
 /// Peers, their master, and those who stand by for it.
-struct Run {
-    fleet: Fleet,
+pub(crate) struct Run {
+    pub(crate) fleet: Fleet,
     standbys: Vec<MasterProcess>,
 }
 
 impl Run {
     fn new(peers: usize, standbys: usize) -> Self {
-        let config = MasterConfig { accept_standbys: true, ..config() };
+        Self::with(MasterConfig { accept_standbys: true, ..config() }, peers, standbys)
+    }
+
+    /// The same, with these settings of the first master.
+    pub(crate) fn with(config: MasterConfig, peers: usize, standbys: usize) -> Self {
         let fleet = Fleet::with_master_process(config, peers, &[]);
         let mut run = Self { fleet, standbys: Vec::new() };
         (0..standbys).for_each(|_| run.stand_by());
@@ -37,8 +41,24 @@ impl Run {
         self.standbys.push(standby);
     }
 
+    /// All masters that there are, as a list for a newcomer.
+    pub(crate) fn masters(&self) -> String {
+        let standbys = self.standbys.iter().map(MasterProcess::address);
+        std::iter::once(self.fleet.address.as_str()).chain(standbys).collect::<Vec<_>>().join(",")
+    }
+
+    /// Waits until there is a master again after the death of one, and another one stands by if one did. Without
+    /// standbys it is started again.
+    pub(crate) fn recover_master(&mut self) {
+        if self.standbys.is_empty() {
+            return self.fleet.start_master_process();
+        }
+        self.await_successor();
+        self.stand_by();
+    }
+
     /// SIGKILL of the acting master.
-    fn kill_master(&mut self) {
+    pub(crate) fn kill_master(&mut self) {
         self.fleet.process = None;
     }
 

@@ -128,6 +128,43 @@ pub(crate) unsafe extern "C" fn pcclMasterSetJournal(handle: Handle, directory: 
     })
 }
 
+/// `pcclMasterSetAcceptStandbys`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterSetAcceptStandbys(handle: Handle, accept: bool) -> ResultCode {
+    call(|| MASTERS.get(handle)?.set(|config| config.accept_standbys = accept))
+}
+
+/// `pcclMasterSetStandbyOf`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetStandbyOf(handle: Handle, masters: *const c_char) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let masters = unsafe { raw::text(masters, "masters") }?;
+        master.set(|config| config.standby_of = masters.split(',').map(str::to_owned).collect())
+    })
+}
+
+/// `pcclMasterSetAdvertisedHost`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetAdvertisedHost(
+    handle: Handle,
+    host: *const c_char,
+) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let host = unsafe { raw::text(host, "host") }?;
+        master.set(|config| config.advertised_host = Some(host))
+    })
+}
+
 /// `pcclMasterAddTrustedSeeder`.
 ///
 /// # Safety

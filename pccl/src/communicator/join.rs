@@ -86,6 +86,11 @@ pub(super) struct AtDoor<'a> {
 }
 
 impl AtDoor<'_> {
+    /// How often somebody had called back when it began.
+    pub(super) fn call_backs(&self) -> u64 {
+        self.call_backs
+    }
+
     /// Refuses to go on after somebody has closed.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.door.state.lock().call_backs == self.call_backs { Ok(()) } else { Err(Error::NotConnected) }
@@ -154,10 +159,15 @@ pub(super) fn chance() -> u8 {
 
 impl Communicator {
     /// Registers with the master, which may not be there yet; `ahead` as in [`Config`].
-    pub(super) fn reach(&self, at: &AtDoor<'_>, ahead: bool) -> Result<Session, Error> {
+    pub(super) fn reach(
+        &self,
+        at: &AtDoor<'_>,
+        ahead: bool,
+        mut patience: Patience,
+    ) -> Result<Session, Error> {
+        let limit = patience.limit;
         let previous = self.previous.lock().clone();
         let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };
-        let mut patience = Patience::new(Instant::now(), self.config.connect_timeout);
         loop {
             let masters = self.config.masters.all();
             let master = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
@@ -198,12 +208,10 @@ impl Communicator {
             };
             let now = Instant::now();
             let Some(pause) = patience.next_pause(now, chance()) else {
-                let limit = self.config.connect_timeout;
                 return Err(Error::ConnectFailed(reason.say(|text| format!("{text} (tried for {limit:?})"))));
             };
             log::debug!("next attempt in {pause:?}: {reason}");
             if let Some(waited) = patience.warning(now) {
-                let limit = self.config.connect_timeout;
                 log::warn!(
                     "waiting for the master at {master} for {waited} s, of {limit:?} at most: {reason}"
                 );

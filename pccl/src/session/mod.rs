@@ -125,6 +125,11 @@ impl Shared {
         self.told.answered();
     }
 
+    /// How long a master may still be looked for that takes the place of the one that was lost. `None`: none comes.
+    pub(crate) fn master_grace_left(&self) -> Option<Duration> {
+        seek::grace_left(self)
+    }
+
     /// Ends the session, once: every operation gets its result, every wait ends. Callable from any thread.
     pub(crate) fn finish(&self, end: End) {
         if !self.control.note_end(&end) {

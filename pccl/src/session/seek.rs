@@ -45,12 +45,7 @@ pub(super) fn connection_ended(shared: &Arc<Shared>, reason: &CloseReason) {
     }
     let why: Reason<LossCause> = reason.into();
     let me = shared.told.identity();
-    let grace = shared.config.master_grace.unwrap_or_else(|| {
-        let comes_back = me.is_some_and(|me| me.comes_back);
-        let usual =
-            if comes_back { limits::JOURNAL_MASTER_GRACE_MS } else { limits::DEFAULT_MASTER_GRACE_MS };
-        Duration::from_millis(usual)
-    });
+    let grace = grace_of(shared, me);
     let Some(me) = me.filter(|_| reason.may_be_the_way() && !grace.is_zero()) else {
         return shared.finish(End::MasterLost(why));
     };
@@ -58,6 +53,22 @@ pub(super) fn connection_ended(shared: &Arc<Shared>, reason: &CloseReason) {
     if let Err(error) = spawn("pccl-seek", move || run(&weak, me, grace, because)) {
         shared.finish(End::MasterLost(why.say(|why| format!("{why}; {error}"))));
     }
+}
+
+/// How long another connection is looked for.
+fn grace_of(shared: &Shared, me: Option<Identity>) -> Duration {
+    shared.config.master_grace.unwrap_or_else(|| {
+        let comes_back = me.is_some_and(|me| me.comes_back);
+        let usual =
+            if comes_back { limits::JOURNAL_MASTER_GRACE_MS } else { limits::DEFAULT_MASTER_GRACE_MS };
+        Duration::from_millis(usual)
+    })
+}
+
+/// How long a master may still be looked for that takes the place of one that was lost. `None`: none comes.
+pub(super) fn grace_left(shared: &Shared) -> Option<Duration> {
+    let me = shared.told.identity().filter(|me| me.comes_back)?;
+    Some(grace_of(shared, Some(me)).saturating_sub(shared.control.silence(Duration::ZERO)))
 }
 
 /// The master has told which copies of what it knows are complete. What it is to be told.

@@ -275,6 +275,9 @@ static void masters(void) {
         EXPECT(pcclMasterSetWireMode(wrong[i], "off"), pcclInvalidArgument);
         EXPECT(pcclMasterAddTrustedSeeder(wrong[i], "vault"), pcclInvalidArgument);
         EXPECT(pcclMasterSetJournal(wrong[i], "journal"), pcclInvalidArgument);
+        EXPECT(pcclMasterSetAcceptStandbys(wrong[i], true), pcclInvalidArgument);
+        EXPECT(pcclMasterSetStandbyOf(wrong[i], "127.0.0.1:48148"), pcclInvalidArgument);
+        EXPECT(pcclMasterSetAdvertisedHost(wrong[i], "127.0.0.1"), pcclInvalidArgument);
         EXPECT(pcclMasterSetStragglerTimeout(wrong[i], 2000), pcclInvalidArgument);
         EXPECT(pcclMasterSetEdgeTimeout(wrong[i], 2000), pcclInvalidArgument);
     }
@@ -297,6 +300,9 @@ static void masters(void) {
     EXPECT(pcclMasterSetWireMode(master, "encrypt"), pcclSuccess);
     EXPECT(pcclMasterAddTrustedSeeder(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetJournal(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetStandbyOf(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetAdvertisedHost(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetAcceptStandbys(master, true), pcclSuccess);
     EXPECT(pcclMasterSetEdgeTimeout(master, 2000), pcclSuccess);
     EXPECT(pcclMasterSetStragglerTimeout(master, 1), pcclSuccess);
     /* Too short, which only the start says. */

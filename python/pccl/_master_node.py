@@ -73,23 +73,15 @@ class MasterNode:
             settings.append(("pcclMasterSetStragglerTimeout", limit_ms(straggler_timeout, "straggler_timeout")))
         if edge_timeout is not None:
             settings.append(("pcclMasterSetEdgeTimeout", milliseconds(edge_timeout, "edge_timeout", least_s=0.001)))
-        key = optional_words(run_key, "run_key")
-        if key is not None:
-            settings.append(("pcclMasterSetRunKey", key))
-        mode = optional_words(wire, "wire")
-        if mode is not None:
-            settings.append(("pcclMasterSetWireMode", mode))
-        directory = optional_words(journal, "journal")
-        if directory is not None:
-            settings.append(("pcclMasterSetJournal", directory))
+        texts = [("pcclMasterSetRunKey", run_key, "run_key"), ("pcclMasterSetWireMode", wire, "wire"),
+                 ("pcclMasterSetJournal", journal, "journal"), ("pcclMasterSetStandbyOf", standby_of, "standby_of"),
+                 ("pcclMasterSetAdvertisedHost", advertised_host, "advertised_host")]
+        for setting, value, what in texts:
+            text = optional_words(value, what)
+            if text is not None:
+                settings.append((setting, text))
         if accept_standbys:
             settings.append(("pcclMasterSetAcceptStandbys", True))
-        places = optional_words(standby_of, "standby_of")
-        if places is not None:
-            settings.append(("pcclMasterSetStandbyOf", places))
-        host = optional_words(advertised_host, "advertised_host")
-        if host is not None:
-            settings.append(("pcclMasterSetAdvertisedHost", host))
         for name in trusted_seeders:
             settings.append(("pcclMasterAddTrustedSeeder", words(name, "trusted_seeders")))
         attach()

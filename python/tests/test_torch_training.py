@@ -3,12 +3,12 @@
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from ports import free_port
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
@@ -74,12 +74,6 @@ def go(peers):
 def finish(peers):
     for peer in peers:
         assert peer.wait(PATIENCE_S) == 0
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_ddp_equals_one_process_to_the_bit(ranks, master):

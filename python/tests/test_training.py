@@ -1,15 +1,13 @@
 """Reduces as users write them, limits of calls, and the loop that survives its peers and its master."""
 
-import contextlib
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
+from ports import free_port
 
 pytest.importorskip("numpy")
 DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
@@ -25,14 +23,6 @@ def step():
     weights[:] += change
     say(f"step {state.revision} {len(comm.ring())}")
 """
-
-
-def free_port():
-    # Below the range from which the system gives ports away itself, so that nobody gets this one in the meantime.
-    while True:
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", random.randrange(20000, 30000)))
-            return listener.getsockname()[1]
 
 
 @pytest.fixture

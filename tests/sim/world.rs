@@ -646,9 +646,15 @@ impl World {
         let Some(conn) = conn.filter(|_| self.master.may_return(client)) else { return false };
         self.returns.0 += 1;
         if !std::mem::replace(&mut conn.away, true) {
-            self.input(Input::Away { client, text: "connection reset".to_owned() });
+            let with_master = goes_with_master(client.0);
+            self.input(Input::Away { client, text: "connection reset".to_owned(), with_master });
         }
         true
+    }
+
+    /// Whether a client is away, and waited for as when another master goes on.
+    pub(crate) fn has_more_time(&self, key: u64) -> bool {
+        goes_with_master(key) && self.conns.get(&key).is_some_and(|conn| conn.away)
     }
 
     /// The slot that takes an event of a connection now.
@@ -668,4 +674,9 @@ impl World {
             Power::Down | Power::Vanished => false,
         }
     }
+}
+
+/// Whether the connection of a client ends as when another master goes on: that of some.
+fn goes_with_master(key: u64) -> bool {
+    key.is_multiple_of(4)
 }

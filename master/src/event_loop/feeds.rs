@@ -313,7 +313,8 @@ impl EventLoop {
         }
         let missing: Vec<String> = office.missing().iter().map(ToString::to_string).collect();
         Some(Text::new(format!(
-            "a master that stood by is gone: nothing leaves until more than half of the members know that; missing: {}",
+            "another master could take over: nothing leaves until more than half of the members know the list of \
+             those who still may; missing: {}",
             missing.join(", ")
         )))
     }

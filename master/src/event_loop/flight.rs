@@ -66,7 +66,7 @@ impl Observer {
                 let peer = self.clients.remove(client).and_then(|known| known.peer);
                 self.lost(peer, text);
             }
-            Input::Away { client, text } => {
+            Input::Away { client, text, .. } => {
                 if let Some(known) = self.clients.get_mut(client) {
                     known.away = Some(text.clone());
                 }

@@ -84,8 +84,8 @@ impl EventLoop {
             keeper.record(&Entry::Copies(copies.clone()));
         }
         if std::mem::take(&mut keeper.has_news) {
-            let released = keeper.office.released().min(keeper.office.turn());
-            keeper.record(&Entry::Turn { released });
+            let (released, is_alone) = keeper.office.how_far();
+            keeper.record(&Entry::Turn { released, is_alone });
             keeper.has_news = false;
             keeper.office.end_turn(|| self.state.members());
         }
@@ -161,7 +161,7 @@ impl EventLoop {
         for (key, may_return) in known {
             let (client, text) = (ClientKey(key), "another master goes on".to_owned());
             if may_return {
-                self.take(Input::Away { client, text });
+                self.take(Input::Away { client, text, with_master: true });
             } else {
                 self.remove(key);
                 self.take(Input::Disconnected { client, text });

@@ -32,7 +32,7 @@ pub(crate) use recall::Recalled;
 
 use crate::{
     journal::{Journal, Open},
-    office::{Acting, Electorates},
+    office::Acting,
     origin::Origin,
     relay::RelayNews,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
@@ -44,7 +44,7 @@ use keeper::Keeper;
 use large::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
-    Copies, RunId, Term,
+    RunId,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;
@@ -234,13 +234,13 @@ impl EventLoop {
             Begin::Fresh(state) => {
                 event_loop.state = *state;
                 event_loop.tickets = setup.keys.map(|keys| TicketOffice::open(&setup.origin, keys));
-                let office = Acting::new(Term(0), draw_copy()?, 0, Electorates::default());
+                let office = Acting::new(draw_copy()?);
                 let keeper = || Keeper::new(setup.journal, setup.origin, Open::default(), office);
                 event_loop.keeper = keeps.then(keeper);
             }
             Begin::Again(recalled) => {
-                let Copies { term, acting, .. } = recalled.past.copies;
-                event_loop.go_on_as(*recalled, (term, acting), setup.journal, setup.keys);
+                let office = Acting::go_on(recalled.past.clone());
+                event_loop.go_on_as(*recalled, office, setup.journal, setup.keys);
             }
             Begin::StandBy(search, known) => {
                 // Nothing is known of a run before that.

@@ -85,8 +85,8 @@ impl Recalled {
         let state = MasterState::recall(options, Box::new(Origin::identities(&origin)), &state);
         let state = state.map_err(text)?;
         let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
-        if past.copies.standbys.is_empty() {
-            // As long as nobody stands by it is not noted who the members are.
+        if past.is_alone {
+            // As long as nobody else can take over it is not noted who the members are.
             past.electorates = Electorates::from(past.turn, state.members());
         }
         Ok(Self { at, next_client, state, tickets, places, open, origin, past })
@@ -97,9 +97,9 @@ impl Recalled {
         self.live_through(Entry::Settled);
     }
 
-    /// Whether nobody else can have taken over: no copy was complete beside that of the acting master.
+    /// Whether nobody else can have taken over.
     pub(crate) fn is_sure_to_act(&self) -> bool {
-        self.past.copies.standbys.is_empty()
+        self.past.is_alone
     }
 
     /// The run.
@@ -124,7 +124,9 @@ impl Recalled {
                 }
             }
             Entry::Copies(copies) => self.past.copies = copies,
-            Entry::Turn { released } => self.past.end_turn(released, self.state.members()),
+            Entry::Turn { released, is_alone } => {
+                self.past.end_turn((released, is_alone), self.state.members());
+            }
         }
         actions.into_iter().for_each(|action| self.carry_out(action));
     }

@@ -28,7 +28,7 @@ impl EventLoop {
             conn.away = true;
             self.reactor.remove(key, &mut conn.stream);
         }
-        self.take(Input::Away { client, text: text.to_owned() });
+        self.take(Input::Away { client, text: text.to_owned(), with_master: false });
         true
     }
 

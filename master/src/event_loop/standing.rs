@@ -351,7 +351,8 @@ impl EventLoop {
         recalled.end();
         let guests = self.dismiss_others(&standing.guests);
         let keys = standing.keys.clone();
-        self.go_on_as(*recalled, (term, copy), standing.journal, keys);
+        let office = Acting::take_over(term, copy, recalled.past.clone());
+        self.go_on_as(*recalled, office, standing.journal, keys);
         self.go_on();
         for (key, conn, asked) in guests {
             self.let_guest_in(key, conn, asked);
@@ -376,11 +377,11 @@ impl EventLoop {
     pub(super) fn go_on_as(
         &mut self,
         recalled: Recalled,
-        (term, copy): (Term, CopyId),
+        office: Acting,
         journal: Option<Journal>,
         keys: Option<RunKeys>,
     ) {
-        let Recalled { at, next_client, state, tickets, places, open, origin, past } = recalled;
+        let Recalled { at, next_client, state, tickets, places, open, origin, past: _ } = recalled;
         self.reactor.begin_keys_at(next_client);
         self.run = origin.run;
         self.reacher = Reacher::new(self.run, self.reactor.waker());
@@ -388,7 +389,6 @@ impl EventLoop {
         (self.state, self.tickets) = (state, tickets);
         (self.started, self.began_at, self.at) = (Instant::now(), at, at);
         debug_assert_eq!(keys.is_some(), self.tickets.is_some());
-        let office = Acting::new(term, copy, past.turn, past.electorates);
         self.keeper = Some(Keeper::new(journal, origin, open, office));
         for (client, place) in places {
             match Conn::recalled(place) {

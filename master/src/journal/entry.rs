@@ -121,8 +121,9 @@ pub(crate) enum Entry<'a> {
     Acknowledged { client: ClientKey, count: u64 },
     /// These copies are complete from now on.
     Copies(Copies),
-    /// A turn has ended, when what follows from all turns up to this one may have left.
-    Turn { released: u64 },
+    /// A turn has ended, when what follows from all turns up to this one may have left, and nobody else could take over
+    /// or somebody could.
+    Turn { released: u64, is_alone: bool },
 }
 
 /// Appends a value.
@@ -163,7 +164,7 @@ mod tests {
         let packet = C2m::VotePending(RequestId(3));
         let input = Cow::Owned(Input::Packet { client, packet });
         let entries = [
-            Entry::Turn { released: 4 },
+            Entry::Turn { released: 4, is_alone: true },
             Entry::Taken { at: Timestamp(5), input },
             Entry::Settled,
             Entry::Acknowledged { client, count: 9 },

@@ -16,13 +16,17 @@ pub struct Past {
     pub electorates: Electorates,
     /// The newest list of complete copies that it has heard of.
     pub copies: Copies,
+    /// Nobody else can have taken over: no other copy was complete, and enough members knew that.
+    pub is_alone: bool,
 }
 
 impl Past {
-    /// A turn has ended; how far what was done was known then, and who the members are.
-    pub fn end_turn(&mut self, released: u64, members: BTreeSet<PeerId>) {
+    /// A turn has ended; how far what was done was known then, whether nobody else could take over, and who the members
+    /// are.
+    pub fn end_turn(&mut self, (released, is_alone): (u64, bool), members: BTreeSet<PeerId>) {
         self.turn += 1;
         self.released = self.released.max(released);
+        self.is_alone = is_alone;
         self.electorates.note(self.turn, members);
         self.electorates.forget_before(self.released);
     }
@@ -32,10 +36,13 @@ impl Past {
 #[derive(Debug, Clone)]
 struct Seat {
     standby: Standby,
-    /// The turn with which its copy begins. Once it has that, the copy is complete.
+    /// The turn with which its copy begins.
     begins: u64,
     /// The last turn that it is known to have.
     has: u64,
+    /// Once it has its beginning it is waited for. What had left before this turn may be missing in it until it has
+    /// this turn; then it is complete.
+    awaited_since: Option<u64>,
     is_complete: bool,
 }
 
@@ -66,19 +73,35 @@ pub struct Acting {
 }
 
 impl Acting {
-    /// Nobody stands by. Who acts has this copy, with these turns and members.
+    /// A run begins, in which nobody stands by. Who acts has this copy.
     #[must_use]
-    pub fn new(term: Term, copy: CopyId, turn: u64, electorates: Electorates) -> Self {
+    pub fn new(copy: CopyId) -> Self {
         Self {
-            term,
+            term: Term(0),
             copy,
             number: 0,
-            turn,
-            electorates,
+            turn: 0,
+            electorates: Electorates::default(),
             seats: BTreeMap::new(),
             leaving: Vec::new(),
             known: BTreeMap::new(),
         }
+    }
+
+    /// Who has acted goes on from what it has written. Only if nobody else can have taken over.
+    #[must_use]
+    pub fn go_on(past: Past) -> Self {
+        let Past { turn, electorates, copies, .. } = past;
+        Self { term: copies.term, number: copies.number, turn, electorates, ..Self::new(copies.acting) }
+    }
+
+    /// Who has the promises of more than half for this term takes over, with this copy. What it does leaves when more
+    /// than half know its first list: from then on they help nobody who is not on one of its lists.
+    #[must_use]
+    pub fn take_over(term: Term, copy: CopyId, past: Past) -> Self {
+        let Past { turn, released, electorates, copies, .. } = past;
+        let leaving = vec![Leaving { copy: copies.acting, number: 0, has: released, may_have: turn }];
+        Self { term, turn, electorates, leaving, ..Self::new(copy) }
     }
 
     /// The term.
@@ -123,8 +146,8 @@ impl Acting {
     /// Everything up to this turn may leave; without anybody who stands by, everything.
     #[must_use]
     pub fn released(&self) -> u64 {
-        let complete = self.seats.values().filter(|seat| seat.is_complete).map(|seat| seat.has);
-        complete.chain(self.leaving.iter().map(|leaving| leaving.has)).min().unwrap_or(u64::MAX)
+        let awaited = self.seats.values().filter(|seat| seat.awaited_since.is_some()).map(|seat| seat.has);
+        awaited.chain(self.leaving.iter().map(|leaving| leaving.has)).min().unwrap_or(u64::MAX)
     }
 
     /// Somebody begins to make a copy, which begins with the last turn that has ended, after which these are the
@@ -148,7 +171,10 @@ impl Acting {
             // Nothing is held, so nobody has to think of who they were before.
             self.electorates = Electorates::from(self.turn, members);
         }
-        self.seats.insert(copy, Seat { standby, begins: self.turn, has: 0, is_complete: false });
+        self.seats.insert(
+            copy,
+            Seat { standby, begins: self.turn, has: 0, awaited_since: None, is_complete: false },
+        );
         Ok(())
     }
 
@@ -162,7 +188,10 @@ impl Acting {
         }
         let Some(seat) = self.seats.get_mut(&copy) else { return Ok(false) };
         seat.has = seat.has.max(turn);
-        let becomes_complete = !seat.is_complete && seat.has >= seat.begins;
+        if seat.has >= seat.begins {
+            seat.awaited_since.get_or_insert(self.turn);
+        }
+        let becomes_complete = !seat.is_complete && seat.awaited_since.is_some_and(|since| seat.has >= since);
         seat.is_complete |= becomes_complete;
         self.number += u64::from(becomes_complete);
         Ok(becomes_complete)
@@ -213,12 +242,16 @@ impl Acting {
     /// What a copy that begins now has to know.
     #[must_use]
     pub fn past(&self) -> Past {
-        Past {
-            turn: self.turn,
-            released: self.released().min(self.turn),
-            electorates: self.electorates.clone(),
-            copies: self.copies(),
-        }
+        let (released, is_alone) = self.how_far();
+        let (electorates, copies) = (self.electorates.clone(), self.copies());
+        Past { turn: self.turn, released, electorates, copies, is_alone }
+    }
+
+    /// Up to which turn everything may have left, and whether nobody else can take over.
+    #[must_use]
+    pub fn how_far(&self) -> (u64, bool) {
+        let is_alone = self.leaving.is_empty() && !self.seats.values().any(|seat| seat.is_complete);
+        (self.released().min(self.turn), is_alone)
     }
 
     /// Whose word is missing before a copy that is gone is not waited for any more; nobody if there is none.
@@ -248,7 +281,9 @@ mod tests {
     }
 
     fn acting(ids: &[u128]) -> Acting {
-        Acting::new(Term(4), CopyId(1), 10, Electorates::from(10, members(ids)))
+        let copies = Copies { term: Term(4), number: 0, acting: CopyId(1), standbys: Vec::new() };
+        let electorates = Electorates::from(10, members(ids));
+        Acting::go_on(Past { turn: 10, released: 10, electorates, copies, is_alone: true })
     }
 
     fn standby(copy: u64) -> Standby {
@@ -271,8 +306,10 @@ mod tests {
         acting.end_turn(|| members(&[1, 2, 3]));
         assert_eq!((acting.released(), acting.copies().standbys.len()), (u64::MAX, 0), "not complete yet");
         assert!(acting.has(CopyId(8), 12).is_err());
-        assert_eq!(acting.has(CopyId(8), 10), Ok(true));
-        assert_eq!((acting.released(), acting.copies().number), (10, 1));
+        assert_eq!(acting.has(CopyId(8), 10), Ok(false), "what has left may be missing in it");
+        assert_eq!((acting.released(), acting.copies().number), (10, 0));
+        assert_eq!(acting.has(CopyId(8), 11), Ok(true));
+        assert_eq!((acting.released(), acting.copies().number), (11, 1));
         assert_eq!(acting.has(CopyId(8), 11), Ok(false));
         acting.join(standby(9), members(&[1, 2, 3])).unwrap();
         assert_eq!(acting.has(CopyId(9), 11), Ok(true));
@@ -304,6 +341,41 @@ mod tests {
         assert!(acting.is_letting_go(), "that list is not there yet");
         know(&mut acting, 3, 2);
         assert_eq!((acting.released(), acting.has_copies()), (u64::MAX, false));
+    }
+
+    #[test]
+    fn who_takes_over_is_confirmed_by_more_than_half() {
+        let mut first = acting(&[1, 2, 3]);
+        first.join(standby(8), members(&[1, 2, 3])).unwrap();
+        assert!(first.past().is_alone, "its copy is not complete");
+        first.has(CopyId(8), 10).unwrap();
+        first.end_turn(|| members(&[1, 2, 3]));
+        assert!(!first.past().is_alone);
+        let mut next = Acting::take_over(Term(5), CopyId(8), first.past());
+        next.end_turn(|| members(&[1, 2, 3, 4]));
+        let know = |next: &mut Acting, peer, term| {
+            next.know(PeerId(peer), CopiesKnown { term: Term(term), number: 0 })
+        };
+        know(&mut next, 1, 5);
+        know(&mut next, 2, 4);
+        know(&mut next, 4, 5);
+        assert_eq!((next.released(), next.missing(), next.past().is_alone), (10, members(&[2, 3]), false));
+        know(&mut next, 3, 5);
+        assert_eq!((next.released(), next.past().is_alone), (u64::MAX, true));
+    }
+
+    #[test]
+    fn who_goes_on_goes_on_with_its_lists() {
+        let mut acting = acting(&[1]);
+        acting.join(standby(8), members(&[1])).unwrap();
+        acting.has(CopyId(8), 10).unwrap();
+        acting.lose(CopyId(8));
+        assert!(!acting.past().is_alone, "the one that is gone may take over");
+        know(&mut acting, 1, 2);
+        let mut again = Acting::go_on(acting.past());
+        again.join(standby(9), members(&[1])).unwrap();
+        again.has(CopyId(9), 10).unwrap();
+        assert_eq!(again.copies().number, 3);
     }
 
     #[test]

@@ -135,7 +135,7 @@ mod tests {
         let mut electorates = Electorates::from(0, members(&[1, 2, 3]));
         electorates.note(5, members(&[3, 4, 5]));
         let copies = Copies { term: Term(2), number: 1, acting: CopyId(1), standbys: Vec::new() };
-        Bid::new(CopyId(9), &Past { turn: 7, released, electorates, copies })
+        Bid::new(CopyId(9), &Past { turn: 7, released, electorates, copies, is_alone: false })
     }
 
     #[test]

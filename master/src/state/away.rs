@@ -10,8 +10,11 @@ use super::client::{Away, Peer, Phase};
 use super::group::{Group, Loss};
 use super::roll::Roll;
 use super::types::{ClientKey, Timestamp};
-use pccl_protocol::{Cause, EdgeReport, PeerId, Text};
-use std::collections::BTreeSet;
+use pccl_protocol::{Cause, EdgeReport, PeerId, Text, limits};
+use std::{collections::BTreeSet, time::Duration};
+
+/// How long peers are waited for when another master goes on, at least.
+const TAKE_OVER: Duration = Duration::from_millis(limits::TAKE_OVER_GRACE_MS);
 
 impl Roll {
     /// Whether what was found about the ports of a peer says that it has died: it is away, and nobody listens at a port
@@ -28,7 +31,7 @@ impl Roll {
     /// When the next one has not come back in time.
     pub(super) fn return_deadline(&self) -> Option<Timestamp> {
         let away = self.away.iter().filter_map(|id| self.peers.get(id)?.away.as_ref());
-        away.map(|away| away.since + self.options.return_grace).min()
+        away.map(|away| away.until).min()
     }
 
     /// A member reports edges that broke: those at the other ends may be dead.
@@ -53,8 +56,7 @@ impl Roll {
     /// Whether a peer that is away is not to be waited for any longer.
     fn is_gone(&self, peer: &Peer, away: &Away) -> bool {
         let saw_it_break = |at: Timestamp| at + self.options.edge_grace >= away.since;
-        let due = (away.since + self.options.return_grace).min(peer.heard_at + self.options.peer_timeout);
-        peer.edge_broke.is_some_and(saw_it_break) || due <= self.tick
+        peer.edge_broke.is_some_and(saw_it_break) || away.until <= self.tick
     }
 }
 
@@ -85,12 +87,18 @@ impl MasterState {
         accepted.map(|(id, _)| *id).collect()
     }
 
-    pub(super) fn note_away(&mut self, client: ClientKey, text: String) {
+    /// The connection of a peer has ended: its own, or those of all with the master that this one takes the place of.
+    pub(super) fn note_away(&mut self, client: ClientKey, text: String, with_master: bool) {
         let since = self.roll.now;
+        let usual = since + self.roll.options.return_grace;
+        let silence = self.roll.options.peer_timeout;
         let id = self.roll.clients.get(&client).and_then(|known| known.peer);
         let Some((id, peer)) = id.and_then(|id| Some((id, self.roll.peers.get_mut(&id)?))) else { return };
         self.out.info(format!("the connection of {} has ended ({text})", peer.name(id)));
-        peer.away = Some(Away { since, text });
+        // Who looks for the master elsewhere comes late.
+        let until =
+            if with_master { usual.max(since + TAKE_OVER) } else { usual.min(peer.heard_at + silence) };
+        peer.away = Some(Away { since, until, text });
         let has_ports = !peer.outbound_only;
         self.roll.away.insert(id);
         // Of one that nobody can dial, closed ports say nothing.
@@ -105,10 +113,11 @@ impl MasterState {
         self.hear(id, group);
         let now = self.roll.now;
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
+        let name = peer.name(id);
         if let Some(away) = peer.away.take() {
-            self.roll.away.remove(&id);
+            self.roll.come_back(id);
             let millis = now.since(away.since).as_millis();
-            self.out.info(format!("{} is back after {millis} ms", peer.name(id)));
+            self.out.info(format!("{name} is back after {millis} ms"));
         }
     }
 

@@ -109,6 +109,8 @@ pub(super) struct PendingVote {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Away {
     pub(super) since: Timestamp,
+    /// If it has not come back then, it is lost.
+    pub(super) until: Timestamp,
     /// How the connection ended.
     pub(super) text: String,
 }

@@ -212,7 +212,7 @@ impl MasterState {
                 }
             }
             Input::Disconnected { client, text } => self.lose_client(client, &text),
-            Input::Away { client, text } => self.note_away(client, text),
+            Input::Away { client, text, with_master } => self.note_away(client, text, with_master),
             Input::Returned { client } => self.note_returned(client),
             Input::Refused { client, reason } => self.refuse(client, reason),
             Input::Tick => {

@@ -21,7 +21,8 @@ pub(super) struct Roll {
     pub(super) clients: BTreeMap<ClientKey, Client>,
     /// Those of them that have not registered.
     strangers: BTreeSet<ClientKey>,
-    /// Peers by when they were last heard, or earlier: see [`Roll::look_at_silence`].
+    /// Peers by when they were last heard, or earlier, see [`Roll::look_at_silence`]. Those that are away may be
+    /// missing.
     heard: BTreeSet<(Timestamp, PeerId)>,
     /// Peers whose connection has ended.
     pub(super) away: BTreeSet<PeerId>,
@@ -140,7 +141,9 @@ impl Roll {
     /// the front, and not with each packet.
     pub(super) fn look_at_silence(&mut self) {
         while let Some((at, id)) = self.heard.first().copied() {
-            let heard_at = self.peers.get(&id).map(|peer| peer.heard_at);
+            // Of who is away it is known why nothing is heard.
+            let here = self.peers.get(&id).filter(|peer| peer.away.is_none());
+            let heard_at = here.map(|peer| peer.heard_at);
             if heard_at == Some(at) {
                 return;
             }
@@ -152,6 +155,12 @@ impl Roll {
     /// All have another time at which they were last heard.
     pub(super) fn sort_by_silence(&mut self) {
         self.heard = self.peers.iter().map(|(id, peer)| (peer.heard_at, *id)).collect();
+    }
+
+    /// One that was away is back.
+    pub(super) fn come_back(&mut self, id: PeerId) {
+        self.away.remove(&id);
+        self.heard.extend(self.peers.get(&id).map(|peer| (peer.heard_at, id)));
     }
 
     /// When the one was heard that has been silent for longest.

@@ -116,7 +116,10 @@ impl Timer {
             }
             Self::Away => {
                 let away = master.roll.peers.values_mut().filter_map(|peer| peer.away.as_mut());
-                away.for_each(|away| past(&mut away.since));
+                away.for_each(|away| {
+                    past(&mut away.since);
+                    away.until = away.until + gap;
+                });
             }
             // The time for a ring counts from its plan, and so does that after which its members are asked.
             Self::Ring => groups.for_each(|group| {

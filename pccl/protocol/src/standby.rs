@@ -139,23 +139,33 @@ wire_struct! {
     }
 }
 
-/// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told, and what it has
-/// promised it keeps.
+/// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told.
+///
+/// A promise says that it obeys nobody of an older term from then on. Who got it does not act by promises alone: what
+/// follows from that leaves only when more than half of the members know its first list
+/// ([`told`](Allegiance::told)). So a peer that does not know the list may promise itself to another one in a newer
+/// term, and then does not take the list of the one before: of two that have promises of more than half, one at most is
+/// confirmed by more than half. (The two rounds are those of Lamport, "The Part-Time Parliament", 1998.)
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allegiance {
     term: Term,
     acting: CopyId,
     number: u64,
     standbys: Vec<Standby>,
-    /// As it was before a promise that may be given back.
-    before: Option<Box<Self>>,
+    /// To whom it has promised itself, and it does not know that one of them acts. In the order of their terms.
+    promises: Vec<Claim>,
 }
 
 impl Allegiance {
     /// The newest term that it knows.
     #[must_use]
     pub fn term(&self) -> Term {
-        self.term
+        self.promises.last().map_or(self.term, |claim| claim.term)
+    }
+
+    /// The copy that it obeys in that term.
+    fn obeyed(&self) -> CopyId {
+        self.promises.last().map_or(self.acting, |claim| claim.copy)
     }
 
     /// Those who may take over.
@@ -164,19 +174,10 @@ impl Allegiance {
         &self.standbys
     }
 
-    /// Those who may take over, or might have but for a promise.
-    #[must_use]
-    pub fn places(&self) -> Vec<Standby> {
-        match &self.before {
-            Some(before) if self.standbys.is_empty() => before.places(),
-            _ => self.standbys.clone(),
-        }
-    }
-
     /// Whether it has promised itself to somebody of whom it does not know that it acts.
     #[must_use]
     pub fn is_bound(&self) -> bool {
-        self.before.is_some()
+        !self.promises.is_empty()
     }
 
     /// The acting master has told which copies are complete. `None`: the list is an old one.
@@ -186,14 +187,15 @@ impl Allegiance {
         }
         if copies.term > self.term || copies.number >= self.number {
             let Copies { term, number, acting, standbys } = copies.clone();
-            *self = Self { term, acting, number, standbys, before: None };
+            *self = Self { term, acting, number, standbys, promises: Vec::new() };
         }
         Some(CopiesKnown { term: self.term, number: self.number })
     }
 
     /// Whether who acts in this term is not one of an older one.
     fn may_obey(&self, term: Term, acting: CopyId) -> bool {
-        term > self.term || term == self.term && (acting == self.acting || self.acting == CopyId::default())
+        let (newest, obeyed) = (self.term(), self.obeyed());
+        term > newest || term == newest && (acting == obeyed || obeyed == CopyId::default())
     }
 
     /// Somebody acts in this term: whether this peer obeys it. Who acts has been helped by more than half of all, so
@@ -205,7 +207,7 @@ impl Allegiance {
         if term > self.term {
             *self = Self { term, acting, ..Self::default() };
         }
-        (self.acting, self.before) = (acting, None);
+        self.acting = acting;
         true
     }
 
@@ -214,35 +216,24 @@ impl Allegiance {
     /// # Errors
     /// Why it is not given.
     pub fn promise(&mut self, claim: Claim) -> Result<(), String> {
-        let Claim { term, copy } = claim;
-        if term == self.term && copy == self.acting && self.before.is_some() {
+        if self.promises.last() == Some(&claim) {
             return Ok(());
         }
-        if term <= self.term {
-            return Err(format!("it belongs to the master of term {}", self.term));
+        if claim.term <= self.term() {
+            return Err(format!("it belongs to the master of term {}", self.term()));
         }
-        if copy != self.acting && !self.standbys.iter().any(|standby| standby.copy == copy) {
-            return Err(match self.before {
-                Some(_) => format!("it has promised itself to another one for term {}", self.term),
-                None => "the newest list of complete copies that it knows does not have this one".into(),
-            });
+        let is_complete = |copy| copy == self.acting || self.standbys.iter().any(|known| known.copy == copy);
+        if !is_complete(claim.copy) {
+            return Err("the newest list of complete copies that it knows does not have this one".into());
         }
-        let before = match self.before.take() {
-            Some(before) => before,
-            None => Box::new(self.clone()),
-        };
-        *self = Self { term, acting: copy, before: Some(before), ..Self::default() };
+        self.promises.retain(|before| before.copy != claim.copy);
+        self.promises.push(claim);
         Ok(())
     }
 
     /// A standby gives back promises up to this term.
     pub fn given_back(&mut self, claim: Claim) {
-        if claim.copy == self.acting
-            && claim.term >= self.term
-            && let Some(before) = self.before.take()
-        {
-            *self = *before;
-        }
+        self.promises.retain(|promise| promise.copy != claim.copy || promise.term > claim.term);
     }
 }
 
@@ -292,10 +283,12 @@ mod tests {
         let mut peer = told(&copies(1, 1, 7, &[8, 9]));
         peer.promise(claim(2, 8)).expect("free");
         assert!(!peer.obeys(Term(1), CopyId(7)) && peer.told(&copies(1, 5, 7, &[])).is_none());
-        assert!(!peer.obeys(Term(2), CopyId(9)));
-        assert!(peer.promise(claim(3, 9)).is_err() && peer.promise(claim(2, 8)).is_ok());
-        assert!(peer.promise(claim(3, 8)).is_ok(), "the same one asks again");
-        assert_eq!(peer.places().len(), 2);
+        assert!(!peer.obeys(Term(2), CopyId(9)) && peer.promise(claim(2, 9)).is_err());
+        assert!(
+            peer.promise(claim(2, 8)).is_ok() && peer.promise(claim(3, 8)).is_ok(),
+            "the same one asks again"
+        );
+        assert_eq!((peer.standbys().len(), peer.term()), (2, Term(3)));
         let bound = peer.clone();
         peer.given_back(claim(2, 8));
         assert_eq!(peer, bound, "an older promise");
@@ -303,8 +296,28 @@ mod tests {
         assert_eq!(peer, told(&copies(1, 1, 7, &[8, 9])));
         let mut peer = bound;
         assert!(peer.clone().obeys(Term(3), CopyId(8)) && peer.obeys(Term(4), CopyId(9)));
-        assert_eq!((peer.term(), peer.places()), (Term(4), Vec::new()));
+        assert_eq!((peer.term(), peer.standbys(), peer.is_bound()), (Term(4), &[][..], false));
         peer.given_back(claim(4, 9));
         assert_eq!(peer.term(), Term(4), "who acts gives nothing back");
+    }
+
+    #[test]
+    fn who_does_not_know_the_first_list_of_the_one_may_promise_itself_to_another_one() {
+        let mut peer = told(&copies(1, 1, 7, &[8, 9]));
+        peer.promise(claim(2, 8)).expect("free");
+        let mut confirmed = peer.clone();
+        assert_eq!(confirmed.told(&copies(2, 0, 8, &[])), Some(CopiesKnown { term: Term(2), number: 0 }));
+        assert!(!confirmed.is_bound() && confirmed.promise(claim(3, 9)).is_err());
+        peer.promise(claim(3, 9)).expect("nobody is known to act");
+        assert!(peer.told(&copies(2, 0, 8, &[])).is_none() && !peer.obeys(Term(2), CopyId(8)));
+        // What the one gives back does not set it free from the other one.
+        let mut first = peer.clone();
+        first.given_back(claim(3, 9));
+        assert_eq!(first.term(), Term(2));
+        assert!(!first.obeys(Term(1), CopyId(7)) && first.obeys(Term(2), CopyId(8)));
+        peer.given_back(claim(2, 8));
+        assert_eq!(peer.term(), Term(3));
+        peer.given_back(claim(9, 9));
+        assert!(!peer.is_bound() && peer.obeys(Term(1), CopyId(7)));
     }
 }

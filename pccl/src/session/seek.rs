@@ -8,6 +8,7 @@ use pccl_protocol::{
     C2m, Copies, CopiesKnown, KickReason, M2c, Promise, Return, Returned, StandsBy, Text, limits,
 };
 use std::{
+    collections::VecDeque,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -18,8 +19,9 @@ use tinysockets::{
     wire::{FRAME_HEADER_BYTES, FrameParser},
 };
 
-/// Longest time for one attempt.
-const ATTEMPT: Duration = Duration::from_secs(3);
+/// Shortest and longest time for one attempt. A host that sleeps, or is cut off, may be the first of several places,
+/// so the time is short at first.
+const ATTEMPT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 /// Shortest and longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -31,6 +33,8 @@ const STAY: Duration = Duration::from_secs(2);
 enum Failure {
     /// Another one may succeed.
     ForNow(String),
+    /// The master acts at this place.
+    Elsewhere(String, HostPort),
     /// None will at this place.
     ForGood(String),
     /// The master has dropped this peer.
@@ -82,7 +86,7 @@ pub(super) fn learn(shared: &Shared, copies: &Copies) -> Option<CopiesKnown> {
 
 fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCause>) {
     let began = Instant::now();
-    let mut pause = PAUSE.0;
+    let (mut pause, mut patience) = (PAUSE.0, ATTEMPT.0);
     log::info!("the connection to the master ended ({why}); looking for it again");
     loop {
         let Some(shared) = shared.upgrade() else { return };
@@ -90,13 +94,13 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
         let lose = |text: &str| {
             shared.finish(End::MasterLost(why.clone().say(|why| format!("{why}; {text}"))));
         };
-        let (places, listed) = places(&shared);
-        let (mut texts, mut may_succeed) = (Vec::new(), places.len() > 1);
-        for (nth, place) in places.iter().enumerate() {
+        let mut round = Round::of(&shared);
+        let (mut texts, mut may_succeed) = (Vec::new(), round.places.len() > 1);
+        while let Some((place, may_stay)) = round.next() {
             if control.end().is_some() {
                 return;
             }
-            match attempt(&shared, me, (place, nth < listed), began + grace) {
+            match attempt(&shared, me, (&place, may_stay), (patience, began + grace)) {
                 Ok(()) => {
                     let millis = began.elapsed().as_millis();
                     log::info!("connected to the master at {place} after {millis} ms");
@@ -112,6 +116,11 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
                     may_succeed = true;
                     texts.push(text);
                 }
+                Err(Failure::Elsewhere(text, acting)) => {
+                    may_succeed = true;
+                    texts.push(text);
+                    round.hear_of(acting);
+                }
             }
         }
         let text = texts.join("; ");
@@ -122,19 +131,45 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
         note_wait(&shared, began, None);
         control.pause(pause);
         pause = (pause * 2).min(PAUSE.1);
+        patience = (patience * 2).min(ATTEMPT.1);
     }
 }
 
-/// Where a master may act: where one did last, where those are that may take over, and then all others that are known.
-/// How many of them are more than a hint.
-fn places(shared: &Shared) -> (Vec<HostPort>, usize) {
-    let all = shared.config.masters.all();
-    let standbys = shared.told.allegiance.lock().places();
-    let standbys = standbys.iter().map(|standby| HostPort::new(standby.hosts.as_str(), standby.port));
-    let mut places: Vec<HostPort> = all.first().cloned().into_iter().chain(standbys).collect();
-    let listed = places.len();
-    places.extend(all.into_iter().skip(1));
-    (places, listed)
+/// The places at which a master may act, each to be tried once: where one did last, where those are that may take over,
+/// and then all others that are known.
+struct Round {
+    places: VecDeque<HostPort>,
+    /// Those at which it is worth to wait: they are more than a hint.
+    listed: Vec<HostPort>,
+    heard_of: Vec<HostPort>,
+}
+
+impl Round {
+    fn of(shared: &Shared) -> Self {
+        let all = shared.config.masters.all();
+        let allegiance = shared.told.allegiance.lock();
+        let standbys = allegiance.standbys().iter();
+        let standbys = standbys.map(|standby| HostPort::new(standby.hosts.as_str(), standby.port));
+        let listed: Vec<HostPort> = all.first().cloned().into_iter().chain(standbys).collect();
+        let hints = all.into_iter().filter(|place| !listed.contains(place));
+        let places = listed.iter().cloned().chain(hints).collect();
+        Self { places, listed, heard_of: Vec::new() }
+    }
+
+    fn next(&mut self) -> Option<(HostPort, bool)> {
+        let place = self.places.pop_front()?;
+        let is_listed = self.listed.contains(&place);
+        Some((place, is_listed))
+    }
+
+    /// One that stands by says that the master acts at this place, which is tried next, though it may have been tried
+    /// before.
+    fn hear_of(&mut self, acting: HostPort) {
+        if !self.heard_of.contains(&acting) {
+            self.heard_of.push(acting.clone());
+            self.places.push_front(acting);
+        }
+    }
 }
 
 /// Callers that ask for whom they wait hear it.
@@ -151,9 +186,9 @@ fn attempt(
     shared: &Arc<Shared>,
     me: Identity,
     (place, may_stay): (&HostPort, bool),
-    until: Instant,
+    (patience, until): (Duration, Instant),
 ) -> Result<(), Failure> {
-    let deadline = until.min(Instant::now() + ATTEMPT);
+    let deadline = until.min(Instant::now() + patience);
     let conn =
         dial_master(&shared.config, place, Some(me.run), deadline).map_err(|reason| match reason.kind() {
             // Whoever listened there has ended. One that goes on from its journal comes back.
@@ -225,7 +260,11 @@ impl Visit<'_> {
         let shared = self.shared;
         match packet {
             M2c::Copies(copies) => match learn(shared, &copies) {
-                Some(known) => self.send(&C2m::CopiesKnown(known)),
+                Some(known) => {
+                    // What it says next may wait for others who know them.
+                    self.stay();
+                    self.send(&C2m::CopiesKnown(known))
+                }
                 None => Err(Failure::ForNow(format!("the master at {} is one of an older term", self.place))),
             },
             M2c::Claim(claim) => {
@@ -244,9 +283,9 @@ impl Visit<'_> {
         }
     }
 
-    /// Something has come from a standby: it is waited for the next word.
+    /// Something has come: it is waited for the next word.
     fn stay(&mut self) {
-        self.deadline = self.until.min(Instant::now() + ATTEMPT);
+        self.deadline = self.until.min(Instant::now() + ATTEMPT.1);
     }
 
     fn stands_by(&mut self, answer: StandsBy) -> Result<(), Failure> {
@@ -255,13 +294,18 @@ impl Visit<'_> {
             self.shared.told.allegiance.lock().given_back(claim);
         }
         self.promised = self.shared.told.allegiance.lock().is_bound();
-        if let Some(acting) = acting.and_then(|acting| acting.as_str().parse().ok()) {
-            self.shared.config.masters.note(acting);
+        let acting: Option<HostPort> = acting.and_then(|acting| acting.as_str().parse().ok());
+        if let Some(acting) = &acting {
+            self.shared.config.masters.note(acting.clone());
         }
         note_wait(self.shared, self.began, Some(text.as_str()));
         let has_time = self.promised || self.may_stay && self.began.elapsed() < STAY;
         if !keeps || !has_time || Instant::now() >= self.until {
-            return Err(Failure::ForNow(format!("{}: {text}", self.place)));
+            let text = format!("{}: {text}", self.place);
+            return Err(match acting {
+                Some(acting) => Failure::Elsewhere(text, acting),
+                None => Failure::ForNow(text),
+            });
         }
         self.stay();
         Ok(())

@@ -1,6 +1,7 @@
 //! Masters: what the event loop does with the office, with numbers in place of what happens in a run.
 
 use super::{
+    copy::Copy,
     peers::Peer,
     world::{End, Fault, Log, Message, News, World},
 };
@@ -12,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Node {
     pub(super) role: Role,
     pub(super) sleeps: bool,
+    /// What one that is dead has written when it acted.
+    journal: Option<Copy>,
 }
 
 #[derive(Debug)]
@@ -28,41 +31,12 @@ pub(super) struct Lead {
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
     feeds: BTreeMap<u64, CopyId>,
+    /// What it has written.
+    journal: Copy,
     /// What waits until a turn may be known: connection, turn, message.
     held: Vec<(u64, u64, Message)>,
     news: Vec<News>,
     changed: bool,
-}
-
-/// A copy of what an acting master knows.
-#[derive(Debug, Clone)]
-struct Copy {
-    copy: CopyId,
-    log: Log,
-    members: BTreeSet<PeerId>,
-    past: Past,
-}
-
-impl Copy {
-    /// Lives through news. Whether its copy is complete now.
-    fn learn(&mut self, news: News) -> bool {
-        match news {
-            News::Event(event, members) => {
-                self.log.push(event);
-                self.members = members;
-                false
-            }
-            News::Copies(copies) => {
-                let is_listed = copies.standbys.iter().any(|standby| standby.copy == self.copy);
-                self.past.copies = copies;
-                is_listed
-            }
-            News::Turn { released } => {
-                self.past.end_turn(released, self.members.clone());
-                false
-            }
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -82,13 +56,31 @@ pub(super) struct Wait {
 
 impl Node {
     pub(super) fn acting(copy: CopyId, members: BTreeSet<PeerId>) -> Self {
-        let office = Acting::new(Term(0), copy, 0, Electorates::default());
-        let lead = Lead::new(office, Vec::new(), members);
-        Self { role: Role::Acting(Box::new(lead)), sleeps: false }
+        let lead = Lead::new(Acting::new(copy), Vec::new(), members);
+        Self { role: Role::Acting(Box::new(lead)), sleeps: false, journal: None }
     }
 
     pub(super) fn standing() -> Self {
-        Self { role: Role::Standing(Box::default()), sleeps: false }
+        Self { role: Role::Standing(Box::default()), sleeps: false, journal: None }
+    }
+
+    pub(super) fn die(&mut self) {
+        if let Role::Acting(lead) = std::mem::replace(&mut self.role, Role::Dead) {
+            self.journal = Some(lead.journal);
+        }
+    }
+
+    /// It is started again, and goes on from what it has written if it has acted.
+    pub(super) fn restart(&mut self, fault: Fault) {
+        if !matches!(self.role, Role::Dead) {
+            return;
+        }
+        self.role = match self.journal.take() {
+            Some(Copy { log, members, past, .. }) if past.is_alone || fault == Fault::ForgottenCopies => {
+                Role::Acting(Box::new(Lead::new(Acting::go_on(past), log, members)))
+            }
+            following => Role::Standing(Box::new(Wait { following, ..Wait::default() })),
+        };
     }
 
     pub(super) fn has_peer(&mut self, conn: u64, peer: PeerId) {
@@ -102,6 +94,14 @@ impl Node {
         match &self.role {
             Role::Acting(lead) => lead.office.copies(),
             Role::Standing(_) | Role::Dead => panic!("it does not act"),
+        }
+    }
+
+    /// What one that stands by asks of peers.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        match &self.role {
+            Role::Standing(wait) => wait.bid.as_ref()?.claim(),
+            Role::Acting(_) | Role::Dead => None,
         }
     }
 
@@ -125,8 +125,10 @@ impl Wait {
 
 impl Lead {
     fn new(office: Acting, log: Log, members: BTreeSet<PeerId>) -> Self {
+        let journal = Copy::chapter(&office, &log, &members);
         Self {
             office,
+            journal,
             log,
             members,
             peers: BTreeMap::new(),
@@ -149,10 +151,13 @@ impl Lead {
         let copies = std::mem::take(&mut self.changed).then(|| self.office.copies());
         self.news.extend(copies.clone().map(News::Copies));
         if !self.news.is_empty() {
-            let released = self.office.released().min(self.office.turn());
-            self.news.push(News::Turn { released });
+            let (released, is_alone) = self.office.how_far();
+            self.news.push(News::Turn { released, is_alone });
             self.office.end_turn(|| self.members.clone());
             let news = std::mem::take(&mut self.news);
+            for news in &news {
+                self.journal.learn(news.clone());
+            }
             out.extend(self.feeds.keys().map(|conn| (*conn, Message::Feed(news.clone()))));
         }
         if let Some(copies) = copies {
@@ -262,8 +267,7 @@ impl World {
                 }
             }
             Message::Return { term, .. } if term > lead.office.term() => {
-                self.nodes[at].role = Role::Dead;
-                return;
+                return self.die(end);
             }
             Message::Return { peer, .. } => self.take_back(at, conn, peer),
             Message::Promise { .. } => {}
@@ -409,7 +413,13 @@ impl World {
         let Some(term) = bid.is_won().or(one.map(|claim| claim.term)) else { return };
         let Some(Copy { copy, log, members, past }) = wait.following.take() else { return };
         let (guests, feed) = (std::mem::take(&mut wait.guests), wait.feed.take());
-        let office = Acting::new(term, copy, past.turn, past.electorates);
+        let office = match fault {
+            Fault::Unconfirmed => {
+                let copies = Copies { term, number: 0, acting: copy, standbys: Vec::new() };
+                Acting::go_on(Past { copies, ..past })
+            }
+            _ => Acting::take_over(term, copy, past),
+        };
         self.nodes[at].role = Role::Acting(Box::new(Lead::new(office, log, members)));
         if let Some((conn, ..)) = feed {
             self.close(conn, End::Node(at));

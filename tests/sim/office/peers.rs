@@ -1,7 +1,7 @@
 //! Peers: whom they obey, and where they look when that one is not heard.
 
 use super::world::{End, Fault, Message, World};
-use pccl_protocol::{Allegiance, Copies, PeerId};
+use pccl_protocol::{Allegiance, Claim, Copies, PeerId};
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -25,6 +25,11 @@ impl Peer {
     /// Whether it knows this list.
     pub(super) fn knows(&self, list: &Copies) -> bool {
         self.allegiance.standbys() == list.standbys
+    }
+
+    /// Whether it has given this promise, and does not know that it was of use.
+    pub(super) fn is_bound_by(&self, claim: Claim) -> bool {
+        self.allegiance.is_bound() && self.allegiance.term() == claim.term
     }
 
     pub(super) fn new(index: usize, conn: u64, nodes: usize) -> Self {

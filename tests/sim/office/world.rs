@@ -24,16 +24,22 @@ pub(super) enum Fault {
     ShortList,
     /// Only the last members count, not those of turns that others may not know.
     LastMembers,
+    /// What follows from a take-over leaves before enough members know the first list of the new term.
+    Unconfirmed,
+    /// Who is started again forgets that others may have taken over.
+    ForgottenCopies,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::NoMajority,
         Self::ForgottenTerm,
         Self::EarlyRelease,
         Self::AnyCopy,
         Self::ShortList,
         Self::LastMembers,
+        Self::Unconfirmed,
+        Self::ForgottenCopies,
     ];
 }
 
@@ -45,7 +51,7 @@ pub(super) type Log = Vec<u64>;
 pub(super) enum News {
     Event(u64, BTreeSet<PeerId>),
     Copies(Copies),
-    Turn { released: u64 },
+    Turn { released: u64, is_alone: bool },
 }
 
 /// What travels.
@@ -212,8 +218,9 @@ impl World {
     /// Something goes wrong.
     fn trouble(&mut self) {
         let node = self.rng.below(self.nodes.len() as u64) as usize;
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0 => self.die(End::Node(node)),
+            7 => self.nodes[node].restart(self.fault),
             1 if self.rng.percent(30) => {
                 let peer = self.rng.below(self.peers.len() as u64) as usize;
                 self.die(End::Peer(peer));
@@ -236,9 +243,9 @@ impl World {
         }
     }
 
-    fn die(&mut self, end: End) {
+    pub(super) fn die(&mut self, end: End) {
         match end {
-            End::Node(node) => self.nodes[node].role = Role::Dead,
+            End::Node(node) => self.nodes[node].die(),
             End::Peer(peer) => self.peers[peer].lives = false,
         }
         let names: Vec<u64> =
@@ -246,14 +253,26 @@ impl World {
         names.into_iter().for_each(|name| self.close(name, end));
     }
 
-    /// The first master dies. `false`: nobody knows all that it knows yet, or not all peers know that.
-    pub(super) fn kill_first(&mut self) -> bool {
+    /// The first master dies. `false`: not so many know all that it knows yet, or not all peers know that.
+    pub(super) fn kill_first(&mut self, standbys: usize) -> bool {
         let list = self.nodes[0].list();
-        let is_ready = !list.standbys.is_empty() && self.peers.iter().all(|peer| peer.knows(&list));
+        let is_ready = list.standbys.len() >= standbys && self.peers.iter().all(|peer| peer.knows(&list));
         if is_ready {
             self.die(End::Node(0));
         }
         is_ready
+    }
+
+    /// A standby dies to which a peer has promised itself. `false`: there is none.
+    pub(super) fn kill_one_with_promises(&mut self) -> bool {
+        let asks = (0..self.nodes.len()).find(|at| {
+            let claim = self.nodes[*at].claim();
+            claim.is_some_and(|claim| self.peers.iter().any(|peer| peer.is_bound_by(claim)))
+        });
+        asks.is_some_and(|at| {
+            self.die(End::Node(at));
+            true
+        })
     }
 
     /// A peer was told this.

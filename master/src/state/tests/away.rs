@@ -10,7 +10,12 @@ const GRACE_MS: u64 = 5_000;
 
 fn away(rig: &mut Rig, n: u64) {
     assert!(rig.state.may_return(ClientKey(n)));
-    rig.input(Input::Away { client: ClientKey(n), text: "connection reset".into() });
+    rig.input(Input::Away { client: ClientKey(n), text: "connection reset".into(), with_master: false });
+}
+
+/// Another master goes on.
+fn away_with_master(rig: &mut Rig, n: u64) {
+    rig.input(Input::Away { client: ClientKey(n), text: "another master goes on".into(), with_master: true });
 }
 
 fn back(rig: &mut Rig, n: u64) {
@@ -74,6 +79,26 @@ fn who_was_silent_before_has_no_more_time_than_that() {
     rig.pass(1, &[1]);
     assert_eq!(rig.closed, [2].into());
     assert_eq!(aborted(rig.answer(1)).cause, Cause::PeerDied);
+}
+
+#[test]
+fn who_has_lost_the_master_has_more_time_whenever_it_was_heard_last() {
+    let wait = limits::TAKE_OVER_GRACE_MS;
+    let mut rig = Rig::world(3);
+    rig.pass(8_000, &[1]);
+    (1..=3).for_each(|n| away_with_master(&mut rig, n));
+    back(&mut rig, 1);
+    rig.pass(wait - 1, &[1]);
+    assert!(rig.closed.is_empty());
+    back(&mut rig, 2);
+    rig.pass(1, &[1]);
+    assert_eq!(rig.closed, [3].into());
+    // Who is back is judged as before.
+    let silence = limits::DEFAULT_PEER_TIMEOUT_MS;
+    rig.pass(silence - 2, &[1]);
+    assert_eq!(rig.closed, [3].into());
+    rig.pass(1, &[1]);
+    assert_eq!(rig.closed, [2, 3].into());
 }
 
 #[test]

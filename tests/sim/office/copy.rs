@@ -1,0 +1,45 @@
+//! A copy of what an acting master knows: that of a standby, or what the master itself has written.
+
+use super::world::{Log, News};
+use pccl_master::office::{Acting, Electorates, Past};
+use pccl_protocol::{CopyId, PeerId};
+use std::collections::BTreeSet;
+
+#[derive(Debug, Clone)]
+pub(super) struct Copy {
+    pub(super) copy: CopyId,
+    pub(super) log: Log,
+    pub(super) members: BTreeSet<PeerId>,
+    pub(super) past: Past,
+}
+
+impl Copy {
+    /// All that a master knows that acts.
+    pub(super) fn chapter(office: &Acting, log: &Log, members: &BTreeSet<PeerId>) -> Self {
+        let mut past = office.past();
+        if past.is_alone {
+            past.electorates = Electorates::from(past.turn, members.clone());
+        }
+        Self { copy: office.copy(), log: log.clone(), members: members.clone(), past }
+    }
+
+    /// Lives through news. Whether its copy is complete now.
+    pub(super) fn learn(&mut self, news: News) -> bool {
+        match news {
+            News::Event(event, members) => {
+                self.log.push(event);
+                self.members = members;
+                false
+            }
+            News::Copies(copies) => {
+                let is_listed = copies.standbys.iter().any(|standby| standby.copy == self.copy);
+                self.past.copies = copies;
+                is_listed
+            }
+            News::Turn { released, is_alone } => {
+                self.past.end_turn((released, is_alone), self.members.clone());
+                false
+            }
+        }
+    }
+}

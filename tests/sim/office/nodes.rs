@@ -332,9 +332,12 @@ impl World {
     fn learn(&mut self, at: usize, conn: u64, news: Vec<News>) {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
-        let Some((_, _, coming)) = wait.feed.as_mut().filter(|feed| feed.0 == conn && !is_frozen) else {
-            return;
-        };
+        if is_frozen {
+            // It follows nobody while it asks for promises, and what is missing in a copy never comes.
+            wait.feed = wait.feed.take().filter(|feed| feed.0 != conn);
+            return self.close(conn, End::Node(at));
+        }
+        let Some((_, _, coming)) = wait.feed.as_mut().filter(|feed| feed.0 == conn) else { return };
         let mut becomes_heard = false;
         for news in news {
             let Some(copy) = coming.as_mut().or(wait.following.as_mut()) else { return };

@@ -1,6 +1,9 @@
 //! Peers: whom they obey, and where they look when that one is not heard.
 
-use super::world::{End, Fault, Message, World};
+use super::{
+    nodes::Role,
+    world::{End, Fault, Message, World},
+};
 use pccl_protocol::{Allegiance, Claim, Copies, PeerId};
 
 #[derive(Debug)]
@@ -72,6 +75,10 @@ impl World {
         let peer = &mut self.peers[at];
         peer.turn += 1;
         let (node, term) = (peer.turn % peer.nodes, peer.allegiance.term());
+        if matches!(self.nodes[node].role, Role::Dead) {
+            // Nobody listens there.
+            return;
+        }
         let conn = self.connect(end, End::Node(node));
         self.send(conn, end, Message::Return { peer: Peer::id(at), term });
         self.peers[at].visit = Some((conn, 0));

@@ -5,7 +5,8 @@ mod common;
 use common::{Client, PATIENCE, launch, read_to_end};
 use pccl_master::Master;
 use pccl_protocol::{
-    C2m, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return, RunId, Term,
+    C2m, Copies, CopiesKnown, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return,
+    RunId, Term,
 };
 use std::{
     io::{Read, Write},
@@ -164,4 +165,33 @@ fn a_peer_whose_port_is_closed_is_lost_with_its_connection() {
         }
         assert!(began.elapsed() < PATIENCE / 4, "it is waited for");
     }
+}
+
+#[test]
+fn whoever_is_refused_is_asked_for_its_word_first() {
+    let master = launch(|config| {
+        config.accept_standbys = true;
+        config.return_grace = Some(PATIENCE / 2);
+    });
+    let (mut client, registered, before) = alone(&master, 0);
+    let standby = launch(|config| {
+        config.standby_of = vec![master.local_addr().to_string()];
+        config.return_grace = None;
+    });
+    let list_of = |client: &mut Client, standbys: usize| {
+        client.wait_for("a list of copies", |packet| match packet {
+            M2c::Copies(copies) if copies.standbys.len() == standbys => Some(copies),
+            _ => None,
+        })
+    };
+    list_of(&mut client, 1);
+    drop(standby);
+    list_of(&mut client, 0);
+    // From now on nothing leaves but the list, until this peer says that it knows it.
+    let mut other = Client::connect(master.local_addr());
+    other.send(&comes_back(&registered, before + 1000));
+    let Copies { term, number, .. } = list_of(&mut other, 0);
+    other.send(&C2m::CopiesKnown(CopiesKnown { term, number }));
+    assert_eq!(other.wait_for_kick().code, KickCode::Silent, "so many were not sent");
+    client.check_alive(1);
 }

@@ -7,8 +7,8 @@ use crate::{
     state::{ClientKey, Input},
 };
 use pccl_protocol::{
-    Copies, CopiesKnown, CopyId, Fed, Feed, Host, KickCode, KickReason, M2c, StandBy, Standby, StatusLead,
-    Term, Text,
+    Copies, CopiesKnown, CopyId, Fed, Feed, Host, KickCode, KickReason, M2c, PeerId, StandBy, Standby,
+    StatusLead, Term, Text,
     limits::{FEED_BYTES, STANDBY_SILENCE_MS},
 };
 use std::{
@@ -46,6 +46,8 @@ pub(super) struct Feeds {
     held: BTreeSet<u64>,
     /// How far what was done has left.
     released: u64,
+    /// Connections of peers that were dropped, and whose word is wanted; how each is refused then.
+    pub(super) dropped: BTreeMap<u64, (PeerId, KickReason)>,
     /// Looks whether another master acts.
     pub(super) inquiry: Inquiry,
 }
@@ -162,6 +164,19 @@ impl EventLoop {
         }
     }
 
+    /// Whether this is the connection of one that was dropped, and whose word is wanted.
+    pub(super) fn is_dropped(&self, key: u64) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.dropped.contains_key(&key))
+    }
+
+    /// One that was dropped knows which copies are complete, and is refused now.
+    pub(super) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Some((peer, reason)) = keeper.feeds.dropped.remove(&key) else { return };
+        keeper.office.know(peer, known);
+        self.take(Input::Refused { client: ClientKey(key), reason });
+    }
+
     /// Tells all peers which copies are complete. That does not wait for anything: others wait for their answers.
     pub(super) fn tell_copies(&mut self, copies: &Copies) {
         let list = frame(&M2c::Copies(copies.clone()));
@@ -211,7 +226,7 @@ impl EventLoop {
         for (key, standby) in mem::take(&mut keeper.feeds.joining) {
             let Some(chapter) = self.chapter() else { return self.close(key) };
             let Some(keeper) = &mut self.keeper else { return };
-            if let Err(text) = keeper.office.join(standby.clone(), self.state.members()) {
+            if let Err(text) = keeper.office.join(standby.clone(), self.state.electorate()) {
                 log::warn!("{} cannot stand by: {text}", standby.hosts.listed(standby.port));
                 self.close(key);
                 continue;
@@ -313,8 +328,8 @@ impl EventLoop {
         }
         let missing: Vec<String> = office.missing().iter().map(ToString::to_string).collect();
         Some(Text::new(format!(
-            "another master could take over: nothing leaves until more than half of the members know the list of \
-             those who still may; missing: {}",
+            "another master could take over: nothing leaves until half of the members know the list of those who \
+             still may; missing: {}",
             missing.join(", ")
         )))
     }

@@ -87,7 +87,7 @@ impl EventLoop {
             let (released, is_alone) = keeper.office.how_far();
             keeper.record(&Entry::Turn { released, is_alone });
             keeper.has_news = false;
-            keeper.office.end_turn(|| self.state.members());
+            keeper.office.end_turn(|| self.state.electorate());
         }
         if keeper.journal.as_mut().is_some_and(Journal::flush) {
             self.begin_chapter();

@@ -70,6 +70,8 @@ use tinysockets::{
 const MAX_CLIENTS: usize = MAX_PEERS + MAX_PENDING_PEERS + 256;
 /// A wake-up that is later than this is a gap: the clients' silence in that time says nothing about them.
 const GAP: Duration = Duration::from_secs(1);
+/// For so long after a gap it is found out who has taken this master for lost.
+const AFTER_GAP: Duration = Duration::from_secs(5);
 /// Rounds of reading before silence is judged. In each of them every connection has one turn, and one turn would do
 /// for what is in the socket buffers of well-behaved clients.
 const DRAIN_ROUNDS: usize = 2;
@@ -160,6 +162,8 @@ pub(crate) struct EventLoop {
     deposed: Option<String>,
     /// When the loop last looked at its events, for the measurement of gaps.
     last_turn: Instant,
+    /// When the last gap ended.
+    slept: Option<Instant>,
     stop_deadline: Option<Instant>,
     conns: BTreeMap<u64, Conn>,
     half_open: Crowd<u64>,
@@ -213,6 +217,7 @@ impl EventLoop {
             standing: None,
             deposed: None,
             last_turn: now,
+            slept: None,
             stop_deadline: None,
             conns: BTreeMap::new(),
             half_open: Crowd::default(),
@@ -313,7 +318,13 @@ impl EventLoop {
             conn.extend_deadline(late);
         }
         self.excuse_standbys(late);
+        self.slept = Some(now);
         self.input(Input::LoopGap(late));
+    }
+
+    /// Whether this process stood still a moment ago: peers may have taken it for lost.
+    fn has_slept(&self) -> bool {
+        self.slept.is_some_and(|at| at.elapsed() < AFTER_GAP)
     }
 
     /// Lets the state act if one of its deadlines has passed. Before that, everything that clients have sent is read:
@@ -393,6 +404,9 @@ impl EventLoop {
             office.forget(ClientKey(key));
         }
         self.give_room(key);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.feeds.dropped.remove(&key);
+        }
         let mut conn = self.conns.remove(&key)?;
         self.reactor.remove(key, &mut conn.stream);
         Some(conn)

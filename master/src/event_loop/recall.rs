@@ -87,7 +87,7 @@ impl Recalled {
         let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
         if past.is_alone {
             // As long as nobody else can take over it is not noted who the members are.
-            past.electorates = Electorates::from(past.turn, state.members());
+            past.electorates = Electorates::from(past.turn, state.electorate());
         }
         Ok(Self { at, next_client, state, tickets, places, open, origin, past })
     }
@@ -125,7 +125,7 @@ impl Recalled {
             }
             Entry::Copies(copies) => self.past.copies = copies,
             Entry::Turn { released, is_alone } => {
-                self.past.end_turn((released, is_alone), self.state.members());
+                self.past.end_turn((released, is_alone), self.state.electorate());
             }
         }
         actions.into_iter().for_each(|action| self.carry_out(action));

@@ -9,7 +9,7 @@ use super::{
     read::Progress,
 };
 use crate::state::{ClientKey, Input};
-use pccl_protocol::{C2m, KickCode, KickReason, M2c, Received, Return, Returned};
+use pccl_protocol::{C2m, KickCode, KickReason, M2c, PeerId, Received, Return, Returned};
 use tinysockets::throttle::Network;
 
 impl EventLoop {
@@ -28,7 +28,8 @@ impl EventLoop {
             conn.away = true;
             self.reactor.remove(key, &mut conn.stream);
         }
-        self.take(Input::Away { client, text: text.to_owned(), with_master: false });
+        let with_master = self.has_slept();
+        self.take(Input::Away { client, text: text.to_owned(), with_master });
         true
     }
 
@@ -53,6 +54,10 @@ impl EventLoop {
             C2m::CopiesKnown(known) if self.state.is_peer(ClientKey(key)) => {
                 self.take_known(key, known);
                 Err(Progress::More)
+            }
+            C2m::CopiesKnown(known) if self.is_dropped(key) => {
+                self.take_known_of_dropped(key, known);
+                Err(Progress::Drained)
             }
             // A late one: enough others had promised themselves before.
             C2m::Promise(_) if self.state.is_peer(ClientKey(key)) => Err(Progress::More),
@@ -105,7 +110,26 @@ impl EventLoop {
         }
         match self.place_of(key, &asked) {
             Ok(old) => self.move_connection(key, old, &asked),
+            Err(reason) if self.wants_word_of(&asked) => self.ask_dropped(key, asked.peer, reason),
             Err(reason) => self.take(Input::Refused { client: ClientKey(key), reason }),
+        }
+    }
+
+    /// Whether something waits until a peer knows which copies are complete, be it a peer of this run still or not: a
+    /// refusal would wait for that as well.
+    fn wants_word_of(&self, asked: &Return) -> bool {
+        let office = self.keeper.as_ref().map(|keeper| &keeper.office);
+        let is_missing = office.is_some_and(|office| office.missing().contains(&asked.peer));
+        is_missing && asked.run == self.run && self.is_proved(asked)
+    }
+
+    /// One that was dropped is told of the copies, and refused when it knows them.
+    fn ask_dropped(&mut self, key: u64, peer: PeerId, reason: KickReason) {
+        if let Some(copies) = self.copies_to_tell() {
+            self.tell_ahead(key, frame(&copies));
+        }
+        if let Some(keeper) = &mut self.keeper {
+            keeper.feeds.dropped.insert(key, (peer, reason));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The office of the acting master: which copies are complete, and how far what it does may be known.
 
-use super::electorates::Electorates;
+use super::electorates::{Electorates, Quorum};
 use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term, limits::MAX_STANDBYS};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,8 +95,8 @@ impl Acting {
         Self { term: copies.term, number: copies.number, turn, electorates, ..Self::new(copies.acting) }
     }
 
-    /// Who has the promises of more than half for this term takes over, with this copy. What it does leaves when more
-    /// than half know its first list: from then on they help nobody who is not on one of its lists.
+    /// Who has the promises of more than half for this term takes over, with this copy. What it does leaves when half
+    /// of them know its first list: from then on they help nobody who is not on one of its lists.
     #[must_use]
     pub fn take_over(term: Term, copy: CopyId, past: Past) -> Self {
         let Past { turn, released, electorates, copies, .. } = past;
@@ -219,11 +219,11 @@ impl Acting {
         let (known, electorates) = (&self.known, &self.electorates);
         self.leaving.retain(|leaving| {
             let knows = |peer| known.get(&peer).is_some_and(|number| *number >= leaving.number);
-            !electorates.has_majority(&(leaving.has..=leaving.may_have), knows)
+            !electorates.has(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
         });
         if self.leaving.is_empty() {
             // Only who was a member counts, so that this does not grow.
-            self.known.retain(|peer, _| electorates.has(*peer));
+            self.known.retain(|peer, _| electorates.counts(*peer));
         }
     }
 
@@ -259,7 +259,7 @@ impl Acting {
     pub fn missing(&self) -> BTreeSet<PeerId> {
         let missing = self.leaving.iter().flat_map(|leaving| {
             let knows = |peer| self.known.get(&peer).is_some_and(|number| *number >= leaving.number);
-            self.electorates.missing(&(leaving.has..=leaving.may_have), knows)
+            self.electorates.missing(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
         });
         missing.collect()
     }
@@ -316,13 +316,14 @@ mod tests {
         acting.end_turn(|| members(&[1, 2]));
         assert_eq!((acting.has(CopyId(9), 12), acting.released()), (Ok(false), 11));
         let past = acting.past();
-        let has_both =
-            |ids: &[u128]| past.electorates.has_majority(&(11..=12), |peer| members(ids).contains(&peer));
+        let has_both = |ids: &[u128]| {
+            past.electorates.has(Quorum::MoreThanHalf, &(11..=12), |peer| members(ids).contains(&peer))
+        };
         assert!(has_both(&[1, 2]) && !has_both(&[1, 3]));
     }
 
     #[test]
-    fn a_copy_that_is_gone_is_waited_for_until_more_than_half_know_that() {
+    fn a_copy_that_is_gone_is_waited_for_until_half_of_them_know_that() {
         let mut acting = acting(&[1, 2, 3]);
         acting.join(standby(8), members(&[1, 2, 3])).unwrap();
         acting.has(CopyId(8), 10).unwrap();
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_over_is_confirmed_by_more_than_half() {
+    fn who_takes_over_is_confirmed_by_half() {
         let mut first = acting(&[1, 2, 3]);
         first.join(standby(8), members(&[1, 2, 3])).unwrap();
         assert!(first.past().is_alone, "its copy is not complete");

@@ -1,6 +1,9 @@
 //! One who has a copy wants to take over: who would come, and who has promised.
 
-use super::{acting::Past, electorates::Electorates};
+use super::{
+    acting::Past,
+    electorates::{Electorates, Quorum},
+};
 use pccl_protocol::{Claim, CopyId, PeerId, Term};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,7 +62,7 @@ impl Bid {
     /// Whether enough would come.
     #[must_use]
     pub fn has_support(&self) -> bool {
-        self.electorates.has_majority(&self.turns, |peer| self.here.contains(&peer))
+        self.electorates.has(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
     }
 
     /// If enough would come: what to ask all who are here for, in a new term. To be asked for once.
@@ -94,7 +97,7 @@ impl Bid {
     #[must_use]
     pub fn is_won(&self) -> Option<Term> {
         let promised = |peer| self.promised.contains(&peer);
-        self.asked.filter(|_| self.electorates.has_majority(&self.turns, promised))
+        self.asked.filter(|_| self.electorates.has(Quorum::MoreThanHalf, &self.turns, promised))
     }
 
     /// Nothing comes of it: promises are given back, those up to this one, and the next time it is another term.
@@ -115,7 +118,7 @@ impl Bid {
     /// Who is missing among those who would come.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<PeerId> {
-        self.electorates.missing(&self.turns, |peer| self.here.contains(&peer))
+        self.electorates.missing(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
     }
 
     /// Why one who is here does not promise.

@@ -4,6 +4,16 @@ use pccl_protocol::PeerId;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
+/// How many of the members are wanted. One of each kind have a member in common, and so have two of the larger kind; two
+/// of the smaller kind need not (Howard, Malkhi, Spiegelman, "Flexible Paxos", 2016).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quorum {
+    /// For promises: more than half of them.
+    MoreThanHalf,
+    /// For what keeps others from getting these: half of them.
+    Half,
+}
+
 /// The members after each turn that may matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Electorates {
@@ -39,27 +49,38 @@ impl Electorates {
         self.since[from..].iter().take_while(move |(since, _)| *since <= end).map(|(_, members)| members)
     }
 
-    /// Whether more than half of the members are such, whoever they were in these turns.
-    pub fn has_majority(&self, turns: &RangeInclusive<u64>, is_such: impl Fn(PeerId) -> bool) -> bool {
+    /// Whether that many of the members are such, whoever they were in these turns.
+    pub fn has(&self, quorum: Quorum, turns: &RangeInclusive<u64>, is_such: impl Fn(PeerId) -> bool) -> bool {
         let mut all = self.within(turns).peekable();
-        all.peek().is_some() && all.all(|members| is_majority(members, &is_such))
+        all.peek().is_some() && all.all(|members| quorum.is_reached(members, &is_such))
     }
 
     /// The members who are not such, where more of them are wanted.
-    pub fn missing(&self, turns: &RangeInclusive<u64>, is_such: impl Fn(PeerId) -> bool) -> BTreeSet<PeerId> {
-        let short = self.within(turns).filter(|members| !is_majority(members, &is_such));
+    pub fn missing(
+        &self,
+        quorum: Quorum,
+        turns: &RangeInclusive<u64>,
+        is_such: impl Fn(PeerId) -> bool,
+    ) -> BTreeSet<PeerId> {
+        let short = self.within(turns).filter(|members| !quorum.is_reached(members, &is_such));
         short.flatten().copied().filter(|peer| !is_such(*peer)).collect()
     }
 
-    /// Whether this peer counts at all.
+    /// Whether the word of this peer counts at all.
     #[must_use]
-    pub fn has(&self, peer: PeerId) -> bool {
+    pub fn counts(&self, peer: PeerId) -> bool {
         self.since.iter().any(|(_, members)| members.contains(&peer))
     }
 }
 
-fn is_majority(members: &BTreeSet<PeerId>, is_such: &impl Fn(PeerId) -> bool) -> bool {
-    2 * members.iter().filter(|peer| is_such(**peer)).count() > members.len()
+impl Quorum {
+    fn is_reached(self, members: &BTreeSet<PeerId>, is_such: &impl Fn(PeerId) -> bool) -> bool {
+        let twice = 2 * members.iter().filter(|peer| is_such(**peer)).count();
+        match self {
+            Self::MoreThanHalf => twice > members.len(),
+            Self::Half => twice >= members.len(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,16 +102,26 @@ mod tests {
     #[test]
     fn more_than_half_is_wanted_of_each() {
         let all = electorates();
-        let has = |turns, ids: &[u128]| all.has_majority(&turns, |peer| peers(ids).contains(&peer));
+        let has =
+            |turns, ids: &[u128]| all.has(Quorum::MoreThanHalf, &turns, |peer| peers(ids).contains(&peer));
         assert!(has(3..=5, &[1, 2]) && !has(3..=5, &[1]) && !has(4..=6, &[1, 2]));
         assert!(
             has(5..=6, &[1, 2, 4]) && has(6..=8, &[1, 4]) && !has(7..=9, &[1, 4, 5]),
             "nobody is no majority"
         );
-        assert_eq!(all.missing(&(5..=6), |peer| peer == PeerId(1)), peers(&[2, 3, 4, 5]));
-        assert_eq!(all.missing(&(5..=6), |peer| peers(&[1, 4]).contains(&peer)), peers(&[2, 3]));
-        assert!(!Electorates::default().has_majority(&(0..=9), |_| true));
-        assert!(!Electorates::from(0, peers(&[1, 2])).has_majority(&(0..=0), |peer| peer == PeerId(1)));
+        assert_eq!(
+            all.missing(Quorum::MoreThanHalf, &(5..=6), |peer| peer == PeerId(1)),
+            peers(&[2, 3, 4, 5])
+        );
+        assert_eq!(
+            all.missing(Quorum::MoreThanHalf, &(5..=6), |peer| peers(&[1, 4]).contains(&peer)),
+            peers(&[2, 3])
+        );
+        assert!(!Electorates::default().has(Quorum::MoreThanHalf, &(0..=9), |_| true));
+        let two = Electorates::from(0, peers(&[1, 2]));
+        let has_one = |quorum| two.has(quorum, &(0..=0), |peer| peer == PeerId(1));
+        assert!(!has_one(Quorum::MoreThanHalf) && has_one(Quorum::Half));
+        assert!(two.missing(Quorum::Half, &(0..=0), |peer| peer == PeerId(1)).is_empty());
     }
 
     #[test]

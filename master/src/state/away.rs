@@ -81,10 +81,12 @@ impl MasterState {
         self.roll.clients.get(&client)?.peer
     }
 
-    /// The members of the run: those that vote and are counted.
-    pub fn members(&self) -> BTreeSet<PeerId> {
+    /// Those whose word counts for who leads the run: the members, or, as long as there are none, all who have
+    /// registered.
+    pub fn electorate(&self) -> BTreeSet<PeerId> {
         let accepted = self.roll.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted);
-        accepted.map(|(id, _)| *id).collect()
+        let members: BTreeSet<PeerId> = accepted.map(|(id, _)| *id).collect();
+        if members.is_empty() { self.roll.peers.keys().copied().collect() } else { members }
     }
 
     /// The connection of a peer has ended: its own, or those of all with the master that this one takes the place of.

@@ -1,17 +1,17 @@
 //! The processes that a measurement starts: a peer does what its standard input says and answers with times, a master
 //! tells its processor time.
 
+use crate::Args;
 use crate::plain_ring::PlainRing;
 use pccl::{
     Algorithm, Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp,
-    ReduceOptions, Schedule, Scheme, Tensor, WireMode,
+    ReduceOptions, Schedule, Scheme, Tensor,
 };
 use pccl_testkit::usage::{clock_seconds, cpu_seconds};
 use std::{
     error::Error,
     io::{self, BufRead, Write},
     net::TcpListener,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -38,12 +38,14 @@ struct Peer {
 }
 
 /// A master. Runs until the parent closes the input.
-pub(crate) fn serve(listen: &str, wire: WireMode, journal: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn serve(listen: &str, args: &Args) -> Result<(), Box<dyn Error>> {
     let master = Master::launch(MasterConfig {
         listen: listen.to_owned(),
         insecure: true,
-        wire,
-        journal,
+        wire: args.wire,
+        journal: args.journal.clone(),
+        accept_standbys: args.accept_standbys,
+        standby_of: args.standby_of.clone(),
         ..MasterConfig::default()
     })?;
     say(&master.local_addr().to_string())?;

@@ -1,7 +1,7 @@
 //! The processes of a measurement: a master and peers, here or on the hosts of a laboratory.
 
 use crate::Args;
-use pccl_master::{KEY_VARIABLE, RunKey, WireMode};
+use pccl_master::{KEY_VARIABLE, RunKey, WireMode, query_status};
 use pccl_testkit::{lab::Lab, process::Partner, usage::clock_seconds};
 use std::{
     error::Error,
@@ -9,14 +9,19 @@ use std::{
     path::PathBuf,
     process::{self, Command},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
+
+/// Longest time until all who are to stand by do.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a command cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// From the first to the last peer's end.
     pub(crate) seconds: f64,
-    /// Of all peers and the master.
+    /// Of all peers and the masters.
     pub(crate) cpu_seconds: f64,
 }
 
@@ -31,26 +36,38 @@ pub(crate) struct Setup<'a> {
     pub(crate) pool: u16,
     /// The run has a key, and its tensors travel so.
     pub(crate) keyed: Option<WireMode>,
-    /// The master keeps a journal.
-    pub(crate) journal: bool,
+    pub(crate) memory: Memory,
+}
+
+/// What outlives the process of a master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Nothing,
+    /// It keeps a journal.
+    Journal,
+    /// So many masters stand by for it.
+    Standbys(usize),
 }
 
 impl Setup<'_> {
-    /// Peers on this machine, without a key or a journal.
+    /// Peers on this machine, without a key, and a master that nothing outlives.
     pub(crate) fn here(args: &Args, peers: usize) -> Self {
         let (checksums, pool) = (args.checksums, args.pool);
-        Self { lab: None, peers, checksums, pool, keyed: None, journal: false }
+        Self { lab: None, peers, checksums, pool, keyed: None, memory: Memory::Nothing }
     }
 }
 
 /// See the module's documentation.
 pub(crate) struct Fleet {
     peers: Vec<Partner>,
-    master: Partner,
-    /// Of the master.
+    /// The one that acts, and those that stand by.
+    masters: Vec<Partner>,
+    /// Of the one that acts.
     address: String,
     /// Where the master writes; goes after it.
-    _journal: Option<Journal>,
+    journal: Option<Journal>,
+    /// What starts it again.
+    serve: Vec<String>,
 }
 
 /// A directory for a journal, removed with this.
@@ -77,8 +94,8 @@ impl Drop for Journal {
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool, keyed, journal } = setup;
-        let journal = journal.then(Journal::create).transpose()?;
+        let Setup { lab, peers, checksums, pool, keyed, memory } = setup;
+        let journal = (memory == Memory::Journal).then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
             let program = std::env::current_exe()?;
@@ -94,13 +111,23 @@ impl Fleet {
         serve.extend(
             journal.iter().flat_map(|Journal(path)| ["--journal".into(), path.display().to_string()]),
         );
-        let mut master = start(peers, &serve)?;
-        let listens = master.listen()?;
+        let standbys = if let Memory::Standbys(count) = memory { count } else { 0 };
+        serve.extend((standbys > 0).then(|| "--accept-standbys".to_owned()));
+        let mut masters = vec![start(peers, &serve)?];
+        let listens = masters[0].listen()?;
+        let stand_by = [&serve[..], &["--standby-of".to_owned(), listens.clone()]].concat();
+        serve[1].clone_from(&listens);
+        for _ in 0..standbys {
+            let mut standby = start(peers, &stand_by)?;
+            standby.listen()?;
+            masters.push(standby);
+        }
+        wait_for_standbys(&listens, standbys)?;
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
         let started = (0..peers).map(|host| start(host, &arguments)).collect::<io::Result<Vec<_>>>()?;
-        let mut fleet = Self { peers: started, master, address: listens, _journal: journal };
+        let mut fleet = Self { peers: started, masters, address: listens, journal, serve };
         let mut ports = Vec::new();
         for (host, peer) in fleet.peers.iter_mut().enumerate() {
             let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host));
@@ -130,14 +157,14 @@ impl Fleet {
 
     /// Lets all peers do the same and waits for all.
     pub(crate) fn measure(&mut self, command: &str) -> io::Result<Measured> {
-        let before = self.master_cpu_seconds()?;
+        let before = self.masters_cpu_seconds()?;
         self.tell_all(command)?;
         let mut measured = Measured { seconds: 0.0, cpu_seconds: 0.0 };
         for (seconds, cpu) in self.answers()? {
             measured.seconds = measured.seconds.max(seconds);
             measured.cpu_seconds += cpu;
         }
-        measured.cpu_seconds += self.master_cpu_seconds()? - before;
+        measured.cpu_seconds += self.masters_cpu_seconds()? - before;
         Ok(measured)
     }
 
@@ -167,16 +194,47 @@ impl Fleet {
         Ok(at)
     }
 
-    fn master_cpu_seconds(&mut self) -> io::Result<f64> {
-        self.master.tell("cpu")?;
-        self.master.listen()?.parse().map_err(io::Error::other)
+    /// Kills the master that acts. If nobody stands by, it is started again; the seconds until it listens. Not in a
+    /// laboratory.
+    pub(crate) fn kill_master(&mut self) -> io::Result<f64> {
+        let began = Instant::now();
+        self.masters.remove(0).kill();
+        if self.journal.is_none() {
+            return Ok(0.0);
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(&self.serve).env_remove(KEY_VARIABLE);
+        let mut again = Partner::start(command)?;
+        again.listen()?;
+        self.masters.push(again);
+        Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Ends the processes, the master last.
+    fn masters_cpu_seconds(&mut self) -> io::Result<f64> {
+        let seconds = self.masters.iter_mut().map(|master| {
+            master.tell("cpu")?;
+            master.listen()?.parse::<f64>().map_err(io::Error::other)
+        });
+        seconds.sum()
+    }
+
+    /// Ends the processes, the masters last.
     pub(crate) fn end(self) -> io::Result<()> {
-        for process in self.peers.into_iter().chain([self.master]) {
+        for process in self.peers.into_iter().chain(self.masters) {
             process.finish()?;
         }
         Ok(())
     }
+}
+
+/// Returns when so many stand by for a master.
+fn wait_for_standbys(master: &str, count: usize) -> Result<(), Box<dyn Error>> {
+    let deadline = Instant::now() + PATIENCE;
+    while count > 0 && query_status(master, None, PATIENCE)?.lead.standbys.len() < count {
+        if Instant::now() > deadline {
+            return Err(format!("fewer than {count} masters stand by").into());
+        }
+        thread::sleep(PATIENCE / 600);
+    }
+    Ok(())
 }

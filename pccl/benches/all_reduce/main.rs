@@ -9,10 +9,11 @@ mod beside;
 mod best_ring;
 mod child;
 mod fleet;
-mod journaled;
 mod keyed;
 mod kill;
+mod kill_master;
 mod moving;
+mod outlived;
 mod plain_ring;
 mod schedules;
 mod several;
@@ -22,7 +23,7 @@ mod wan;
 
 use child::{AUTOMATIC, PAIRWISE};
 use clap::Parser;
-use fleet::{Fleet, Measured, Setup};
+use fleet::{Fleet, Measured, Memory, Setup};
 use pccl::WireMode;
 use std::{error::Error, io, path::PathBuf};
 
@@ -69,6 +70,10 @@ struct Args {
     /// Measures what the death of a peer costs instead, at the sizes of `--mib`.
     #[arg(long)]
     kill: bool,
+    /// Measures what it costs instead that the master is killed in the middle of an operation: it goes on from its
+    /// journal, or one that stands by takes over.
+    #[arg(long)]
+    kill_master: bool,
     /// With `--kill`: what segments are worth when it comes late in an operation.
     #[arg(long, requires = "kill")]
     segments: bool,
@@ -78,6 +83,9 @@ struct Args {
     /// Measures what a journal of the master costs instead, for operations of these sizes, in place.
     #[arg(long)]
     journaled: bool,
+    /// Measures what so many masters cost instead that stand by on this machine.
+    #[arg(long, value_name = "N", conflicts_with = "journaled")]
+    standbys: Option<usize>,
     /// With `--keyed`: how tensors travel in the run with a key.
     #[arg(long, default_value_t)]
     wire: WireMode,
@@ -104,6 +112,12 @@ struct Args {
     /// Where that master keeps a journal.
     #[arg(long, hide = true)]
     journal: Option<PathBuf>,
+    /// That master takes others that stand by for it.
+    #[arg(long, hide = true)]
+    accept_standbys: bool,
+    /// That master stands by for this one.
+    #[arg(long, hide = true)]
+    standby_of: Vec<String>,
     /// Address of the master.
     #[arg(long, hide = true, default_value = "")]
     master: String,
@@ -113,7 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let args = Args::parse();
     if let Some(listen) = &args.serve {
-        return child::serve(listen, args.wire, args.journal);
+        return child::serve(listen, &args);
     }
     if args.child {
         return child::run(&args.master, args.peers[0], args.checksums, args.pool);
@@ -131,7 +145,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return beside::run(command, &args);
     }
     if args.journaled {
-        return journaled::run(&args);
+        return outlived::run(&args, Memory::Journal);
+    }
+    if let Some(count) = args.standbys {
+        return outlived::run(&args, Memory::Standbys(count));
     }
     if args.keyed {
         return keyed::run(&args);
@@ -144,6 +161,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.segments {
         return kill::segments(&args);
+    }
+    if args.kill_master {
+        return kill_master::run(&args);
     }
     if args.kill {
         return kill::run(&args);

@@ -71,6 +71,19 @@ struct Args {
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "master")]
     master_kill_every: Option<Duration>,
 
+    /// So many masters stand by, and one of them takes over each time. Without any, the master goes on from its journal.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "master_kill_every")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=8))]
+    standbys: u32,
+
+    /// A master takes others that stand by for it.
+    #[arg(long, hide = true)]
+    accept_standbys: bool,
+
+    /// The masters that this one stands by for.
+    #[arg(long, hide = true, value_delimiter = ',')]
+    standby_of: Vec<String>,
+
     /// Where a master writes what it knows.
     #[arg(long, hide = true)]
     journal: Option<PathBuf>,
@@ -166,7 +179,7 @@ fn run_peer(args: &Args) -> Result<bool, Failure> {
 fn run_master(args: &Args) -> Result<bool, Failure> {
     // Peers that come back are nothing to warn of here; the supervisor tells of each kill.
     logger("error").init();
-    master::run(args.master.as_deref().unwrap_or_default(), args.journal.clone())
+    master::run(args)
 }
 
 /// Runs a whole training with peers that are processes of this program.
@@ -180,7 +193,8 @@ fn supervise(args: &Args) -> Result<bool, Failure> {
         (Some(address), _) => Authority::Given(address.clone()),
         (None, None) => Authority::own()?,
         (None, Some(interval)) => {
-            Authority::Killed(Killed::start(program.clone(), interval, progress.clone())?)
+            let masters = (interval, args.standbys as usize);
+            Authority::Killed(Killed::start(program.clone(), masters, progress.clone())?)
         }
     };
     let master = authority.address();
@@ -227,6 +241,8 @@ fn the_command_line_is_consistent() {
     assert_eq!(of_plan("t --master-kill-every 2"), KillPlan::Nobody);
     assert_eq!(of_plan("t --master-kill-every 2 --kill-every 3"), KillPlan::Every(Duration::from_secs(3)));
     assert!(parse("t --master-kill-every 2 --master 10.0.0.1:48148").is_err());
+    assert_eq!(parse("t --master-kill-every 2 --standbys 2").expect("three masters").standbys, 2);
+    assert!(parse("t --standbys 1").is_err() && parse("t --master-kill-every 2 --standbys 9").is_err());
     assert!(parse("t --role peer --master 10.0.0.1:48148 --shard 2").is_ok());
     for bad in ["--peers 1", "--steps 0", "--kill-every nan", "--kill-every -3", "--deadline 1e99"] {
         assert!(parse(&format!("t {bad}")).is_err(), "{bad}");

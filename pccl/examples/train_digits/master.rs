@@ -1,20 +1,23 @@
-//! The master of a run: within the supervisor, or a process of its own that is killed and started again.
+//! The master of a run: within the supervisor, or processes of their own that are killed and started again.
 
-use crate::Failure;
+use crate::{Args, Failure};
 use pccl::{Master, MasterConfig};
+use pccl_master::query_status;
 use pccl_testkit::{process::Process, training::Progress};
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
-    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 /// Where peers find the first master; which port that is the system says.
 const ANY_PORT: &str = "127.0.0.1:0";
+/// Time for one answer of a master.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a run has for a master; it ends with this value.
 pub(crate) enum Authority {
@@ -22,7 +25,7 @@ pub(crate) enum Authority {
     Given(String),
     /// Within this process.
     Own(Master),
-    /// A process that dies again and again.
+    /// Processes that die again and again.
     Killed(Killed),
 }
 
@@ -42,7 +45,8 @@ impl Authority {
     }
 }
 
-/// A master whose process is killed at an interval. The next one goes on from what it has written.
+/// Masters, of which the one that acts is killed at an interval. If others stand by, one of them takes over, and who was
+/// killed stands by when it is started again; a master without standbys goes on from what it has written.
 pub(crate) struct Killed {
     address: String,
     journal: PathBuf,
@@ -52,24 +56,31 @@ pub(crate) struct Killed {
 }
 
 impl Killed {
-    /// Starts the first process. The command starts this program.
+    /// Starts all processes. The command starts this program.
     pub(crate) fn start(
         program: PathBuf,
-        interval: Duration,
+        (interval, standbys): (Duration, usize),
         progress: Progress<io::Stdout>,
     ) -> Result<Self, Failure> {
         let journal = std::env::temp_dir().join(format!("train-digits-master-{}", std::process::id()));
         fs::create_dir_all(&journal)?;
-        let (first, address) = launch(&program, ANY_PORT, &journal)?;
+        let mut masters = Masters { program, journal: journal.clone(), standbys, all: Vec::new() };
+        for _ in 0..=standbys {
+            let first = masters.launch(ANY_PORT)?;
+            masters.all.push(first);
+        }
+        let address = masters.addresses();
         let (stop, stopped) = channel();
-        let (again, written) = (address.clone(), journal.clone());
         let body = move || {
-            let (mut process, mut kills) = (first, 0);
+            let mut kills = 0;
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                process.end();
+                let Some(at) = masters.acting(&stopped) else { break };
+                let mut killed = masters.all.remove(at);
+                killed.process.end();
                 kills += 1;
                 progress.line(&format!("  master killed, number {kills}"))?;
-                process = launch(&program, &again, &written)?.0;
+                let again = masters.launch(&killed.address)?;
+                masters.all.push(again);
             }
             Ok(kills)
         };
@@ -77,7 +88,7 @@ impl Killed {
         Ok(Self { address, journal, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends the last process; how often one was killed.
+    /// Ends the last processes; how often one was killed.
     pub(crate) fn end(mut self) -> io::Result<u64> {
         self.stop()
     }
@@ -102,23 +113,75 @@ impl Drop for Killed {
     }
 }
 
-/// Starts a process of this program as a master, and waits until it says where it listens.
-fn launch(program: &Path, listen: &str, journal: &Path) -> io::Result<(Process, String)> {
-    let mut command = Command::new(program);
-    command.args(["--role", "master", "--master", listen]).arg("--journal").arg(journal);
-    let mut process = Process::start(&mut command)?;
-    let mut address = String::new();
-    let output = process.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
-    BufReader::new(output).read_line(&mut address)?;
-    if address.is_empty() {
-        return Err(io::Error::other("the master could not be started, see above"));
+struct OneMaster {
+    process: Process,
+    address: String,
+}
+
+struct Masters {
+    program: PathBuf,
+    journal: PathBuf,
+    standbys: usize,
+    all: Vec<OneMaster>,
+}
+
+impl Masters {
+    fn addresses(&self) -> String {
+        self.all.iter().map(|master| master.address.as_str()).collect::<Vec<_>>().join(",")
     }
-    Ok((process, address.trim().to_owned()))
+
+    /// Which one acts, once so many stand by for it as there are; `None`: the run has ended.
+    fn acting(&self, stopped: &Receiver<()>) -> Option<usize> {
+        if self.standbys == 0 {
+            return Some(0);
+        }
+        loop {
+            let acts = |master: &OneMaster| {
+                query_status(&master.address, None, PATIENCE)
+                    .is_ok_and(|status| status.lead.acts && status.lead.standbys.len() == self.standbys)
+            };
+            if let Some(at) = self.all.iter().position(acts) {
+                return Some(at);
+            }
+            if stopped.recv_timeout(PATIENCE / 20) != Err(RecvTimeoutError::Timeout) {
+                return None;
+            }
+        }
+    }
+
+    /// Starts a process of this program as a master, and waits until it says where it listens. It stands by for those
+    /// that there are, if there are any.
+    fn launch(&self, listen: &str) -> io::Result<OneMaster> {
+        let mut command = Command::new(&self.program);
+        command.args(["--role", "master", "--master", listen]);
+        if self.standbys == 0 {
+            command.arg("--journal").arg(&self.journal);
+        } else {
+            command.arg("--accept-standbys");
+            if !self.all.is_empty() {
+                command.args(["--standby-of", &self.addresses()]);
+            }
+        }
+        let mut process = Process::start(&mut command)?;
+        let mut address = String::new();
+        let output = process.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
+        BufReader::new(output).read_line(&mut address)?;
+        if address.is_empty() {
+            return Err(io::Error::other("the master could not be started, see above"));
+        }
+        Ok(OneMaster { process, address: address.trim().to_owned() })
+    }
 }
 
 /// A master process: says where it listens, and serves until its standard input ends.
-pub(crate) fn run(listen: &str, journal: Option<PathBuf>) -> Result<bool, Failure> {
-    let master = Master::launch(MasterConfig { listen: listen.into(), journal, ..MasterConfig::default() })?;
+pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    let master = Master::launch(MasterConfig {
+        listen: args.master.clone().unwrap_or_default(),
+        journal: args.journal.clone(),
+        accept_standbys: args.accept_standbys,
+        standby_of: args.standby_of.clone(),
+        ..MasterConfig::default()
+    })?;
     println!("{}", master.local_addr());
     io::stdout().flush()?;
     io::stdin().read_to_end(&mut Vec::new())?;

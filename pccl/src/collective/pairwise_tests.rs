@@ -14,10 +14,12 @@ use super::{
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor, Site};
 use pccl_quant::{
-    DataType, Level, ReduceOp, finish_average,
+    DataType, Level, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
 };
-use pccl_quant_reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle};
+use pccl_quant_reference::{
+    quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle, sites_all_reduce_oracle,
+};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
@@ -226,7 +228,9 @@ fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
     let halves: Vec<Vec<u8>> = kept.iter().map(|(_, halves)| half_bytes(halves)).collect();
     let halves: Vec<&[u8]> = halves.iter().map(Vec::as_slice).collect();
     if let Some(sites) = how.sites {
-        let by_sites = |data_type, inputs: &[&[u8]]| folded_by_sites(data_type, how.op, inputs, &sites);
+        let by_sites = |data_type, inputs: &[&[u8]]| {
+            sites_all_reduce_oracle(data_type, how.op, inputs, &sites[..floats.len()])
+        };
         return (by_sites(DataType::Float32, &floats), by_sites(DataType::Float16, &halves));
     }
     let floats = match how.quantisation {
@@ -234,45 +238,6 @@ fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
         None => ring_all_reduce_oracle(DataType::Float32, how.op, &floats),
     };
     (floats, ring_all_reduce_oracle(DataType::Float16, how.op, &halves))
-}
-
-/// Adds these in their order: as the first chunk of a ring, which begins with the first rank.
-fn added(data_type: DataType, all: &[&[u8]]) -> Vec<u8> {
-    if all.len() == 1 {
-        return all[0].to_vec();
-    }
-    let len = all[0].len();
-    let padded = |one: &&[u8]| [one, vec![0; len * (all.len() - 1)].as_slice()].concat();
-    let padded: Vec<Vec<u8>> = all.iter().map(padded).collect();
-    let padded: Vec<&[u8]> = padded.iter().map(Vec::as_slice).collect();
-    ring_all_reduce_oracle(data_type, ReduceOp::Sum, &padded)[..len].to_vec()
-}
-
-/// In two levels: chunk c begins at rank c and goes around the ring. Ranks of a site are added in that order, and then
-/// the sums of sites, in the order in which they were come to first.
-fn folded_by_sites(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], sites: &[u16; 8]) -> Vec<u8> {
-    let (ranks, size) = (inputs.len(), data_type.size_bytes());
-    let (mut result, mut at) = (Vec::new(), 0);
-    for (chunk, elements) in Shape::all_reduce(ranks).chunk_counts(inputs[0].len() / size).enumerate() {
-        let bytes = at..at + elements * size;
-        at = bytes.end;
-        let way: Vec<usize> = (0..ranks).map(|step| (chunk + step) % ranks).collect();
-        let mut order: Vec<u16> = Vec::new();
-        for rank in &way {
-            order.extend(Some(sites[*rank]).filter(|site| !order.contains(site)));
-        }
-        let of_site = |site: &u16| {
-            let members = way.iter().filter(|rank| sites[**rank] == *site);
-            added(data_type, &members.map(|rank| &inputs[*rank][bytes.clone()]).collect::<Vec<_>>())
-        };
-        let sums: Vec<Vec<u8>> = order.iter().map(of_site).collect();
-        let mut total = added(data_type, &sums.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        if op == ReduceOp::Avg {
-            finish_average(data_type, &mut total, ranks as u32).expect("a type of floats");
-        }
-        result.extend(total);
-    }
-    result
 }
 
 fn quantisations() -> impl Strategy<Value = Option<Quantisation>> {

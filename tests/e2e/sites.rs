@@ -4,8 +4,9 @@
 use crate::{
     fleet::{Fleet, config},
     kill::{Seen, reduce_with_death_by},
+    quantised::{FLOATS, SCHEMES, quantised},
 };
-use pccl::{DataType, ReduceOp};
+use pccl::{Block, DataType, Quantisation, ReduceOp, Scheme};
 use pccl_tests::{pattern::mix, spec::Spec};
 
 /// Peers in these sites, once they reduce over sites.
@@ -81,17 +82,32 @@ const POINTS: [(&str, usize, Seen); 10] = [
     ("from master: Outcome", 1, Seen::Success),
 ];
 
+/// Sums and averages, stochastic rounding, in place and out of place: all hold the same bytes, and send buffers are
+/// only read. How far results are off is measured by `pccl/tests/sites.rs`.
+#[test]
+fn every_scheme_and_type() {
+    let mut fleet = fleet(&["a", "b", "b", "a", "b", "c"]);
+    let mut case = 0;
+    for (scheme, data_type) in SCHEMES.into_iter().flat_map(|scheme| FLOATS.map(|it| (scheme, it))) {
+        case += 1;
+        let op = if case % 2 == 0 { ReduceOp::Sum } else { ReduceOp::Avg };
+        let how = Quantisation::new(scheme);
+        let how = if case % 3 == 0 && scheme.has_stochastic() { how.stochastic(case) } else { how };
+        let count = [0, 1, 5, 7, 1025, 40_003, 200_001][case as usize % 7];
+        reduce(&mut fleet, Spec { in_place: case % 5 < 3, ..quantised(data_type, op, count, how) });
+    }
+}
+
 /// One verdict for all, inputs bit-identical, and the retry succeeds, whichever way it goes. Who dies is in turn of a
 /// site of two, and the whole of a site of one: without it the others are sites all the same.
-#[test]
-fn a_death_at_each_point() {
+fn deaths(specs: [Spec; 2]) {
     let sites = ["a", "a", "b", "b", "c"];
     let mut fleet = fleet(&sites);
     // Who is new is the last one in the list, so the sites in it change places.
     let mut places = sites.to_vec();
     for (case, (point, nth, seen)) in POINTS.into_iter().enumerate() {
         let victim = case * 2 % sites.len();
-        let spec = Spec { in_place: case % 2 == 0, ..Spec::sum(5 * 40_000, case as u64) };
+        let spec = Spec { seed: case as u64, ..specs[case % 2] };
         reduce_with_death_by("sites", &mut fleet, victim, (point, nth, seen), spec);
         fleet.await_schedule("sites");
         let site = places.remove(victim);
@@ -99,6 +115,17 @@ fn a_death_at_each_point() {
         places.push(site);
         fleet.await_schedule("sites");
     }
+}
+
+#[test]
+fn a_death_at_each_point() {
+    deaths([true, false].map(|in_place| Spec { in_place, ..Spec::sum(5 * 40_000, 0) }));
+}
+
+#[test]
+fn a_death_at_each_point_of_a_quantised_all_reduce() {
+    let schemes = [Scheme::BlockAffineU8(Block::B256), Scheme::MinMax(DataType::Uint8)];
+    deaths(schemes.map(|scheme| quantised(DataType::Float32, ReduceOp::Avg, 5 * 70_000, scheme)));
 }
 
 /// All peers of a site die at once, in the middle of an operation: while they fold, and while they get results.

@@ -96,8 +96,17 @@ impl Spec {
         pattern::rarely_special(self.data_type, self.count, seed, rarity_bits)
     }
 
+    /// Whether the bytes of a result by this way depend on who owns what, beyond what the ring and sites say.
+    #[must_use]
+    pub fn depends_on_owners(&self, way: Way<'_>) -> bool {
+        self.quantisation.is_some() && matches!(way, Way::Sites(_))
+    }
+
     /// What comes out, if these peers take part in this order, and data travels by this way; stochastically
     /// rounded, in an operation with tag 0 and this tensor only.
+    ///
+    /// # Panics
+    /// If it [depends on owners](Spec::depends_on_owners).
     #[must_use]
     pub fn result(&self, indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
@@ -125,7 +134,7 @@ impl Spec {
         let oracle = match way {
             Way::Ring => reference::quantised_ring_oracle,
             Way::Pairwise => reference::quantised_pairwise_oracle,
-            Way::Sites(_) => panic!("what is quantised does not go over sites"),
+            Way::Sites(_) => panic!("it depends on owners"),
         };
         let how = how.seed().map_or(how, |seed| how.stochastic(seed.wrapping_add(segment)));
         oracle(self.data_type, self.op, how, (0, 0), inputs)
@@ -141,21 +150,21 @@ fn plain(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], way: Way<'_>) -> V
 }
 
 /// What comes out of an operation with these tensors, as [`Spec::result`]. Consecutive tensors of the same type and
-/// operator that are not quantised are reduced as one.
+/// operator that are not quantised are reduced as one. None for what depends on owners.
 #[must_use]
-pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<Vec<u8>> {
+pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<Option<Vec<u8>>> {
     let kind = |spec: &Spec| (spec.data_type, spec.op);
     let is_run =
         |a: &Spec, b: &Spec| kind(a) == kind(b) && a.quantisation.is_none() && b.quantisation.is_none();
-    let of_run = |run: &[Spec]| -> Vec<Vec<u8>> {
+    let of_run = |run: &[Spec]| -> Vec<Option<Vec<u8>>> {
         if let [one] = run {
-            return vec![one.result(indices_in_ring_order, way)];
+            return vec![(!one.depends_on_owners(way)).then(|| one.result(indices_in_ring_order, way))];
         }
         let input = |index: &usize| run.iter().flat_map(|spec| spec.input(*index)).collect();
         let inputs: Vec<Vec<u8>> = indices_in_ring_order.iter().map(input).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
         let mut whole = plain(run[0].data_type, run[0].op, &inputs, way);
-        let mut take = |spec: &Spec| whole.drain(..spec.count * spec.data_type.size_bytes()).collect();
+        let mut take = |spec: &Spec| Some(whole.drain(..spec.count * spec.data_type.size_bytes()).collect());
         run.iter().map(&mut take).collect()
     };
     specs.chunk_by(is_run).flat_map(of_run).collect()

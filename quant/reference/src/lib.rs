@@ -182,30 +182,71 @@ pub fn quantised_exchange_oracle(
     inputs_in_ring_order: &[&[u8]],
     owner_of: impl Fn(usize) -> usize,
 ) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    let sites: Vec<u16> = (0..inputs_in_ring_order.len() as u16).collect();
+    let owners_of = |chunk: usize| Some(Owners { owner: owner_of(chunk), local: (0..sites.len()).collect() });
+    quantised_sites_oracle(data_type, op, quantisation, operation, (inputs_in_ring_order, &sites), owners_of)
+}
+
+/// Who folds a chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owners {
+    /// The rank that folds what the sites come to, or add, if it is its own.
+    pub owner: usize,
+    /// For each rank the local owner of its site; that of the owner's site is the owner.
+    pub local: Vec<usize>,
+}
+
+/// What an all-reduce of quantised elements over sites yields, the same on every rank, given the ranks' inputs in ring
+/// order, the number of the site of each, and the owners of each chunk. Chunks without owners are left out: zeros.
+///
+/// Chunks and order are those of [`sites_all_reduce_oracle`]. The local owner of a site adds what its ranks contribute:
+/// in f32, for f64 in f64. It encodes that sum. The owner adds what those sums stand for, and, in the turn of its own
+/// site, one by one what the ranks of that contribute. It divides an average, and encodes the result. A rank that is a
+/// site by itself encodes its elements as they are. Random numbers as for [`quantised_ring_oracle`].
+///
+/// # Panics
+/// As [`quantised_ring_oracle`].
+#[must_use]
+pub fn quantised_sites_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Quantisation,
+    operation: (u64, u32),
+    (inputs_in_ring_order, sites): (&[&[u8]], &[u16]),
+    owners_of: impl Fn(usize) -> Option<Owners>,
+) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
     let scheme = quantisation.scheme();
     let sum_type = if data_type == DataType::Float64 { data_type } else { DataType::Float32 };
-    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    let add = |sum: Vec<u8>, next: Vec<u8>| fold_scalar(sum_type, ReduceOp::Sum, &next, &sum);
     by_chunks(data_type, inputs_in_ring_order, |chunk, inputs| {
         let ranks = inputs.len();
-        let owner = owner_of(chunk);
+        let Some(Owners { owner, local }) = owners_of(chunk) else { return vec![0; inputs[0].len()] };
+        let widened = |rank: &usize| -> Vec<u8> {
+            let elements = inputs[*rank].chunks_exact(data_type.size_bytes());
+            elements.flat_map(|element| narrowed(sum_type, value(data_type, element))).collect()
+        };
         let zeros = vec![0; inputs[0].len() / data_type.size_bytes() * sum_type.size_bytes()];
-        let mut sum: Option<Vec<u8>> = None;
-        for rank in (chunk..chunk + ranks).map(|rank| rank % ranks) {
-            let contribution = if rank == owner {
-                inputs[rank]
-                    .chunks_exact(data_type.size_bytes())
-                    .flat_map(|element| narrowed(sum_type, value(data_type, element)))
-                    .collect()
-            } else {
-                let encoded = encode(quantisation, data_type, operation, (chunk, rank), inputs[rank]);
-                codecs::decode(scheme, sum_type, &encoded, &zeros, false)
+        let come_to = |members: &[usize]| -> Vec<u8> {
+            let encoder = local[members[0]];
+            let encode =
+                |of: DataType, data: &[u8]| encode(quantisation, of, operation, (chunk, encoder), data);
+            let encoded = match members {
+                [alone] => encode(data_type, inputs[*alone]),
+                _ => encode(sum_type, &members.iter().map(widened).reduce(add).unwrap_or_default()),
             };
-            sum = Some(match sum {
-                None => contribution,
-                Some(sum) => fold_scalar(sum_type, ReduceOp::Sum, &contribution, &sum),
-            });
+            codecs::decode(scheme, sum_type, &encoded, &zeros, false)
+        };
+        let way: Vec<usize> = (chunk..chunk + ranks).map(|rank| rank % ranks).collect();
+        let mut contributions: Vec<Vec<u8>> = Vec::new();
+        for members in in_order_of_sites(&way, sites) {
+            match members.contains(&owner) {
+                true => contributions.extend(members.iter().map(widened)),
+                false => contributions.push(come_to(&members)),
+            }
         }
-        let mut sum = sum.unwrap_or_default();
+        let mut sum = contributions.into_iter().reduce(add).unwrap_or_default();
         if op == ReduceOp::Avg {
             sum = divide_scalar(sum_type, &sum, ranks as u32);
         }

@@ -46,7 +46,7 @@ pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Origin, Pass};
 pub use outgoing::{Backlog, OutConfig, OutLink};
 pub use places::Place;
-pub use tuning::tune_data_socket;
+pub use tuning::{Tuned, tune_data_socket};
 
 /// Finds the transfer that a received frame belongs to. One object per [`InLink`].
 pub trait Directory: Send + Sync {
